@@ -7,11 +7,12 @@ from langchain_dp.opt.candidates import Candidate
 from langchain_dp.opt.dln import DLNSettings
 from langchain_dp.opt.filters import candidate_fault
 from langchain_dp.opt.glossary import Glossary, description_fault
-from langchain_dp.opt.handover import OptimizedPrompt, evaluate_prompt, load_prompt
+from langchain_dp.opt.handover import OptimizedPrompt, load_prompt
 from langchain_dp.opt.report import OptPlanReport
 from langchain_dp.opt.runnable import DPPromptOptimizer
 from langchain_dp.opt.scores import PromptScore
 from langchain_dp.opt.settings import Writing
+from langchain_dp.opt.target import TargetChoice, TargetScore, choose_for_target, evaluate_prompt
 from langchain_dp.opt.templates import (
     DISASTER,
     MPQA,
@@ -43,9 +44,12 @@ __all__ = [
     "OptimizedPrompt",
     "PromptScore",
     "Sampling",
+    "TargetChoice",
+    "TargetScore",
     "Verdict",
     "Writing",
     "candidate_fault",
+    "choose_for_target",
     "description_fault",
     "evaluate_prompt",
     "load_prompt",

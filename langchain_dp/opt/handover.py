@@ -1,4 +1,4 @@
-"""The released instruction as a prompt for any chat model, as a file, and scored on a test set."""
+"""The released instruction as a prompt for any chat model, and as a file."""
 
 from __future__ import annotations
 
@@ -14,22 +14,16 @@ import pydantic
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable
 
-from langchain_dp._util import validate
 from langchain_dp._util.documents import Form
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting import PrivacyCertificate
 from langchain_dp.ensemble.naming import label_parser, names_of, told_alike
-from langchain_dp.errors import InvalidParameter, ModelUnavailable
+from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.candidates import Candidate, PromptChoice, described_choices
-from langchain_dp.opt.scores import PromptScore
 from langchain_dp.opt.settings import Settings
-from langchain_dp.opt.templates import Alternative
-from langchain_dp.parsing import parse_label
+from langchain_dp.opt.templates import Alternative, OptPrompts
 from langchain_dp.ports import HasFile, VotesNextToken
-from langchain_dp.quiet.model import CALLS, QuietModel
-from langchain_dp.records import Examples, PrivateRecords, check_labels, label_name, label_words, named_words, row_fault
-from langchain_dp.records.faults import placed
-from langchain_dp.records.tables import fields_of, rows_of
+from langchain_dp.records import label_words, named_words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +82,30 @@ class OptimizedPrompt:
         """
         said = {label: text for label, text in self.descriptions.items() if text != label}
         return names_of(list(self.words or self.descriptions), said)
+
+    def choices(self) -> list[PromptChoice]:
+        """All that may be handed over, released or public: the initial instruction first, then what was selected."""
+        prompts, labels = OptPrompts(**self.settings["templates"]), self.settings["labels"]
+        initial = PromptChoice(self.settings["instruction"], tuple(map(prompts.word, labels)))
+        selected = PromptChoice(self.instruction, tuple(self.words.get(label, prompts.word(label)) for label in labels))
+        if "glossary" in self.settings:
+            others = self.alternatives()
+        else:
+            others = [Alternative(each.text) for each in self.candidates if not each.dropped]
+        others += [Alternative(**each) for each in self.settings.get("alternatives", ())]
+        found = [
+            PromptChoice(
+                each.instruction or initial.instruction,
+                tuple(each.words.get(label, word) for label, word in zip(labels, initial.words, strict=True)),
+            )
+            for each in others
+        ]
+        return list(dict.fromkeys([initial, selected, *found]))
+
+    def under(self, choice: PromptChoice) -> OptimizedPrompt:
+        """The same result, handing over another of its :meth:`choices`: released or public, so it costs nothing."""
+        laid = _laid(OptPrompts(**self.settings["templates"]), self.settings["labels"], choice)
+        return dataclasses.replace(self, **laid)
 
     def alternatives(self) -> list[Alternative]:
         """The prompts that a glossary's descriptions make, as candidates of another run. They are released: free.
@@ -175,19 +193,25 @@ def described(
     model = {"name": engine.name}
     if isinstance(engine, HasFile):
         model["sha256"] = engine.file_sha256()
-    head, rest = settings.prompts.forward_parts(choice.instruction, choice.words)
-    system = settings.prompts.system
     return OptimizedPrompt(
-        rest if system else head + rest,
-        choice.instruction,
-        certificate,
-        {**settings.public(), **derived},
-        model,
-        system=head.rstrip("\n") if system else "",
+        certificate=certificate,
+        settings={**settings.public(), **derived},
+        model=model,
         candidates=tuple(candidates),
         descriptions={each.label: each.label if each.dropped else each.text for each in candidates if each.label},
-        words=dict(zip(settings.labels, choice.words, strict=True)),
+        **_laid(settings.prompts, settings.labels, choice),
     )
+
+
+def _laid(prompts: OptPrompts, labels: Sequence[str], choice: PromptChoice) -> dict[str, Any]:
+    """Instruction, messages and words of a choice, as fields of a result."""
+    head, rest = prompts.forward_parts(choice.instruction, choice.words)
+    return {
+        "prompt": rest if prompts.system else head + rest,
+        "instruction": choice.instruction,
+        "system": head.rstrip("\n") if prompts.system else "",
+        "words": dict(zip(labels, choice.words, strict=True)),
+    }
 
 
 def load_prompt(path: str | os.PathLike[str]) -> OptimizedPrompt:
@@ -241,74 +265,3 @@ class _PromptForm(Form):
     candidates: tuple[_CandidateForm, ...] = ()
     descriptions: dict[str, str] = pydantic.Field(default_factory=dict)
     words: dict[str, str] = pydantic.Field(default_factory=dict)
-
-
-def evaluate_prompt(
-    prompt: ChatPromptTemplate | OptimizedPrompt,
-    model: Runnable[Any, Any],
-    rows: Examples,
-    labels: Sequence[Any],
-    *,
-    words: Mapping[str, str] | None = None,
-    max_concurrency: int = CALLS,
-) -> PromptScore:
-    """Score a prompt on test rows with any chat model.
-
-    The rows go to the model, and to nobody else: no callback, cache or tracer sees them.
-
-    Args:
-        prompt: What :class:`DPPromptOptimizer` returned, or its result, whose template is taken.
-        model: The model that the prompt was handed to.
-        rows: Mappings with the prompt's variables and ``label``; or a DataFrame, a dataset or a path, as of examples.
-        labels: The public labels.
-        words: Label -> word that the model is asked for, as in ``OptPrompts.words``; by default what the prompt's own
-            metadata say.
-        max_concurrency: Most calls at a time.
-
-    Raises:
-        InvalidParameter: There are no rows, or one lacks a variable, a text or a known label; or words are given for
-            other labels, or the result of an optimizer has others.
-        ModelUnavailable: The model answered no row at all.
-
-    Examples:
-        >>> prompt = optimizer.invoke(rows)
-        >>> score = evaluate_prompt(prompt, model, test_rows, LABELS)
-        >>> print(score)
-        >>> print(score.table())
-    """
-    labels = check_labels(labels)
-    if isinstance(prompt, OptimizedPrompt):
-        if prompt.words and set(prompt.words) != set(labels):
-            raise InvalidParameter(f"Expected labels={list(labels)} to be those of the prompt: {list(prompt.words)}.")
-        prompt = prompt.template()
-    if not isinstance(prompt, ChatPromptTemplate):
-        raise InvalidParameter(f"Expected prompt of type {type(prompt).__name__} to be a ChatPromptTemplate.")
-    if isinstance(rows, PrivateRecords):
-        rows = [rows.get(name) for name in rows.ids()]
-    asked = [fields_of(row) or {} for row in rows_of(rows)]
-    validate.integer("number of rows", len(asked), at_least=1)
-    truths = [_truth(row, position, prompt.input_variables, labels) for position, row in enumerate(asked)]
-    given = words if words is not None else (prompt.metadata or {}).get("words", {})
-    shown = label_words(named_words(given), labels)
-    messages = [prompt.format_messages(**{name: row[name] for name in prompt.input_variables}) for row in asked]
-    # Accuracy on rows of one's own is no release, so the caller's word is enough.
-    answers = QuietModel(model, max_concurrency=max_concurrency, accept_unchecked_model=True).batch(messages)
-    if all(answer is None for answer in answers):
-        new = QuietModel(model, accept_unchecked_model=True)  # one that has seen no row may say why
-        new.probe(prompt.format_messages(**dict.fromkeys(prompt.input_variables, "A public test.")))
-        raise ModelUnavailable(
-            f"Expected the model to answer, but it failed on each of {len(asked):,} rows. Check it: it is asked by "
-            "invoke(), not by ainvoke()."
-        )
-    named = [None if answer is None else parse_label(answer, shown) for answer in answers]
-    return PromptScore.of(named, truths, labels)
-
-
-def _truth(row: Mapping[str, Any], position: int, variables: Sequence[str], labels: Sequence[str]) -> str:
-    """Label of a test row that fits."""
-    if "label" not in row:
-        raise InvalidParameter(f"Expected test row {position} to have its label under 'label'. Rename the field.")
-    label = label_name(row.get("label"))
-    if fault := row_fault({**row, "label": label}, labels, variables, whose="prompt"):
-        raise InvalidParameter(placed(fault, f"test row {position}"))
-    return str(label)

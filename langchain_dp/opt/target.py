@@ -1,0 +1,237 @@
+"""A prompt on the model that it is handed to: scored on rows of one's own, and chosen by them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import Runnable
+
+from langchain_dp._util import validate
+from langchain_dp.errors import InvalidParameter, ModelUnavailable
+from langchain_dp.opt.handover import OptimizedPrompt
+from langchain_dp.opt.scores import PromptScore
+from langchain_dp.parsing import parse_label
+from langchain_dp.quiet.model import CALLS, QuietModel
+from langchain_dp.records import Examples, PrivateRecords, check_labels, label_name, label_words, named_words, row_fault
+from langchain_dp.records.faults import placed
+from langchain_dp.records.tables import fields_of, rows_of
+
+_LEAST_ROWS = 20
+"""With fewer one lucky answer would choose."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TargetScore:
+    """How one of the prompts that may be handed over does on the target.
+
+    Args:
+        instruction: What it asks.
+        words: What it calls the labels, in the public order.
+        score: On the rows.
+        gain: Accuracy less that of the initial instruction, in [-1, 1].
+        standard_error: Of the gain, if the two prompts were equally good: by the rows on which they differ.
+    """
+
+    instruction: str
+    words: tuple[str, ...]
+    score: PromptScore
+    gain: float
+    standard_error: float
+
+    @property
+    def is_better(self) -> bool:
+        """Whether it does better than the initial instruction by more than one standard error."""
+        return self.gain > self.standard_error
+
+    def __str__(self) -> str:
+        return f"{self.score.accuracy:.3f} ({self.gain:+.3f} +- {self.standard_error:.3f})  {self.instruction!r}"
+
+
+@dataclasses.dataclass(frozen=True)
+class TargetChoice:
+    """What :func:`choose_for_target` found.
+
+    Args:
+        prompt: What to hand over, with the certificate of the run that paid for it.
+        scores: Of the initial instruction first, then of what the run selected, then of its other candidates.
+    """
+
+    prompt: OptimizedPrompt
+    scores: tuple[TargetScore, ...]
+
+    def __str__(self) -> str:
+        kept = self.prompt.instruction, tuple(self.prompt.words.values())
+        marks = ["->" if (each.instruction, each.words) == kept else "  " for each in self.scores]
+        return "\n".join(f"{mark} {each}" for mark, each in zip(marks, self.scores, strict=True))
+
+
+def choose_for_target(
+    prompt: OptimizedPrompt, model: Runnable[Any, Any], rows: Examples, *, max_concurrency: int = CALLS
+) -> TargetChoice:
+    """Choose what the target model does best with among all that a run has released, by public rows.
+
+    A prompt that helps the model that wrote it may harm the one that it is handed to. The initial instruction stands
+    unless another is better by more than one standard error. Candidates were paid for when they were written, and rows
+    are not private: this costs nothing.
+
+    Args:
+        prompt: The result of a run.
+        model: The target: any chat model. It is asked ``len(rows)`` times for each prompt.
+        rows: Public rows with their labels, at least 20, as of :func:`evaluate_prompt`. Not those that the prompt was
+            written from: what is chosen tells of them.
+        max_concurrency: Most calls at a time.
+
+    Raises:
+        InvalidParameter: There are too few rows, or one lacks a variable, a text or a known label; or an older version
+            saved the prompt.
+        ModelUnavailable: The model answered no row at all.
+
+    Formal guarantee:
+        That of the prompt's own certificate, for its private rows. None for ``rows``.
+
+    Examples:
+        >>> optimized = optimizer.optimize(private_rows)
+        >>> chosen = choose_for_target(optimized, model, public_rows)
+        >>> print(chosen)  # each prompt's accuracy, and what it gains over the initial instruction
+        >>> chain = chosen.prompt.chain(model)
+    """
+    if not isinstance(prompt, OptimizedPrompt) or not prompt.words:
+        raise InvalidParameter(
+            f"Expected prompt of type {type(prompt).__name__} to be what DPPromptOptimizer.optimize() returned, and "
+            "this version wrote: it has to tell its candidates and words."
+        )
+    labels, asked = prompt.settings["labels"], _read(rows)
+    validate.integer("number of rows", len(asked), at_least=_LEAST_ROWS, remedy="With fewer, luck would choose.")
+    found: list[TargetScore] = []
+    initial: list[bool] = []
+    for choice in prompt.choices():
+        template = prompt.under(choice).template()
+        words = dict(zip(labels, choice.words, strict=True))
+        answers = _answers(template, model, asked, labels, words, max_concurrency)
+        right = answers.right(labels)
+        initial = initial or right
+        score = PromptScore.of(answers.said, answers.truths, labels)
+        found.append(TargetScore(choice.instruction, choice.words, score, *paired_gain(right, initial)))
+    best = max((each for each in found if each.is_better), key=lambda each: each.gain, default=found[0])
+    at = found.index(best)
+    return TargetChoice(prompt.under(prompt.choices()[at]), tuple(found))
+
+
+def paired_gain(right: Sequence[bool], before: Sequence[bool]) -> tuple[float, float]:
+    """Mean gain over the same rows, and its standard error if neither were better: by the rows that tell them apart.
+
+    Args:
+        right: Whether each row was answered right.
+        before: The same by what it is compared with.
+
+    Examples:
+        >>> paired_gain([True, True, False, True], [True, False, False, True])
+        (0.25, 0.25)
+    """
+    gains = [int(new) - int(old) for new, old in zip(right, before, strict=True)]
+    return sum(gains) / len(gains), math.sqrt(sum(map(abs, gains))) / len(gains)
+
+
+def evaluate_prompt(
+    prompt: ChatPromptTemplate | OptimizedPrompt,
+    model: Runnable[Any, Any],
+    rows: Examples,
+    labels: Sequence[Any],
+    *,
+    words: Mapping[str, str] | None = None,
+    max_concurrency: int = CALLS,
+) -> PromptScore:
+    """Score a prompt on test rows with any chat model.
+
+    The rows go to the model, and to nobody else: no callback, cache or tracer sees them.
+
+    Args:
+        prompt: What :class:`DPPromptOptimizer` returned, or its result, whose template is taken.
+        model: The model that the prompt was handed to.
+        rows: Mappings with the prompt's variables and ``label``; or a DataFrame, a dataset or a path, as of examples.
+        labels: The public labels.
+        words: Label -> word that the model is asked for, as in ``OptPrompts.words``; by default what the prompt's own
+            metadata say.
+        max_concurrency: Most calls at a time.
+
+    Raises:
+        InvalidParameter: There are no rows, or one lacks a variable, a text or a known label; or words are given for
+            other labels, or the result of an optimizer has others.
+        ModelUnavailable: The model answered no row at all.
+
+    Examples:
+        >>> prompt = optimizer.invoke(rows)
+        >>> score = evaluate_prompt(prompt, model, test_rows, LABELS)
+        >>> print(score)
+        >>> print(score.table())
+    """
+    labels = check_labels(labels)
+    if isinstance(prompt, OptimizedPrompt):
+        if prompt.words and set(prompt.words) != set(labels):
+            raise InvalidParameter(f"Expected labels={list(labels)} to be those of the prompt: {list(prompt.words)}.")
+        prompt = prompt.template()
+    if not isinstance(prompt, ChatPromptTemplate):
+        raise InvalidParameter(f"Expected prompt of type {type(prompt).__name__} to be a ChatPromptTemplate.")
+    asked = _read(rows)
+    validate.integer("number of rows", len(asked), at_least=1)
+    given = words if words is not None else (prompt.metadata or {}).get("words", {})
+    answers = _answers(prompt, model, asked, labels, given, max_concurrency)
+    return PromptScore.of(answers.said, answers.truths, labels)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class _Answers:
+    """Index of the label that was named for each row, if one was, and the right label."""
+
+    said: Sequence[int | None]
+    truths: Sequence[str]
+
+    def right(self, labels: Sequence[str]) -> list[bool]:
+        return [
+            index is not None and labels[index] == truth for index, truth in zip(self.said, self.truths, strict=True)
+        ]
+
+
+def _read(rows: Examples) -> list[Mapping[str, Any]]:
+    if isinstance(rows, PrivateRecords):
+        rows = [rows.get(name) for name in rows.ids()]
+    return [fields_of(row) or {} for row in rows_of(rows)]
+
+
+def _answers(
+    prompt: ChatPromptTemplate,
+    model: Runnable[Any, Any],
+    asked: Sequence[Mapping[str, Any]],
+    labels: Sequence[str],
+    words: Mapping[str, str],
+    max_concurrency: int,
+) -> _Answers:
+    """What the model says to each row under the prompt."""
+    truths = [_truth(row, position, prompt.input_variables, labels) for position, row in enumerate(asked)]
+    shown = label_words(named_words(words), labels)
+    messages = [prompt.format_messages(**{name: row[name] for name in prompt.input_variables}) for row in asked]
+    # Accuracy on rows of one's own is no release, so the caller's word is enough.
+    answers = QuietModel(model, max_concurrency=max_concurrency, accept_unchecked_model=True).batch(messages)
+    if all(answer is None for answer in answers):
+        new = QuietModel(model, accept_unchecked_model=True)  # one that has seen no row may say why
+        new.probe(prompt.format_messages(**dict.fromkeys(prompt.input_variables, "A public test.")))
+        raise ModelUnavailable(
+            f"Expected the model to answer, but it failed on each of {len(asked):,} rows. Check it: it is asked by "
+            "invoke(), not by ainvoke()."
+        )
+    named = [None if answer is None else parse_label(answer, shown) for answer in answers]
+    return _Answers(named, truths)
+
+
+def _truth(row: Mapping[str, Any], position: int, variables: Sequence[str], labels: Sequence[str]) -> str:
+    """Label of a test row that fits."""
+    if "label" not in row:
+        raise InvalidParameter(f"Expected test row {position} to have its label under 'label'. Rename the field.")
+    label = label_name(row.get("label"))
+    if fault := row_fault({**row, "label": label}, labels, variables, whose="prompt"):
+        raise InvalidParameter(placed(fault, f"test row {position}"))
+    return str(label)
