@@ -34,6 +34,10 @@ class TargetScore:
         score: On the rows.
         gain: Accuracy less that of the initial instruction, in [-1, 1].
         standard_error: Of the gain, if the two prompts were equally good: by the rows on which they differ.
+
+    Examples:
+        >>> initial, *others = choose_for_target(optimized, model, public_rows).scores
+        >>> print(others[0].score.table())
     """
 
     instruction: str
@@ -58,6 +62,10 @@ class TargetChoice:
     Args:
         prompt: What to hand over, with the certificate of the run that paid for it.
         scores: Of the initial instruction first, then of what the run selected, then of its other candidates.
+
+    Examples:
+        >>> chosen = choose_for_target(optimized, model, public_rows)
+        >>> chosen.prompt.save("prompt-for-the-target.json")
     """
 
     prompt: OptimizedPrompt

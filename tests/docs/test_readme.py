@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes import optimizers
 from fakes.next_token import WordEngine, agreeing
 from fakes.openai_server import OpenAIServer
 from fakes.scorer import WordScorer
 from fakes.voters import private_examples
+from langchain_core.language_models import FakeListChatModel
 
 from langchain_dp.accounting import Neighbors, PrivacyBudget, calibrate_noisy_max, calibrate_text_round
 from langchain_dp.synth import Describing
@@ -84,9 +86,11 @@ def test_the_chain_example_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert names["classifier"].certificate().remaining == 9_999  # type: ignore[attr-defined]  # made by the block
 
 
-def test_the_prompt_example_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_prompt_example_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """If it breaks, the example that writes a prompt on this machine is wrong (here a small scripted model writes)."""
-    (code, _), (choice, _), (glossary, _), (kind, _) = blocks("docs/private-prompts.md")
+    (code, _), (target, _), (choice, _), (glossary, _), (kind, _) = blocks("docs/private-prompts.md")
     names: dict[str, Any] = {}
     engine = WordEngine(agreeing(" Say yes or no."))
     monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", lambda **_: engine)
@@ -96,6 +100,12 @@ def test_the_prompt_example_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     out = capsys.readouterr().out
     assert out.startswith("DP-OPT plan: epsilon=8")
     assert "Thank you all!" in out
+    monkeypatch.chdir(tmp_path)
+    optimizers.optimizer().optimize(optimizers.examples()).save("prompt.json")
+    names |= {"model": FakeListChatModel(responses=["positive"]), "public_rows": optimizers.examples(20)}
+    exec(compile(target, "private-prompts.md", "exec"), names)
+    assert names["chain"].invoke({"text": "Thank you all!"}) == "positive"
+    assert capsys.readouterr().out.startswith("-> ")
     exec(compile(choice, "private-prompts.md", "exec"), names)
     assert names["chosen"].certificate.epsilon == 1.0
     assert len(names["chosen"].settings["alternatives"]) == 3
@@ -212,7 +222,7 @@ def pages() -> Iterator[str]:
 
 def test_no_block_is_left_out() -> None:
     """If it breaks, a page shows code that no test runs."""
-    run = {"README.md": 1, "docs/private-answers.md": 2, "docs/private-prompts.md": 4, "docs/private-text.md": 2}
+    run = {"README.md": 1, "docs/private-answers.md": 2, "docs/private-prompts.md": 5, "docs/private-text.md": 2}
     run["docs/private-examples.md"] = 4
     run["docs/support-agent.md"] = 1  # test_support_agent.py
     run |= {path.relative_to(ROOT).as_posix(): len(blocks(str(path))) for path in HOW_TO}
