@@ -28,8 +28,9 @@ _LABEL = 5
 """Up to so many tokens the logits of all are compared, as those of a label are; of more the last, as of a question."""
 _CROWD = 3
 """Members with many rows each that are tried."""
-_THREADED = 65
-"""Tokens of head and body of the member that is evaluated with several numbers of threads."""
+_THREADED, _FAR = 65, 2 * CELLS + 8
+"""Tokens of the members that are evaluated with several numbers of threads. Kernels may share out what a row looks back
+on among the threads, from some hundred tokens on."""
 _FEW = 9
 """Up to so many rows each number is tried, where the rule allows it: there kernels change."""
 _MOST = 64
@@ -92,19 +93,27 @@ def threads_alike(
         max_tokens: Longest member.
     """
     tokens = context.tokenize(_TEXT * 40, start=True)
-    body = tokens[: min(_THREADED, max_tokens // 2 - 3)]
-    tail = tokens[1 : 1 + min(ROWS, max_tokens // 2)]
-    now = context.threads.most
+    room = max_tokens // 2 - 3
+    tail = tokens[1 : 1 + min(ROWS, room)]
+    now, nothing = context.threads.most, MemberState.nothing()
 
-    def bits(count: int) -> list[bytes]:
+    def bits(count: int, far: MemberState) -> list[bytes]:
         context.threads.use(count)
-        member = evaluator.extended(MemberState.nothing(), body, b"")
-        rows = [row for asked in (tail[:1], tail) for row in evaluator.vectors([member] * min(together, _CROWD), asked)]
-        return [member.state.tobytes(), *(row.tobytes() for row in rows)]
+        context.clear()
+        near = evaluator.extended(nothing, tokens[: min(_THREADED, room)], b"")
+        tried = ((near, tail[:1]), (near, tail), (far, tail[:1]))
+        crowds = {1, min(together, _CROWD)}
+        rows = [
+            row for member, asked in tried for crowd in crowds for row in evaluator.vectors([member] * crowd, asked)
+        ]
+        return [near.state.tobytes(), *(row.tobytes() for row in rows)]
 
+    if not counts:
+        return []
     try:
-        expected = bits(now) if counts else []
-        return [count for count in counts if bits(count) == expected]
+        far = evaluator.extended(nothing, tokens[: min(_FAR, max_tokens - len(tail) - 1)], b"")
+        expected = bits(now, far)
+        return [count for count in counts if bits(count, far) == expected]
     finally:
         context.threads.use(now)
         context.clear()

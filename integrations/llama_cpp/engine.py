@@ -126,8 +126,10 @@ class LlamaCppEnsemble(LocalEngine):
         self._texts = GGUFTexts(self._context)
         self.n_threads = n_threads or self._context.fastest_threads()
         self._context.threads.use(self.n_threads)
-        # Where a GPU computes, also large batches of a model that is not on it, threads wait for that.
-        self._lends = n_gpu_layers == 0 and not self._context.llama.llama_supports_gpu_offload()
+        # Where a GPU computes, also large batches of a model that is not on it, threads wait for that. And fused
+        # kernels may share out one row among the threads.
+        on_threads = n_gpu_layers == 0 and not self._context.llama.llama_supports_gpu_offload()
+        self._lends = on_threads and not flash_attention
         self._evaluator = evaluator = checked_evaluator(
             self._context, slots=slots, max_tokens=max_tokens, offloaded=n_gpu_layers != 0
         )
