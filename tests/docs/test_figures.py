@@ -604,6 +604,44 @@ def test_the_page_quotes_what_file_types_took() -> None:
     assert PAGE.count("| multiples of 8 rows |") + PAGE.count("| at least 2 rows |") == len(rows)
 
 
+def test_the_page_quotes_what_prompts_gain_on_their_targets() -> None:
+    """If it breaks, the page tells of prompts on other models what no row in the results has."""
+    rows = made.so_far(RESULTS / "opt_scored.jsonl")
+
+    def points(gain: float, error: float | None = None) -> str:
+        shown = f"{round(100 * gain, 1) + 0:+.1f}"
+        return f"{shown} ± {100 * error:.1f}" if error is not None else shown
+
+    for target, label in (("smollm2", "SmolLM2-135M"), ("gemma", "Gemma-3-270M")):
+        for how in ("plain", "calibrated"):
+            lines: list[list[str]] = [[], [], [], [], []]
+            for task in ("sst2", "trec", "mpqa", "disaster"):
+                found = [row for row in rows if row["key"][1:3] == [target, task]]
+                (initial,) = (row for row in found if row["key"][4] == "0-shot")
+                runs = [row for row in found if row["key"][4].startswith("clip")]
+                assert len(runs) == 9
+                gains = [row["gain"][how] for row in runs]
+                taken = [row["chosen"][how] or [0, None] for row in runs]
+                least = min(taken, key=lambda pair: pair[0])
+                mean, number = statistics.mean(gain for gain, _ in taken), sum(error is not None for _, error in taken)
+                assert round(mean, 4) >= 0
+                cells = (
+                    f"{100 * initial['scored'][how]:.1f}",
+                    points(statistics.mean(gain for gain, _ in gains)),
+                    points(*min(gains)),
+                    f"{points(mean)} ({number})",
+                    points(*least) if least[0] < 0 else points(0),
+                )
+                for line, cell in zip(lines, cells, strict=True):
+                    line.append(cell)
+            named = [f"| {label}, {how} | initial instruction", "| | gain of nine runs, mean", "| | the least of them"]
+            named += ["| | chosen by 100 rows, mean gain (chosen)", "| | the least of them"]
+            assert "\n".join(f"{name} | {' | '.join(line)} |" for name, line in zip(named, lines, strict=True)) in PAGE
+    taken = [pair for row in rows if row["key"][4].startswith("clip") for pair in row["chosen"].values()]
+    assert len(taken) == 144
+    assert min(pair[0] for pair in taken if pair) == pytest.approx(-0.015)
+
+
 @pytest.mark.parametrize(("name", "table"), [("GloVe, 400,000 x 50", "glove"), ("MiniLM, 30,522 x 384", "minilm")])
 def test_the_page_quotes_what_sanitizing_took(name: str, table: str) -> None:
     """If it breaks, the page shows a speed that no row in the results has."""
