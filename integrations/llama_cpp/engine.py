@@ -164,8 +164,11 @@ class LlamaCppEnsemble(LocalEngine):
         """
         with self._in_use():
             self._slots.put_away()
-            fastest = self._context.fastest_threads()
-            self._context.threads.use(self.n_threads)
+            before = self._context.threads.numbers
+            try:
+                fastest = self._context.fastest_threads()
+            finally:  # also when it is interrupted: a number that was not checked stays nowhere
+                self._context.threads.use(*before)
             (self.n_threads,) = self._alike([fastest]) or [self.n_threads]
             self._lend_threads()
             return self.n_threads

@@ -169,7 +169,7 @@ def _evaluate(path: str) -> tuple[npt.NDArray[np.float64], float]:
     """Log-probabilities after each token of the probe text, and tokens per second of prefill."""
     context = LlamaContext(path, cells=256, micro_batch=256)
     try:
-        context.choose_threads(None)
+        context.threads.use(context.fastest_threads())
         tokens = context.tokenize(_PROBE, start=True)
         speed = context.prefill_speed(tokens)
         context.decode([(token, i, 0, True) for i, token in enumerate(tokens)])
