@@ -100,7 +100,8 @@ def explained() -> Iterator[None]:
     except (BudgetExceeded, LedgerMismatch, PlanError) as error:
         error.args = (
             f"{error} Here: the options it was started with go on with that run; another --out, or --ledger, starts a "
-            "new one with a budget of its own.",
+            "new one with a budget of its own, and over the same rows the two epsilons add up. Where several runs "
+            "share a ledger, --ledger-budget opens it.",
         )
         raise
 

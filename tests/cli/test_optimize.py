@@ -371,7 +371,9 @@ def test_two_runs_share_a_ledger(
         assert f"Charges {'a new' if name == 'first' else 'the'} ledger" in said
         assert ("epsilon = 8 and delta = 1e-05 of it are reserved" in said) == (name == "second")
     assert main(command(**shared, **constants, name="third", out=tmp_path / "third.json")) == 1
-    assert "another --out, or --ledger" in one_line(capsys)
+    said = one_line(capsys)
+    assert "another --out, or --ledger" in said
+    assert "--ledger-budget" in said
     with PrivacyLedger(PrivacyBudget(16.0, 3e-5, Neighbors.ADD_OR_REMOVE_ONE), tmp_path / "shared.ledger") as ledger:
         assert ledger.reserved() == pytest.approx((16.0, 2e-5))
 

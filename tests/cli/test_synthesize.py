@@ -84,7 +84,9 @@ def test_runs_take_their_shares_of_one_ledger(
     assert "--ledger-budget 2 1e-05 to be no less than this run's --epsilon 3" in capsys.readouterr().err
     assert not (tmp_path / "none.ledger").exists()
     assert main(command(*shared, "--name", "third", "--out", str(tmp_path / "third.jsonl"))) == 1
-    assert "another --out, or --ledger" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "another --out, or --ledger" in said
+    assert "over the same rows the two epsilons add up" in said
     with PrivacyLedger(PrivacyBudget(7.0, 3e-5), place) as ledger:
         assert ledger.reserved() == pytest.approx((6.0, 2e-5))
 
