@@ -114,9 +114,9 @@ def choose_for_target(
         )
     labels, asked = prompt.settings["labels"], _read(rows)
     validate.integer("number of rows", len(asked), at_least=_LEAST_ROWS, remedy="With fewer, luck would choose.")
-    found: list[TargetScore] = []
+    choices, found = prompt.choices(), list[TargetScore]()
     initial: list[bool] = []
-    for choice in prompt.choices():
+    for choice in choices:
         template = prompt.under(choice).template()
         words = dict(zip(labels, choice.words, strict=True))
         answers = _answers(template, model, asked, labels, words, max_concurrency)
@@ -124,9 +124,9 @@ def choose_for_target(
         initial = initial or right
         score = PromptScore.of(answers.said, answers.truths, labels)
         found.append(TargetScore(choice.instruction, choice.words, score, *paired_gain(right, initial)))
-    best = max((each for each in found if each.is_better), key=lambda each: each.gain, default=found[0])
-    at = found.index(best)
-    return TargetChoice(prompt.under(prompt.choices()[at]), tuple(found))
+    better = [at for at, each in enumerate(found) if each.is_better]
+    best = max(better, key=lambda at: found[at].gain, default=0)
+    return TargetChoice(prompt.under(choices[best]), tuple(found))
 
 
 def paired_gain(right: Sequence[bool], before: Sequence[bool]) -> tuple[float, float]:

@@ -191,3 +191,22 @@ def test_a_result_prints_its_instruction_and_its_promise(released: OptimizedProm
     alike = dataclasses.replace(released, descriptions={"positive": "films", "negative": "films"})
     assert "'positive' and 'negative' were described alike" in str(alike)
     assert "alike" not in said
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        {"prompt": "Input: {text"},
+        {"words": {"negative": "", "positive": "good"}},
+        {"words": {"negative": "good", "positive": "Good"}},
+    ],
+)
+def test_a_saved_prompt_that_was_edited_into_none_is_refused_when_it_is_loaded(
+    edited: dict[str, Any], tmp_path: Path
+) -> None:
+    """If it breaks, each answer of a chain fails, or names no label, and the file is not what is blamed."""
+    file = tmp_path / "prompt.json"
+    optimizer().optimize(examples()).save(file)
+    file.write_text(json.dumps(json.loads(file.read_text()) | edited))
+    with pytest.raises(InvalidParameter, match=r"prompt\.json to hold a template and words as they were saved"):
+        load_prompt(file)

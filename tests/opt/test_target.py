@@ -172,25 +172,6 @@ def test_words_that_no_answer_can_be_read_by_are_refused(words: Any, message: st
     assert model.calls == []
 
 
-@pytest.mark.parametrize(
-    "edited",
-    [
-        {"prompt": "Input: {text"},
-        {"words": {"negative": "", "positive": "good"}},
-        {"words": {"negative": "good", "positive": "Good"}},
-    ],
-)
-def test_a_saved_prompt_that_was_edited_into_none_is_refused_when_it_is_loaded(
-    edited: dict[str, Any], tmp_path: Path
-) -> None:
-    """If it breaks, each answer of a chain fails, or names no label, and the file is not what is blamed."""
-    file = tmp_path / "prompt.json"
-    optimizer().optimize(examples()).save(file)
-    file.write_text(json.dumps(json.loads(file.read_text()) | edited))
-    with pytest.raises(InvalidParameter, match=r"prompt\.json to hold a template and words as they were saved"):
-        load_prompt(file)
-
-
 def test_any_kind_of_model_can_be_scored() -> None:
     """If it breaks, only chat models can be scored, or a chain behind the prompt cannot."""
     chain = answering("negative", "positive") | StrOutputParser()
