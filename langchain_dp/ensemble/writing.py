@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_dp._util import forks
 from langchain_dp.ensemble.asking import ask_together, asked_publicly, row_of
+from langchain_dp.ensemble.echo import Echo
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.mechanisms import ClippedSum, Randomness
 from langchain_dp.ports import Continuation, MemberPrompt, ScoresNextToken, Token, TokenScores
@@ -29,8 +30,8 @@ class TextWriter:
         candidates: Tokens of the public model's that are considered.
         chat: Ask in the model's chat template.
         rng: Source of the noise.
-        never: Public strings, none of which a text may be, in large or small letters: no token is drawn that would
-            make it one. A model that is shown answers likes to repeat them.
+        never: What a text may not repeat: no token is drawn that would make it do so, unless there is no other. A
+            model likes to repeat what it was asked, and the answers that it was shown.
 
     Formal guarantee:
         A text is a sequence of :meth:`ClippedSum.release`, each over candidates and public weights that hang on public
@@ -39,7 +40,7 @@ class TextWriter:
 
     def __init__(
         self, engine: ScoresNextToken, end: str, noise: ClippedSum, *, candidates: int, chat: bool,
-        rng: Randomness, never: Iterable[str] = (),
+        rng: Randomness, never: Echo | None = None,
     ) -> None:  # fmt: skip
         self.noise = noise
         self._engine = engine
@@ -47,7 +48,7 @@ class TextWriter:
         self._candidates = candidates
         self._chat = chat
         self._rng = rng
-        self._never = frozenset(text.casefold() for text in never)
+        self._never = never or Echo()
         self._barren: dict[Token, bool] = {}  # tokens that no text begins with
 
     def tokens(
@@ -160,9 +161,8 @@ class TextWriter:
         """Places of the candidates that may follow: all of them, if otherwise there were none."""
         everything = range(len(candidates))
         kept = [place for place in everything if written or not self._is_barren(candidates[place])]
-        begun = self.text(written).casefold()
-        if any(text.startswith(begun) for text in self._never):
-            kept = [at for at in kept if self.text([*written, candidates[at]]).casefold() not in self._never]
+        if self._never.near(self.text(written)):
+            kept = [at for at in kept if not self._never(self.text([*written, candidates[at]]))]
         return kept or everything
 
     def _is_barren(self, token: Token) -> bool:

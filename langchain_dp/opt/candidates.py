@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from langchain_dp.ensemble.echo import Echo
 from langchain_dp.ensemble.naming import names_of
-from langchain_dp.opt.filters import candidate_fault
-from langchain_dp.opt.glossary import description_fault, with_glossary
+from langchain_dp.opt.filters import candidate_fault, request_echo, whole_sentences
+from langchain_dp.opt.glossary import description_fault, glossary_echo, with_glossary
 from langchain_dp.opt.plan import Written
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import Alternative
@@ -22,6 +23,7 @@ class Candidate:
         text: The instruction; of a glossary, the description of one label.
         dropped: Why it is not handed over; empty if it may be.
         label: The label that it describes, in a glossary.
+        cut: What was written after an instruction and is no part of it: a sentence that ran into the last token.
 
     Examples:
         >>> optimized = optimizer.optimize(rows)
@@ -31,9 +33,11 @@ class Candidate:
     text: str
     dropped: str = ""
     label: str = ""
+    cut: str = ""
 
     def __str__(self) -> str:
         said = f"{self.label}: {self.text!r}" if self.label else repr(self.text)
+        said = f"{said} (without its unfinished end {self.cut!r})" if self.cut else said
         return f"{said} (dropped: {self.dropped})" if self.dropped else said
 
 
@@ -50,6 +54,13 @@ class PromptChoice:
     words: tuple[str, ...]
 
 
+def echo_of(settings: Settings) -> Echo:
+    """What no text of a run may repeat. What would be dropped for it is not written in the first place."""
+    if settings.glossary is not None:
+        return glossary_echo(settings.glossary, chat=bool(settings.decoding.chat))
+    return request_echo(settings.prompts, settings.instruction) if settings.writing.filtered else Echo()
+
+
 def judged(settings: Settings, text: Text, written: Sequence[Written]) -> list[Candidate]:
     """Candidates of a run, in the order in which they were written."""
     found = []
@@ -59,8 +70,9 @@ def judged(settings: Settings, text: Text, written: Sequence[Written]) -> list[C
             fault = description_fault(said, settings.glossary, complete=complete)
             found.append(Candidate(said, fault, settings.labels[each.message]))
             continue
-        fault = "" if said else "it has no text"
+        fault, cut = "" if said else "it has no text", ""
         if settings.writing.filtered:
+            said, cut = (said, "") if complete else whole_sentences(said)
             fault = candidate_fault(
                 said,
                 instruction=settings.instruction,
@@ -68,7 +80,7 @@ def judged(settings: Settings, text: Text, written: Sequence[Written]) -> list[C
                 prompts=settings.prompts,
                 complete=complete,
             )
-        found.append(Candidate(said, fault))
+        found.append(Candidate(said, fault, cut=cut))
     return found
 
 

@@ -6,12 +6,16 @@ import re
 from collections.abc import Sequence
 
 from langchain_dp._util.words import UNSPACED, whole
+from langchain_dp.ensemble.echo import Echo
 from langchain_dp.opt.templates import OptPrompts
 
-_RUN = 4
-"""Words in a row that nobody writes twice by accident."""
-_HEADINGS = re.compile(r"#\s*Student|(?:Correct |Student )?Output:|Input:|(?:Old |Better )?Instruction:", re.IGNORECASE)
-_ENDS = re.compile(r"[.!?\u0964\u061f\u06d4\u3002\uff01\uff1f\u2026][\"')\]\u201d\u2019}]*$")
+_HEADINGS = "# Student", "#Student", "Output:", "Input:", "Instruction:"
+_CLOSING = "\"')\\]}\u201d\u2019"
+_ENDS = re.compile(rf"[.!?\u0964\u061f\u06d4\u3002\uff01\uff1f\u2026][{_CLOSING}]*$")
+_SENTENCE = re.compile(
+    rf"(?<=[^\W\d]{{2}})[.!?\u0964\u061f\u06d4\u2026]+[{_CLOSING}]*(?=\s)|[\u3002\uff01\uff1f][{_CLOSING}]*"
+)
+"""The end of a sentence within a text: not that of "1." or "e.g."."""
 _HANGING = re.compile(r"[,;:(\[{\u2013\u2014-]$")
 _COMMON = """
 about answer below each example examples following from give given have input into instruction label more must only
@@ -44,8 +48,7 @@ def candidate_fault(
     text = candidate.strip()
     if not text:
         return "it has no text"
-    asked = [prompts.meta, prompts.secrecy, *prompts.messages]
-    if _HEADINGS.search(text) or echoes(text, asked, known=instruction):
+    if request_echo(prompts, instruction)(text):
         return "it repeats the request"
     if not (_ENDS.search(text) or (complete and not _HANGING.search(text))):
         return "it stops in mid-sentence"
@@ -54,15 +57,22 @@ def candidate_fault(
     return ""
 
 
-def echoes(text: str, asked: Sequence[str], *, known: str = "") -> bool:
-    """Whether ``text`` has four words in a row in common with something that was ``asked``, and not with ``known``."""
-    own = _runs(text) - _runs(known)
-    return any(own & _runs(each) for each in asked)
+def request_echo(prompts: OptPrompts, instruction: str) -> Echo:
+    """What a candidate may not repeat: the request, unless the initial instruction says it, too."""
+    return Echo([prompts.meta, prompts.secrecy, *prompts.messages], known=instruction, headings=_HEADINGS)
 
 
-def _runs(text: str) -> set[tuple[str, ...]]:
-    words = re.findall(r"\w+", text.casefold())
-    return {tuple(words[at : at + _RUN]) for at in range(len(words) - _RUN + 1)}
+def whole_sentences(text: str) -> tuple[str, str]:
+    """A text that was cut off, without its last sentence; and that sentence. All of it, where none is whole.
+
+    Examples:
+        >>> whole_sentences("Is it spam? Answer with one of")
+        ('Is it spam?', 'Answer with one of')
+    """
+    ends = [0, *(match.end() for match in _SENTENCE.finditer(text))]
+    if _ENDS.search(text) or not ends[-1]:
+        return text, ""
+    return text[: ends[-1]], text[ends[-1] :].strip()
 
 
 def _names_the_task(text: str, instruction: str, words: Sequence[str]) -> bool:

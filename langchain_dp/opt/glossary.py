@@ -12,9 +12,9 @@ from typing import Any
 
 from langchain_dp._util import validate
 from langchain_dp.ensemble.describing import TOPIC, Shown, answers, says_nothing, turns, wording, words_of
+from langchain_dp.ensemble.echo import Echo
 from langchain_dp.ensemble.room import Room
 from langchain_dp.ensemble.subsets import Subset
-from langchain_dp.opt.filters import echoes
 from langchain_dp.opt.templates import OptPrompts
 from langchain_dp.ports import MemberPrompt, WritesText
 from langchain_dp.records import PrivateRecords
@@ -200,12 +200,17 @@ def description_fault(text: str, glossary: Glossary, *, complete: bool = True) -
     words = words_of(text)
     if not words:
         return "it has no text"
-    seen = {answer.casefold() for answer in answers(glossary.shown, chat=False)}
-    if echoes(text, [glossary.task, glossary.opening, glossary.question]) or text.strip(" .").casefold() in seen:
+    if glossary_echo(glossary)(text):
         return "it repeats the request"
     if says_nothing(text, glossary.kind):
         return "it says nothing of the texts"
     return "" if complete or len(words) > 1 else "it stops in mid-sentence"
+
+
+def glossary_echo(glossary: Glossary, *, chat: bool = False) -> Echo:
+    """What a description may not repeat: the question, and the answers that are shown, which a chat has none of."""
+    asked = glossary.task, glossary.opening, glossary.question
+    return Echo(asked, whole=answers(glossary.shown, chat=chat))
 
 
 def with_glossary(instruction: str, words: Sequence[str], descriptions: Sequence[str]) -> str:

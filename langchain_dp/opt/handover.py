@@ -251,6 +251,7 @@ def load_prompt(path: str | os.PathLike[str]) -> OptimizedPrompt:
 class _CandidateForm(Form):
     text: str
     dropped: str = ""
+    cut: str = ""
     label: str = ""
 
 

@@ -12,7 +12,7 @@ from langchain_dp.accounting import Neighbors, PrivacyCertificate
 from langchain_dp.ensemble.journal import secret_key
 from langchain_dp.ensemble.subsets import SubsetSampler
 from langchain_dp.mechanisms import Randomness
-from langchain_dp.opt.candidates import PromptChoice
+from langchain_dp.opt.candidates import PromptChoice, echo_of
 from langchain_dp.opt.data import check_split, prepare, scheme_for
 from langchain_dp.opt.dln import DLN1, DLNSettings
 from langchain_dp.opt.forward import Forward
@@ -39,7 +39,7 @@ def run_opt(
     data = prepare(records, settings, Neighbors.REPLACE_ONE, secret_key(rng))
     forward = Forward.of(engine, settings)
     sampler = SubsetSampler(data.training, scheme, rng)
-    text = Text(engine, settings.decoding, settings.writing.stop)
+    text = Text(engine, settings.decoding, settings.writing.stop, never=echo_of(settings))
     subset_votes = SubsetVotes(
         engine,
         sampler,

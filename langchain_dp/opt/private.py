@@ -19,7 +19,6 @@ from langchain_dp.accounting import (
 )
 from langchain_dp.accounting.budget import warn_of, warn_of_clip, warn_of_noise, weak_points
 from langchain_dp.accounting.events import count_is_public
-from langchain_dp.ensemble.describing import answers
 from langchain_dp.ensemble.journal import alone, check_settings, differing, fingerprint, marks, secret_key
 from langchain_dp.ensemble.reservation import affordable
 from langchain_dp.ensemble.scheme import Scheme
@@ -28,7 +27,7 @@ from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import ClippedSum, Exponential, Randomness
 from langchain_dp.opt import journal as journals
-from langchain_dp.opt.candidates import choices
+from langchain_dp.opt.candidates import choices, echo_of
 from langchain_dp.opt.data import Data, Split, prepare, scheme_for
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.glossary import LabelTexts
@@ -112,8 +111,8 @@ class PrivateRuns:
         self._progress = progress
         self._rng = rng
         self._forward = Forward.of(engine, settings)
-        glossary = settings.glossary is not None
-        self._text = Text(engine, settings.decoding, settings.writing.stop, never_empty=glossary)
+        glossary, self._never = settings.glossary is not None, echo_of(settings)
+        self._text = Text(engine, settings.decoding, settings.writing.stop, never=self._never, never_empty=glossary)
         self._journal: Journal | None = None
         self._reservation: PromptReservation | None = None
         self._split: Split | None = None
@@ -340,9 +339,7 @@ class PrivateRuns:
             candidates=settings.writing.clip_candidates,
             chat=bool(settings.decoding.chat),
             rng=self._rng,
-            never=()
-            if settings.glossary is None
-            else answers(settings.glossary.shown, chat=bool(settings.decoding.chat)),
+            never=self._never,
         )
         if isinstance(shown, LabelTexts):
             assert self._split is not None  # _seated

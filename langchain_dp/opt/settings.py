@@ -40,8 +40,9 @@ class Writing:
         clip_temperature: With ``decoder="clip"``, of the distribution that a token is drawn from. A lower one follows
             the most probable tokens, under a smaller clip: so it is lower where the clip would be above 5 nats.
         clip_candidates: With ``decoder="clip"``, tokens of the public model's that are considered.
-        filtered: Hand over no candidate that repeats the request, stops in mid-sentence or no longer names the task:
-            see :func:`candidate_fault`. It looks at released text alone, and costs nothing.
+        filtered: Draw no token that would repeat the request, leave out a sentence that ran into the last token, and
+            hand over no candidate that is no whole sentence or no longer names the task: see :func:`candidate_fault`.
+            It looks at public and released text alone, and costs nothing.
 
     Raises:
         InvalidParameter: A value is out of bounds.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterable, Sequence
 
+from langchain_dp.ensemble.echo import Echo
 from langchain_dp.ports import Decoding, Token, VotesNextToken
 
 
@@ -15,15 +17,18 @@ class Text:
         engine: Spells its tokens.
         decoding: How members take a token.
         stop: Strings that end a candidate.
+        never: What it may not repeat: a token that would make it do so is not voted for.
         never_empty: The first token ends no text: for descriptions, of which an empty one is worth nothing.
     """
 
     def __init__(
-        self, engine: VotesNextToken, decoding: Decoding, stop: Sequence[str], *, never_empty: bool = False
-    ) -> None:
+        self, engine: VotesNextToken, decoding: Decoding, stop: Sequence[str], *, never: Echo | None = None,
+        never_empty: bool = False,
+    ) -> None:  # fmt: skip
         self._engine = engine
         self._stop = tuple(stop)
         self._decoding = decoding
+        self._never = never or Echo()
         self._opening: Decoding | None = None
         self._never_empty = never_empty
 
@@ -39,24 +44,41 @@ class Text:
         return any(stop in text for stop in self._stop)
 
     def decoding(self, written: Sequence[Token]) -> Decoding:
-        """How the next token is taken: a candidate does not begin with a line break or a stop string.
+        """How the next token is taken. A candidate repeats nothing, and begins with no line break or stop string.
 
         Models that were trained to begin an answer on a new line would otherwise end it there.
         """
         if written:
-            return self._decoding
+            return self._banning(self._repeating(self._spelt(written)))
         if self._opening is None:
-            self._opening = dataclasses.replace(
-                self._decoding, banned=self._decoding.banned | self._blank() | self._ends()
-            )
+            self._opening = self._banning(self._blank() | self._ends())
         return self._opening
+
+    def _banning(self, tokens: frozenset[Token]) -> Decoding:
+        if not tokens:
+            return self._decoding
+        return dataclasses.replace(self._decoding, banned=self._decoding.banned | tokens)
+
+    def _repeating(self, text: str) -> frozenset[Token]:
+        """Tokens that would make the text repeat. None are known of an engine whose tokens are strings."""
+        if not self._numbered() or not self._never.near(text) or self._never(text):
+            return frozenset()
+        return frozenset(token for token, spelt in enumerate(self._vocabulary) if self._never(text + spelt))
+
+    @functools.cached_property
+    def _vocabulary(self) -> list[str]:
+        return [self._engine.detokenize([token]) for token in range(self._engine.vocabulary_size)]
 
     def _blank(self) -> frozenset[Token]:
         never = ("\n", *self._stop)
-        tokens = list(range(self._engine.vocabulary_size)) if self._numbered() else ["\n", "\n\n", *self._stop]
-        return frozenset(
-            token for token in tokens if any(part in self._engine.detokenize([token]) for part in never)
-        ) - frozenset(self._engine.end_tokens)
+        strings: list[Token] = ["\n", "\n\n", *self._stop]
+        spelt: Iterable[tuple[Token, str]] = (
+            enumerate(self._vocabulary)
+            if self._numbered()
+            else ((each, self._engine.detokenize([each])) for each in strings)
+        )
+        found = frozenset(token for token, said in spelt if any(part in said for part in never))
+        return found - frozenset(self._engine.end_tokens)
 
     def _ends(self) -> frozenset[Token]:
         return frozenset(self._engine.end_tokens) if self._never_empty else frozenset()

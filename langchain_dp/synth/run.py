@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_dp.accounting import (
@@ -17,6 +17,7 @@ from langchain_dp.accounting import (
 )
 from langchain_dp.accounting.budget import warn_of_clip
 from langchain_dp.ensemble.describing import answers
+from langchain_dp.ensemble.echo import Echo
 from langchain_dp.ensemble.journal import alone, check_settings, fingerprint, marks, secret_key
 from langchain_dp.ensemble.reservation import affordable, check_same
 from langchain_dp.ensemble.room import LEAST, Room
@@ -232,10 +233,10 @@ class SynthesisRuns:
         texts = self._writer(settings.prompts.after, design.noise_of(0))
         if how is None:
             return {False: texts}
-        never = answers(how.shown, chat=settings.chat)
+        never = Echo(whole=answers(how.shown, chat=settings.chat))
         return {False: texts, True: self._writer("\n", design.noise_of(DESCRIBED), never)}
 
-    def _writer(self, end: str, noise: ClippedSum, never: Iterable[str] = ()) -> TextWriter:
+    def _writer(self, end: str, noise: ClippedSum, never: Echo | None = None) -> TextWriter:
         settings = self._settings
         return TextWriter(
             self._engine, end, noise,

@@ -30,6 +30,7 @@ from made import made, so_far
 
 from langchain_dp.accounting import PrivacyBudget, TextRoundEvent
 from langchain_dp.ensemble.describing import answers
+from langchain_dp.ensemble.echo import Echo
 from langchain_dp.ensemble.writing import TextWriter, public_prompt
 from langchain_dp.mechanisms import ClippedSum, SystemRandomness
 from langchain_dp.mechanisms.clipped_sum import GRID
@@ -62,7 +63,7 @@ def main() -> None:
 
 def _writer(engine: LlamaCppEnsemble, never: tuple[str, ...]) -> TextWriter:
     noise = ClippedSum(TextRoundEvent(1.0, 8), MEMBERS)
-    return TextWriter(engine, "\n", noise, candidates=512, chat=False, rng=SystemRandomness(), never=never)
+    return TextWriter(engine, "\n", noise, candidates=512, chat=False, rng=SystemRandomness(), never=Echo(whole=never))
 
 
 def _asked(engine: LlamaCppEnsemble, task: str, label: str) -> list[dict[str, Any]]:

@@ -9,8 +9,10 @@ import pytest
 from fakes.next_token import WordEngine, agreeing
 from fakes.optimizers import INSTRUCTION, LABELS, examples, optimizer
 
+from langchain_dp import PrivacyBudget
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt import Decoding, Glossary, OptPrompts, candidate_fault, description_fault, load_prompt
+from langchain_dp.opt.filters import request_echo, whole_sentences
 from langchain_dp.opt.templates import CUE, MESSAGES
 
 START = "Read the review, then choose whether it is negative or positive."
@@ -83,6 +85,63 @@ def test_dropped_candidates_stay_in_the_result_and_are_not_chosen(written: str, 
     assert ("dropped: it no longer names" in str(made.candidates[0])) is dropped
     made.save(tmp_path / "prompt.json")
     assert load_prompt(tmp_path / "prompt.json").candidates == made.candidates
+
+
+REQUEST = "Say only the words that the student needs."
+"""Five words of it are asked for by one of the requests."""
+
+
+@pytest.mark.parametrize("method", [{"decoder": "votes"}, {"decoder": "clip", "delta0": None}, {"method": "opt"}])
+@pytest.mark.parametrize("filtered", [True, False])
+def test_what_would_be_dropped_as_an_echo_is_not_written(method: dict[str, Any], filtered: bool) -> None:
+    """If it breaks, a whole text is paid for and dropped, where its next best token would have made it of use."""
+    engine = WordEngine(agreeing(REQUEST), extra=REQUEST)
+    settings = {
+        "filtered": filtered,
+        "max_new_tokens": 9,
+        "budget": PrivacyBudget(400.0, 0.1),
+        "epsilon0": 9.0,
+    } | method
+    if method.get("method"):
+        settings = {name: value for name, value in settings.items() if name not in {"budget", "epsilon0"}}
+    made = optimizer(engine, **settings).optimize(examples())
+    request = request_echo(OptPrompts(), INSTRUCTION)
+    assert [request(each.text) for each in made.candidates] == [not filtered] * 2
+    assert all(each.text.startswith("Say only the words that") is not filtered for each in made.candidates)
+    assert not any(each.dropped == "it repeats the request" for each in made.candidates)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept", "cut"),
+    [
+        ("Is the film good? Answer with one", "Is the film good?", "Answer with one"),
+        ('Say "good." Or say', 'Say "good."', "Or say"),
+        ("Judge it. All of it.", "Judge it. All of it.", ""),
+        ("Judge the film, e.g. its plot. Then its", "Judge the film, e.g. its plot.", "Then its"),
+        ("1. Judge the film 2. Say", "1. Judge the film 2. Say", ""),
+        ("Rate it from 1.5 to", "Rate it from 1.5 to", ""),
+        ("判断文本。然后", "判断文本。", "然后"),
+        ("", "", ""),
+    ],
+)
+def test_an_unfinished_sentence_is_cut_off(text: str, kept: str, cut: str) -> None:
+    """If it breaks, a whole instruction is dropped for the sentence after it, or half of one is handed over."""
+    assert whole_sentences(text) == (kept, cut)
+    assert text.replace(" ", "") == (kept + cut).replace(" ", "")
+
+
+def test_what_was_cut_off_stays_in_the_result(tmp_path: Path) -> None:
+    """If it breaks, something that was released stands nowhere."""
+    said = "Classify this film. Answer yes or no"
+    made = optimizer(WordEngine(agreeing(said), extra=said), filtered=True, max_new_tokens=6)
+    result = made.optimize(examples())
+    assert [(each.text, each.cut, each.dropped) for each in result.candidates] == [
+        ("Classify this film.", "Answer yes", "")
+    ] * 2
+    assert made.released() == ["Classify this film. Answer yes"] * 2
+    assert "unfinished end 'Answer yes'" in str(result.candidates[0])
+    result.save(tmp_path / "prompt.json")
+    assert load_prompt(tmp_path / "prompt.json").candidates == result.candidates
 
 
 def test_a_prompt_as_system_and_human_message() -> None:

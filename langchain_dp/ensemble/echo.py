@@ -1,0 +1,68 @@
+"""What no written text may repeat of what its writer was asked. Of public and released text alone: it costs nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_RUN = 4
+"""Words in a row that nobody writes twice by accident."""
+Run = tuple[str, ...]
+
+
+class Echo:
+    """Tells the texts that repeat what was asked, and those that are about to.
+
+    Args:
+        asked: Public texts. No text may have four words in a row in common with one of them,
+        known: unless this one has them, too.
+        headings: Nor hold one of these, in large or small letters,
+        whole: nor be one of these.
+
+    Examples:
+        >>> echo = Echo(["Read how the student did."], headings=["Input:"])
+        >>> echo("Say how the student did"), echo("Say how the student failed"), echo.near("Say how the student")
+        (True, False, True)
+    """
+
+    def __init__(
+        self, asked: Iterable[str] = (), *, known: str = "", headings: Iterable[str] = (), whole: Iterable[str] = ()
+    ) -> None:
+        self._runs = frozenset(run for text in asked for run in _runs(_words(text))) - _runs(_words(known))
+        self._begun = frozenset(run[:-1] for run in self._runs)
+        self._headings = tuple(text.casefold() for text in headings)
+        self._openings = tuple(part for text in self._headings for part in _openings(text))
+        self._whole = frozenset(map(_bare, whole))
+
+    def __call__(self, text: str) -> bool:
+        """Whether the text repeats."""
+        folded = text.casefold()
+        if any(heading in folded for heading in self._headings) or _bare(text) in self._whole:
+            return True
+        return not self._runs.isdisjoint(_runs(_words(folded)))
+
+    def near(self, text: str) -> bool:
+        """Whether a text that begins like this may repeat by its next token: a word, or a piece of one."""
+        words = _words(text)
+        if words and self._begun.intersection([tuple(words[1 - _RUN :]), tuple(words[-_RUN:-1])]):
+            return True
+        folded, bare = text.casefold().rstrip(), _bare(text)
+        return any(map(folded.endswith, self._openings)) or any(one.startswith(bare) for one in self._whole)
+
+
+def _openings(heading: str) -> list[str]:
+    """What a heading begins with where a token may end it: all but its last word or mark, and more of it."""
+    least = len(re.sub(r"(\w+|[^\w\s])$", "", heading).rstrip())
+    return [heading[:at].rstrip() for at in range(max(least, 1), len(heading))]
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.casefold())
+
+
+def _runs(words: list[str]) -> frozenset[Run]:
+    return frozenset(tuple(words[at : at + _RUN]) for at in range(len(words) - _RUN + 1))
+
+
+def _bare(text: str) -> str:
+    return text.strip(" .").casefold()
