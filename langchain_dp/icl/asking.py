@@ -20,7 +20,8 @@ class Asking:
         timeout: Seconds for one model call; a call that takes longer abstains. Refused for models that answer one call
             after the other, and named in the certificate: a slow call may cost others their votes.
         max_concurrency: Model calls at a time, over all questions of one classifier; a ``max_concurrency`` in the
-            config limits questions.
+            config limits questions. So many public test questions are asked at once before the first release: a server
+            that takes fewer raises ``ModelUnavailable``, and nothing is charged.
         on_unhealthy: Each question is also asked once with invented examples in place of the private ones, where the
             model runs elsewhere (anything but an engine in this process). "raise": where that call fails, or names no
             label, the release raises ``ModelUnavailable``; it has cost one answer, and the next release asks a public

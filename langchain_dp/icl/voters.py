@@ -59,7 +59,9 @@ class Voter(Protocol):
         """Raise InvalidParameter if the question is too long for the model. Data-independent."""
 
     def probe(self) -> None:
-        """Ask one public question, so that a dead model is found before any budget is spent.
+        """Ask a public question, so that a dead model is found before any budget is spent.
+
+        A model that is watched is asked as often at once as calls may be under way: its server may refuse some.
 
         Raises:
             ModelUnavailable: It fails, or names no label.
@@ -175,12 +177,15 @@ class ModelVoter:
             )
 
     def probe(self) -> None:
-        """One call on a public text after invented examples."""
-        self._named(self._model.probe(self._render(self._test()), timeout=self._timeout), _TEST)
+        """A public text after invented examples."""
+        self._named(self._model.probe(self._render(self._test()), **self._probing()), _TEST)
 
     async def aprobe(self) -> None:
         """Async twin of :meth:`probe`."""
-        self._named(await self._model.aprobe(self._render(self._test()), timeout=self._timeout), _TEST)
+        self._named(await self._model.aprobe(self._render(self._test()), **self._probing()), _TEST)
+
+    def _probing(self) -> dict[str, Any]:
+        return {"timeout": self._timeout, "times": self._model.at_once if self.companions else 1}
 
     def _test(self) -> SubsetPrompt:
         return invented(self._prompt, self._words, public_question(self._prompt))
@@ -192,7 +197,7 @@ class ModelVoter:
         watched = bool(beside and self.companions)
         prompts = self._prompts(subset_prompts, beside, even_empty)
         return self._votes(
-            subset_prompts, self._model.batch(prompts, timeout=self._timeout, companion=watched), watched, even_empty
+            subset_prompts, self._model.batch(prompts, timeout=self._timeout, public=int(watched)), watched, even_empty
         )
 
     async def aask(
@@ -201,7 +206,7 @@ class ModelVoter:
         """Async twin of :meth:`ask`."""
         watched = bool(beside and self.companions)
         prompts = self._prompts(subset_prompts, beside, even_empty)
-        answers = await self._model.abatch(prompts, timeout=self._timeout, companion=watched)
+        answers = await self._model.abatch(prompts, timeout=self._timeout, public=int(watched))
         return self._votes(subset_prompts, answers, watched, even_empty)
 
     def _prompts(self, subset_prompts: Sequence[SubsetPrompt], beside: str | None, even_empty: bool) -> list[Any]:

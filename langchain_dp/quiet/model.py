@@ -34,7 +34,7 @@ import asyncio
 import dataclasses
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from langchain_core.callbacks import CallbackManager
@@ -120,6 +120,11 @@ class QuietModel:
         """Name of the model for certificates: never an address or a key."""
         return self._name
 
+    @property
+    def at_once(self) -> int:
+        """Calls that may be under way at once; 1 where the model answers one after the other."""
+        return self._places.count if self._serializes is None else 1
+
     def _look(self) -> str | None:
         """Walk over the model, note what must be said of it, and return why it must not be used, or None."""
         found = walk(self._runnable)
@@ -162,17 +167,15 @@ class QuietModel:
     def __repr__(self) -> str:
         return f"QuietModel({self._name})"
 
-    def batch(
-        self, prompts: Sequence[Any], *, timeout: float | None = None, companion: bool = False
-    ) -> list[Any | None]:
+    def batch(self, prompts: Sequence[Any], *, timeout: float | None = None, public: int = 0) -> list[Any | None]:
         """Ask every prompt (a list of messages, or a str) and return the answers in order, None for an abstention.
 
         Args:
             prompts: Private prompts.
             timeout: Seconds that one call may take, from its start. None waits as long as the model does, and is the
                 choice that lets no call depend on another; see the module's limits and :meth:`check_timeout`.
-            companion: The first prompt is PUBLIC and started first: it shows whether the model answers at all. Where
-                it fails, a :class:`Failure` stands in place of its answer, and says what it got.
+            public: So many of the first prompts are PUBLIC, and started first: they show whether the model answers.
+                Where one fails, a :class:`Failure` stands in place of its answer, and says what it got.
 
         Raises:
             InvalidParameter: A bound is not met, or the model cannot keep a timeout.
@@ -181,14 +184,14 @@ class QuietModel:
                 its task), emptied of text and of the calls' frames.
         """
         self.check_timeout(timeout)
-        _note_private(len(prompts) > companion)
+        _note_private(len(prompts) > public)
         stop: BaseException | None = self._refusal()
-        note: list[str] = []
+        got: dict[int, str] = {}
         answers: list[Any | None] = []
         if stop is None:
             try:
                 answers, stop = ask_all(
-                    lambda numbered: self._ask(numbered[1], note if companion and not numbered[0] else None),
+                    lambda numbered: self._ask(numbered[1], got, numbered[0] if numbered[0] < public else None),
                     list(enumerate(prompts)),
                     places=self._places,
                     timeout=timeout,
@@ -199,25 +202,25 @@ class QuietModel:
             # Error reporters read the locals of each frame.
             del prompts, answers
             raise stop from None
-        return self._told(answers, note, timeout) if companion else answers
+        return self._told(answers, got, public, timeout)
 
     async def abatch(
         self,
         prompts: Sequence[Any],
         *,
         timeout: float | None = None,  # noqa: ASYNC109  # seconds for each call, not for all
-        companion: bool = False,
+        public: int = 0,
     ) -> list[Any | None]:
         """Async twin of :meth:`batch`: uses the model's own async methods where it has them."""
         self.check_timeout(timeout)
-        _note_private(len(prompts) > companion)
+        _note_private(len(prompts) > public)
         stop: BaseException | None = self._refusal()
-        note: list[str] = []
+        got: dict[int, str] = {}
         answers: list[Any | None] = []
         if stop is None:
             try:
                 answers, stop = await aask_all(
-                    lambda numbered: self._aask(numbered[1], note if companion and not numbered[0] else None),
+                    lambda numbered: self._aask(numbered[1], got, numbered[0] if numbered[0] < public else None),
                     list(enumerate(prompts)),
                     places=self._places,
                     patience=timeout,
@@ -230,39 +233,57 @@ class QuietModel:
         if stop is not None:
             del prompts, answers
             raise stop from None
-        return self._told(answers, note, timeout) if companion else answers
+        return self._told(answers, got, public, timeout)
 
-    def probe(self, prompt: Any, *, timeout: float | None = None) -> Any:
-        """Ask one PUBLIC prompt, before any spend, and return the answer.
+    def probe(self, prompt: Any, *, timeout: float | None = None, times: int = 1) -> Any:
+        """Ask a PUBLIC prompt, before any spend, and return the answer.
+
+        Args:
+            prompt: The prompt.
+            timeout: As of :meth:`batch`.
+            times: How often it is asked at the same time; :attr:`at_once` shows that the model's server takes so many.
 
         Raises:
-            ModelUnavailable: The model failed; with type and first 200 characters of its exception.
+            ModelUnavailable: The model failed; with type and first 200 characters of its exception, and how many of the
+                calls it answered.
             UnsafeEnvironment: As for :meth:`batch`.
         """
-        return self._probed(self.batch([prompt], timeout=timeout, companion=True)[0])
+        return self._probed(self.batch([prompt] * times, timeout=timeout, public=times))
 
     async def aprobe(
         self,
         prompt: Any,
         *,
         timeout: float | None = None,  # noqa: ASYNC109  # as in probe
+        times: int = 1,
     ) -> Any:
         """Async twin of :meth:`probe`."""
-        return self._probed((await self.abatch([prompt], timeout=timeout, companion=True))[0])
+        return self._probed(await self.abatch([prompt] * times, timeout=timeout, public=times))
 
-    def _probed(self, answer: Any) -> Any:
-        if isinstance(answer, Failure):
+    def _probed(self, answers: Sequence[Any]) -> Any:
+        failed = [answer for answer in answers if isinstance(answer, Failure)]
+        if not failed:
+            return answers[0]
+        answered = len(answers) - len(failed)
+        if answered:
             raise ModelUnavailable(
-                f"Expected model={self._name} to answer a public test question, got {answer.reason}. "
-                "Check address, key and model name; where these are right, ask it a public text yourself: the error is "
-                "then whole."
+                f"Expected model={self._name} to answer {len(answers)} public test questions at once, for so many "
+                f"calls may be under way. It answered {answered}; another got {failed[0].reason}. A private call that is refused "
+                f"would be missing without a word. Give max_concurrency={answered} or less, or the model more retries, "
+                "or its server more room."
             )
-        return answer
+        raise ModelUnavailable(
+            f"Expected model={self._name} to answer a public test question, got {failed[0].reason}. Check address, key "
+            "and model name; where these are right, ask it a public text yourself: the error is then whole."
+        )
 
     @staticmethod
-    def _told(answers: list[Any | None], note: list[str], timeout: float | None) -> list[Any | None]:
-        if answers[0] is None:
-            answers[0] = Failure(note[0] if note else f"no answer (timeout={timeout})")
+    def _told(
+        answers: list[Any | None], got: Mapping[int, str], public: int, timeout: float | None
+    ) -> list[Any | None]:
+        for place in range(public):
+            if answers[place] is None:
+                answers[place] = Failure(got.get(place, f"no answer (timeout={timeout})"))
         return answers
 
     def _refusal(self, *, try_gate: bool = True) -> UnsafeEnvironment | None:
@@ -272,7 +293,8 @@ class QuietModel:
         problem = problem or self._keeps
         return None if problem is None else UnsafeEnvironment(problem)
 
-    def _ask(self, prompt: Any, note: list[str] | None = None) -> Outcome:
+    def _ask(self, prompt: Any, got: dict[int, str], place: int | None = None) -> Outcome:
+        """Ask; what a PUBLIC call with a ``place`` got is kept in ``got``."""
         try:
             # Again for each call: debug mode may have been switched on meanwhile.
             if refusal := self._refusal(try_gate=False):
@@ -282,13 +304,13 @@ class QuietModel:
                 self._answered = True
                 return Outcome(self._read(answer))
         except BaseException as error:  # Ctrl-C never comes here: Python raises it in the main thread, which waits
-            if note is not None:
-                note.append(_described(error, whole=not _sent_private.is_set()))
+            if place is not None:
+                got[place] = _described(error, whole=not _sent_private.is_set())
         return Outcome()
 
-    async def _aask(self, prompt: Any, note: list[str] | None = None) -> Outcome:
+    async def _aask(self, prompt: Any, got: dict[int, str], place: int | None = None) -> Outcome:
         if self._blocks:
-            return await in_thread(lambda prompt: self._ask(prompt, note), prompt)
+            return await in_thread(lambda prompt: self._ask(prompt, got, place), prompt)
         try:
             if refusal := self._refusal(try_gate=False):
                 return Outcome(stop=refusal)
@@ -297,8 +319,8 @@ class QuietModel:
                 self._answered = True
                 return Outcome(self._read(answer))
         except BaseException as error:  # the caller's cancellation reaches the caller; this task is the call's alone
-            if note is not None:
-                note.append(_described(error, whole=not _sent_private.is_set()))
+            if place is not None:
+                got[place] = _described(error, whole=not _sent_private.is_set())
         return Outcome()
 
 

@@ -25,7 +25,8 @@ class RecordingServer:
 
     def __init__(self, answer: Callable[[str, bytes], Answer]) -> None:
         self.bodies: list[bytes] = []
-        bodies = self.bodies
+        self._answer = answer
+        server, bodies = self, self.bodies
         self._gone = gone = threading.Event()
 
         class Handler(BaseHTTPRequestHandler):
@@ -37,7 +38,7 @@ class RecordingServer:
                     self.close_connection = True
                     return
                 bodies.append(self.path.encode() + b"\n" + body)
-                status, headers, content = answer(self.path, body)
+                status, headers, content = server._answer(self.path, body)
                 self.send_response(status)
                 for name, value in {**headers, "Content-Length": str(len(content))}.items():
                     self.send_header(name, value)

@@ -170,11 +170,12 @@ def test_a_release_under_way_while_a_record_is_forgotten_is_not_given_out_later(
 def test_a_record_forgotten_before_the_draw_is_not_drawn(tmp_path: Path) -> None:
     """If it breaks, what is forgotten while a release waits, or asks whether the model is healthy, is still shown."""
     place = str(tmp_path / "l.db")
-    two = replica(place)
+    two, lock = replica(place), threading.Lock()
 
     def forget(shots: Any, question: str) -> str:
-        if not shots and "case-5" in two._records.ids():
-            two.forget("case-5")
+        with lock:
+            if not shots and "case-5" in two._records.ids():
+                two.forget("case-5")
         return majority(shots, question)
 
     model = VotingChat(reply=forget)

@@ -201,13 +201,61 @@ def test_the_companion_asks_the_same_question_and_shows_no_record() -> None:
         chain.invoke("is it good?")
         requests = [json.loads(body.split(b"\n", 1)[1])["messages"] for body in server.bodies]
     public = [asked for asked in requests if not any(CANARY in turn["content"] for turn in asked)]
-    assert len(requests) == 8 + 2
-    assert len(public) == 2
-    assert [any("This is a test." in turn["content"] for turn in asked) for asked in public] == [True, False]
+    assert len(requests) == 16 + 8 + 1
+    tests, companion = public[:16], public[16]
+    assert len(public) == 17
+    assert [any("This is a test." in turn["content"] for turn in asked) for asked in public] == [True] * 16 + [False]
+    assert all(asked == tests[0] for asked in tests)
     members = [asked for asked in requests if asked not in public]
-    assert {asked[-1]["content"] for asked in members} == {public[1][-1]["content"]}
-    assert {asked[0]["content"] for asked in members} == {public[1][0]["content"]}
-    assert all(is_invented(turn["content"]) for turn in public[1][1:-1] if turn["role"] == "user")
+    assert {asked[-1]["content"] for asked in members} == {companion[-1]["content"]}
+    assert {asked[0]["content"] for asked in members} == {companion[0]["content"]}
+    assert all(is_invented(turn["content"]) for turn in companion[1:-1] if turn["role"] == "user")
+
+
+class Slots(OpenAIServer):
+    """Answers so many calls at once, and refuses others while these are under way, as gateways with a limit do.
+
+    Args:
+        count: Calls at once.
+        crowd: Calls of the first crowd, which it all has before it answers one.
+    """
+
+    def __init__(self, count: int, crowd: int) -> None:
+        super().__init__("positive")
+        inner, lock = self._answer, threading.Lock()
+        self.taken = self.seen = 0
+        together = threading.Event()
+
+        def answer(path: str, body: bytes) -> Answer:
+            with lock:
+                self.seen += 1
+                if self.seen >= crowd:
+                    together.set()
+                if self.taken >= count:
+                    return 429, {"Content-Type": "application/json"}, b'{"error": {"message": "too many at once"}}'
+                self.taken += 1
+            together.wait(60)
+            with lock:
+                self.taken -= 1
+            return inner(path, body)
+
+        self._answer = answer
+
+
+@pytest.mark.parametrize("ask", ["invoke", "ainvoke"])
+def test_a_server_that_refuses_some_calls_at_once_is_found_before_the_spend(ask: str) -> None:
+    """If it breaks, most votes of every answer are lost in silence, and noise is paid for."""
+    with Slots(3, crowd=16) as server:
+        chain = classifier(model_of(server), examples=private_examples(24))
+        with pytest.raises(
+            ModelUnavailable, match=r"16 public test questions at once.*answered 3; .*max_concurrency=3"
+        ):
+            chain.invoke("x") if ask == "invoke" else asyncio.run(chain.ainvoke("x"))
+        assert left(chain) == 5
+        assert CANARY not in server.text()
+        fewer = classifier(model_of(server), examples=private_examples(24), max_concurrency=3)
+        assert fewer.invoke("x") == "positive"
+        assert len(server.bodies) == 16 + 3 + 9  # none was refused
 
 
 @pytest.mark.parametrize("many", [1, 8])
