@@ -51,6 +51,7 @@ from langchain_dp.records import (
     id_of,
     label_words,
 )
+from langchain_dp.records.files import READING
 from langchain_dp.redact import Held, redacted
 
 
@@ -144,6 +145,8 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
         accept_unchecked_model: bool = False,
         not_private_seed: int | None = None,
     ) -> None:
+        held = Held(examples)
+        del examples  # error reporters read the locals of each frame
         self.name = name
         self._given = given_labels(labels)
         self.labels = tuple(self._given)
@@ -164,7 +167,7 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
             asking=asking,
             accept_unchecked_model=accept_unchecked_model,
         )
-        self._records = PrivateRecords(examples)
+        self._records = redacted(PrivateRecords, held, READING)
         check_records(self._records, self.labels, self.prompt.variables, whose="prompt", plain=True)
         self._not_private_seed = not_private_seed
         self._rng: Randomness = (
@@ -555,6 +558,8 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
     # ------------------------------------------------------------------------------------------ nothing leaks
 
     def __repr__(self) -> str:
+        if not hasattr(self, "_releaser"):  # what looks at an error of its making
+            return "DPICLClassifier(<private>)"
         event = self._reservation.event
         return (
             f"DPICLClassifier(labels={list(self.labels)}, {self._reservation.budget}, sigma={event.sigma:g}, <private>)"

@@ -37,6 +37,7 @@ from langchain_dp.opt.verdict import NEARLY_ALL
 from langchain_dp.ports import Decoding, ScoresNextToken, VotesNextToken
 from langchain_dp.quiet.run import check_environment
 from langchain_dp.records import Examples, KeepsExamples, PrivateRecords, check_labels, check_records, label_words
+from langchain_dp.records.files import READING
 from langchain_dp.redact import Held, redacted
 
 _INSTRUCTION, _DESCRIPTION = 50, 12
@@ -347,7 +348,9 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             UnsafeEnvironment: A global setting would print prompts. Nothing was spent.
         """
         no_further(kwargs)
-        return self.optimize(input, config).template()
+        held = Held(input)
+        del input  # error reporters read the locals of each frame
+        return self._optimize(held, config).template()
 
     async def ainvoke(
         self,
@@ -357,7 +360,9 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
     ) -> ChatPromptTemplate:
         """Async twin of :meth:`invoke`. A cancelled call spends nothing more; the next one goes on from there."""
         no_further(kwargs)
-        return (await self.aoptimize(input, config)).template()
+        held = Held(input)
+        del input
+        return (await self._aoptimize(held, config)).template()
 
     def optimize(self, examples: Examples | None = None, config: RunnableConfig | None = None) -> OptimizedPrompt:
         """As :meth:`invoke`, but returns the prompt with certificate and settings, ready to be saved.
@@ -367,7 +372,9 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         process too. Only a choice among the candidates that was charged, and whose process is gone, is lost: the
         candidates stay in :meth:`released`. A complete run gives its prompt again, at no further cost.
         """
-        return self._optimize(examples, config, lambda: False)
+        held = Held(examples)
+        del examples
+        return self._optimize(held, config)
 
     async def aoptimize(
         self, examples: Examples | None = None, config: RunnableConfig | None = None
@@ -376,17 +383,23 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
 
         A choice that is charged is made all the same: a process that ended before it would lose it.
         """
+        held = Held(examples)
+        del examples
+        return await self._aoptimize(held, config)
+
+    async def _aoptimize(self, held: Held, config: RunnableConfig | None) -> OptimizedPrompt:
         cancelled = threading.Event()
         try:
-            return await run_in_executor(config, self._optimize, examples, config, cancelled.is_set)
+            return await run_in_executor(config, self._optimize, held, config, cancelled.is_set)
         except asyncio.CancelledError:
             cancelled.set()
             raise
 
     def _optimize(
-        self, examples: Examples | None, config: RunnableConfig | None, halted: Callable[[], bool]
+        self, held: Held, config: RunnableConfig | None, halted: Callable[[], bool] = lambda: False
     ) -> OptimizedPrompt:
-        records = self._checked(examples)  # before the run: what is wrong with an example is no callback's business
+        # Before the run: what is wrong with an example is no callback's business.
+        records = redacted(self._checked, held, READING)
         made: list[OptimizedPrompt] = []
 
         def run(_: str) -> str:

@@ -268,9 +268,9 @@ class QuietModel:
         if answered:
             raise ModelUnavailable(
                 f"Expected model={self._name} to answer {len(answers)} public test questions at once, for so many "
-                f"calls may be under way. It answered {answered}; another got {failed[0].reason}. A private call that is refused "
-                f"would be missing without a word. Give max_concurrency={answered} or less, or the model more retries, "
-                "or its server more room."
+                f"calls may be under way. It answered {answered}; another got {failed[0].reason}. A private call that "
+                f"is refused would be missing without a word. Give max_concurrency={answered} or less, or the model "
+                "more retries, or its server more room."
             )
         raise ModelUnavailable(
             f"Expected model={self._name} to answer a public test question, got {failed[0].reason}. Check address, key "

@@ -62,7 +62,9 @@ class PrivateRecords:
             self._records.update(examples._records)
             self._places = examples._places
             return
-        redacted(self._fill, Held(examples), READING)
+        held = Held(examples)
+        del examples  # error reporters read the locals of each frame
+        redacted(self._fill, held, READING)
 
     def _fill(self, examples: Examples) -> None:
         faults, rows, without = Faults(), 0, {"text_key": 0, "label_key": 0}

@@ -31,6 +31,7 @@ from langchain_dp.mechanisms import ClippedSum, NotPrivateSeededRandomness, Syst
 from langchain_dp.ports import MemberPrompt, ScoresNextToken, Token
 from langchain_dp.quiet.run import check_environment
 from langchain_dp.records import Examples, FromDataFrame, PrivateRecords, check_records
+from langchain_dp.records.files import READING
 from langchain_dp.redact import Held, redacted
 from langchain_dp.synth.members import Members, slots_of
 from langchain_dp.synth.promise import certified, weak
@@ -138,11 +139,14 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         askers: Askers | None = None,
         not_private_seed: int | None = None,
     ) -> None:
+        held = Held(examples)
+        del examples  # error reporters read the locals of each frame
         if not isinstance(model, ScoresNextToken):
             raise InvalidParameter(
                 f"Expected model of type {type(model).__name__} to score next tokens (ports.ScoresNextToken). Use "
                 "LlamaCppEnsemble or TransformersEnsemble."
             )
+        self.name, self._name, self._engine = name, name, model
         check_promise(budget, ledger, not_private_seed)
         integer("max_queries", max_queries, at_least=1, at_most=MOST_ROUNDS)
         one_of("chat", chat, (True, False))
@@ -153,11 +157,9 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         self._broken_off = AnswerCache[_Begun](keep_answers)
         self._longest = integer("max_question_chars", max_question_chars, at_least=1)
         number("temperature", temperature, at_least=0.05, at_most=100.0)
-        self.name = self._name = name
         self.prompts = group("prompts", prompts, AnswerPrompts)
-        self._records = PrivateRecords(examples)
+        self._records = redacted(PrivateRecords, held, READING)
         check_records(self._records, None, self.prompts.variables("record"))
-        self._engine = model
         self._rng = SystemRandomness() if not_private_seed is None else NotPrivateSeededRandomness(not_private_seed)
         self._key = secret_key(self._rng)
         self._room = Room(self._engine)

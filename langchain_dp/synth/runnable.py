@@ -23,6 +23,7 @@ from langchain_dp.mechanisms import NotPrivateSeededRandomness, SystemRandomness
 from langchain_dp.ports import ScoresLabels, ScoresNextToken
 from langchain_dp.quiet.run import check_environment
 from langchain_dp.records import Examples, KeepsExamples, PrivateRecords, check_labels, check_records, encodable
+from langchain_dp.records.files import READING
 from langchain_dp.redact import Held, redacted
 from langchain_dp.synth.describing import Describing, told
 from langchain_dp.synth.examples import SyntheticExample, SyntheticExamples
@@ -192,7 +193,9 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
             ModelUnavailable: The model does not answer public text.
         """
         no_further(kwargs)
-        return self._synthesize(input, config, lambda: False)
+        held = Held(input)
+        del input  # error reporters read the locals of each frame
+        return self._synthesize(held, config, lambda: False)
 
     async def ainvoke(
         self,
@@ -202,17 +205,16 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
     ) -> SyntheticExamples:
         """Async twin of :meth:`invoke`, in a worker thread, which stops before its next round when cancelled."""
         no_further(kwargs)
-        cancelled = threading.Event()
+        held, cancelled = Held(input), threading.Event()
+        del input
         try:
-            return await run_in_executor(config, self._synthesize, input, config, cancelled.is_set)
+            return await run_in_executor(config, self._synthesize, held, config, cancelled.is_set)
         except asyncio.CancelledError:
             cancelled.set()
             raise
 
-    def _synthesize(
-        self, examples: Examples | None, config: RunnableConfig | None, halted: Callable[[], bool]
-    ) -> SyntheticExamples:
-        records = self._checked(examples)
+    def _synthesize(self, held: Held, config: RunnableConfig | None, halted: Callable[[], bool]) -> SyntheticExamples:
+        records = redacted(self._checked, held, READING)
         made: list[SyntheticExamples] = []
 
         def run(_: str) -> str:

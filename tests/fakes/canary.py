@@ -168,12 +168,14 @@ class Reporting(BaseCallbackHandler):
     def __init__(self) -> None:
         self.kept: list[str] = []
 
-    def on_chain_error(self, error: BaseException, **_: Any) -> None:
+    def on_chain_error(self, error: BaseException, *, of: str = "", **_: Any) -> None:
+        """Keep the frames of an error, of files whose path holds ``of``."""
         each: BaseException | None = error
         while each is not None:
             self.kept.append(repr((each, vars(each))))
             for frame, _line in traceback.walk_tb(each.__traceback__):
-                self.kept.append(repr(frame.f_locals))
+                if of in frame.f_code.co_filename:
+                    self.kept.append(repr(frame.f_locals))
             each = each.__cause__ or each.__context__
 
     on_retriever_error = on_chain_error

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import json
+import pickle
 import subprocess
 import sys
 import urllib.request
@@ -21,7 +23,7 @@ from rapt_tuning import tiny
 from langchain_dp._util import lazy
 from langchain_dp.accounting import MetricEvent
 from langchain_dp.accounting.metric import MetricLedger
-from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp.errors import InvalidParameter, MissingExtra, PrivateDataError
 from langchain_dp.mechanisms import MetricExponential
 from langchain_dp.rapt import RAPTSanitizer, tuning
 from langchain_dp.rapt.tuning import (
@@ -450,3 +452,11 @@ def test_requests_say_nothing_in_a_repr() -> None:
     assert len(Request.from_json(request.to_json())) == 1
     _, rows = tiny.tuner().client.plain_rows(3, np.random.default_rng(0))
     assert len(rows) == 3
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_client_with_an_open_account_is_not_copied(copied: Any) -> None:
+    """If it breaks, a copy fails with a TypeError about a lock, or has releases of its own."""
+    client = RAPTClient(tiny.sanitizer(), PlainTokens(length=3))
+    with pytest.raises(PrivateDataError, match=r"save\(\) it"):
+        copied(client)

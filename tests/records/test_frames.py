@@ -1,0 +1,53 @@
+"""What the frames of an error hold of records that were given as a plain list: nothing, in the package's own frames."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fakes.canary import CANARY, Reporting
+from fakes.optimizers import optimizer
+from fakes.scorer import WordScorer
+from fakes.synthesizers import generator, synthesizer
+from fakes.voters import VotingChat, classifier
+
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.records import PrivateRecords
+
+WRONG = [{"text": f"{CANARY} {number}", "label": "a label that nobody named"} for number in range(40)]
+
+
+def failing(_: object) -> None:
+    raise ConnectionError(CANARY)
+
+
+def written(call: Callable[[Any], Any]) -> Callable[[], Any]:
+    """A run that stops in its middle."""
+    return lambda: call([{"text": f"{CANARY} {number}", "label": "billing"} for number in range(120)])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(lambda: PrivateRecords([{"text": CANARY}]), id="records"),
+        pytest.param(lambda: classifier(VotingChat(), examples=list(WRONG)), id="votes"),
+        pytest.param(lambda: optimizer().invoke(list(WRONG)), id="prompt"),
+        pytest.param(lambda: optimizer().optimize(list(WRONG)), id="optimize"),
+        pytest.param(lambda: asyncio.run(optimizer().ainvoke(list(WRONG))), id="aprompt"),
+        pytest.param(lambda: asyncio.run(optimizer().aoptimize(list(WRONG))), id="aoptimize"),
+        pytest.param(lambda: synthesizer().invoke(list(WRONG)), id="examples"),
+        pytest.param(lambda: asyncio.run(synthesizer().ainvoke(list(WRONG))), id="aexamples"),
+        pytest.param(written(synthesizer(progress=failing).invoke), id="a run"),
+        pytest.param(lambda: generator(WordScorer(), examples=[{"text": "", "said": CANARY}]), id="answers"),
+    ],
+)
+def test_an_error_reporter_sees_no_record_of_a_list(call: Callable[[], Any]) -> None:
+    """If it breaks, what reads the locals of each frame sends all the records that were given as a list."""
+    reporter = Reporting()
+    with pytest.raises((InvalidParameter, ConnectionError)) as caught:
+        call()
+    reporter.on_chain_error(caught.value, of="/langchain_dp/")
+    assert len(reporter.kept) > 1
+    assert not [kept for kept in reporter.kept if CANARY in kept]
