@@ -27,6 +27,7 @@ from langchain_dp.cli.runs import ESTIMATED, certified, charging, check_apart, c
 from langchain_dp.cli.show import line, note, print_json, progress, show
 
 if TYPE_CHECKING:
+    from langchain_dp.accounting import PrivacyLedger
     from langchain_dp.synth import DPExampleSynthesizer, SynthesisPlan, SyntheticExample, SyntheticExamples
 
 
@@ -80,6 +81,7 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
     def run(self) -> int:
         """Run the command; returns the exit code."""
         from langchain_dp.accounting import PrivacyBudget
+        from langchain_dp.accounting.store.base import is_there
         from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
         from langchain_dp.records import PrivateRecords
         from langchain_dp.synth import SyntheticExamples
@@ -87,11 +89,18 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
         check_out(self.out, SyntheticExamples.load, "saved examples")
         check_apart(self.out, self.ledger)
         rows = [] if self.data is None else self.read(self.data)
+        records = PrivateRecords(rows)
         labels = labels_of(self, rows)
         # The model alone spends nothing of it: any number will do.
         budget = PrivacyBudget(self.epsilon or 1.0, self.delta)
         sizes = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
+        path = None if self.alone or self.plan else self.ledger or f"{self.out}.ledger"
         with contextlib.ExitStack() as held:
+
+            def open_ledger(place: str) -> PrivacyLedger:
+                return held.enter_context(opened(place, budget, self.ledger_budget))
+
+            ledger = open_ledger(path) if path is not None and is_there(path) else None  # before the model is loaded
             engine = held.enter_context(
                 LlamaCppEnsemble(
                     model_path=self.model, n_gpu_layers=self.gpu_layers, slots=min(self.members + 10, 250), **sizes
@@ -103,13 +112,11 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
                 chain = synthesizer_for(self, engine, labels, budget=budget, progress=_said(advance))
                 self._save(chain.public_examples())
                 return DONE
-            records = PrivateRecords(rows)
             plan = synthesizer_for(self, engine, labels, budget=budget).plan(records)
-            if self.plan:
+            if path is None:
                 show(plan, self, counted_by=engine.name)
                 return DONE
-            path = self.ledger or f"{self.out}.ledger"
-            ledger = held.enter_context(opened(path, budget, self.ledger_budget))
+            ledger = ledger or open_ledger(path)
             begun = ledger.plan(self.name) is not None
             if not begun and not self.json:
                 note(_before(plan))

@@ -272,3 +272,18 @@ def test_an_interrupted_run_goes_on(
     assert "Writes" not in again
     ledger = PrivacyLedger(PrivacyBudget(3.0), tmp_path / "made.jsonl.ledger")
     assert sum(entry.count for entry in ledger.entries()) == 3
+
+
+def test_what_is_wrong_with_rows_or_ledger_is_said_before_the_model_is_loaded(
+    command: Callable[..., list[str]], engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, half a minute of loading goes before a message that needs no model."""
+    with PrivacyLedger(PrivacyBudget(1.0), tmp_path / "old.db"):
+        pass
+    assert main(command("--ledger", str(tmp_path / "old.db"))) == 1
+    assert "old.db" in capsys.readouterr().err
+    (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"text": "b", "label": "billing"}\n', encoding="utf-8")
+    assert main(command("--data", str(tmp_path / "bad.jsonl"))) == 1
+    assert "label" in capsys.readouterr().err
+    assert not engines
+    assert not (tmp_path / "made.jsonl.ledger").exists()

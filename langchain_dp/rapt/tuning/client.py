@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import json
@@ -10,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from langchain_core.documents import Document
@@ -22,7 +23,7 @@ from langchain_dp._util.documents import FileForm, Form
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
 from langchain_dp.ensemble.questions import question_fields
-from langchain_dp.errors import InvalidParameter, PrivateDataError
+from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Embeds
 from langchain_dp.rapt import tokenize
 from langchain_dp.rapt._tables import load
@@ -503,10 +504,8 @@ class RAPTClient:
     def __repr__(self) -> str:
         return f"RAPTClient({self.kind}, {self.sanitizer!r})"
 
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise PrivateDataError(
-            "RAPTClient holds an open account and cannot be pickled or copied: save() it, and load it where it runs."
-        )
+    def __deepcopy__(self, memo: Mapping[int, Any]) -> Self:
+        return copy.copy(self)  # settings of its own: it must not have releases of its own
 
 
 def _units(examples: RawExamples) -> list[Unit]:
