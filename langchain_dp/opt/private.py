@@ -49,7 +49,7 @@ from langchain_dp.opt.reservation import (
 from langchain_dp.opt.run import CANCELLED, Run
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.text import Text
-from langchain_dp.opt.verdict import check_choice, check_selecting, choice_note, choice_verdict
+from langchain_dp.opt.verdict import choice_note, choice_verdict, refuse_at_random, selecting_verdict
 from langchain_dp.opt.voters import (
     ClippedGlossary,
     ClippedTexts,
@@ -163,9 +163,9 @@ class PrivateRuns:
         elif token is not None and self.agreement < 1:
             check_clip(self._clipped(token, scheme).clip, share)
         if self.agreement < 1 and scheme.even:
-            taking, check = settings.taking_part(records), check_selecting if settings.writes else check_choice
+            taking, judge = settings.taking_part(records), selecting_verdict if settings.writes else choice_verdict
             rows = round(settings.validation * taking) if settings.writes else taking
-            check(share, prompts=settings.choices, rows=rows)
+            refuse_at_random(judge(selection_event(share), share, prompts=settings.choices, rows=rows))
 
     def _judge(self, token: WritingEvent | None, share: PrivacyBudget, scheme: Scheme, records: int) -> None:
         """As :meth:`check_reachable`, and a warning where what is left will be noise above all."""

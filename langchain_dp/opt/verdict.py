@@ -88,17 +88,6 @@ def choice_verdict(selection: ExponentialEvent, budget: PrivacyBudget, *, prompt
     return _at_random(f"{rows:,} rows", budget, ahead, helps)
 
 
-def check_choice(budget: PrivacyBudget, *, prompts: int, rows: int) -> None:
-    """Refuse a choice among public prompts that would be one at random.
-
-    Raises:
-        InvalidParameter: The verdict is "no".
-    """
-    found = choice_verdict(selection_event(budget), budget, prompts=prompts, rows=rows)
-    if found.worth == "no":
-        raise InvalidParameter(f"Expected rows and epsilon to be enough for a choice: {found.said}.")
-
-
 def selecting_verdict(selection: ExponentialEvent, budget: PrivacyBudget, *, prompts: int, rows: int) -> Verdict | None:
     """Judge the choice among written prompts: None unless so few rows select that even the best one may lose it.
 
@@ -122,14 +111,13 @@ def _at_random(rows: str, budget: PrivacyBudget, ahead: int, helps: str) -> Verd
     )
 
 
-def check_selecting(budget: PrivacyBudget, *, prompts: int, rows: int) -> None:
-    """Refuse to write prompts among which the choice would be one at random.
+def refuse_at_random(found: Verdict | None) -> None:
+    """Refuse a choice that would be one at random.
 
     Raises:
-        InvalidParameter: It would.
+        InvalidParameter: That is what the verdict says.
     """
-    found = selecting_verdict(selection_event(budget), budget, prompts=prompts, rows=rows)
-    if found is not None:
+    if found is not None and found.worth == "no":
         raise InvalidParameter(f"Expected rows and epsilon to be enough for a choice: {found.said}.")
 
 

@@ -49,11 +49,11 @@ from langchain_dp.opt import (
     DPPromptOptimizer,
     OptimizedPrompt,
     OptTask,
-    PromptScore,
     Writing,
     evaluate_prompt,
 )
 from langchain_dp.opt.forward import Forward
+from langchain_dp.opt.settings import Settings
 from langchain_dp.records import read_jsonl
 
 TASKS = {"sst2": SST2, "trec": TREC, "mpqa": MPQA, "disaster": DISASTER}
@@ -261,15 +261,10 @@ def _one(
         task = dataclasses.replace(task, prompts=dataclasses.replace(task.prompts, answer=""))  # above the rows
         optimizer = _optimizer(engine, task, options, method="opt")
     test = test[: options.test_rows]
-    asked = [task.prompts.render(row) for row in test]
 
     def scored(model: Remembering) -> dict[str, float]:
-        found = {}
-        for name, calibrate in (("plain", False), ("calibrated", True)):
-            answers = Forward.of(model, dataclasses.replace(optimizer.settings, calibrate=calibrate))
-            predicted = answers.predict(instruction, asked, words)
-            found[name] = PromptScore.of(predicted, [row["label"] for row in test], task.labels).accuracy
-        return found
+        right = right_answers(model, optimizer.settings, instruction, words, test)
+        return {how: sum(hits) / len(hits) for how, hits in right.items()}
 
     scores = {"source": scored(engine), **({} if other is engine else {"target": scored(other)})}
     found: dict[str, Any] = {
@@ -338,6 +333,18 @@ def _optimizer(engine: Remembering, task: OptTask, options: Any, **more: Any) ->
         prompts=task.prompts,
         **{name: value for name, value in (settings | more).items() if value is not None},
     )
+
+
+def right_answers(
+    model: Remembering, settings: Settings, instruction: str, words: Sequence[str], rows: Sequence[Mapping[str, Any]]
+) -> dict[str, list[bool]]:
+    """Whether each row is answered rightly under an instruction, by the labels' scores: plain, and calibrated."""
+    asked, found = [settings.prompts.render(row) for row in rows], {}
+    for how, calibrate in (("plain", False), ("calibrated", True)):
+        forward = Forward.of(model, dataclasses.replace(settings, calibrate=calibrate))
+        answers = [None if one is None else settings.labels[one] for one in forward.predict(instruction, asked, words)]
+        found[how] = [answer == row["label"] for answer, row in zip(answers, rows, strict=True)]
+    return found
 
 
 def _prompt(engine: Remembering, task: OptTask, arm: str, rows: list[Any], options: Any) -> OptimizedPrompt | None:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import functools
 import json
 import os
@@ -30,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from bench_opt import TASKS, chat_on, engine_of, gemma_path, rows_of, with_examples
+from bench_opt import TASKS, chat_on, engine_of, gemma_path, right_answers, rows_of, with_examples
 from fakes.llama_server import llama_server
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_dp.integrations.llama_cpp import embedded_model_path
@@ -39,7 +38,6 @@ from remembering import Remembering
 from tqdm import tqdm
 
 from langchain_dp.opt import DPPromptOptimizer, evaluate_prompt
-from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.target import paired_gain
 from langchain_dp.records import read_jsonl
 
@@ -118,14 +116,8 @@ class Scores:
             method="opt",
             progress=False,
         )
-        asked, words = [task.prompts.render(row) for row in test], [task.prompts.word(label) for label in task.labels]
-        found = {}
-        for how, calibrate in (("plain", False), ("calibrated", True)):
-            forward = Forward.of(self._model, dataclasses.replace(optimizer.settings, calibrate=calibrate))
-            predicted = forward.predict(instruction, asked, words)
-            answers = [None if one is None else task.labels[one] for one in predicted]
-            found[how] = [answer == row["label"] for answer, row in zip(answers, test, strict=True)]
-        return found
+        words = [task.prompts.word(label) for label in task.labels]
+        return right_answers(self._model, optimizer.settings, instruction, words, test)
 
 
 def _chosen(right: Sequence[bool], before: Sequence[bool]) -> list[float] | None:
