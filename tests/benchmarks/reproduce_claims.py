@@ -122,11 +122,16 @@ CLAIMS = (
         "Reconstruction of privatized tokens mends that.",
         "not shown here",
         "With reconstruction a prompt reaches {} and a prefix {}: there is nothing to mend in this set-up. Under a "
-        "frozen head a prefix reaches {} with it and {} without.",
+        "frozen head there is, and it does not: a prefix reaches {} with it and {} without, a prompt of 150 vectors {} "
+        "and {}.",
         (
             reproduce_rapt.cell("prompt", "reconstruction", 0.15),
             reproduce_rapt.cell("prefix", "reconstruction", 0.15),
-            *map(reproduce_rapt.frozen, ("reconstruction", "privatized")),
+            *(
+                reproduce_rapt.frozen(arm, method)
+                for method in ("prefix", "prompt")
+                for arm in ("reconstruction", "privatized")
+            ),
         ),
     ),
     Claim(
