@@ -130,10 +130,11 @@ def moved(**places: str) -> Callable[[F], F]:
         @functools.wraps(function)
         def checked(*args: Any, **kwargs: Any) -> Any:
             old = {name: value for name, value in kwargs.items() if name in places}
-            if old:
-                raise InvalidParameter("; ".join(_now(name, places[name], value) for name, value in old.items()) + ".")
             given: list[Any] = [args, kwargs]
             del args, kwargs  # they may be records, and error reporters read the locals of each frame
+            if old:
+                del given
+                raise InvalidParameter("; ".join(_now(name, places[name], value) for name, value in old.items()) + ".")
             return function(*given.pop(0), **given.pop(0))
 
         return checked  # type: ignore[return-value]  # the same signature

@@ -36,7 +36,7 @@ class Echo:
 
     def __call__(self, text: str) -> bool:
         """Whether the text repeats."""
-        folded = text.casefold()
+        folded = " ".join(text.casefold().split())
         if any(heading in folded for heading in self._headings) or _bare(text) in self._whole:
             return True
         return not self._runs.isdisjoint(_runs(_words(folded)))

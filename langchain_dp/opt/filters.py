@@ -10,12 +10,16 @@ from langchain_dp.ensemble.echo import Echo
 from langchain_dp.opt.templates import OptPrompts
 
 _HEADINGS = "# Student", "#Student", "Output:", "Input:", "Instruction:"
-_CLOSING = "\"')\\]}\u201d\u2019"
+_CLOSING = "\"')\\]}*_\u201d\u2019\u300d\u300f\uff09"
 _ENDS = re.compile(rf"[.!?\u0964\u061f\u06d4\u3002\uff01\uff1f\u2026][{_CLOSING}]*$")
-_SENTENCE = re.compile(
-    rf"(?<=[^\W\d]{{2}})[.!?\u0964\u061f\u06d4\u2026]+[{_CLOSING}]*(?=\s)|[\u3002\uff01\uff1f][{_CLOSING}]*"
+_STOP = re.compile(
+    rf"[.!?\u0964\u061f\u06d4\u2026]+[{_CLOSING}]*(?=\s)|[\u3002\uff01\uff1f]+[{_CLOSING}]*(?![{_CLOSING},;\u3001])"
 )
-"""The end of a sentence within a text: not that of "1." or "e.g."."""
+"""What may end a sentence within a text."""
+_CUT_SHORT = frozenset(
+    {"approx", "cf", "dr", "etc", "fig", "inc", "jr", "mr", "mrs", "ms", "prof", "resp", "sr", "st", "vs"}
+)
+"""Words that a full stop belongs to. One letter is another, as in "e.g."."""
 _HANGING = re.compile(r"[,;:(\[{\u2013\u2014-]$")
 _COMMON = """
 about answer below each example examples following from give given have input into instruction label more must only
@@ -69,10 +73,22 @@ def whole_sentences(text: str) -> tuple[str, str]:
         >>> whole_sentences("Is it spam? Answer with one of")
         ('Is it spam?', 'Answer with one of')
     """
-    ends = [0, *(match.end() for match in _SENTENCE.finditer(text))]
-    if _ENDS.search(text) or not ends[-1]:
+    end = 0
+    for stop in _STOP.finditer(text):
+        if _ends_sentence(text[end : stop.start()], text[stop.end() :].lstrip()):
+            end = stop.end()
+    if _ENDS.search(text) or not end:
         return text, ""
-    return text[: ends[-1]], text[ends[-1] :].strip()
+    return text[:end], text[end:].strip()
+
+
+def _ends_sentence(before: str, after: str) -> bool:
+    """Whether a stop between the two ends a sentence: not that of "1. Say" or "Mr. X", nor before a small letter."""
+    words = re.findall(r"\w+", before.casefold())
+    if not words or after[:1].islower():
+        return False
+    last = words[-1]
+    return last not in _CUT_SHORT and (len(words) > 1 if last.isdigit() else len(last) > 1 or not last.isascii())
 
 
 def _names_the_task(text: str, instruction: str, words: Sequence[str]) -> bool:

@@ -49,6 +49,8 @@ class Journal(RunJournal):
         winner: Index of what was selected, in the order of :func:`langchain_dp.opt.candidates.choices`: the last is
             the initial instruction. None before.
         records: Number of records that it was started with, where that is public.
+        handed: Instruction, and words of the labels, of what was selected: so that a later version, which makes other
+            prompts of what was written, hands over the same one.
     """
 
     settings: Mapping[str, Any]
@@ -60,6 +62,7 @@ class Journal(RunJournal):
     written: list[Written] = dataclasses.field(default_factory=list)
     winner: int | None = None
     records: int | None = None
+    handed: tuple[str, tuple[str, ...]] | None = None
 
     def __repr__(self) -> str:
         return f"Journal({len(self.written)} candidates, winner={self.winner})"
@@ -79,11 +82,11 @@ class Journal(RunJournal):
         """Texts of which it holds an outcome."""
         return sum(candidate.calls > 0 for candidate in self.written)
 
-    def complete(self, winner: int, data: str) -> None:
+    def complete(self, winner: int, data: str, handed: tuple[str, tuple[str, ...]]) -> None:
         """Keep the selected candidate, and the data that it was selected on. Only what is kept has left."""
-        done = dataclasses.replace(self, winner=winner, data=data)
+        done = dataclasses.replace(self, winner=winner, data=data, handed=handed)
         done.save()
-        self.winner, self.data, self.kept = winner, data, done.kept
+        self.winner, self.data, self.handed, self.kept = winner, data, handed, done.kept
 
     def text(self) -> str:
         """What the ledger holds of it."""
@@ -97,6 +100,7 @@ class Journal(RunJournal):
             "written": [dataclasses.asdict(candidate) for candidate in self.written],
             "winner": self.winner,
             "records": self.records,
+            **({} if self.handed is None else {"handed": self.handed}),
         }
         return json.dumps(fields)
 
@@ -149,6 +153,7 @@ def _from_fields(fields: Mapping[str, Any], key: bytes, under_mask: str) -> Jour
         [Written(**candidate) for candidate in fields["written"]],
         fields["winner"],
         fields["records"],
+        _handed(fields.get("handed")),
     )
     sound = (
         isinstance(journal.data, str)
@@ -162,6 +167,16 @@ def _from_fields(fields: Mapping[str, Any], key: bytes, under_mask: str) -> Jour
     if not sound:
         raise ValueError
     return journal
+
+
+def _handed(fields: Any) -> tuple[str, tuple[str, ...]] | None:
+    """What was handed over; None in the journal of a run that is not complete, or was before this was kept."""
+    if fields is None:
+        return None
+    instruction, words = fields
+    if not isinstance(instruction, str) or not all(isinstance(word, str) for word in words):
+        raise ValueError
+    return instruction, tuple(words)
 
 
 def _choices(journal: Journal) -> int:

@@ -27,7 +27,7 @@ from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import ClippedSum, Exponential, Randomness
 from langchain_dp.opt import journal as journals
-from langchain_dp.opt.candidates import choices, echo_of
+from langchain_dp.opt.candidates import PromptChoice, choices, echo_of
 from langchain_dp.opt.data import Data, Split, prepare, scheme_for
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.glossary import LabelTexts
@@ -206,10 +206,12 @@ class PrivateRuns:
         candidates = self._write(data, journal, reservation, halted)
         if journal.winner is None:
             chosen = self._select(data, candidates, reservation, halted)
-            journal.complete(chosen, fingerprint(seen, journal.split_key))
+            prompt = candidates.choices()[chosen]
+            journal.complete(chosen, fingerprint(seen, journal.split_key), (prompt.instruction, prompt.words))
         assert journal.winner is not None
+        handed = candidates.choices()[journal.winner] if journal.handed is None else PromptChoice(*journal.handed)
         return described(
-            self._engine, self._settings, candidates.choices()[journal.winner], self.certificate(),
+            self._engine, self._settings, handed, self.certificate(),
             candidates.written(), groups=scheme.groups, rate=scheme.sampling_probability,
         )  # fmt: skip
 

@@ -14,7 +14,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.runnables.config import run_in_executor
 
 from langchain_dp._util import forks, validate
-from langchain_dp._util.validate import as_int, group, moved, no_further
+from langchain_dp._util.validate import group, moved, no_further
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
 from langchain_dp.accounting.budget import warn_of, weak_points
 from langchain_dp.accounting.events import SamplingName
@@ -36,7 +36,7 @@ from langchain_dp.opt.templates import Alternative, OptPrompts
 from langchain_dp.opt.verdict import NEARLY_ALL
 from langchain_dp.ports import Decoding, ScoresNextToken, VotesNextToken
 from langchain_dp.quiet.run import check_environment
-from langchain_dp.records import Examples, KeepsExamples, PrivateRecords, check_labels, check_records, label_words
+from langchain_dp.records import Examples, KeepsExamples, PrivateRecords, check_labels, label_words
 from langchain_dp.records.files import READING
 from langchain_dp.redact import Held, redacted
 
@@ -347,9 +347,9 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             PlanError: The ledger holds another plan, or a complete run over other examples, under this name.
             UnsafeEnvironment: A global setting would print prompts. Nothing was spent.
         """
-        no_further(kwargs)
         held = Held(input)
         del input  # error reporters read the locals of each frame
+        no_further(kwargs)
         return self._optimize(held, config).template()
 
     async def ainvoke(
@@ -359,9 +359,9 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         **kwargs: Any,
     ) -> ChatPromptTemplate:
         """Async twin of :meth:`invoke`. A cancelled call spends nothing more; the next one goes on from there."""
-        no_further(kwargs)
         held = Held(input)
         del input
+        no_further(kwargs)
         return (await self._aoptimize(held, config)).template()
 
     def optimize(self, examples: Examples | None = None, config: RunnableConfig | None = None) -> OptimizedPrompt:
@@ -414,11 +414,6 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         with self._lock:
             return self._run(records, halted)
 
-    def _checked(self, examples: Examples | None) -> PrivateRecords:
-        records = self._examples(examples)
-        check_records(records, self.settings.labels, self.settings.prompts.variables)
-        return records
-
     def _run(self, records: PrivateRecords, halted: Callable[[], bool]) -> OptimizedPrompt:
         if self._private is not None:
             return self._private.run(records, halted=halted)
@@ -469,11 +464,11 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             InvalidParameter: No token can win, or a choice that was fitted (:meth:`auto`) would be one at random; it
                 names what would help.
         """
-        examples = as_int(examples)
-        given = examples if isinstance(examples, int) else self._checked(examples)
-        found = self.plan(given)
+        held = Held(examples)
+        del examples
+        records, count = redacted(self._counted, held, READING)
+        found = self.plan(count if records is None else records)
         assert self._private is not None  # or there would be no plan
-        count = given if isinstance(given, int) else len(given)
         self._private.check_reachable(found.token, found.budget, found.scheme, count)
         return found
 
@@ -488,13 +483,13 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             InvalidParameter, BudgetExceeded: As :meth:`invoke` would.
             ModelUnavailable: The engine could not count the tokens of an example.
         """
+        held = Held(examples)
+        del examples
         if self._private is None:
             raise InvalidParameter(
                 f"Expected method={self.settings.method!r} to be one of {list(PRIVATE)} to plan a budget."
             )
-        examples = as_int(examples)
-        records = None if isinstance(examples, int) else self._checked(examples)
-        count = examples if isinstance(examples, int) else len(records or ())
+        records, count = redacted(self._counted, held, READING)
         neighbors: Neighbors = self._private.neighbors
         share, token, selection = self._private.prospect(count)
         scheme = scheme_for(self.settings, neighbors, count)

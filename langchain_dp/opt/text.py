@@ -9,6 +9,9 @@ from collections.abc import Iterable, Sequence
 from langchain_dp.ensemble.echo import Echo
 from langchain_dp.ports import Decoding, Token, VotesNextToken
 
+_LOOKED_AT = 120
+"""Characters of a text that the next token is looked at with: of what repeats, no more."""
+
 
 class Text:
     """Reads released tokens.
@@ -63,7 +66,8 @@ class Text:
         """Tokens that would make the text repeat. None are known of an engine whose tokens are strings."""
         if not self._numbered() or not self._never.near(text) or self._never(text):
             return frozenset()
-        return frozenset(token for token, spelt in enumerate(self._vocabulary) if self._never(text + spelt))
+        end = text[-_LOOKED_AT:]
+        return frozenset(token for token, spelt in enumerate(self._vocabulary) if self._never(end + spelt))
 
     @functools.cached_property
     def _vocabulary(self) -> list[str]:

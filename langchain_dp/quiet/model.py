@@ -242,13 +242,16 @@ class QuietModel:
             prompt: The prompt.
             timeout: As of :meth:`batch`.
             times: How often it is asked at the same time; :attr:`at_once` shows that the model's server takes so many.
+                Calls that failed where others did not are asked once more, among themselves.
 
         Raises:
             ModelUnavailable: The model failed; with type and first 200 characters of its exception, and how many of the
                 calls it answered.
             UnsafeEnvironment: As for :meth:`batch`.
         """
-        return self._probed(self.batch([prompt] * times, timeout=timeout, public=times))
+        answers = self.batch([prompt] * times, timeout=timeout, public=times)
+        again = _some_failed(answers)  # by chance, perhaps
+        return self._probed(answers, self.batch([prompt] * again, timeout=timeout, public=again) if again else answers)
 
     async def aprobe(
         self,
@@ -258,19 +261,23 @@ class QuietModel:
         times: int = 1,
     ) -> Any:
         """Async twin of :meth:`probe`."""
-        return self._probed(await self.abatch([prompt] * times, timeout=timeout, public=times))
+        answers = await self.abatch([prompt] * times, timeout=timeout, public=times)
+        again = _some_failed(answers)
+        more = await self.abatch([prompt] * again, timeout=timeout, public=again) if again else answers
+        return self._probed(answers, more)
 
-    def _probed(self, answers: Sequence[Any]) -> Any:
-        failed = [answer for answer in answers if isinstance(answer, Failure)]
+    def _probed(self, answers: Sequence[Any], repeated: Sequence[Any]) -> Any:
+        """An answer; ``repeated`` are those to the calls that failed, asked once more, where not all of them did."""
+        failed = [answer for answer in repeated if isinstance(answer, Failure)]
         if not failed:
-            return answers[0]
-        answered = len(answers) - len(failed)
+            return next(answer for answer in answers if not isinstance(answer, Failure))
+        answered = sum(not isinstance(answer, Failure) for answer in answers)
         if answered:
             raise ModelUnavailable(
                 f"Expected model={self._name} to answer {len(answers)} public test questions at once, for so many "
-                f"calls may be under way. It answered {answered}; another got {failed[0].reason}. A private call that "
-                f"is refused would be missing without a word. Give max_concurrency={answered} or less, or the model "
-                "more retries, or its server more room."
+                f"calls may be under way. It answered {answered}; one of the others, asked once more, got "
+                f"{failed[0].reason}. A private call that fails would be missing without a word. If its server "
+                f"takes no more at once, give max_concurrency={answered} or less; else give the model more retries."
             )
         raise ModelUnavailable(
             f"Expected model={self._name} to answer a public test question, got {failed[0].reason}. Check address, key "
@@ -322,6 +329,12 @@ class QuietModel:
             if place is not None:
                 got[place] = _described(error, whole=not _sent_private.is_set())
         return Outcome()
+
+
+def _some_failed(answers: Sequence[Any]) -> int:
+    """How many of several calls failed; 0 where all of them did, or there was one."""
+    failed = sum(isinstance(answer, Failure) for answer in answers)
+    return failed if failed < len(answers) else 0
 
 
 def _empty_config() -> RunnableConfig:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Mapping
 from os import PathLike
 from types import MappingProxyType
 from typing import Any, NoReturn, Self
 
-from langchain_dp._util.validate import shown
+from langchain_dp._util.validate import as_int, shown
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.records.checks import encodable, exact, is_missing, label_name, row_fault
 from langchain_dp.records.faults import Faults, placed
@@ -49,21 +50,21 @@ class PrivateRecords:
     """
 
     def __init__(self, examples: Examples = (), *, text_key: str = "text", label_key: str = "label") -> None:
+        held, others = Held(examples), examples if isinstance(examples, PrivateRecords) else None
+        del examples  # error reporters read the locals of each frame
         self._records: dict[str, Mapping[str, Any]] = {}
         self._places = 0
         self.text_key = _key("text_key", text_key)
         self.label_key = _key("label_key", label_key)
-        if isinstance(examples, PrivateRecords):
+        if others is not None:
             if (text_key, label_key) != ("text", "label"):
                 raise InvalidParameter(
                     "Expected text_key= and label_key= to be given where the PrivateRecords were made, not again."
                 )
-            self.text_key, self.label_key = examples.text_key, examples.label_key
-            self._records.update(examples._records)
-            self._places = examples._places
+            self.text_key, self.label_key = others.text_key, others.label_key
+            self._records.update(others._records)
+            self._places = others._places
             return
-        held = Held(examples)
-        del examples  # error reporters read the locals of each frame
         redacted(self._fill, held, READING)
 
     def _fill(self, examples: Examples) -> None:
@@ -93,7 +94,9 @@ class PrivateRecords:
     @classmethod
     def from_dataframe(cls, data: Examples, *, text_key: str = "text", label_key: str = "label") -> Self:
         """The rows of a DataFrame, or of whatever else holds examples: the same as the class itself."""
-        return cls(data, text_key=text_key, label_key=label_key)
+        held = Held(data)
+        del data
+        return redacted(functools.partial(cls, text_key=text_key, label_key=label_key), held, READING)
 
     @classmethod
     def from_jsonl(cls, path: str | PathLike[str], *, text_key: str = "text", label_key: str = "label") -> Self:
@@ -110,7 +113,9 @@ class PrivateRecords:
         Raises:
             InvalidParameter: Text or label is missing, or the id is taken.
         """
-        made = self._named(example, record_id)
+        held = Held(example)
+        del example
+        made = self._named(held.values[0], record_id)
         if isinstance(made, str):
             raise InvalidParameter(placed(made, "the example"))
         return self._keep(*made)
@@ -139,7 +144,9 @@ class PrivateRecords:
         Raises:
             InvalidParameter: Text or label is missing.
         """
-        row = self._read(example)
+        held = Held(example)
+        del example
+        row = self._read(held.values[0])
         if isinstance(row, str):
             raise InvalidParameter(placed(row, "the example"))
         return row
@@ -167,7 +174,9 @@ class PrivateRecords:
         return {**{name: exact(value) for name, value in fields.items()}, "text": exact(text), "label": label}
 
     def _named(self, example: object, record_id: str | None) -> tuple[str, dict[str, Any]] | str:
-        row = self._read(example)
+        held = Held(example)
+        del example
+        row = self._read(held.values[0])
         if isinstance(row, str):
             return row
         given = id_of(row.get("id")) if record_id is None else record_id
@@ -282,7 +291,10 @@ class FromDataFrame:
         Raises:
             InvalidParameter: As of :class:`PrivateRecords`, and of the class.
         """
-        return cls._over(PrivateRecords(data, text_key=text_key, label_key=label_key), settings)
+        held = Held(data)
+        del data
+        keys = {"text_key": text_key, "label_key": label_key}
+        return cls._over(redacted(functools.partial(PrivateRecords, **keys), held, READING), settings)
 
     @classmethod
     def _over(cls, records: PrivateRecords, settings: Mapping[str, Any]) -> Self:
@@ -290,8 +302,12 @@ class FromDataFrame:
 
 
 class KeepsExamples(FromDataFrame):
-    """As :class:`FromDataFrame`, for what is given its examples when it runs: those of the DataFrame stand for None."""
+    """As :class:`FromDataFrame`, for what is given its examples when it runs: those of the DataFrame stand for None.
 
+    Its ``settings`` have the public ``labels``, and ``prompts`` with ``variables``.
+    """
+
+    settings: Any
     _given: PrivateRecords | None = None
 
     @classmethod
@@ -307,3 +323,16 @@ class KeepsExamples(FromDataFrame):
                 "Expected examples, but there are none. Give them, or make this by from_dataframe(), which keeps them."
             )
         return PrivateRecords(self._given if examples is None else examples)  # type: ignore[arg-type]  # not both None
+
+    def _checked(self, examples: Examples | None) -> PrivateRecords:
+        records = self._examples(examples)
+        check_records(records, self.settings.labels, self.settings.prompts.variables)
+        return records
+
+    def _counted(self, examples: Examples | int | None) -> tuple[PrivateRecords | None, int]:
+        """Private records of a plan and their number; of a number alone that number."""
+        given = as_int(examples)
+        if isinstance(given, int):
+            return None, given
+        records = self._checked(given)
+        return records, len(records)

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from langchain_dp._util import forks
 from langchain_dp._util.callers import warn_caller
-from langchain_dp._util.validate import as_int, group, no_further
+from langchain_dp._util.validate import group, no_further
 from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.budget import warn_of
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for
@@ -22,7 +22,7 @@ from langchain_dp.errors import InvalidParameter, NothingKept, PrivateDataError
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, SystemRandomness
 from langchain_dp.ports import ScoresLabels, ScoresNextToken
 from langchain_dp.quiet.run import check_environment
-from langchain_dp.records import Examples, KeepsExamples, PrivateRecords, check_labels, check_records, encodable
+from langchain_dp.records import Examples, KeepsExamples, PrivateRecords, check_labels, encodable
 from langchain_dp.records.files import READING
 from langchain_dp.redact import Held, redacted
 from langchain_dp.synth.describing import Describing, told
@@ -192,9 +192,9 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
             PlanError: The ledger holds another plan under this name, or this one over another budget.
             ModelUnavailable: The model does not answer public text.
         """
-        no_further(kwargs)
         held = Held(input)
         del input  # error reporters read the locals of each frame
+        no_further(kwargs)
         return self._synthesize(held, config, lambda: False)
 
     async def ainvoke(
@@ -204,9 +204,9 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         **kwargs: Any,
     ) -> SyntheticExamples:
         """Async twin of :meth:`invoke`, in a worker thread, which stops before its next round when cancelled."""
-        no_further(kwargs)
         held, cancelled = Held(input), threading.Event()
         del input
+        no_further(kwargs)
         try:
             return await run_in_executor(config, self._synthesize, held, config, cancelled.is_set)
         except asyncio.CancelledError:
@@ -249,11 +249,6 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
                     told(SyntheticExample(one.text, one.label))
 
             yield tell
-
-    def _checked(self, examples: Examples | None) -> PrivateRecords:
-        records = self._examples(examples)
-        check_records(records, self.settings.labels, self.settings.prompts.variables)
-        return records
 
     # ------------------------------------------------------------------------------------------------- promise
 
@@ -329,9 +324,9 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         Raises:
             InvalidParameter, BudgetExceeded: As :meth:`invoke` would.
         """
-        examples = as_int(examples)
-        records = None if isinstance(examples, int) else self._checked(examples)
-        count = examples if isinstance(examples, int) else len(records or ())
+        held = Held(examples)
+        del examples
+        records, count = redacted(self._counted, held, READING)
         share, design = self._runs.prospect(count)
         made = planned(self._engine, self.settings, share, design, records)
         warn_of(made.weak)

@@ -297,7 +297,9 @@ def test_the_page_quotes_what_synthetic_examples_were_worth() -> None:
     now, now_alone = (share("3+described now", name) for name in ("prompted_by_names", "names_alone"))
     assert f"as it is now {now} with the examples, {now_alone} with the names alone" in text
     found = [sorted(row["descriptions"].values()) for row in arms["3+described now"]]
-    assert found == [["business", "politics", "sports", "technology"]] * len(found)
+    right, doubled = ["business", "politics", "sports", "technology"], ["politics", "politics", "sports", "technology"]
+    assert found == [right, right, doubled]
+    assert '"politics" stood for business, too' in text
     ones, eights = ([row["descriptions"] for row in arms[arm]] for arm in ("1+described", "8+described"))
     assert [words["World"] for words in ones] == ["politics", "news", "politics"]
     assert [words["Technology"] for words in ones] == ["technology", "technology", "cooking"]

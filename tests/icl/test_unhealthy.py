@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import threading
@@ -217,26 +218,25 @@ class Slots(OpenAIServer):
 
     Args:
         count: Calls at once.
-        crowd: Calls of the first crowd, which it all has before it answers one.
+        crowds: Calls of the first crowds: each is there as a whole before one of it is answered.
     """
 
-    def __init__(self, count: int, crowd: int) -> None:
+    def __init__(self, count: int, *crowds: int) -> None:
         super().__init__("positive")
-        inner, lock = self._answer, threading.Lock()
-        self.taken = self.seen = 0
-        together = threading.Event()
+        inner, seen, taken, change = self._answer, 0, 0, threading.Condition()
+        whole = list(itertools.accumulate(crowds))
 
         def answer(path: str, body: bytes) -> Answer:
-            with lock:
-                self.seen += 1
-                if self.seen >= crowd:
-                    together.set()
-                if self.taken >= count:
+            nonlocal seen, taken
+            with change:
+                seen += 1
+                change.notify_all()
+                if taken >= count:
                     return 429, {"Content-Type": "application/json"}, b'{"error": {"message": "too many at once"}}'
-                self.taken += 1
-            together.wait(60)
-            with lock:
-                self.taken -= 1
+                taken += 1
+                there = next((number for number in whole if number >= seen), 0)
+                change.wait_for(lambda: seen >= there, 60)
+                taken -= 1
             return inner(path, body)
 
         self._answer = answer
@@ -245,7 +245,7 @@ class Slots(OpenAIServer):
 @pytest.mark.parametrize("ask", ["invoke", "ainvoke"])
 def test_a_server_that_refuses_some_calls_at_once_is_found_before_the_spend(ask: str) -> None:
     """If it breaks, most votes of every answer are lost in silence, and noise is paid for."""
-    with Slots(3, crowd=16) as server:
+    with Slots(3, 16, 13) as server:
         chain = classifier(model_of(server), examples=private_examples(24))
         with pytest.raises(
             ModelUnavailable, match=r"16 public test questions at once.*answered 3; .*max_concurrency=3"
@@ -255,7 +255,18 @@ def test_a_server_that_refuses_some_calls_at_once_is_found_before_the_spend(ask:
         assert CANARY not in server.text()
         fewer = classifier(model_of(server), examples=private_examples(24), max_concurrency=3)
         assert fewer.invoke("x") == "positive"
-        assert len(server.bodies) == 16 + 3 + 9  # none was refused
+        assert len(server.bodies) == 16 + 13 + 3 + 9  # none was refused
+
+
+@pytest.mark.parametrize("ask", ["invoke", "ainvoke"])
+def test_a_test_question_that_fails_by_chance_is_asked_again(ask: str) -> None:
+    """If it breaks, a provider that fails once in twenty calls blocks every second chain."""
+    with OpenAIServer("positive") as server:
+        inner, first = server._answer, iter([True, True])
+        server._answer = lambda path, body: (500, {}, b"") if next(first, False) else inner(path, body)
+        chain = classifier(model_of(server), examples=private_examples(24))
+        assert (chain.invoke("x") if ask == "invoke" else asyncio.run(chain.ainvoke("x"))) == "positive"
+        assert len(server.bodies) == 16 + 2 + 9
 
 
 @pytest.mark.parametrize("many", [1, 8])

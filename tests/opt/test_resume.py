@@ -277,6 +277,27 @@ def test_a_complete_run_is_handed_out_again_at_no_cost(tmp_path: Path) -> None:
     assert journal_text(tmp_path) == kept
 
 
+def test_a_complete_run_hands_out_the_same_prompt_under_other_filters(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """If it breaks, a new version with other filters hands out a prompt that was never scored on a row."""
+    said = "Classify this film. Answer yes or no"
+    engine = WordEngine(agreeing(said), extra=said)
+    settings = {"filtered": True, "max_new_tokens": 6, "not_private_seed": None}
+    first = None
+    for turn in range(20):
+        ledger = ledger_in(str(tmp_path / f"{turn}.db"))
+        first = optimizer(engine, ledger=ledger, **settings).optimize(examples()).instruction
+        if first == "Classify this film.":  # in some run of 20 but for a chance of 2^-20
+            break
+        ledger.close()
+    assert first == "Classify this film."
+    monkeypatch.setattr("langchain_dp.opt.candidates.whole_sentences", lambda text: (text, ""))
+    again = optimizer(engine, ledger=ledger, **settings).optimize(examples())
+    assert [each.dropped for each in again.candidates] == ["it stops in mid-sentence"] * 2
+    assert again.instruction == first
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [

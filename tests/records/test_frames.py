@@ -13,7 +13,9 @@ from fakes.scorer import WordScorer
 from fakes.synthesizers import generator, synthesizer
 from fakes.voters import VotingChat, classifier
 
+from langchain_dp import DPICLClassifier
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.opt import DPPromptOptimizer
 from langchain_dp.records import PrivateRecords
 
 WRONG = [{"text": f"{CANARY} {number}", "label": "a label that nobody named"} for number in range(40)]
@@ -40,6 +42,18 @@ def written(call: Callable[[Any], Any]) -> Callable[[], Any]:
         pytest.param(lambda: synthesizer().invoke(list(WRONG)), id="examples"),
         pytest.param(lambda: asyncio.run(synthesizer().ainvoke(list(WRONG))), id="aexamples"),
         pytest.param(written(synthesizer(progress=failing).invoke), id="a run"),
+        pytest.param(lambda: optimizer().plan(list(WRONG)), id="plan"),
+        pytest.param(lambda: optimizer().check(list(WRONG)), id="check"),
+        pytest.param(lambda: optimizer().invoke(list(WRONG), foo=1), id="further"),
+        pytest.param(lambda: synthesizer().plan(list(WRONG)), id="plan of examples"),
+        pytest.param(lambda: synthesizer().invoke(list(WRONG), foo=1), id="further for examples"),
+        pytest.param(lambda: DPICLClassifier(llm=VotingChat(), examples=list(WRONG), timeout=3), id="moved"),  # type: ignore[call-arg]
+        pytest.param(lambda: PrivateRecords(list(WRONG), text_key="note"), id="another key"),
+        pytest.param(lambda: PrivateRecords(list(WRONG), text_key=3), id="no key"),  # type: ignore[arg-type]
+        pytest.param(lambda: PrivateRecords.from_dataframe(list(WRONG), text_key="note"), id="from_dataframe"),
+        pytest.param(lambda: DPPromptOptimizer.from_dataframe(list(WRONG), text_key="note"), id="of a DataFrame"),
+        pytest.param(lambda: PrivateRecords().add({"text": CANARY}), id="add"),
+        pytest.param(lambda: PrivateRecords().read({"text": CANARY}), id="read"),
         pytest.param(lambda: generator(WordScorer(), examples=[{"text": "", "said": CANARY}]), id="answers"),
     ],
 )
