@@ -98,7 +98,7 @@ def test_a_failed_first_asker_does_not_block_the_second() -> None:
             raise ConnectionError("not yet up")
         return majority(shots, question)
 
-    chain = classifier(VotingChat(reply=reply))
+    chain = classifier(VotingChat(reply=reply), max_concurrency=1)  # one test question
     with pytest.raises(ModelUnavailable):
         chain.invoke("x")
     assert chain.invoke("x") == "positive"
@@ -115,7 +115,7 @@ async def test_waiters_try_again_when_the_first_asker_fails() -> None:
             raise ConnectionError("not yet up")
         return majority(shots, question)
 
-    chain = classifier(VotingChat(reply=reply))
+    chain = classifier(VotingChat(reply=reply), max_concurrency=1)  # one test question
     results = await asyncio.wait_for(
         asyncio.gather(*(chain.ainvoke("x") for _ in range(5)), return_exceptions=True), timeout=60
     )

@@ -27,6 +27,7 @@ from langchain_dp.opt import Decoding, DPPromptOptimizer, Glossary, OptPrompts
 from langchain_dp.opt.fit import ENOUGH_CLIP, fit
 from langchain_dp.opt.private import PrivateRuns
 from langchain_dp.ports import VotesNextToken
+from langchain_dp.redact import Held
 
 BUDGET = PrivacyBudget(100.0, 0.1)
 SENTENCE = "Read the review."
@@ -588,5 +589,5 @@ def test_a_cancelled_run_ends_the_text_under_way_first() -> None:
 
     made = clipped(Looking(look, agreeing(SENTENCE)), num_prompts=3)
     with pytest.raises(PlanError, match="cancelled"):
-        made._optimize(examples(40), None, lambda: bool(stopped))
+        made._optimize(Held(examples(40)), None, lambda: bool(stopped))
     assert made.released() == [SENTENCE]
