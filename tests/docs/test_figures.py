@@ -800,6 +800,7 @@ def test_the_page_quotes_what_each_method_makes_of_codes() -> None:
         "votes without noise (not private)": of_votes("vote"),
         "DP-ICL, epsilon 3": of_votes("dp-icl 3"),
         "DP-OPT by clipped sums, epsilon 3": of_prompts("clip 3"),
+        "OPT (not private)": of_prompts("opt"),
         "DLN-1 (not private)": of_prompts("dln-1"),
         "a choice among three public prompts, epsilon 3": of_prompts("choose 3"),
         "names from a glossary, epsilon 1": of_codes("clip 1", "asked for"),
