@@ -174,9 +174,7 @@ class PrivateRecords:
         return {**{name: exact(value) for name, value in fields.items()}, "text": exact(text), "label": label}
 
     def _named(self, example: object, record_id: str | None) -> tuple[str, dict[str, Any]] | str:
-        held = Held(example)
-        del example
-        row = self._read(held.values[0])
+        row = self._read(example)
         if isinstance(row, str):
             return row
         given = id_of(row.get("id")) if record_id is None else record_id
