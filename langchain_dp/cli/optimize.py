@@ -25,7 +25,17 @@ from langchain_dp.cli.options import (
     run_ledger,
 )
 from langchain_dp.cli.parser import DONE, INTERRUPTED, WrongArguments, not_negative, positive
-from langchain_dp.cli.runs import ESTIMATED, certified, charging, check_apart, check_out, explained, opened, read_off
+from langchain_dp.cli.runs import (
+    ESTIMATED,
+    certified,
+    charging,
+    check_apart,
+    check_out,
+    explained,
+    opened,
+    read_off,
+    whole_budget,
+)
 from langchain_dp.cli.show import note, print_json, progress, show
 from langchain_dp.errors import InvalidParameter, PlanError
 
@@ -105,8 +115,9 @@ say what tells them apart.
         test = self.read(self.test) if self.test else []
         sizes = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
         path = _ledger_path(self)
+        whole = budget and path and whole_budget(path, budget, self.ledger_budget)
         with contextlib.ExitStack() as held:
-            ledger = held.enter_context(_ledger(path, self, budget)) if path is not None and is_there(path) else None
+            ledger = held.enter_context(opened(path, whole)) if path and whole and is_there(path) else None
             engine = held.enter_context(
                 LlamaCppEnsemble(
                     model_path=self.model, n_gpu_layers=self.gpu_layers, cache_bytes=_half_of_memory(), **sizes
@@ -118,13 +129,13 @@ say what tells them apart.
             if self.plan:
                 show(optimizer.plan(records), self, counted_by=engine.name)
                 return DONE
-            if path is not None:
+            if path and whole:
                 before = ""
                 if ledger is None or ledger.plan(self.name) is None:
                     plan = optimizer.check(records)  # what cannot run is refused before a ledger is made
                     before = _before(plan) + _SMALL * (self.model is None and self.method == "dp-opt")
                 if ledger is None:
-                    ledger = held.enter_context(_ledger(path, self, budget))
+                    ledger = held.enter_context(opened(path, whole))
                 if before and not self.json:
                     note(before)
                     note(charging(ledger, path))
@@ -193,11 +204,6 @@ def _ledger_path(options: Optimize) -> str | None:
     if options.plan or not _is_private(options) or options.seed_not_private is not None:
         return None
     return options.ledger or f"{options.out}.ledger"
-
-
-def _ledger(path: str, options: Optimize, budget: PrivacyBudget | None) -> PrivacyLedger:
-    assert budget is not None  # or there would be nothing to charge
-    return opened(path, budget, options.ledger_budget)
 
 
 def optimizer_for(

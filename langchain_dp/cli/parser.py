@@ -31,6 +31,8 @@ _IN_CODE = {
     "with budget=": "with --epsilon",
     "without budget=": "without --epsilon",
     "delta= of reserve(), or budget=PrivacyBudget(1.0, 5e-6) of a chain": "--delta",
+    "see released(), and take one": "take one",
+    "released() has what it wrote": "its file has what it wrote",
 }
 """What messages say of calls that no command has, and what is typed instead."""
 

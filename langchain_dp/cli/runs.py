@@ -106,23 +106,37 @@ def explained() -> Iterator[None]:
         raise
 
 
-def opened(path: str, budget: PrivacyBudget, whole: tuple[float, float] | None = None) -> PrivacyLedger:
-    """The ledger that a run charges.
+def whole_budget(path: str, budget: PrivacyBudget, whole: tuple[float, float] | None) -> PrivacyBudget:
+    """The budget of the ledger that a run charges, before a model is loaded for it.
 
     Args:
-        path: Its file or URL.
+        path: File or URL of the ledger.
         budget: That of the run.
         whole: Epsilon and delta of a ledger that several runs share; None: those of the run.
+
+    Raises:
+        WrongArguments: The whole is less than the run's.
+        InvalidParameter: There is no folder to make the ledger in.
     """
-    from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
+    from langchain_dp.accounting import PrivacyBudget
+    from langchain_dp.accounting.store.base import is_url
 
     if whole is not None and (whole[0] < budget.epsilon or whole[1] < budget.delta):
         raise WrongArguments(
             f"Expected --ledger-budget {whole[0]:g} {whole[1]:g} to be no less than this run's --epsilon "
             f"{budget.epsilon:g} and --delta {budget.delta:g}. Give the whole ledger more, or the run less."
         )
+    if not is_url(path) and not os.path.exists(path):
+        _check_folder(Path(path), "--ledger")
+    return budget if whole is None else PrivacyBudget(*whole, budget.neighbors)
+
+
+def opened(path: str, budget: PrivacyBudget) -> PrivacyLedger:
+    """The ledger of this budget that a run charges."""
+    from langchain_dp.accounting import PrivacyLedger
+
     with explained():
-        return PrivacyLedger(budget if whole is None else PrivacyBudget(*whole, budget.neighbors), path)
+        return PrivacyLedger(budget, path)
 
 
 def charging(ledger: PrivacyLedger, path: str) -> str:
@@ -143,10 +157,7 @@ def check_out(out: Path, load: Callable[[Path], object], what: str) -> None:
     Raises:
         InvalidParameter: There is no such folder, or a file there that ``load`` does not take for ``what``.
     """
-    if not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
-        raise InvalidParameter(
-            f"Expected the folder of --out {out} to be there and writable. Make it, or name another."
-        )
+    _check_folder(out, "--out")
     if out.is_dir():
         raise InvalidParameter(f"Expected --out {out} to be a file, but it is a folder. Name a file in it.")
     if out.exists():
@@ -154,6 +165,14 @@ def check_out(out: Path, load: Callable[[Path], object], what: str) -> None:
             load(out)
         except (InvalidParameter, ValueError, TypeError, KeyError, AttributeError):
             raise InvalidParameter(f"Expected --out {out} to be new, or {what}. Name another file.") from None
+
+
+def _check_folder(place: Path, option: str) -> None:
+    """What is to be made there must find a folder."""
+    if not place.parent.is_dir() or not os.access(place.parent, os.W_OK):
+        raise InvalidParameter(
+            f"Expected the folder of {option} {place} to be there and writable. Make it, or name another."
+        )
 
 
 def check_apart(out: Path, ledger: str | None) -> None:

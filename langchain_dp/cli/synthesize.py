@@ -23,11 +23,20 @@ from langchain_dp.cli.options import (
     run_ledger,
 )
 from langchain_dp.cli.parser import DONE, INTERRUPTED, WrongArguments, positive
-from langchain_dp.cli.runs import ESTIMATED, certified, charging, check_apart, check_out, explained, opened, read_off
+from langchain_dp.cli.runs import (
+    ESTIMATED,
+    certified,
+    charging,
+    check_apart,
+    check_out,
+    explained,
+    opened,
+    read_off,
+    whole_budget,
+)
 from langchain_dp.cli.show import line, note, print_json, progress, show
 
 if TYPE_CHECKING:
-    from langchain_dp.accounting import PrivacyLedger
     from langchain_dp.synth import DPExampleSynthesizer, SynthesisPlan, SyntheticExample, SyntheticExamples
 
 
@@ -95,12 +104,9 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
         budget = PrivacyBudget(self.epsilon or 1.0, self.delta)
         sizes = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
         path = None if self.alone or self.plan else self.ledger or f"{self.out}.ledger"
+        whole = budget if path is None else whole_budget(path, budget, self.ledger_budget)
         with contextlib.ExitStack() as held:
-
-            def open_ledger(place: str) -> PrivacyLedger:
-                return held.enter_context(opened(place, budget, self.ledger_budget))
-
-            ledger = open_ledger(path) if path is not None and is_there(path) else None  # before the model is loaded
+            ledger = held.enter_context(opened(path, whole)) if path is not None and is_there(path) else None
             engine = held.enter_context(
                 LlamaCppEnsemble(
                     model_path=self.model, n_gpu_layers=self.gpu_layers, slots=min(self.members + 10, 250), **sizes
@@ -116,7 +122,7 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
             if path is None:
                 show(plan, self, counted_by=engine.name)
                 return DONE
-            ledger = ledger or open_ledger(path)
+            ledger = ledger or held.enter_context(opened(path, whole))
             begun = ledger.plan(self.name) is not None
             if not begun and not self.json:
                 note(_before(plan))

@@ -290,6 +290,16 @@ def test_a_prompt_never_takes_the_place_of_its_ledger(
     assert not engines
 
 
+def test_a_ledger_without_a_folder_is_told_before_a_model_is_loaded(
+    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, a slip in a path costs the time to load a model."""
+    place = tmp_path / "none" / "new.db"
+    assert main(command(ledger=place)) == 1
+    assert f"folder of --ledger {place}" in one_line(capsys)
+    assert not engines
+
+
 def test_a_test_row_that_cannot_be_scored_is_found_before_anything_is_paid(
     command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

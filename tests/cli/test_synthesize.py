@@ -79,10 +79,6 @@ def test_runs_take_their_shares_of_one_ledger(
         assert f"Charges {'a new' if name == 'first' else 'the'} ledger" in said
         assert ("epsilon = 3 and delta = 1e-05 of it are reserved" in said) == (name == "second")
         assert SyntheticExamples.load(tmp_path / f"{name}.jsonl").certificate.epsilon == 3.0
-    small = ["--ledger", str(tmp_path / "none.ledger"), "--ledger-budget", "2", "1e-5"]
-    assert main(command(*small)) == 2
-    assert "--ledger-budget 2 1e-05 to be no less than this run's --epsilon 3" in capsys.readouterr().err
-    assert not (tmp_path / "none.ledger").exists()
     assert main(command(*shared, "--name", "third", "--out", str(tmp_path / "third.jsonl"))) == 1
     said = capsys.readouterr().err
     assert "another --out, or --ledger" in said
@@ -285,5 +281,10 @@ def test_what_is_wrong_with_rows_or_ledger_is_said_before_the_model_is_loaded(
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"text": "b", "label": "billing"}\n', encoding="utf-8")
     assert main(command("--data", str(tmp_path / "bad.jsonl"))) == 1
     assert "label" in capsys.readouterr().err
+    assert main(command("--ledger", str(tmp_path / "none" / "new.db"))) == 1
+    assert f"folder of --ledger {tmp_path / 'none' / 'new.db'}" in capsys.readouterr().err
+    assert main(command("--ledger", str(tmp_path / "new.db"), "--ledger-budget", "2", "1e-5")) == 2
+    assert "--ledger-budget 2 1e-05 to be no less than this run's --epsilon 3" in capsys.readouterr().err
+    assert not (tmp_path / "new.db").exists()
     assert not engines
     assert not (tmp_path / "made.jsonl.ledger").exists()
