@@ -73,10 +73,12 @@ class SanitizerShell(Runnable[Any, Any]):
             BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
+        given = Held(input)
+        del input  # from this frame, of which error reporters keep the locals
         no_further(kwargs, remedy=_KNOWN)
-        held = Held(input, _whose(input, user, config), document)
+        held = Held(*given.values, _whose(given, user, config), document)
         released: S = self._call_with_config(lambda _: redacted(self._core.sanitize, held), WITHHELD, config)
-        _tell_of_ids(input, released)
+        _tell_of_ids(given, released)
         return released
 
     async def ainvoke(
@@ -89,14 +91,16 @@ class SanitizerShell(Runnable[Any, Any]):
         **kwargs: Any,
     ) -> S:
         """Async twin of :meth:`invoke`; the work is done in a thread."""
+        given = Held(input)
+        del input
         no_further(kwargs, remedy=_KNOWN)
-        held = Held(input, _whose(input, user, config), document)
+        held = Held(*given.values, _whose(given, user, config), document)
 
         async def run(_: Any) -> S:
             return await asyncio.to_thread(redacted, self._core.sanitize, held)
 
         released: S = await self._acall_with_config(run, WITHHELD, config)
-        _tell_of_ids(input, released)
+        _tell_of_ids(given, released)
         return released
 
     def batch(
@@ -114,11 +118,14 @@ class SanitizerShell(Runnable[Any, Any]):
         Each input is a document. Equal ones get releases of their own, which under a limit for each document add up.
         With ``return_exceptions`` an input that is refused does not keep the others back.
         """
+        given = Held(*inputs)
+        del inputs
         no_further(kwargs, remedy=_KNOWN)
-        held = Held(list(inputs), return_exceptions, _whose_each(inputs, user, config), document)
+        users = _whose_each(given, user, config)
+        held = Held(given.values, return_exceptions, users, document)
         return self._batch_with_config(
             lambda _: redacted(self._core.sanitize_all, held),
-            [WITHHELD] * len(inputs),
+            [WITHHELD] * len(users),
             config,
             return_exceptions=return_exceptions,
         )
@@ -134,15 +141,16 @@ class SanitizerShell(Runnable[Any, Any]):
         **kwargs: Any,
     ) -> list[S]:
         """Async twin of :meth:`batch`."""
+        given = Held(*inputs)
+        del inputs
         no_further(kwargs, remedy=_KNOWN)
-        held = Held(list(inputs), return_exceptions, _whose_each(inputs, user, config), document)
+        users = _whose_each(given, user, config)
+        held = Held(given.values, return_exceptions, users, document)
 
         async def run(_: Any) -> list[Any]:
             return await asyncio.to_thread(redacted, self._core.sanitize_all, held)
 
-        return await self._abatch_with_config(
-            run, [WITHHELD] * len(inputs), config, return_exceptions=return_exceptions
-        )
+        return await self._abatch_with_config(run, [WITHHELD] * len(users), config, return_exceptions=return_exceptions)
 
     def as_tool(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuse: a model that calls a tool has read what it gives to it.
@@ -157,7 +165,9 @@ class SanitizerShell(Runnable[Any, Any]):
 
     def stream(self, input: S, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[S]:  # noqa: A002
         """Sanitize one input and yield it whole: nothing of it can leave before it is charged."""
-        yield from self.transform(iter([input]), config, **kwargs)
+        given = iter([input])
+        del input
+        yield from self.transform(given, config, **kwargs)
 
     async def astream(
         self,
@@ -166,9 +176,11 @@ class SanitizerShell(Runnable[Any, Any]):
         **kwargs: Any,
     ) -> AsyncIterator[S]:
         """Async twin of :meth:`stream`."""
+        given = Held(input)
+        del input
 
         async def one() -> AsyncIterator[S]:
-            yield input
+            yield given.values[0]
 
         async for part in self.atransform(one(), config, **kwargs):
             yield part
@@ -185,7 +197,7 @@ class SanitizerShell(Runnable[Any, Any]):
         """Sanitize what arrives in chunks, as one document; see the class for what is held back until when."""
         no_further(kwargs, remedy=_KNOWN)
         first = Held(next(input, NOTHING))  # starts the run before this one first
-        streaming = Streaming(self._core, _whose(first.values[0], user, config), document)
+        streaming = Streaming(self._core, _whose(first, user, config), document)
 
         def run(_: Iterator[Any]) -> Iterator[Any]:
             if first.values[0] is not NOTHING:
@@ -208,7 +220,7 @@ class SanitizerShell(Runnable[Any, Any]):
         """Async twin of :meth:`transform`."""
         no_further(kwargs, remedy=_KNOWN)
         first = Held(await anext(input, NOTHING))
-        streaming = Streaming(self._core, _whose(first.values[0], user, config), document)
+        streaming = Streaming(self._core, _whose(first, user, config), document)
 
         async def withheld() -> AsyncIterator[str]:
             yield WITHHELD
@@ -278,17 +290,21 @@ def _added(before: Any, chunk: Any) -> Any:
         return chunk
 
 
-def _whose(value: object, given: str | None, config: RunnableConfig | None) -> str | None:
+def _whose(held: Held, given: str | None, config: RunnableConfig | None) -> str | None:
     """The user to charge. Documents are not about who asks: their metadata say whose they are."""
+    return given if _has_documents(*held.values) else named_user(given, config)
+
+
+def _has_documents(value: object) -> bool:
     several = value if isinstance(value, (list, tuple)) else (value,)
-    return given if any(isinstance(one, Document) for one in several) else named_user(given, config)
+    return any(isinstance(one, Document) for one in several)
 
 
 def _whose_each(
-    values: Sequence[object], given: str | None, config: RunnableConfig | list[RunnableConfig] | None
+    held: Held, given: str | None, config: RunnableConfig | list[RunnableConfig] | None
 ) -> list[str | None]:
-    configs = get_config_list(config, len(values))
-    return [_whose(value, given, each) for value, each in zip(values, configs, strict=True)]
+    configs = get_config_list(config, len(held.values))
+    return [_whose(one, given, each) for one, each in zip(map(Held, held.values), configs, strict=True)]
 
 
 def user_specs() -> list[ConfigurableFieldSpec]:
@@ -315,8 +331,9 @@ def named_user(given: str | None, config: RunnableConfig | None) -> str | None:
     return named if given is None else given
 
 
-def _tell_of_ids(given: Any, released: Any) -> None:
+def _tell_of_ids(held: Held, released: Any) -> None:
     """Warn where messages have other ids now: a graph, which puts them by their ids, keeps the raw ones."""
+    (given,) = held.values
     if not (isinstance(given, list) and isinstance(released, list)):
         return
     pairs = [pair for pair in zip(given, released, strict=False) if all(isinstance(one, BaseMessage) for one in pair)]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 from fakes.canary import CANARY, Reporting
 from fakes.optimizers import optimizer
+from fakes.rapt import sanitizer
 from fakes.scorer import WordScorer
 from fakes.synthesizers import generator, synthesizer
 from fakes.voters import VotingChat, classifier
@@ -61,6 +62,41 @@ def test_an_error_reporter_sees_no_record_of_a_list(call: Callable[[], Any]) -> 
     """If it breaks, what reads the locals of each frame sends all the records that were given as a list."""
     reporter = Reporting()
     with pytest.raises((InvalidParameter, ConnectionError)) as caught:
+        call()
+    reporter.on_chain_error(caught.value, of="/langchain_dp/")
+    assert len(reporter.kept) > 1
+    assert not [kept for kept in reporter.kept if CANARY in kept]
+
+
+NOBODY = {"configurable": {"user": 3}}
+
+
+async def pulled(stream: AsyncIterator[Any]) -> list[Any]:
+    return [part async for part in stream]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(lambda: sanitizer().invoke({"note": CANARY}), id="a kind"),
+        pytest.param(lambda: sanitizer().invoke(CANARY, foo=1), id="further"),
+        pytest.param(lambda: sanitizer().invoke(CANARY, NOBODY), id="nobody"),
+        pytest.param(lambda: asyncio.run(sanitizer().ainvoke({"note": CANARY})), id="a kind, async"),
+        pytest.param(lambda: asyncio.run(sanitizer().ainvoke(CANARY, NOBODY)), id="nobody, async"),
+        pytest.param(lambda: sanitizer().batch([CANARY, {"note": CANARY}]), id="batch"),
+        pytest.param(lambda: sanitizer().batch([CANARY], NOBODY), id="batch of nobody"),
+        pytest.param(lambda: sanitizer().batch([CANARY], foo=1), id="batch with further"),
+        pytest.param(lambda: asyncio.run(sanitizer().abatch([CANARY], NOBODY)), id="abatch"),
+        pytest.param(lambda: list(sanitizer().stream({"note": CANARY})), id="stream"),
+        pytest.param(lambda: list(sanitizer().stream(CANARY, NOBODY)), id="stream of nobody"),
+        pytest.param(lambda: asyncio.run(pulled(sanitizer().astream({"note": CANARY}))), id="astream"),
+        pytest.param(lambda: asyncio.run(pulled(sanitizer().astream(CANARY, NOBODY))), id="astream of nobody"),
+    ],
+)
+def test_an_error_reporter_sees_no_text_that_was_to_be_sanitized(call: Callable[[], Any]) -> None:
+    """If it breaks, what reads the locals of each frame sends the text that the sanitizer was to keep back."""
+    reporter = Reporting()
+    with pytest.raises(InvalidParameter) as caught:
         call()
     reporter.on_chain_error(caught.value, of="/langchain_dp/")
     assert len(reporter.kept) > 1
