@@ -56,13 +56,16 @@ def asked_publicly(ask: Callable[[], Answer]) -> Answer:
     Raises:
         ModelUnavailable: It failed, of whatever kind its error is.
     """
+    stop: BaseException | None = None
     try:
         with sealed(Level.QUIET):
             return ask()
     except LangChainDPError:
         raise
-    except Exception as error:
-        failure = type(error).__name__
+    except BaseException as error:  # a library may raise kinds of its own
+        stop, failure = interruption(error), type(error).__name__
+    if stop is not None:
+        raise stop
     raise ModelUnavailable(f"The engine failed on a text that shows no record ({failure}). Check the model.")
 
 

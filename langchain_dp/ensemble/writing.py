@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import operator
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -52,7 +53,12 @@ class TextWriter:
         self._barren: dict[Token, bool] = {}  # tokens that no text begins with
 
     def tokens(
-        self, head: str, tail: str, bodies: Mapping[Hashable, str], mark: Callable[[], object] = lambda: None
+        self,
+        head: str,
+        tail: str,
+        bodies: Mapping[Hashable, str],
+        before: Sequence[Token] = (),
+        mark: Callable[[], object] = lambda: None,
     ) -> Iterator[Token]:
         """Tokens of one text as they are drawn, at most as many as the event has: the last one ends it, if any does.
 
@@ -60,6 +66,7 @@ class TextWriter:
             head: Public text.
             tail: Public cue.
             bodies: The private text of each member that takes part, by its key. There may be none.
+            before: As of :meth:`continued`.
             mark: As of :meth:`continued`.
 
         Raises:
@@ -68,7 +75,8 @@ class TextWriter:
         return self.continued(
             public_prompt(head, tail),
             lambda: [MemberPrompt(head, body, tail, key) for key, body in bodies.items()],
-            mark=mark,
+            before,
+            mark,
         )
 
     def continued(
@@ -84,7 +92,7 @@ class TextWriter:
             public: The prompt without a private text.
             members: Gives those of the members that take part, asked before every token: one that is forgotten is gone.
                 Head, tail and beginning are those of ``public``.
-            before: Tokens of this very text that the same members wrote before a restart, and that do not end it.
+            before: Tokens of this very text that the same members wrote before a restart.
             mark: Called before every draw. What it keeps says that an outcome is not known yet.
         """
         # Asked for here, not at the first token: what has the text may show its beginning before it.
@@ -98,7 +106,7 @@ class TextWriter:
         mark: Callable[[], object],
         check_process: Callable[[], None],
     ) -> Iterator[Token]:
-        while len(written) < self.noise.event.tokens:
+        while len(written) < self.noise.event.tokens and not self.ended(written):
             check_process()
             scores = self._scores(public, members(), tuple(written))
             kept = self._allowed(written, scores.tokens)
@@ -106,8 +114,6 @@ class TextWriter:
             chosen = kept[self.noise.release(scores.public[kept], _rows(scores, kept), rng=self._rng)]
             written.append(_plain(scores.tokens[chosen]))
             yield written[-1]
-            if self.ended(written):
-                return
 
     def check_answers(self, public: MemberPrompt) -> None:
         """Score a text's public prompt, so that a model that is not there is found before anything is charged.
@@ -116,6 +122,14 @@ class TextWriter:
             ModelUnavailable: It could not be evaluated. Public: no record was shown.
         """
         asked_publicly(lambda: self._asked(Continuation(public, (), 0.0), []))
+
+    def answers(self, public: MemberPrompt, written: Sequence[Token]) -> bool:
+        """Whether the model scores what may follow these released tokens, after a public prompt that it does score."""
+        self.check_answers(public)
+        with contextlib.suppress(ModelUnavailable):
+            asked_publicly(lambda: self._asked(Continuation(public, tuple(written), 0.0), []))
+            return True
+        return False
 
     def check_room(self, head: str, tail: str, *, more: int = 0, kept: int = 0) -> int:
         """Raise InvalidParameter unless a text of the largest length fits: one that breaks off would be drawn again.

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import threading
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from langchain_core.runnables import ConfigurableFieldSpec, Runnable, RunnableConfig
@@ -367,13 +367,11 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
             }
         remembered = self._remembered(bodies)
         head, tokens, said = self.prompts.head, answer.tokens, ""
-        steps: Iterable[Token] = ()
-        if not self._writer.ended(tokens):
-            steps = self._writer.continued(
-                public_prompt(head, asked),
-                lambda: [MemberPrompt(head, body, asked, key) for key, body in remembered.items()],
-                before=tokens,
-            )
+        steps = self._writer.continued(
+            public_prompt(head, asked),
+            lambda: [MemberPrompt(head, body, asked, key) for key, body in remembered.items()],
+            before=tokens,
+        )
         try:
             if said := self._writer.begun(tokens):
                 yield said

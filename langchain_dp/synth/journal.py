@@ -1,11 +1,12 @@
 """What a run of the synthesizer has written: no released text is lost, and no round is drawn or paid for twice.
 
-In this order: reserve the plan with its first journal; charge a round, durably; mark it as begun, durably; write a
-text; keep it in the journal; only then it may leave. Who takes up a run gives up what is missing of a round that has
-begun: tokens that were drawn may be why they were not kept (a text too long for the disk, one that breaks the model),
-and drawn again until one stays they would tell more than the round was charged for. It is given up whatever the records
-are now, or the number of texts would tell whether they have changed. A round that is charged and has not begun is
-written.
+In this order: reserve the plan with its first journal; charge a round, durably; before each token mark that it is
+drawn, durably; draw it; keep it; keep the text when it is whole, and only then it may leave. Who takes up a run goes on
+with the text that was under way, and with the members that it had. A token whose outcome was not kept is not drawn
+again: it may be why it was not kept (a text too long for the disk), and drawn again until one stays it would tell more
+than the round was charged for. So its text is given up. A round that has begun goes on over the same records only: one
+that was changed could be in more of its texts than are charged, and if its rest were given up instead, the number of
+texts would tell that something has changed.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from typing import Any, Literal
 from langchain_dp.accounting import LedgerPlan, PrivacyLedger
 from langchain_dp.ensemble.journal import RunJournal, explained, masked, unmasked
 from langchain_dp.errors import PlanError
+from langchain_dp.ports import Token
 
-_VERSION = 2
+_VERSION = 3
 Ended = Literal["end", "length", "lost"]
 
 
@@ -31,14 +33,31 @@ class WrittenText:
         number: Round that it was written in; -1 for the description of a label.
         label: Its label.
         text: What it says.
-        ended: "end" if it came to its own end, "length" if it was cut at the largest number of tokens, "lost" if its
-            round was interrupted before it was kept.
+        ended: "end" if it came to its own end, "length" if it was cut at the largest number of tokens, "lost" if it
+            was given up.
     """
 
     number: int
     label: str
     text: str
     ended: Ended
+
+
+@dataclasses.dataclass(frozen=True)
+class UnderWay:
+    """The text that is being written.
+
+    Args:
+        number: Its round.
+        label: Its label.
+        tokens: What is drawn of it. It has not left yet.
+        drawing: Another token is being drawn, and its outcome not kept yet.
+    """
+
+    number: int
+    label: str
+    tokens: tuple[Token, ...] = ()
+    drawing: bool = False
 
 
 @dataclasses.dataclass(repr=False)
@@ -52,7 +71,7 @@ class SynthesisJournal(RunJournal):
         masked_key: That key as the journal holds it.
         data: Keyed hash of the records.
         written: Released texts, oldest first.
-        begun: Number of the last round of which a token may have been drawn; None before there is one.
+        under_way: The text of which a token may have been drawn, and which is not whole.
     """
 
     settings: Mapping[str, Any]
@@ -61,7 +80,7 @@ class SynthesisJournal(RunJournal):
     masked_key: str
     data: str
     written: list[WrittenText] = dataclasses.field(default_factory=list)
-    begun: int | None = None
+    under_way: UnderWay | None = None
 
     def __repr__(self) -> str:
         return f"SynthesisJournal({len(self.written)} texts)"
@@ -75,7 +94,7 @@ class SynthesisJournal(RunJournal):
             "design": dict(self.design),
             "data": self.data,
             "written": [dataclasses.astuple(one) for one in self.written],
-            "begun": self.begun,
+            "under_way": None if self.under_way is None else dataclasses.astuple(self.under_way),
         }
         return json.dumps(fields)
 
@@ -83,15 +102,36 @@ class SynthesisJournal(RunJournal):
         """Round and label of every text that is written."""
         return {(one.number, one.label) for one in self.written}
 
-    def begin(self, number: int) -> None:
-        """Mark a round as begun, before its first draw."""
-        if number != self.begun:
-            self._become(begun=number)
+    def has_begun(self) -> bool:
+        """Whether the last round of which a token may have been drawn is not whole."""
+        if self.under_way is not None:
+            return True
+        last = sum(one.number == self.written[-1].number for one in self.written)
+        return 0 < last < len(self.settings["labels"])
 
-    def keep(self, *texts: WrittenText) -> None:
+    def drawn(self, number: int, label: str) -> tuple[Token, ...]:
+        """What is drawn of a text."""
+        text = self.under_way
+        return text.tokens if text is not None and (text.number, text.label) == (number, label) else ()
+
+    def draw(self, number: int, label: str) -> None:
+        """Mark that a token of a text is being drawn."""
+        self._become(under_way=UnderWay(number, label, self.drawn(number, label), drawing=True))
+
+    def add(self, token: Token) -> None:
+        """Keep the token that was being drawn."""
+        assert self.under_way is not None  # it was marked
+        tokens = (*self.under_way.tokens, token)
+        self._become(under_way=dataclasses.replace(self.under_way, tokens=tokens, drawing=False))
+
+    def give_up(self) -> None:
+        """Keep that the text under way is lost."""
+        if self.under_way is not None:
+            self.keep(WrittenText(self.under_way.number, self.under_way.label, "", "lost"))
+
+    def keep(self, text: WrittenText) -> None:
         """Keep a text. Only what is kept may leave, also to whoever looks on from another thread."""
-        if texts:
-            self._become(written=[*self.written, *texts])
+        self._become(written=[*self.written, text], under_way=None)
 
     def _become(self, **changes: Any) -> None:
         changed = dataclasses.replace(self, **changes)
@@ -123,14 +163,22 @@ def found(ledger: PrivacyLedger, plan: LedgerPlan) -> SynthesisJournal:
     journal: SynthesisJournal | None = None
     with explained(f"the journal of the run {plan.name!r} to be one", "Bring the ledger's newest copy back"):
         fields = json.loads(text)
-        if fields["version"] != _VERSION:
+        if fields["version"] not in (2, _VERSION):
             raise ValueError
         written = [WrittenText(*one) for one in fields["written"]]
         if not all(isinstance(one.text, str) and one.label in fields["settings"]["labels"] for one in written):
             raise ValueError
+        if fields["version"] == 2 and fields["begun"] is not None:  # it kept no tokens: the rest of a round was lost
+            there = [one.label for one in written if one.number == fields["begun"]]
+            lost = [label for label in fields["settings"]["labels"] if label not in there]
+            written += [WrittenText(fields["begun"], label, "", "lost") for label in lost]
+        under_way = fields.get("under_way")
+        if under_way is not None:
+            number, label, tokens, drawing = under_way
+            under_way = UnderWay(int(number), str(label), tuple(tokens), bool(drawing))
         journal = SynthesisJournal(
             fields["settings"], fields["design"], unmasked(ledger, fields["key"]), fields["key"], str(fields["data"]),
-            written, fields["begun"], plan=plan, kept=text,
+            written, under_way, plan=plan, kept=text,
         )  # fmt: skip
     assert journal is not None
     return journal

@@ -128,7 +128,8 @@ class SynthesisRuns:
         """
         with alone(self._ledger, self._name):
             self._opened = opened = self._open(records)
-            self._close_begun(opened.journal)
+            if opened.journal.under_way is not None and opened.journal.under_way.drawing:
+                opened.journal.give_up()
             self._check_data(opened, records)
             for one in opened.journal.written:
                 advance(one)
@@ -154,13 +155,6 @@ class SynthesisRuns:
             design.events(), name=self._name, epsilon=share.epsilon, delta=share.delta, journal=journal.text()
         )
 
-    def _close_begun(self, journal: SynthesisJournal) -> None:
-        """What is missing of the round that has begun is given up, whatever became of it: see the journal."""
-        there, number = journal.there(), journal.begun
-        if number is not None:
-            missing = [label for label in self._settings.labels if (number, label) not in there]
-            journal.keep(*(WrittenText(number, label, "", "lost") for label in missing))
-
     def _data(self, records: PrivateRecords, key: bytes) -> str:
         """Keyed hash of what is shown of the records."""
         return fingerprint(marks(records, key, self._settings.prompts.variables), key)
@@ -179,6 +173,11 @@ class SynthesisRuns:
         if opened.design.scheme == "groups" and journal.written:
             raise PlanError(
                 f"The run {self._name!r} was started with other examples, and was cut into groups: it goes on over the "
+                "same ones only, in the same order. Give the new run another name= and a budget of its own."
+            )
+        if journal.has_begun():
+            raise PlanError(
+                f"The run {self._name!r} was started with other examples, and its round has begun: it goes on over the "
                 "same ones only, in the same order. Give the new run another name= and a budget of its own."
             )
         journal.data = now
@@ -219,10 +218,15 @@ class SynthesisRuns:
                             key = journal.data, number == DESCRIBED, *rows
                             bodies[key] = settings.prompts.body(list(rows.values()), room=room, tokens=most)
                     seen.update(bodies)
-                    tokens = list(writer.tokens(head, tail, bodies, mark=functools.partial(journal.begin, number)))
-                    one = _written(number, label, writer, tokens)
-                    journal.keep(one)
-                    yield one
+                    drawn = journal.drawn(number, label)
+                    if drawn and not writer.answers(public_prompt(head, tail), drawn):
+                        journal.give_up()  # these tokens break the model, which answers otherwise
+                    else:
+                        mark = functools.partial(journal.draw, number, label)
+                        for token in writer.tokens(head, tail, bodies, before=drawn, mark=mark):
+                            journal.add(token)
+                        journal.keep(_written(number, label, writer, journal.drawn(number, label)))
+                    yield journal.written[-1]
         finally:
             if seen:
                 self._engine.forget(*seen)

@@ -177,8 +177,8 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
 
         The run's own callbacks see neither the records nor their number; the run AROUND it does, in ``synthesizer |
         chain``: pass ``PrivateRecords``, which show nothing, or wrap the call in ``private_run()``. After Ctrl-C
-        or a crash invoke again with the same records, and the run goes on with the next round: what was released is
-        kept, and what was not yet of a round that had begun is given up, at most a text of each label.
+        or a crash invoke again with the same records, and the run goes on with the next token. Only of a token that was
+        drawn and not kept, within a few milliseconds, the text is given up: it is not drawn a second time.
 
         Args:
             input: Private records, mappings with ``text`` and ``label`` (and what else the template names), or
@@ -189,7 +189,8 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         Raises:
             InvalidParameter: Records or settings do not do. Nothing was spent.
             BudgetExceeded: The ledger has no room for the plan. Nothing was spent.
-            PlanError: The ledger holds another plan under this name, or this one over another budget.
+            PlanError: The ledger holds another plan under this name, or this one over another budget; or a round that
+                has begun was over other records.
             ModelUnavailable: The model does not answer public text.
         """
         held = Held(input)

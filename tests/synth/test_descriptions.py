@@ -161,7 +161,7 @@ def test_a_kill_loses_no_description_and_pays_none_twice(place: str, at: int, sc
         if calls == at:
             raise KeyboardInterrupt
 
-    first = synthesizer(Draws(killed), ledger=PrivacyLedger(BUDGET, place), scheme=scheme, describe=SMALL)
+    first = synthesizer(Heads(killed), ledger=PrivacyLedger(BUDGET, place), scheme=scheme, describe=SMALL)
     with pytest.raises(KeyboardInterrupt):
         first.invoke(rows())
     before = first._runs.described()
@@ -169,13 +169,12 @@ def test_a_kill_loses_no_description_and_pays_none_twice(place: str, at: int, sc
     second = synthesizer(engine, ledger=ledger, scheme=scheme, describe=SMALL)
     made = second.invoke(rows())
     assert before.items() <= made.descriptions.items()
-    assert not any(head.startswith(REQUEST) for head in engine.heads), "what had begun is not begun again"
+    assert first._runs._opened is not None
+    under_way = first._runs._opened.journal.under_way
+    begun = len(before) + (under_way is not None and under_way.number == DESCRIBED)
+    assert sum(head.startswith(REQUEST) for head in engine.heads) == 2 - begun, "what had begun is not begun again"
     assert len(charges(ledger)) == 4
-    assert second._runs._opened is not None
-    lost = [one.number for one in second._runs._opened.journal.written if one.ended == "lost"]
-    assert len([*made, *made.dropped]) == 6 - sum(number != DESCRIBED for number in lost)
-    assert len(lost) <= 2
-    assert len(set(lost)) <= 1
+    assert len([*made, *made.dropped]) == 6
 
 
 def test_a_run_without_descriptions_is_not_gone_on_with_as_one_with(tmp_path: Path) -> None:
@@ -198,12 +197,13 @@ def test_a_description_that_broke_off_is_not_drawn_again() -> None:
 
     ledger, engine = PrivacyLedger(BUDGET), Fails()
     chain = synthesizer(engine, ledger=ledger, describe=SMALL)
-    with pytest.raises(ModelUnavailable):
-        chain.invoke(rows())
+    for _ in LABELS:  # the second time the first one is given up
+        with pytest.raises(ModelUnavailable):
+            chain.invoke(rows())
     made = chain.invoke(rows())
-    assert sum(head.startswith(REQUEST) for head in engine.heads) == 1
+    assert sum(head.startswith(REQUEST) for head in engine.heads) == 2
     assert set(made.descriptions.values()) == {""}
-    assert all(any(given in head for given in LABELS.values()) for head in engine.heads[1:]), "what was given is told"
+    assert all(any(given in head for given in LABELS.values()) for head in engine.heads[2:]), "what was given is told"
     assert len(charges(ledger)) == 4
 
 
@@ -408,7 +408,7 @@ def test_the_page_on_a_ledger_charges_every_group_for_the_descriptions(
     assert list(plan["parts"].values()) == pytest.approx([spent] * 3)
 
 
-def test_other_records_leave_descriptions_that_were_begun() -> None:
+def test_other_records_are_not_read_by_descriptions_that_were_begun() -> None:
     """If it breaks, one round of descriptions reads two data sets."""
     calls = 0
 
@@ -421,8 +421,10 @@ def test_other_records_leave_descriptions_that_were_begun() -> None:
     ledger = PrivacyLedger(BUDGET)
     with pytest.raises(KeyboardInterrupt):
         synthesizer(Draws(killed, length=9), ledger=ledger, describe=SMALL).invoke(rows())
-    made = synthesizer(Draws(), ledger=ledger, describe=SMALL).invoke(rows(118))
-    assert [bool(text) for text in made.descriptions.values()] == [True, False]
+    chain = synthesizer(Draws(), ledger=ledger, describe=SMALL)
+    with pytest.raises(PlanError, match="its round has begun"):
+        chain.invoke(rows(118))
+    assert all(chain.invoke(rows()).descriptions.values())
     assert len(charges(ledger)) == 4
 
 
