@@ -44,6 +44,7 @@ def imports(path: Path) -> frozenset[str]:
 
 
 FLOORS = [
+    "__main__",
     "cli",
     "audit",
     "attacks",

@@ -22,6 +22,7 @@ _LONG = 10**40
 """Whole numbers of more digits are no setting; Python refuses to write those of more than 4,300."""
 _EXACT = 2**53
 """Below this a float that is whole is one whole number and no other."""
+_LONGEST_LABEL = 200
 _OPTION = re.compile(r"#?[\w.+-]{0,16}")
 
 
@@ -99,6 +100,18 @@ def one_of(name: str, value: T, allowed: Collection[T], *, remedy: str = "") -> 
     """Return ``value`` if it is allowed, or raise InvalidParameter."""
     if value not in allowed:
         raise _fail(name, value, f"to be one of {sorted(map(str, allowed))}", remedy)
+    return value
+
+
+def short_text(name: str, value: str, *, at_least: int) -> str:
+    """Return a short public label, as a ledger may store it: no control characters, at most 200 letters."""
+    if not isinstance(value, str) or not at_least <= len(value) <= _LONGEST_LABEL or not value.isprintable():
+        # The value is not printed: a caller may have passed private text by mistake.
+        kind = "" if isinstance(value, str) else f" of type {type(value).__name__}"
+        raise InvalidParameter(
+            f"Expected {name}{kind} to be {at_least} to {_LONGEST_LABEL} printable characters on one line. "
+            "Give a short public label."
+        )
     return value
 
 

@@ -31,7 +31,6 @@ from langchain_dp.accounting.store.plans import SLACK, PlanStore, StoredPlan
 from langchain_dp.accounting.store.schema import LEDGER
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PrivateDataError, UnsupportedEvent
 
-_LONGEST = 200
 _SHARED = 256
 _CACHED = 512
 _NOUNS = {"NoisyMaxEvent": "question", "LimitedDomainEvent": "token", "ExponentialEvent": "choice"}
@@ -336,18 +335,6 @@ def plan_items(events: Sequence[tuple[DpEvent, int]]) -> list[tuple[str, int]]:
     if not counts:
         raise InvalidParameter("Expected events=[] to hold at least one pair (event, max_count).")
     return sorted(counts.items())
-
-
-def check_text(name: str, value: str, *, at_least: int) -> str:
-    """Return a short label that a ledger may store: no control characters, at most 200 letters."""
-    if not isinstance(value, str) or not at_least <= len(value) <= _LONGEST or not value.isprintable():
-        # The value is not printed: a caller may have passed private text by mistake.
-        kind = "" if isinstance(value, str) else f" of type {type(value).__name__}"
-        raise InvalidParameter(
-            f"Expected {name}{kind} to be {at_least} to {_LONGEST} printable characters on one line. "
-            "Give a short public label."
-        )
-    return value
 
 
 def said(items: Sequence[tuple[str, int]]) -> str:

@@ -10,7 +10,7 @@ from dp_accounting.dp_event import DpEvent
 
 from langchain_dp._util import validate
 from langchain_dp._util.rounding import bound
-from langchain_dp.accounting._account import Account, Same, check_text, event_key
+from langchain_dp.accounting._account import Account, Same, event_key
 from langchain_dp.accounting.askers import POOLED, Askers
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.certificate import PrivacyCertificate
@@ -96,7 +96,7 @@ class LedgerPlan(Same):
             LedgerError: The ledger cannot be trusted or written; release nothing.
         """
         key, most = self._item(event, count)
-        check_text("chain", chain, at_least=0)
+        validate.short_text("chain", chain, at_least=0)
         whose = self.account_of(asker)
         try:
             # A count above the whole plan is refused here: it need not even fit into the file's integers.
@@ -142,7 +142,7 @@ class LedgerPlan(Same):
             3
         """
         key, most = self._item(event, count)
-        check_text("chain", chain, at_least=1)
+        validate.short_text("chain", chain, at_least=1)
         self.account_of(None)
         missing = count if count > most else self._account.store.add_missing(self._stored, key, count, chain)
         if missing:
@@ -179,7 +179,7 @@ class LedgerPlan(Same):
                 f"The plan {self.name!r} has accounts for askers. Say who asks: asker= of a plan, or "
                 "config={'configurable': {'asker': name}} of a chain. Nothing was charged."
             )
-        share = askers.share(check_text("asker", asker, at_least=1))
+        share = askers.share(validate.short_text("asker", asker, at_least=1))
         if share is None:
             raise PlanError(
                 f"The plan {self.name!r} has no account for this asker, and no share for those it does not name. "

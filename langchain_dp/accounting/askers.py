@@ -9,7 +9,6 @@ from typing import Any, Self
 
 from langchain_dp._util import validate
 from langchain_dp._util.frozen import MadeOfFields
-from langchain_dp.accounting._account import check_text
 from langchain_dp.errors import InvalidParameter
 
 POOLED = "askers can pool their answers: the promise is the whole plan's"
@@ -53,7 +52,7 @@ class Askers(MadeOfFields):
         if not isinstance(self.named, Mapping):
             raise InvalidParameter("Expected named to be a mapping from the name of an asker to a number of releases.")
         for name, most in self.named.items():
-            check_text("the name of an asker", name, at_least=1)
+            validate.short_text("the name of an asker", name, at_least=1)
             validate.integer("the releases of an asker", most, at_least=1, at_most=10**12)
         if self.each is None and not self.named:
             raise InvalidParameter(

@@ -18,7 +18,7 @@ from dp_accounting.dp_event import DpEvent
 
 from langchain_dp._util import validate
 from langchain_dp._util.rounding import bound, room
-from langchain_dp.accounting._account import Account, BaseLedger, check_text, claims, event_key, plan_items, said
+from langchain_dp.accounting._account import Account, BaseLedger, claims, event_key, plan_items, said
 from langchain_dp.accounting._plan import LedgerPlan
 from langchain_dp.accounting.askers import POOLED, Askers
 from langchain_dp.accounting.budget import PrivacyBudget
@@ -141,7 +141,7 @@ class PrivacyLedger(BaseLedger):
             UnsupportedEvent: The accountant has no bound for an event; metric privacy is a unit of its own.
         """
         items = plan_items(events)
-        check_text("name", name, at_least=1)
+        validate.short_text("name", name, at_least=1)
         if epsilon is not None:
             epsilon = validate.number("epsilon", epsilon, above=0.0)
         if delta is not None:
@@ -245,7 +245,7 @@ class PrivacyLedger(BaseLedger):
         """
         event_key(event)
         validate.integer("count", count, at_least=1)
-        check_text("chain", chain, at_least=0)
+        validate.short_text("chain", chain, at_least=0)
         if self._direct is None:
             self._direct = self._direct_plan(event, count)
         self._direct.spend(event, count, chain=chain)

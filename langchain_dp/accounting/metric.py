@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from langchain_dp._util import validate
 from langchain_dp._util.rounding import bound, room
-from langchain_dp.accounting._account import BaseLedger, Refusals, check_text
+from langchain_dp.accounting._account import BaseLedger, Refusals
 from langchain_dp.accounting._metric_certificate import WHOLE_TEXTS, MetricCertificate, per
 from langchain_dp.accounting.store.base import backend_at, is_there
 from langchain_dp.accounting.store.metric import Limits, MetricEntry, MetricStore, Shortfall, Whose, ticks, units
@@ -165,8 +165,8 @@ class MetricLedger(BaseLedger):
             LedgerError: The ledger cannot be trusted or written; release nothing.
         """
         validate.number("eta", eta, above=0.0, at_most=MOST)
-        check_text("table", table, at_least=1)
-        check_text("chain", chain, at_least=0)
+        validate.short_text("table", table, at_least=1)
+        validate.short_text("chain", chain, at_least=0)
         if not owners:
             return
         cost, digest = ticks(eta), self._store.digest

@@ -193,7 +193,11 @@ class _Run:
     def _said(self) -> str:
         if self.job is None or not (self.charged or self.finished):
             return ""
-        said = f"Released up to line {self.lines} of {self.job.name}"
+        said = (
+            f"Released up to line {self.lines} of {self.job.name}"
+            if self.lines
+            else f"Nothing of {self.job.name} was released"
+        )
         said += "." if self.job.target is None else f"; nothing of it was written to {self.job.target}."
         if self.finished:
             said += f" Files that are done: {self.finished}."

@@ -154,6 +154,13 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
         check_promise(budget, ledger, not_private_seed)
         validate.integer("max_queries", max_queries, at_least=1, at_most=MOST_COUNTS)
         validate.integer("keep_answers", keep_answers, at_least=1)
+        for flag, given in {
+            "structured_output": structured_output,
+            "calibrate": calibrate,
+            "vote_shares": vote_shares,
+            "replicas": replicas,
+        }.items():
+            validate.one_of(flag, given, (True, False))
         sampling = sampling_from(sampling)
         asking = validate.group("asking", asking, Asking)
         words = label_words(self.prompt.words, self.labels)

@@ -104,6 +104,7 @@ class QuietModel:
         read: Callable[[Any], Any] = lambda answer: answer,
     ) -> None:
         validate.integer("max_concurrency", max_concurrency, at_least=1)
+        validate.one_of("accept_unchecked_model", accept_unchecked_model, (True, False))
         self._runnable, survey = quiet_copy(llm)
         self._name = survey.name(self._runnable)
         self._blocks = survey.blocks()

@@ -8,7 +8,7 @@ import functools
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -357,7 +357,7 @@ class Items:
 
 
 def _kept_words(keep: Sequence[str]) -> frozenset[str]:
-    if isinstance(keep, str) or not all(isinstance(word, str) for word in keep):
+    if isinstance(keep, str) or not isinstance(keep, Collection) or not all(isinstance(word, str) for word in keep):
         raise InvalidParameter("Expected keep= to be a list of words, or a function. Give ['word'].")
     for word in keep:
         if len(list(tokenize.features(word))) != 1:

@@ -11,7 +11,7 @@ from langchain_core.documents import BaseDocumentTransformer, Document
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
 
-from langchain_dp._util.validate import group, moved, one_of
+from langchain_dp._util.validate import group, moved, one_of, short_text
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES
@@ -122,7 +122,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         cache_bytes: int = CACHE_BYTES,
         name: str = "RAPTSanitizer",
     ) -> None:
-        self.name = name
+        self.name = short_text("name", name, at_least=1)
         messages = group("messages", messages, MessageRules)
         documents = group("documents", documents, DocumentRules)
         target = group("target", target, Target)

@@ -238,12 +238,9 @@ def id_of(value: object) -> object:
 
 
 def unknown_id(record_id: object) -> InvalidParameter:
-    """What a name that no record has is refused with: it may be a record, or the text of one, and is not shown then."""
-    what = "a known id" if isinstance(record_id, str) else "a str"
-    return InvalidParameter(
-        f"Expected record_id{shown(record_id)} to be {what}: the 'id' that the record came with, or what add() "
-        "returned."
-    )
+    """What an id that no record has is refused with. A str is not shown: it may be a name, or a record's text."""
+    what = " to be a known id" if isinstance(record_id, str) else f"{shown(record_id)} to be a str"
+    return InvalidParameter(f"Expected record_id{what}: the 'id' that the record came with, or what add() returned.")
 
 
 def _key(name: str, given: object) -> str:
@@ -307,6 +304,17 @@ class KeepsExamples(FromDataFrame):
 
     settings: Any
     _given: PrivateRecords | None = None
+
+    def as_tool(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse: a model that calls a tool has read what it gives to it.
+
+        Raises:
+            InvalidParameter: Always.
+        """
+        raise InvalidParameter(
+            f"Expected {type(self).__name__} to be no tool: an agent that calls one has read the examples already. "
+            "Call it before, and give the agent what comes out."
+        )
 
     @classmethod
     def _over(cls, records: PrivateRecords, settings: Mapping[str, Any]) -> Self:

@@ -136,6 +136,8 @@ class SyntheticExamples(Sequence[SyntheticExample]):
         said = [f"{label} was described as: {text or '(nothing of use)'}" for label, text in self.descriptions.items()]
         some = [f"{one.label}: {' '.join(one.text.split())}" for one in self.balanced(8)]
         counts = f"{len(self)} examples, {len(self.dropped)} left out by the filters"
+        if lost := self.settings.get("lost"):
+            counts += f", {lost} given up when the run was stopped"
         return "\n".join([*said, *told_alike(self.descriptions), *some, "", str(self.certificate), "", counts])
 
     def balanced(self, count: int) -> tuple[SyntheticExample, ...]:

@@ -283,6 +283,11 @@ class SynthesisRuns:
         written = [] if opened is None else opened.journal.written
         return [one for one in written if one.number != DESCRIBED and one.ended in ("end", "length")]
 
+    def lost(self) -> int:
+        """How many texts were given up."""
+        opened = self._attached()
+        return 0 if opened is None else sum(one.ended == "lost" for one in opened.journal.written)
+
     def public(self, described: Mapping[str, str]) -> Iterator[WrittenText]:
         """As many texts in which no record takes part: what the model says under what is public.
 

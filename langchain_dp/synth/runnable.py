@@ -259,7 +259,10 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         Raises:
             InvalidParameter: No run has started yet.
         """
-        return self._judged(self._runs.released(), self._runs.described(), self.certificate())
+        made = self._judged(self._runs.released(), self._runs.described(), self.certificate())
+        if lost := self._runs.lost():
+            made.settings["lost"] = lost
+        return made
 
     def public_examples(self) -> SyntheticExamples:
         """As many examples by the model alone, to which no record is shown: what private ones have to beat.

@@ -568,3 +568,13 @@ def test_a_full_disk_refuses_and_forgets_nothing(tmp_path: pathlib.Path) -> None
     done = int(in_child(child))
     with PrivacyLedger(BUDGET, path) as ledger:
         assert 0 < done <= sum(entry.count for entry in ledger.entries()) <= done + 1
+
+
+def test_what_sqlite_calls_memory_is_no_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, a ledger that was to be gone with its process lies in the working folder under a strange name."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        InvalidParameter, match="path=':memory:' to be a path of a file, or None for a ledger in memory"
+    ):
+        PrivacyLedger(PrivacyBudget(1.0), ":memory:")
+    assert not list(tmp_path.iterdir())

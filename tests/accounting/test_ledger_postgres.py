@@ -208,7 +208,9 @@ def test_an_older_copy_is_refused(postgres: Server, url: str) -> None:
 
 def test_other_tables_and_other_kinds_are_refused(postgres: Server, url: str, tmp_path: pathlib.Path) -> None:
     """If it breaks, a ledger is made among somebody's tables, or one kind is read as the other."""
-    with pytest.raises(LedgerCorrupt, match="no metric ledger"):
+    with pytest.raises(
+        LedgerMismatch, match=r"to be a metric ledger, of MetricLedger\(limit, path\), but it is a ledger"
+    ):
         MetricLedger(3.0, url)
     with pytest.raises(LedgerMismatch, match="belongs to the budget"):
         PrivacyLedger(PrivacyBudget(1.0, 1e-5), url)

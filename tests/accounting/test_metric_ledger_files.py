@@ -260,10 +260,10 @@ def test_other_limits_are_refused(path: pathlib.Path, limits: dict[str, float | 
 
 def test_the_two_kinds_of_ledger_refuse_each_other(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """If it breaks, nats per unit of distance are charged to an epsilon, or the other way round."""
-    with pytest.raises(LedgerCorrupt):
+    with pytest.raises(LedgerMismatch, match=r"a ledger, of PrivacyLedger\(.*\), but it is a metric ledger, of Metric"):
         PrivacyLedger(PrivacyBudget(1.0), path)
     PrivacyLedger(PrivacyBudget(1.0), tmp_path / "epsilon.db").close()
-    with pytest.raises(LedgerCorrupt, match="no metric ledger"):
+    with pytest.raises(LedgerMismatch, match=r"a metric ledger, of MetricLedger\(.*\), but it is a ledger, of Privacy"):
         MetricLedger(3.0, tmp_path / "epsilon.db")
 
 

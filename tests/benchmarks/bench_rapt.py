@@ -240,7 +240,7 @@ def measure_command(options: argparse.Namespace) -> Row:
             given.write_text("\n".join(lines_of(options.data, megabytes)) + "\n", encoding="utf-8")
             began = time.perf_counter()
             asked = ["sanitize", "--in", str(given), "--out", str(written), "--overwrite"]
-            process = subprocess.Popen([sys.executable, "-m", "langchain_dp.cli", *asked], stderr=subprocess.DEVNULL)
+            process = subprocess.Popen([sys.executable, "-m", "langchain_dp", *asked], stderr=subprocess.DEVNULL)
             _, status, used = os.wait4(process.pid, 0)
             took = time.perf_counter() - began
             if status:

@@ -561,7 +561,7 @@ def test_nobody_reads_on(table: list[str], monkeypatch: pytest.MonkeyPatch, caps
 def test_a_real_interrupt(table: list[str]) -> None:
     """If it breaks, Ctrl-C in a pipe ends in a traceback, or takes back lines that were written."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "langchain_dp.cli", *table, *SURE],
+        [sys.executable, "-m", "langchain_dp", *table, *SURE],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -510,7 +510,7 @@ def test_a_terminal_shows_progress_where_it_takes_long(
 def asked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """An environment in which the program can be asked."""
     folder = tmp_path_factory.mktemp("bin")
-    (folder / "langchain-dp").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m langchain_dp.cli "$@"\n')
+    (folder / "langchain-dp").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m langchain_dp "$@"\n')
     (folder / "langchain-dp").chmod(0o755)
     return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
 

@@ -146,7 +146,7 @@ def test_a_terminal_shows_the_table_anew(ledger: Path) -> None:
     pty, termios = pytest.importorskip("pty"), pytest.importorskip("termios")
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (40, 100))
-    command = [sys.executable, "-m", "langchain_dp.cli", "ledger", str(ledger), "--watch", "--interval", "0.1"]
+    command = [sys.executable, "-m", "langchain_dp", "ledger", str(ledger), "--watch", "--interval", "0.1"]
     shown, more = "", threading.Event()
 
     def read() -> None:
@@ -221,7 +221,7 @@ def test_what_is_no_ledger_is_refused_at_once(options: list[str], tmp_path: Path
 
 @pytest.fixture
 def served(ledger: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    command = [sys.executable, "-m", "langchain_dp.cli", "ledger", str(ledger), "--serve", "--port", "0"]
+    command = [sys.executable, "-m", "langchain_dp", "ledger", str(ledger), "--serve", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         told = program.stdout.readline()

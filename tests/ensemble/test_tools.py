@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from fakes.canary import CANARY, leak_surfaces
-from fakes.synthesizers import generator
+from fakes.optimizers import optimizer
+from fakes.synthesizers import generator, synthesizer
 from fakes.voters import VotingChat, classifier, left, majority
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
@@ -100,6 +101,13 @@ def test_a_tool_asks_for_all_variables_of_the_template_and_takes_a_schema() -> N
     ):  # fmt: skip
         with pytest.raises(InvalidParameter):
             classifier().as_tool(**bad)
+
+
+@pytest.mark.parametrize("chain", [optimizer(), synthesizer()], ids=["optimizer", "synthesizer"])
+def test_what_reads_examples_is_no_tool(chain: Any) -> None:
+    """If it breaks, an agent is given a tool for private records, or its owner a TypeError about a schema."""
+    with pytest.raises(InvalidParameter, match=f"Expected {type(chain).__name__} to be no tool"):
+        chain.as_tool(name="prompts", description="Writes prompts.")
 
 
 @pytest.mark.parametrize("name", ["config", "run_manager", "self"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -386,3 +387,10 @@ def test_what_is_no_text_is_refused_without_being_shown() -> None:
     with pytest.raises(InvalidParameter, match=r"texts\[1\] of type dict") as caught:
         privatizer().privatize(["the", {"secret": 1}])  # type: ignore[list-item]  # the point of the test
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("keep", [5, "word", [5]])
+def test_words_to_keep_that_are_none_are_refused(keep: Any) -> None:
+    """If it breaks, a slip ends in a bare TypeError."""
+    with pytest.raises(InvalidParameter, match="keep= to be a list of words"):
+        privatizer(keep=keep)

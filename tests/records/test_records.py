@@ -53,7 +53,7 @@ def test_forgotten_records_are_gone() -> None:
     assert records.ids() == ["#1"]
     with pytest.raises(KeyError):
         records.get("#0")
-    with pytest.raises(InvalidParameter, match="record_id='#0' to be a known id"):
+    with pytest.raises(InvalidParameter, match="record_id to be a known id"):
         records.forget("#0")
 
 

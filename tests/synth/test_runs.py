@@ -219,6 +219,7 @@ def test_a_token_whose_outcome_was_not_kept_is_not_drawn_again(at: int, monkeypa
     assert len([*examples, *examples.dropped]) == 5
     assert chain._runs._opened is not None
     assert [one.ended for one in chain._runs._opened.journal.written].count("lost") == 1
+    assert "1 given up when the run was stopped" in str(examples)
     assert entries(ledger) == 3
 
 

@@ -38,6 +38,8 @@ def backend_at(path: str | os.PathLike[str] | None, kind: LedgerKind, ledger_id:
     """
     if not isinstance(path, (str, os.PathLike, type(None))):
         raise InvalidParameter(f"Expected path={path!r} to be a path of a file, or None for a ledger in memory.")
+    if path == ":memory:":
+        raise InvalidParameter("Expected path=':memory:' to be a path of a file, or None for a ledger in memory.")
     if is_url(path):
         from langchain_dp.accounting.store.postgres import Postgres
 

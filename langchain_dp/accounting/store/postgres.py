@@ -20,7 +20,7 @@ from typing import Any
 
 from langchain_dp.accounting.store.backend import BUSY_SECONDS, Backend, Connection, NotHeld
 from langchain_dp.accounting.store.postgres_schema import make_schema, missing
-from langchain_dp.accounting.store.schema import LEDGER, LedgerKind
+from langchain_dp.accounting.store.schema import LEDGER, LedgerKind, of_another_kind
 from langchain_dp.errors import (
     InvalidParameter,
     LedgerCorrupt,
@@ -221,7 +221,7 @@ class Postgres(Backend):
     def _checked(self, connection: _Speaking, wait: float) -> tuple[str, int]:
         kind = kind_at(self._place, connection, wait, str(self.path))
         if kind[0] != self.kind.application_id:
-            raise LedgerCorrupt(
+            raise of_another_kind(self.path, kind[0], self.kind) or LedgerCorrupt(
                 f"The schema of {self.path} holds no {self.kind.name} of this package. Give another schema."
             )
         if kind[1] != self.kind.version:

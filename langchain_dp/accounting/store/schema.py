@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from langchain_dp.errors import LedgerMismatch
+
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
@@ -164,3 +166,18 @@ METRIC_LEDGER = LedgerKind(
     ),
     owner_only=True,
 )
+
+
+KINDS = {kind.application_id: kind for kind in (LEDGER, METRIC_LEDGER)}
+"""Both, by their marks."""
+
+
+def of_another_kind(path: str | None, mark: int, kind: LedgerKind) -> LedgerMismatch | None:
+    """What to say of a ledger of the other kind; None for what is no ledger of this package."""
+    found = KINDS.get(mark)
+    if found is None:
+        return None
+    return LedgerMismatch(
+        f"Expected {path} to be a {kind.name}, of {kind.opener}, but it is a {found.name}, of {found.opener}. Give "
+        "another place."
+    )

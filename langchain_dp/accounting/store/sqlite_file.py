@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable
 
 from langchain_dp.accounting.store.backend import Connection
-from langchain_dp.accounting.store.schema import LedgerKind
+from langchain_dp.accounting.store.schema import LedgerKind, of_another_kind
 from langchain_dp.errors import LedgerCorrupt, LedgerError, LedgerUnwritable
 
 MOUNTS = "/proc/self/mountinfo"
@@ -211,7 +211,9 @@ def verify_header(connection: Connection, path: str, kind: LedgerKind) -> str:
     """Check that the file calls itself one of this kind and of a known schema, this one or older; return its id."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     if application != kind.application_id:
-        raise LedgerCorrupt(f"The file {path} is a database, but no {kind.name} of this package. Give another path.")
+        raise of_another_kind(path, application, kind) or LedgerCorrupt(
+            f"The file {path} is a database, but no {kind.name} of this package. Give another path."
+        )
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version not in range(1, kind.version + 1):
         raise LedgerCorrupt(

@@ -23,13 +23,12 @@ from langchain_dp.accounting.store.backend import BUSY_SECONDS, Connection
 from langchain_dp.accounting.store.base import is_url
 from langchain_dp.accounting.store.metric import MetricStore
 from langchain_dp.accounting.store.plans import PlanStore
-from langchain_dp.accounting.store.schema import LEDGER, METRIC_LEDGER, LedgerKind
+from langchain_dp.accounting.store.schema import KINDS, LEDGER, METRIC_LEDGER, LedgerKind
 from langchain_dp.accounting.store.sqlite import SQLite
 from langchain_dp.accounting.store.sqlite_file import refusal, verify_header
 from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerCorrupt, LedgerUnwritable
 
 _ROLLBACK = b"\x01\x01"  # bytes 18 and 19 of a file whose commits go into the file itself
-_KINDS = {kind.application_id: kind for kind in (LEDGER, METRIC_LEDGER)}
 
 
 class _Reading(SQLite):
@@ -71,9 +70,9 @@ def _open_schema(url: str) -> PrivacyLedger | MetricLedger:
     from langchain_dp.accounting.store.postgres import Postgres, terms_at
 
     mark, budget = terms_at(url)
-    if mark not in _KINDS:
+    if mark not in KINDS:
         raise LedgerCorrupt(f"The schema of {url} holds no ledger of this package. Give another schema.")
-    kind = _KINDS[mark]
+    kind = KINDS[mark]
     if budget is None:
         return metric_ledger_over(MetricStore(None, Postgres(url, kind, reading=True), key=None))
     return ledger_over(Account(PlanStore(_promised(url, budget), Postgres(url, kind, reading=True))))
@@ -124,9 +123,9 @@ def _kind(path: str) -> LedgerKind:
             mark = connection.execute("PRAGMA application_id").fetchone()[0]
     except sqlite3.Error as error:
         raise _unfinished(path) or refusal(error, path, BUSY_SECONDS, LEDGER) from None
-    if mark not in _KINDS:
+    if mark not in KINDS:
         raise LedgerCorrupt(f"The file {path} is a database, but no ledger of this package. Give another path.")
-    return _KINDS[mark]
+    return KINDS[mark]
 
 
 def _check_journal(path: str) -> None:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
-from langchain_dp._util import forks
+from langchain_dp._util import forks, validate
 from langchain_dp._util.frozen import MadeOfFields
 from langchain_dp.accounting import MetricLedger, PrivacyLedger
-from langchain_dp.accounting._account import check_text, claims
+from langchain_dp.accounting._account import claims
 from langchain_dp.accounting.events import event_from_json
 from langchain_dp.accounting.metric import WHOLE_TEXTS
 from langchain_dp.accounting.store.metric import units
@@ -225,7 +225,9 @@ def named(ledgers: Mapping[str, Watchable | Watched]) -> dict[str, Watched]:
             "{'mailbox': ledger}."
         )
     return {
-        check_text("the name of a ledger", name, at_least=1): each if isinstance(each, Watched) else Watched(each)
+        validate.short_text("the name of a ledger", name, at_least=1): each
+        if isinstance(each, Watched)
+        else Watched(each)
         for name, each in ledgers.items()
     }
 
