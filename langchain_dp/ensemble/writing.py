@@ -75,8 +75,8 @@ class TextWriter:
         return self.continued(
             public_prompt(head, tail),
             lambda: [MemberPrompt(head, body, tail, key) for key, body in bodies.items()],
-            before,
-            mark,
+            before=before,
+            mark=mark,
         )
 
     def continued(
@@ -124,11 +124,15 @@ class TextWriter:
         asked_publicly(lambda: self._asked(Continuation(public, (), 0.0), []))
 
     def answers(self, public: MemberPrompt, written: Sequence[Token]) -> bool:
-        """Whether the model scores what may follow these released tokens, after a public prompt that it does score."""
-        self.check_answers(public)
+        """Whether the model scores what may follow these tokens; public, as they are released.
+
+        Raises:
+            ModelUnavailable: It does not score the prompt alone either, so it is not there.
+        """
         with contextlib.suppress(ModelUnavailable):
             asked_publicly(lambda: self._asked(Continuation(public, tuple(written), 0.0), []))
             return True
+        self.check_answers(public)
         return False
 
     def check_room(self, head: str, tail: str, *, more: int = 0, kept: int = 0) -> int:

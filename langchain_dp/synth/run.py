@@ -203,7 +203,8 @@ class SynthesisRuns:
                 if missing and halted():
                     raise PlanError("The run was cancelled. What was released is kept: invoke again to go on with it.")
                 if missing:
-                    self._check_model(writers, number, missing[0], self._described(journal))
+                    if not journal.drawn(number, missing[0]):
+                        self._check_model(writers, number, missing[0], self._described(journal))
                     self._charge(opened, number)
                 writer = writers[number == DESCRIBED]
                 for label in missing:

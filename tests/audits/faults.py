@@ -115,6 +115,7 @@ def faults() -> Faults:
             **under(functools.partial(synth.rounds, ["rounds"]), texts.ROUNDS),
             **under(functools.partial(synth.rounds, ["answers"]), texts.TEXTS),
             **under(functools.partial(synth.rounds, ["broken off"]), texts.BROKEN_OFF),
+            **under(functools.partial(synth.rounds, ["stopped rounds"]), texts.STOPPED),
         },
         "text blocks": {
             **under(functools.partial(synth.blocks, ["rounds"]), texts.BLOCKS),

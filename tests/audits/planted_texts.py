@@ -17,6 +17,7 @@ from langchain_dp.mechanisms import ClippedSum, Randomness
 from langchain_dp.mechanisms.clipped_sum import GRID
 from langchain_dp.records import PrivateRecords
 from langchain_dp.synth import DPAnswerGenerator
+from langchain_dp.synth.journal import SynthesisJournal
 from langchain_dp.synth.members import Members
 from langchain_dp.synth.run import SynthesisRuns
 from langchain_dp.synth.settings import Design
@@ -51,11 +52,14 @@ def better_text_of_two(real: StandIn, self: TextWriter, *args: Any, **rest: Any)
     return iter(max([list(real(self, *args, **rest)) for _ in range(2)], key=len))
 
 
-def redrawn_for_tokens(real: StandIn, self: TextWriter, public: Any, members: Any, **rest: Any) -> Any:
+def redrawn_for_tokens(
+    real: StandIn, self: TextWriter, public: Any, members: Any, mark: Any = lambda: None, **rest: Any
+) -> Any:
     """Of the members of a text every token sees some, by fresh coins."""
     written: list[Any] = []
     for _ in range(self.noise.event.tokens):
         scores = self._scores(public, [member for member in members() if SYSTEM.randbelow(3)], tuple(written))
+        mark()
         written.append(scores.tokens[self.noise.release(scores.public, scores.members, rng=self._rng)])
         yield written[-1]
 
@@ -73,6 +77,17 @@ def begun_anew(real: StandIn, self: TextWriter, public: Any, members: Any, befor
 def others_go_on(real: StandIn, self: DPAnswerGenerator, asked: str, begun: Any) -> Any:
     """An answer goes on with members of other coins."""
     return real(self, asked, dataclasses.replace(begun, number=begun.number + len(begun.tokens)))
+
+
+def nothing_drawn(real: StandIn, self: SynthesisJournal, number: int, label: str) -> Any:
+    """A text that was under way is written once more from its beginning."""
+    return real(self, number, label) if self.under_way is not None and self.under_way.drawing else ()
+
+
+def others_write_on(real: StandIn, self: Members, design: Design, number: int, label: str) -> list[list[str]]:
+    """Who takes up a run draws members of its own."""
+    self._key = self._key[:16] + SYSTEM.randbelow(2**128).to_bytes(16, "big")
+    return list(real(self, design, number, label))
 
 
 def free_description(real: StandIn, self: SynthesisRuns, opened: Any, number: int) -> None:
@@ -222,6 +237,14 @@ BROKEN_OFF: dict[str, list[Swap]] = {
     "others go on": [(DPAnswerGenerator, "_written", method(others_go_on))],
 }
 """Faults of an answer that broke off and is asked for again."""
+
+STOPPED: dict[str, list[Swap]] = {
+    "last token again, of a text": [(TextWriter, "continued", method(last_token_again))],
+    "text begun anew": [(TextWriter, "continued", method(begun_anew))],
+    "round begun anew": [(SynthesisJournal, "drawn", method(nothing_drawn))],
+    "others write on": [(Members, "of_text", method(others_write_on))],
+}
+"""Faults of a run that was stopped within its texts and is taken up."""
 
 _OF_BOTH: dict[str, list[Swap]] = {
     "description unpaid": [(SynthesisRuns, "_charge", method(free_description))],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
@@ -35,6 +36,7 @@ class ScoringEngine:
 
     def __init__(self, charged: Callable[[], int] = lambda: 0) -> None:
         self._charged = charged
+        self.stops: set[int] | None = None  # if it is a set: texts that were stopped at their second token, each once
         self._open: dict[tuple[str, str], list[frozenset[str]]] = {}  # answers may be under way side by side
         self._begun: list[tuple[int, list[frozenset[str]]]] = []
 
@@ -63,7 +65,13 @@ class ScoringEngine:
         if not public.written:
             self._open[asked] = []
             self._begun.append((self._charged(), self._open[asked]))
-        self._open[asked].append(frozenset(one.prompt.body for one in members))
+        if self.stops is not None and members and public.written and len(self._begun) not in self.stops:
+            self.stops.add(len(self._begun))
+            raise KeyboardInterrupt
+        seen = self._open[asked]
+        if len(seen) > len(public.written) and not seen[-1]:
+            seen.pop()  # it was asked whether the model answers
+        seen.append(frozenset(one.prompt.body for one in members))
         rows = tuple(self._row(one.prompt.body) for one in members)
         return TokenScores((_UP, _DOWN, _END), np.array([math.log(0.5), math.log(0.5), _NEVER]), rows)
 
@@ -112,6 +120,15 @@ def _broken_off(engine: ScoringEngine, ledger: PrivacyLedger) -> None:
         generator.invoke(question)
 
 
+def _stopped(engine: ScoringEngine, ledger: PrivacyLedger) -> None:
+    """Every text is stopped at its second token, and the run is taken up by another synthesizer."""
+    engine.stops = set()
+    for _ in range(len(LABELS) * _ROUNDS + 1):
+        with contextlib.suppress(KeyboardInterrupt):
+            _synthesizer(engine, ledger).invoke(examples(_RECORDS))
+            return
+
+
 _QUESTIONS = [f"question {number}?" for number in range(_ROUNDS)]
 RUNS: dict[str, tuple[int, Callable[[ScoringEngine, PrivacyLedger], Any]]] = {
     "rounds": (len(LABELS), lambda engine, ledger: _synthesizer(engine, ledger).invoke(examples(_RECORDS))),
@@ -124,6 +141,7 @@ RUNS: dict[str, tuple[int, Callable[[ScoringEngine, PrivacyLedger], Any]]] = {
         1, lambda engine, ledger: at_once(_generator(engine, ledger).ainvoke(each) for each in _QUESTIONS)
     ),
     "broken off": (1, _broken_off),
+    "stopped rounds": (len(LABELS), _stopped),
 }  # fmt: skip
 """Texts of a round, and what writes them."""
 
