@@ -23,6 +23,9 @@ from langchain_dp.errors import PlanError
 from langchain_dp.mechanisms import Randomness
 from langchain_dp.records import PrivateRecords
 
+CANCELLED = "The run was cancelled. What was drawn is kept: invoke again to go on with it."
+"""What a run says that its caller has ended."""
+
 
 @dataclasses.dataclass(repr=False, kw_only=True)
 class RunJournal(abc.ABC):

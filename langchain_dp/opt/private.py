@@ -19,7 +19,7 @@ from langchain_dp.accounting import (
 )
 from langchain_dp.accounting.budget import warn_of, warn_of_clip, warn_of_noise, weak_points
 from langchain_dp.accounting.events import count_is_public
-from langchain_dp.ensemble.journal import alone, check_settings, differing, fingerprint, marks, secret_key
+from langchain_dp.ensemble.journal import CANCELLED, alone, check_settings, differing, fingerprint, marks, secret_key
 from langchain_dp.ensemble.reservation import affordable
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.ensemble.subsets import KeyedCoins, SubsetSampler
@@ -46,7 +46,7 @@ from langchain_dp.opt.reservation import (
     selection_event,
     votes_needed,
 )
-from langchain_dp.opt.run import CANCELLED, Run
+from langchain_dp.opt.run import Run
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.text import Text
 from langchain_dp.opt.verdict import choice_note, choice_verdict, refuse_at_random, selecting_verdict

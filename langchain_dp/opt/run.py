@@ -9,6 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from langchain_dp.ensemble.journal import CANCELLED
 from langchain_dp.errors import PlanError
 from langchain_dp.mechanisms.randomness import Randomness
 from langchain_dp.opt.candidates import Candidate, PromptChoice, choices, judged
@@ -20,8 +21,6 @@ from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.text import Text
 from langchain_dp.opt.voters import TokenSource
 from langchain_dp.ports import Token
-
-CANCELLED = "The run was cancelled. What was released is kept: invoke again to go on with it."
 
 
 class Run:

@@ -18,7 +18,7 @@ from langchain_dp.accounting import (
 from langchain_dp.accounting.budget import warn_of_clip
 from langchain_dp.ensemble.describing import answers
 from langchain_dp.ensemble.echo import Echo
-from langchain_dp.ensemble.journal import alone, check_settings, fingerprint, marks, secret_key
+from langchain_dp.ensemble.journal import CANCELLED, alone, check_settings, fingerprint, marks, secret_key
 from langchain_dp.ensemble.reservation import affordable, check_same
 from langchain_dp.ensemble.room import LEAST, Room
 from langchain_dp.ensemble.writing import TextWriter, public_prompt
@@ -124,7 +124,7 @@ class SynthesisRuns:
         Args:
             records: The records.
             advance: Is told of every text that is released, those of an earlier process first.
-            halted: Asked before every round; True ends the run there, to be taken up later.
+            halted: Asked before every round and after every token; True ends the run there, to be taken up later.
         """
         with alone(self._ledger, self._name):
             self._opened = opened = self._open(records)
@@ -200,9 +200,8 @@ class SynthesisRuns:
         try:
             for number in design.numbers:
                 missing = [label for label in settings.labels if (number, label) not in there]
-                if missing and halted():
-                    raise PlanError("The run was cancelled. What was released is kept: invoke again to go on with it.")
                 if missing:
+                    _go_on(halted)
                     if not journal.drawn(number, missing[0]):
                         self._check_model(writers, number, missing[0], self._described(journal))
                     self._charge(opened, number)
@@ -226,6 +225,7 @@ class SynthesisRuns:
                         mark = functools.partial(journal.draw, number, label)
                         for token in writer.tokens(head, tail, bodies, before=drawn, mark=mark):
                             journal.add(token)
+                            _go_on(halted)
                         journal.keep(_written(number, label, writer, journal.drawn(number, label)))
                     yield journal.written[-1]
         finally:
@@ -331,6 +331,11 @@ class SynthesisRuns:
             opened.plan, opened.design, self._engine, self._rng,
             "the local model sees the examples; the texts alone leave, and may be shown to anybody and kept",
         )  # fmt: skip
+
+
+def _go_on(halted: Callable[[], bool]) -> None:
+    if halted():
+        raise PlanError(CANCELLED)
 
 
 def _written(number: int, label: str, writer: TextWriter, tokens: Sequence[Token]) -> WrittenText:

@@ -204,7 +204,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         config: RunnableConfig | None = None,
         **kwargs: Any,
     ) -> SyntheticExamples:
-        """Async twin of :meth:`invoke`, in a worker thread, which stops before its next round when cancelled."""
+        """Async twin of :meth:`invoke`, in a worker thread, which stops at its next token when cancelled."""
         held, cancelled = Held(input), threading.Event()
         del input
         no_further(kwargs)

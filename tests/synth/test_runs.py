@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import copy
 import dataclasses
@@ -1009,3 +1010,43 @@ def test_the_model_alone_is_not_asked_for_what_has_no_room() -> None:
 
     with pytest.raises(ModelUnavailable):
         synthesizer(Away()).public_examples()
+
+
+@pytest.mark.parametrize("at", [1, 2, 4, 7, 30])
+def test_a_cancelled_run_stops_at_its_next_token_and_loses_nothing(at: int) -> None:
+    """If it breaks, a caller who is gone waits for a round of texts, or loses what was paid for."""
+    ledger, asked = PrivacyLedger(BUDGET), itertools.count(1)
+    engine = Draws()
+    chain = synthesizer(engine, ledger=ledger)
+    with pytest.raises(PlanError, match=r"cancelled\. What was drawn is kept"):
+        chain._runs.run(PrivateRecords(rows()), advance=lambda _: None, halted=lambda: next(asked) >= at)
+    assert entries(ledger) == (at > 1) + (at > 11) + (at > 22)
+    assert len(engine.asked) < at, "no token more"
+    examples = chain.invoke(rows())
+    assert len([*examples, *examples.dropped]) == 6
+    assert entries(ledger) == 3
+
+
+@pytest.mark.asyncio
+async def test_a_cancelled_call_can_be_taken_up() -> None:
+    """If it breaks, whoever cancels a call goes on paying for texts."""
+    ledger, begun, go_on = PrivacyLedger(BUDGET), asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def wait(bodies: list[str]) -> None:
+        if bodies and not go_on.is_set():
+            loop.call_soon_threadsafe(begun.set)
+            go_on.wait(60)
+
+    chain = synthesizer(Draws(wait), ledger=ledger)
+    call = asyncio.create_task(chain.ainvoke(rows()))
+    await begun.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    go_on.set()
+    with chain._lock:  # the worker has ended
+        assert entries(ledger) == 1
+    examples = await chain.ainvoke(rows())
+    assert len([*examples, *examples.dropped]) == 6
+    assert entries(ledger) == 3
