@@ -57,7 +57,7 @@ class Synthesize(JsonOptions, ModelOptions, ExampleOptions, DeltaOptions, FileOp
     notes = """\
 The first line of the file holds the certificate, every other one {"text", "label"}, with "dropped" and why where a
 public filter left it out. Beside it lie a ledger, which holds what was released, and the ledger's key: whoever has both
-can test guesses at the rows. After Ctrl-C the same command goes on with the next round. Neighbours replace one row. A
+can test guesses at the rows. After Ctrl-C the same command goes on with the next token. Neighbours replace one row. A
 description must not be taken from the rows: the model is told it, and it counts as public. Where labels mean nothing
 to a model ("team A"), --describe-first finds out from the rows what they mean, under the same budget; --kind and
 --shown say what tells them apart, where that is no topic.
@@ -75,6 +75,9 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
         False, "--alone", help="write with the model alone, for nothing: what private ones have to beat"
     )
     plan: bool = Option(False, "--plan", help="say what it would cost and if it is worth it: no ledger is opened")
+    give_up_round: bool = Option(
+        False, "--give-up-round", help="after a kill go on over other rows: what is missing of the round is lost"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -134,6 +137,8 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
                 chain = synthesizer_for(
                     self, engine, labels, name=self.name, ledger=ledger, budget=share, progress=_said(advance)
                 )
+                if self.give_up_round:
+                    chain.give_up_round()
                 try:
                     examples = chain.invoke(records)
                 except KeyboardInterrupt:

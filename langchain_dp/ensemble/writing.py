@@ -11,7 +11,7 @@ from typing import Any
 from langchain_dp._util import forks
 from langchain_dp.ensemble.asking import ask_together, asked_publicly, row_of
 from langchain_dp.ensemble.echo import Echo
-from langchain_dp.errors import InvalidParameter, ModelUnavailable
+from langchain_dp.errors import InvalidParameter, LangChainDPError, ModelUnavailable
 from langchain_dp.mechanisms import ClippedSum, Randomness
 from langchain_dp.ports import Continuation, MemberPrompt, ScoresNextToken, Token, TokenScores
 from langchain_dp.quiet.context import sealed
@@ -110,6 +110,7 @@ class TextWriter:
             check_process()
             scores = self._scores(public, members(), tuple(written))
             kept = self._allowed(written, scores.tokens)
+            check_process()
             mark()
             chosen = kept[self.noise.release(scores.public[kept], _rows(scores, kept), rng=self._rng)]
             written.append(_plain(scores.tokens[chosen]))
@@ -123,17 +124,26 @@ class TextWriter:
         """
         asked_publicly(lambda: self._asked(Continuation(public, (), 0.0), []))
 
-    def answers(self, public: MemberPrompt, written: Sequence[Token]) -> bool:
-        """Whether the model scores what may follow these tokens; public, as they are released.
+    def can_go_on(self, public: MemberPrompt, written: Sequence[Token]) -> bool:
+        """Whether a text can be taken up after these tokens: the model can spell them, and scores what may follow.
+
+        Public, as the tokens are released, or are about to be.
 
         Raises:
             ModelUnavailable: It does not score the prompt alone either, so it is not there.
         """
-        with contextlib.suppress(ModelUnavailable):
-            asked_publicly(lambda: self._asked(Continuation(public, tuple(written), 0.0), []))
-            return True
-        self.check_answers(public)
-        return False
+
+        def look() -> None:
+            self.text(written)
+            if not self.ended(written) and len(written) < self.noise.event.tokens:
+                self._asked(Continuation(public, tuple(written), 0.0), [])
+
+        for _ in range(2 if written else 0):  # a server may fail once
+            with contextlib.suppress(LangChainDPError):
+                asked_publicly(look)
+                return True
+            self.check_answers(public)
+        return not written
 
     def check_room(self, head: str, tail: str, *, more: int = 0, kept: int = 0) -> int:
         """Raise InvalidParameter unless a text of the largest length fits: one that breaks off would be drawn again.

@@ -42,13 +42,22 @@ from langchain_dp.synth.settings import MOST_ROUNDS, Design, in_rounds
 _WHEN = "while an answer was written"
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(repr=False)
 class _Begun:
     """An answer that is paid for and not whole. Its number draws the same members whenever it goes on."""
 
     number: int
     tokens: list[Token]
     process: tuple[int, int]
+    drawing: bool = False
+    """A token is drawn and not in ``tokens`` yet: such an answer does not go on, or it would be drawn again."""
+
+    def draw(self) -> None:
+        self.drawing = True
+
+    def add(self, token: Token) -> None:
+        self.tokens.append(token)
+        self.drawing = False
 
 
 class _Present(Mapping[Hashable, str]):
@@ -332,7 +341,8 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         """The answer that broke off, or a new one: checked and charged, in this order."""
         check_environment()
         found = self._broken_off.take(asked, page)
-        if found is not None and found.process == forks.process():  # its parent goes on with it, too
+        # Of a fork the parent goes on with it, too.
+        if found is not None and not found.drawing and found.process == forks.process():
             return found
         self._remaining.before_charge(asker)
         self._writer.check_room("", asked, kept=self._kept_for_records())
@@ -371,12 +381,13 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
             public_prompt(head, asked),
             lambda: [MemberPrompt(head, body, asked, key) for key, body in remembered.items()],
             before=tokens,
+            mark=answer.draw,
         )
         try:
             if said := self._writer.begun(tokens):
                 yield said
             for token in steps:
-                tokens.append(token)
+                answer.add(token)
                 text = self._writer.begun(tokens)
                 if text.startswith(said) and text != said:  # a letter of several tokens is shown when it is whole
                     yield text[len(said) :]

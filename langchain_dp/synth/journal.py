@@ -6,7 +6,8 @@ with the text that was under way, and with the members that it had. A token whos
 again: it may be why it was not kept (a text too long for the disk), and drawn again until one stays it would tell more
 than the round was charged for. So its text is given up. A round that has begun goes on over the same records only: one
 that was changed could be in more of its texts than are charged, and if its rest were given up instead, the number of
-texts would tell that something has changed.
+texts would tell that something has changed. A text that was taken up again and again, and got no further, is given up:
+one of its members may be what ends the process.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from langchain_dp.errors import PlanError
 from langchain_dp.ports import Token
 
 _VERSION = 3
+_TRIES = 5
+"""How often a text is taken up without another token before it is given up."""
 Ended = Literal["end", "length", "lost"]
 
 
@@ -52,12 +55,14 @@ class UnderWay:
         label: Its label.
         tokens: What is drawn of it. It has not left yet.
         drawing: Another token is being drawn, and its outcome not kept yet.
+        tries: How often it was taken up since its last token.
     """
 
     number: int
     label: str
     tokens: tuple[Token, ...] = ()
     drawing: bool = False
+    tries: int = 0
 
 
 @dataclasses.dataclass(repr=False)
@@ -102,32 +107,66 @@ class SynthesisJournal(RunJournal):
         """Round and label of every text that is written."""
         return {(one.number, one.label) for one in self.written}
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Labels of the run, in the order in which the texts of a round are written."""
+        return tuple(self.settings["labels"])
+
     def has_begun(self) -> bool:
         """Whether the last round of which a token may have been drawn is not whole."""
         if self.under_way is not None:
             return True
         last = sum(one.number == self.written[-1].number for one in self.written)
-        return 0 < last < len(self.settings["labels"])
+        return 0 < last < len(self.labels)
 
     def drawn(self, number: int, label: str) -> tuple[Token, ...]:
         """What is drawn of a text."""
         text = self.under_way
         return text.tokens if text is not None and (text.number, text.label) == (number, label) else ()
 
+    def try_again(self) -> bool:
+        """Keep that the text under way, if there is one, is taken up; False if that was done often enough."""
+        text = self.under_way
+        if text is None or text.tries == _TRIES:
+            return text is None
+        self._become(under_way=dataclasses.replace(text, tries=text.tries + 1))
+        return True
+
     def draw(self, number: int, label: str) -> None:
         """Mark that a token of a text is being drawn."""
-        self._become(under_way=UnderWay(number, label, self.drawn(number, label), drawing=True))
+        text = self.under_way or UnderWay(number, label)
+        if (text.number, text.label) != (number, label):
+            raise PlanError("Another text of this run is under way. Invoke again to go on with it.")
+        self._become(under_way=dataclasses.replace(text, drawing=True))
 
     def add(self, token: Token) -> None:
         """Keep the token that was being drawn."""
         assert self.under_way is not None  # it was marked
         tokens = (*self.under_way.tokens, token)
-        self._become(under_way=dataclasses.replace(self.under_way, tokens=tokens, drawing=False))
+        self._become(under_way=dataclasses.replace(self.under_way, tokens=tokens, drawing=False, tries=0))
 
     def give_up(self) -> None:
         """Keep that the text under way is lost."""
         if self.under_way is not None:
             self.keep(WrittenText(self.under_way.number, self.under_way.label, "", "lost"))
+
+    def give_up_round(self) -> None:
+        """Keep that all is lost which is missing of the round that has begun."""
+        self.give_up()
+        there = [one.label for one in self.written if one.number == self.written[-1].number]
+        for label in self.labels if self.has_begun() else ():
+            if label not in there:
+                self.keep(WrittenText(self.written[-1].number, label, "", "lost"))
+
+    def follows(self, older: SynthesisJournal) -> bool:
+        """Whether it is what may have become of an older state of it, and not a state before that."""
+        then, now = older.under_way, self.under_way
+        if self.written[: len(older.written)] != older.written:
+            return False
+        if then is None or len(self.written) > len(older.written):
+            return True
+        same = now is not None and (now.number, now.label) == (then.number, then.label)
+        return same and now is not None and now.tokens[: len(then.tokens)] == then.tokens
 
     def keep(self, text: WrittenText) -> None:
         """Keep a text. Only what is kept may leave, also to whoever looks on from another thread."""
@@ -165,20 +204,35 @@ def found(ledger: PrivacyLedger, plan: LedgerPlan) -> SynthesisJournal:
         fields = json.loads(text)
         if fields["version"] not in (2, _VERSION):
             raise ValueError
-        written = [WrittenText(*one) for one in fields["written"]]
-        if not all(isinstance(one.text, str) and one.label in fields["settings"]["labels"] for one in written):
-            raise ValueError
-        if fields["version"] == 2 and fields["begun"] is not None:  # it kept no tokens: the rest of a round was lost
-            there = [one.label for one in written if one.number == fields["begun"]]
-            lost = [label for label in fields["settings"]["labels"] if label not in there]
-            written += [WrittenText(fields["begun"], label, "", "lost") for label in lost]
-        under_way = fields.get("under_way")
-        if under_way is not None:
-            number, label, tokens, drawing = under_way
-            under_way = UnderWay(int(number), str(label), tuple(tokens), bool(drawing))
         journal = SynthesisJournal(
             fields["settings"], fields["design"], unmasked(ledger, fields["key"]), fields["key"], str(fields["data"]),
-            written, under_way, plan=plan, kept=text,
+            [WrittenText(*one) for one in fields["written"]], plan=plan, kept=text,
         )  # fmt: skip
+        if fields["version"] == 2:  # it kept no tokens: the rest of a round that had begun is lost
+            there = [one.label for one in journal.written if one.number == fields["begun"]]
+            lost = [label for label in journal.labels if label not in there] if fields["begun"] is not None else []
+            journal.written += [WrittenText(fields["begun"], label, "", "lost") for label in lost]
+        elif fields["under_way"] is not None:
+            number, label, tokens, drawing, tries = fields["under_way"]
+            journal.under_way = UnderWay(number, label, tuple(tokens), drawing, tries)
+        if not _is_sound(journal):
+            raise ValueError
     assert journal is not None
     return journal
+
+
+def _is_sound(journal: SynthesisJournal) -> bool:
+    """Whether its texts are texts of the run, each once."""
+    places = [(one.number, one.label) for one in journal.written]
+    if journal.under_way is not None:
+        places.append((journal.under_way.number, journal.under_way.label))
+    rounds = range(-1, journal.design["rounds"])
+    now = journal.under_way or UnderWay(0, "")
+    return (
+        all(isinstance(one.text, str) for one in journal.written)
+        and all(number in rounds and label in journal.labels for number, label in places)
+        and len(set(places)) == len(places)
+        and all(isinstance(token, (int, str)) for token in now.tokens)
+        and isinstance(now.drawing, bool)
+        and isinstance(now.tries, int)
+    )

@@ -127,18 +127,25 @@ class SynthesisRuns:
             halted: Asked before every round and after every token; True ends the run there, to be taken up later.
         """
         with alone(self._ledger, self._name):
-            self._opened = opened = self._open(records)
-            if opened.journal.under_way is not None and opened.journal.under_way.drawing:
-                opened.journal.give_up()
+            opened = self._take_up(self._ledger.plan(self._name) or self._reserved(records))
             self._check_data(opened, records)
             for one in opened.journal.written:
                 advance(one)
             for one in self._write_rest(opened, records, halted):
                 advance(one)
 
-    def _open(self, records: PrivateRecords) -> _Opened:
-        """Reserve the plan, or find it with its journal."""
-        return self._found(self._ledger.plan(self._name) or self._reserved(records))
+    def _take_up(self, plan: LedgerPlan) -> _Opened:
+        """The run of a plan, of which a text whose last token is not known is given up: see the journal."""
+        before, opened = self._opened, self._found(plan)
+        if before is not None and not opened.journal.follows(before.journal):
+            raise PlanError(
+                f"The ledger holds an older state of the run {self._name!r} than this process has seen: a copy was put "
+                "in its place. Bring the newest one back: what was drawn since may not be drawn again."
+            )
+        if opened.journal.under_way is not None and opened.journal.under_way.drawing:
+            opened.journal.give_up()
+        self._opened = opened
+        return opened
 
     def _reserved(self, records: PrivateRecords) -> LedgerPlan:
         share, design = self.prospect(len(records))
@@ -170,7 +177,7 @@ class SynthesisRuns:
                 f"The run {self._name!r} is complete, and was over other examples: released() has what it wrote. Give "
                 "the new run another name= and a budget of its own."
             )
-        if opened.design.scheme == "groups" and journal.written:
+        if opened.design.scheme == "groups" and (journal.written or journal.under_way is not None):
             raise PlanError(
                 f"The run {self._name!r} was started with other examples, and was cut into groups: it goes on over the "
                 "same ones only, in the same order. Give the new run another name= and a budget of its own."
@@ -178,7 +185,8 @@ class SynthesisRuns:
         if journal.has_begun():
             raise PlanError(
                 f"The run {self._name!r} was started with other examples, and its round has begun: it goes on over the "
-                "same ones only, in the same order. Give the new run another name= and a budget of its own."
+                "same ones only, in the same order. Give those; or call give_up_round(), which loses what is missing "
+                "of that round, whatever the examples are."
             )
         journal.data = now
         journal.save()
@@ -199,7 +207,7 @@ class SynthesisRuns:
         there, seen = journal.there(), set[Hashable]()
         try:
             for number in design.numbers:
-                missing = [label for label in settings.labels if (number, label) not in there]
+                missing = [label for label in journal.labels if (number, label) not in there]
                 if missing:
                     _go_on(halted)
                     if not journal.drawn(number, missing[0]):
@@ -219,8 +227,8 @@ class SynthesisRuns:
                             bodies[key] = settings.prompts.body(list(rows.values()), room=room, tokens=most)
                     seen.update(bodies)
                     drawn = journal.drawn(number, label)
-                    if drawn and not writer.answers(public_prompt(head, tail), drawn):
-                        journal.give_up()  # these tokens break the model, which answers otherwise
+                    if not (writer.can_go_on(public_prompt(head, tail), drawn) and journal.try_again()):
+                        journal.give_up()  # these tokens break the model, or one of its members does
                     else:
                         mark = functools.partial(journal.draw, number, label)
                         for token in writer.tokens(head, tail, bodies, before=drawn, mark=mark):
@@ -283,6 +291,12 @@ class SynthesisRuns:
         opened = self._attached()
         written = [] if opened is None else opened.journal.written
         return [one for one in written if one.number != DESCRIBED and one.ended in ("end", "length")]
+
+    def give_up_round(self) -> None:
+        """Lose what is missing of the round that has begun."""
+        with alone(self._ledger, self._name):
+            if plan := self._ledger.plan(self._name):
+                self._take_up(plan).journal.give_up_round()
 
     def lost(self) -> int:
         """How many texts were given up."""

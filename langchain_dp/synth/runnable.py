@@ -177,8 +177,9 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
 
         The run's own callbacks see neither the records nor their number; the run AROUND it does, in ``synthesizer |
         chain``: pass ``PrivateRecords``, which show nothing, or wrap the call in ``private_run()``. After Ctrl-C
-        or a crash invoke again with the same records, and the run goes on with the next token. Only of a token that was
-        drawn and not kept, within a few milliseconds, the text is given up: it is not drawn a second time.
+        or a crash invoke again with the same records, and the run goes on with the next token. A text is given up where
+        a token was drawn and not kept, while the ledger was written (it is not drawn a second time), where its tokens
+        break the model, and where it was taken up five times and got no further.
 
         Args:
             input: Private records, mappings with ``text`` and ``label`` (and what else the template names), or
@@ -263,6 +264,17 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         if lost := self._runs.lost():
             made.settings["lost"] = lost
         return made
+
+    def give_up_round(self) -> None:
+        """Lose what is missing of a round that has begun, so that a run that was stopped goes on over other records.
+
+        Nothing is paid back. Where the records are as they were, invoke again instead, and nothing is lost. Call it by
+        what is public, and not by how the records have changed.
+
+        Examples:
+            >>> synthesizer.give_up_round()
+        """
+        self._runs.give_up_round()
 
     def public_examples(self) -> SyntheticExamples:
         """As many examples by the model alone, to which no record is shown: what private ones have to beat.

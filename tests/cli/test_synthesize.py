@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -268,6 +269,31 @@ def test_an_interrupted_run_goes_on(
     assert "Writes" not in again
     ledger = PrivacyLedger(PrivacyBudget(3.0), tmp_path / "made.jsonl.ledger")
     assert sum(entry.count for entry in ledger.entries()) == 3
+
+
+def test_other_rows_go_on_where_the_round_is_given_up(
+    command: Callable[..., list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """If it breaks, who erases a row after a kill cannot go on with what is paid for, or is told of a method."""
+    calls = itertools.count(1)
+    score = Engine.score_next_token
+
+    def killed(self: Engine, *given: Any, **named: Any) -> Any:
+        if next(calls) == 6:
+            raise KeyboardInterrupt
+        return score(self, *given, **named)
+
+    monkeypatch.setattr(Engine, "score_next_token", killed)
+    assert main(command("--scheme", "rounds")) == 130
+    data = tmp_path / "train.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows()[:-1]), encoding="utf-8")
+    assert main(command("--scheme", "rounds")) == 1
+    assert "or give --give-up-round, which loses what is missing" in capsys.readouterr().err
+    assert main(command("--scheme", "rounds", "--give-up-round")) == 0
+    assert "1 given up when the run was stopped" in capsys.readouterr().out
 
 
 def test_what_is_wrong_with_rows_or_ledger_is_said_before_the_model_is_loaded(

@@ -83,3 +83,7 @@ class Draws(WordScorer):
     """Notes no call that shows no record, as that which asks before each charge whether the model is there."""
 
     draws_only = True
+
+
+class Panic(BaseException):
+    """As a library raises whose own language panicked."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fakes.scorer import WordScorer
-from langchain_dp.accounting import PrivacyBudget
+from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
 from langchain_dp.synth import DPAnswerGenerator, DPExampleSynthesizer
 
 LABELS = {"delivery": "complaints about late parcels", "billing": "questions about invoices"}
@@ -42,3 +42,8 @@ def generator(engine: WordScorer | None = None, **changed: Any) -> DPAnswerGener
     if "ledger" not in changed:
         settings["budget"] = ANSWERS
     return DPAnswerGenerator(**{**settings, **changed})
+
+
+def entries(ledger: PrivacyLedger) -> int:
+    """Charges so far."""
+    return sum(entry.count for entry in ledger.entries())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import os
 import pickle
 import threading
@@ -28,6 +29,7 @@ from langchain_dp.errors import (
     PrivateDataError,
     ShareExceeded,
 )
+from langchain_dp.mechanisms import ClippedSum
 from langchain_dp.synth import AnswerPrompts, DPAnswerGenerator
 
 
@@ -497,3 +499,22 @@ def test_a_weak_promise_is_weak_after_a_restart(tmp_path: Path) -> None:
             with pytest.warns(match="not below one over the number of records"):
                 chain = generator(ledger=ledger)
             assert "not below one over the number of records" in str(chain.certificate())
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_token_that_was_drawn_and_not_noted_is_not_drawn_again(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, Ctrl-C at the right moment gives two draws for one charge."""
+    ledger, draws, release = PrivacyLedger(BUDGET), itertools.count(1), ClippedSum.release
+
+    def stopped(self: ClippedSum, *given: Any, **named: Any) -> Any:
+        found = release(self, *given, **named)
+        if next(draws) == at:
+            raise KeyboardInterrupt
+        return found
+
+    monkeypatch.setattr(ClippedSum, "release", stopped)
+    chain = generator(ledger=ledger)
+    with pytest.raises(KeyboardInterrupt):
+        chain.invoke("where is it")
+    assert chain.invoke("where is it")
+    assert sum(entry.count for entry in ledger.entries()) == 2
