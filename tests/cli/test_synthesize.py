@@ -293,7 +293,7 @@ def test_other_rows_go_on_where_the_round_is_given_up(
     assert main(command("--scheme", "rounds")) == 1
     assert "or give --give-up-round, which loses what is missing" in capsys.readouterr().err
     assert main(command("--scheme", "rounds", "--give-up-round")) == 0
-    assert "1 given up when the run was stopped" in capsys.readouterr().out
+    assert "2 given up when the run was stopped" in capsys.readouterr().out
 
 
 def test_what_is_wrong_with_rows_or_ledger_is_said_before_the_model_is_loaded(
