@@ -165,8 +165,10 @@ class SynthesisJournal(RunJournal):
             return False
         if then is None or len(self.written) > len(older.written):
             return True
-        same = now is not None and (now.number, now.label) == (then.number, then.label)
-        return same and now is not None and now.tokens[: len(then.tokens)] == then.tokens
+        if now is None or (now.number, now.label) != (then.number, then.label):
+            return False
+        more = len(now.tokens) > len(then.tokens) or now.drawing >= then.drawing
+        return more and now.tokens[: len(then.tokens)] == then.tokens
 
     def keep(self, text: WrittenText) -> None:
         """Keep a text. Only what is kept may leave, also to whoever looks on from another thread."""
