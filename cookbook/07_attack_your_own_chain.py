@@ -359,7 +359,7 @@ with PrivacyLedger(PrivacyBudget(epsilon=3.0, delta=1e-5), "mailbox.ledger") as 
         mailbox.invoke(row["text"])
 
 Path("attacks.json").write_text(json.dumps([result.to_dict() for result in results]))
-command = [sys.executable, "-m", "langchain_dp.cli", "audit", "--ledger", "mailbox.ledger"]
+command = [sys.executable, "-m", "langchain_dp", "audit", "--ledger", "mailbox.ledger"]
 command += ["--attacks", "attacks.json", "--out", "report.html"]
 print(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 

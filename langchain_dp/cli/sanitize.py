@@ -365,10 +365,10 @@ def _sanitize(
                 place = 0
                 target = held.enter_context(_target(step.job))
             else:
+                so_far.take(step.lines)  # before any of them is seen
                 target.write(b"".join(line.written(new) for line, new in zip(step.lines, released, strict=True)))
                 if step.job.target is None:
                     target.flush()
-                so_far.take(step.lines)
                 place, before = step.position, place
                 advance(place - before)
 
