@@ -138,12 +138,14 @@ class TextWriter:
             if not self.ended(written) and len(written) < self.noise.event.tokens:
                 self._asked(Continuation(public, tuple(written), 0.0), [])
 
-        for _ in range(2 if written else 0):  # a server may fail once
+        if not written:
+            return True
+        for _ in range(2):  # a server may fail once
             with contextlib.suppress(LangChainDPError):
                 asked_publicly(look)
                 return True
             self.check_answers(public)
-        return not written
+        return False
 
     def check_room(self, head: str, tail: str, *, more: int = 0, kept: int = 0) -> int:
         """Raise InvalidParameter unless a text of the largest length fits: one that breaks off would be drawn again.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
@@ -87,3 +88,14 @@ class Draws(WordScorer):
 
 class Panic(BaseException):
     """As a library raises whose own language panicked."""
+
+
+def stop_at(call: int) -> Callable[[list[str]], None]:
+    """Ctrl-C at the n-th question."""
+    calls = itertools.count(1)
+
+    def stop(bodies: list[str]) -> None:
+        if next(calls) == call:
+            raise KeyboardInterrupt
+
+    return stop

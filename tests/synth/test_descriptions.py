@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from fakes.places import on_both
-from fakes.scorer import Draws
+from fakes.scorer import Draws, stop_at
 from fakes.synthesizers import BUDGET, LABELS, rows, synthesizer
 
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger, TextRoundEvent, epsilon
@@ -153,15 +153,7 @@ def test_descriptions_that_cost_what_a_text_costs_are_a_round_more() -> None:
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_kill_loses_no_description_and_pays_none_twice(place: str, at: int, scheme: str) -> None:
     """If it breaks, a restart describes anew, for nothing or for another charge."""
-    calls = 0
-
-    def killed(bodies: list[str]) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == at:
-            raise KeyboardInterrupt
-
-    first = synthesizer(Heads(killed), ledger=PrivacyLedger(BUDGET, place), scheme=scheme, describe=SMALL)
+    first = synthesizer(Heads(stop_at(at)), ledger=PrivacyLedger(BUDGET, place), scheme=scheme, describe=SMALL)
     with pytest.raises(KeyboardInterrupt):
         first.invoke(rows())
     before = first._runs.described()
@@ -410,17 +402,9 @@ def test_the_page_on_a_ledger_charges_every_group_for_the_descriptions(
 
 def test_other_records_are_not_read_by_descriptions_that_were_begun() -> None:
     """If it breaks, one round of descriptions reads two data sets."""
-    calls = 0
-
-    def killed(bodies: list[str]) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == 5:  # in the second description
-            raise KeyboardInterrupt
-
     ledger = PrivacyLedger(BUDGET)
     with pytest.raises(KeyboardInterrupt):
-        synthesizer(Draws(killed, length=9), ledger=ledger, describe=SMALL).invoke(rows())
+        synthesizer(Draws(stop_at(5), length=9), ledger=ledger, describe=SMALL).invoke(rows())
     chain = synthesizer(Draws(), ledger=ledger, describe=SMALL)
     with pytest.raises(PlanError, match="its round has begun"):
         chain.invoke(rows(118))

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from fakes.places import on_both
-from fakes.scorer import Draws, Panic, WordScorer
+from fakes.scorer import Draws, Panic, WordScorer, stop_at
 from fakes.synthesizers import BUDGET, LABELS, entries, rows, synthesizer
 
 from langchain_dp.accounting import PrivacyLedger
@@ -37,17 +37,6 @@ from langchain_dp.synth.journal import SynthesisJournal, WrittenText
 def first_asks(engine: WordScorer) -> list[list[Continuation]]:
     """The first question that was asked of any member."""
     return [asked for asked in engine.asked if asked][:1]
-
-
-def stop_at(call: int) -> Callable[[list[str]], None]:
-    """Ctrl-C at the n-th question."""
-    calls = itertools.count(1)
-
-    def stop(bodies: list[str]) -> None:
-        if next(calls) == call:
-            raise KeyboardInterrupt
-
-    return stop
 
 
 def test_a_state_before_a_draw_is_older_than_one_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,15 +121,7 @@ class Fails(Draws):
 @pytest.mark.parametrize("scheme", ["rounds", "groups"])
 def test_a_killed_run_loses_nothing_and_goes_on_with_the_next_token(place: str, at: int, scheme: str) -> None:
     """If it breaks, a kill loses what was paid for, or a restart draws a text or a token twice."""
-    calls = 0
-
-    def killed(bodies: list[str]) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == at:
-            raise KeyboardInterrupt
-
-    first = synthesizer(Draws(killed), ledger=PrivacyLedger(BUDGET, place), scheme=scheme)
+    first = synthesizer(Draws(stop_at(at)), ledger=PrivacyLedger(BUDGET, place), scheme=scheme)
     with pytest.raises(KeyboardInterrupt):
         first.invoke(rows())
     before = [one.text for one in first._runs.released()]
