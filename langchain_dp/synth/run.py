@@ -43,6 +43,24 @@ class _Opened:
     journal: SynthesisJournal
 
 
+@dataclasses.dataclass(frozen=True, repr=False)
+class _Work:
+    """What is at hand while texts are written: the run, its records and writers, and whose prompts the engine holds."""
+
+    opened: _Opened
+    records: PrivateRecords
+    halted: Callable[[], bool]
+    writers: Mapping[bool, TextWriter]
+    members: Members
+    room: Room
+    shown: set[Hashable] = dataclasses.field(default_factory=set)
+
+    def go_on(self) -> None:
+        """Raise PlanError where the caller has ended the run."""
+        if self.halted():
+            raise PlanError(CANCELLED)
+
+
 class SynthesisRuns:
     """The one run of a synthesizer, and what of it is released.
 
@@ -200,45 +218,56 @@ class SynthesisRuns:
         """Write what is missing, round by round: charge, draw who takes part, write, keep; then it may leave."""
         if self._is_complete(opened):  # the model may be gone
             return
-        design, journal, settings = opened.design, opened.journal, self._settings
-        writers = self._writers(design)
-        self._check_room(design, writers)
-        members, room = Members(journal.key, slots_of(records, self.neighbors)), Room(self._engine)
-        there, seen = journal.there(), set[Hashable]()
+        design, journal = opened.design, opened.journal
+        at = _Work(
+            opened, records, halted, self._writers(design),
+            Members(journal.key, slots_of(records, self.neighbors)), Room(self._engine),
+        )  # fmt: skip
+        self._check_room(design, at.writers)
+        there = journal.there()
         try:
             for number in design.numbers:
                 missing = [label for label in journal.labels if (number, label) not in there]
                 if missing:
-                    _go_on(halted)
+                    at.go_on()
                     if not journal.drawn(number, missing[0]):
-                        self._check_model(writers, number, missing[0], self._described(journal))
+                        self._check_model(at.writers, number, missing[0], self._described(journal))
                     self._charge(opened, number)
-                writer = writers[number == DESCRIBED]
                 for label in missing:
-                    head, tail = self._asking(number, label, self._described(journal))
-                    most = room.beside(
-                        self._engine.max_prompt_tokens, head, tail, more=design.noise_of(number).event.tokens
-                    )
-                    bodies: dict[Hashable, str] = {}
-                    for names in members.of_text(design, number, label):
-                        rows = {name: row for name in names if (row := records.get(name))["label"] == label}
-                        if rows:
-                            key = journal.data, number == DESCRIBED, *rows
-                            bodies[key] = settings.prompts.body(list(rows.values()), room=room, tokens=most)
-                    seen.update(bodies)
-                    drawn = journal.drawn(number, label)
-                    if not (writer.can_go_on(public_prompt(head, tail), drawn) and journal.try_again()):
-                        journal.give_up()  # these tokens break the model, or one of its members does
-                    else:
-                        mark = functools.partial(journal.draw, number, label)
-                        for token in writer.tokens(head, tail, bodies, before=drawn, mark=mark):
-                            journal.add(token)
-                            _go_on(halted)
-                        journal.keep(_written(number, label, writer, journal.drawn(number, label)))
+                    self._write(at, number, label)
                     yield journal.written[-1]
         finally:
-            if seen:
-                self._engine.forget(*seen)
+            if at.shown:
+                self._engine.forget(*at.shown)
+
+    def _write(self, at: _Work, number: int, label: str) -> None:
+        """Write one text, or the rest of it, and keep it; or keep that it is lost."""
+        journal, writer = at.opened.journal, at.writers[number == DESCRIBED]
+        head, tail = self._asking(number, label, self._described(journal))
+        bodies = self._bodies(at, number, label, head, tail)
+        drawn = journal.drawn(number, label)
+        if not (writer.can_go_on(public_prompt(head, tail), drawn) and journal.try_again()):
+            journal.give_up()  # these tokens break the model, or one of its members does
+            return
+        mark = functools.partial(journal.draw, number, label)
+        for token in writer.tokens(head, tail, bodies, before=drawn, mark=mark):
+            journal.add(token)
+            at.go_on()
+        journal.keep(_written(number, label, writer, journal.drawn(number, label)))
+
+    def _bodies(self, at: _Work, number: int, label: str, head: str, tail: str) -> dict[Hashable, str]:
+        """What the members of a text show, by what the engine may keep them under."""
+        design, data = at.opened.design, at.opened.journal.data
+        tokens = design.noise_of(number).event.tokens
+        most = at.room.beside(self._engine.max_prompt_tokens, head, tail, more=tokens)
+        bodies: dict[Hashable, str] = {}
+        for names in at.members.of_text(design, number, label):
+            rows = {name: row for name in names if (row := at.records.get(name))["label"] == label}
+            if rows:
+                key = data, number == DESCRIBED, *rows
+                bodies[key] = self._settings.prompts.body(list(rows.values()), room=at.room, tokens=most)
+        at.shown.update(bodies)
+        return bodies
 
     def _writers(self, design: Design) -> dict[bool, TextWriter]:
         """What writes texts, and under True descriptions."""
@@ -345,11 +374,6 @@ class SynthesisRuns:
             opened.plan, opened.design, self._engine, self._rng,
             "the local model sees the examples; the texts alone leave, and may be shown to anybody and kept",
         )  # fmt: skip
-
-
-def _go_on(halted: Callable[[], bool]) -> None:
-    if halted():
-        raise PlanError(CANCELLED)
 
 
 def _written(number: int, label: str, writer: TextWriter, tokens: Sequence[Token]) -> WrittenText:
