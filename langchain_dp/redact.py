@@ -10,9 +10,9 @@ import asyncio
 import functools
 import os
 from collections.abc import Awaitable, Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
-from langchain_dp.errors import LangChainDPError, ModelUnavailable
+from langchain_dp.errors import LangChainDPError, ModelUnavailable, PrivateDataError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -27,8 +27,16 @@ class Held:
     def __init__(self, *values: Any) -> None:
         self.values = values
 
+    @classmethod
+    def of(cls, value: Any) -> Held:
+        """One private value; as it is, if it is held already."""
+        return value if isinstance(value, cls) else cls(value)
+
     def __repr__(self) -> str:
         return "Held(<private>)"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise PrivateDataError("Private values on their way cannot be pickled or copied.")
 
 
 class Redacted(RuntimeError):

@@ -17,6 +17,7 @@ from typing import Any, Self
 from dp_accounting.dp_event import DpEvent
 
 from langchain_dp._util import validate
+from langchain_dp._util.reprs import also_unmade
 from langchain_dp._util.rounding import bound, room
 from langchain_dp.accounting._account import Account, BaseLedger, claims, event_key, plan_items, said
 from langchain_dp.accounting._plan import LedgerPlan
@@ -344,6 +345,7 @@ class PrivacyLedger(BaseLedger):
             quick=quick,
         )
 
+    @also_unmade
     def __repr__(self) -> str:
         try:  # cheap, and whatever the file is like: this is shown in error reports and debuggers
             plans, used = self._store.glance()

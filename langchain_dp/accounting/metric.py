@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from langchain_dp._util import validate
+from langchain_dp._util.reprs import also_unmade
 from langchain_dp._util.rounding import bound, room
 from langchain_dp.accounting._account import BaseLedger, Refusals
 from langchain_dp.accounting._metric_certificate import WHOLE_TEXTS, MetricCertificate, per
@@ -301,6 +302,7 @@ class MetricLedger(BaseLedger):
             parameters=parameters or {},
         )
 
+    @also_unmade
     def __repr__(self) -> str:
         try:  # cheap, and whatever the file is like: this is shown in error reports and debuggers
             releases, document, user, _ = self._store.summary(wait=0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import sys
@@ -91,8 +92,28 @@ def score_table(last: str, rows: Iterable[tuple[str, float | None, float, float,
     return captured.get()
 
 
+class Advance:
+    """Tells a bar what was done.
+
+    Args:
+        step: Takes how much more is done.
+        show: Shows a line above the bar; None where there is no bar.
+    """
+
+    def __init__(self, step: Callable[[int], None], show: Callable[[str], None] | None) -> None:
+        self._step, self._show = step, show
+
+    def __call__(self, more: int, said: str = "") -> None:
+        """So much more is done; and what there is to be ``said`` of it, on a line of its own."""
+        self._step(more)
+        if said and self._show is not None:
+            self._show(line(said))
+        elif said:
+            note(said)
+
+
 @contextlib.contextmanager
-def progress(what: str, total: int | None, unit: str, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
+def progress(what: str, total: int | None, unit: str, *, shown: bool = True) -> Iterator[Advance]:
     """A bar on stderr, on a terminal only; yields what tells it how much more is done."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
@@ -103,7 +124,8 @@ def progress(what: str, total: int | None, unit: str, *, shown: bool = True) -> 
     quiet = not (shown and sys.stderr.isatty())
     with Progress(*seen, console=Console(stderr=True), disable=quiet, **settings) as bar:
         task = bar.add_task(what, total=total)
-        yield lambda more: bar.advance(task, more)
+        above = functools.partial(bar.console.print, markup=False, highlight=False, soft_wrap=True)
+        yield Advance(functools.partial(bar.advance, task), None if quiet else above)
 
 
 def show(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -34,7 +34,7 @@ from langchain_dp.cli.runs import (
     read_off,
     whole_budget,
 )
-from langchain_dp.cli.show import line, note, print_json, progress, show
+from langchain_dp.cli.show import Advance, note, print_json, progress, show
 
 if TYPE_CHECKING:
     from langchain_dp.synth import DPExampleSynthesizer, SynthesisPlan, SyntheticExample, SyntheticExamples
@@ -116,10 +116,12 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
                 )
             )
             if self.alone:
-                total = -(-self.count // len(labels)) * len(labels)
-                advance = held.enter_context(progress("writing", total, "examples"))
-                chain = synthesizer_for(self, engine, labels, budget=budget, progress=_said(advance))
-                self._save(chain.public_examples())
+                with progress("writing", -(-self.count // len(labels)) * len(labels), "texts") as advance:
+                    alone = synthesizer_for(
+                        self, engine, labels, budget=budget, progress=_said(advance, quiet=self.json)
+                    )
+                    examples = alone.public_examples()
+                self._save(examples)
                 return DONE
             plan = synthesizer_for(self, engine, labels, budget=budget).plan(records)
             if path is None:
@@ -132,10 +134,16 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
                 note(charging(ledger, path))
             charged = sum(entry.count for entry in ledger.entries())
             share = None if begun and self.ledger_budget is None else budget  # it keeps the share it took
-            with explained():
-                advance = held.enter_context(progress("writing", plan.examples, "examples"))
+            total = plan.examples + (len(labels) if self.describe_first else 0)
+            with explained(), progress("writing", total, "texts") as advance:
                 chain = synthesizer_for(
-                    self, engine, labels, name=self.name, ledger=ledger, budget=share, progress=_said(advance)
+                    self,
+                    engine,
+                    labels,
+                    name=self.name,
+                    ledger=ledger,
+                    budget=share,
+                    progress=_said(advance, quiet=self.json),
                 )
                 if self.give_up_round:
                     chain.give_up_round()
@@ -203,13 +211,16 @@ def _before(plan: SynthesisPlan) -> str:
     return f"Writes {plan.examples} examples{time}. Worth it? {plan.verdict}."
 
 
-def _said(advance: Any) -> Any:
-    """Shows what is released, as it appears, on a terminal."""
+def _said(advance: Advance, *, quiet: bool) -> Callable[[SyntheticExample], None]:
+    """Shows what is released, as it appears; ``quiet``, where a program reads, that one more is."""
+    of_its_own = {
+        "a description": "{label} was described as: {text}",
+        "given up": "a text of {label} was given up when the run was stopped",
+    }
 
-    def told(example: SyntheticExample) -> None:
-        advance(1)
-        if sys.stderr.isatty():
-            note(line(f"{example.label}: {example.text}"))
+    def told(one: SyntheticExample) -> None:
+        said = of_its_own.get(one.dropped, "{label}: {text}").format(label=one.label, text=one.text)
+        advance(1, "" if quiet else said)
 
     return told
 

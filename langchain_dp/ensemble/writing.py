@@ -18,6 +18,8 @@ from langchain_dp.quiet.context import sealed
 from langchain_dp.quiet.filters import Level
 from langchain_dp.redact import interruption
 
+INVENTED = "An example."
+"""Stands for a record where none may be shown."""
 _MARGIN = 4  # tokens by which parts may be more when they are put together
 
 
@@ -122,7 +124,27 @@ class TextWriter:
         Raises:
             ModelUnavailable: It could not be evaluated. Public: no record was shown.
         """
-        asked_publicly(lambda: self._asked(Continuation(public, (), 0.0), []))
+        self._public(Continuation(public, (), 0.0))
+
+    def check_members(self, public: MemberPrompt, body: str) -> None:
+        """Score as many prompts as will be asked together, of an invented ``body``: where none is scored, none of a
+        record will be, and every text would be the public model's alone.
+
+        Raises:
+            ModelUnavailable: More than half of them could not be scored. Public: no record was shown.
+        """
+        keys = [("invented", public.head, number) for number in range(self.noise.members)]
+        invented = [MemberPrompt(public.head, body, public.tail, key) for key in keys]
+        try:
+            scores = self._scores(public, invented, ())
+        finally:
+            self._engine.forget(*keys)
+        heard = sum(row is not None for row in _rows(scores, range(len(scores.tokens))))
+        if 2 * heard < len(keys):
+            raise ModelUnavailable(
+                f"The engine scores its prompt alone, but {heard} of {len(keys)} that show an invented record with it: "
+                "no record would have a part in what is written. Check the engine's memory, or lower members=."
+            )
 
     def can_go_on(self, public: MemberPrompt, written: Sequence[Token]) -> bool:
         """Whether a text can be taken up after these tokens: the model can spell them, and scores what may follow.
@@ -211,8 +233,11 @@ class TextWriter:
         if stop is not None:
             raise stop
         # The public prompt alone says whether the model is there; one member's failure must not silence the others.
-        known = self._asked(public, [])
+        known = self._public(public)
         return dataclasses.replace(known, members=tuple(self._alone(public, member, known) for member in members))
+
+    def _public(self, public: Continuation) -> TokenScores:
+        return asked_publicly(lambda: self._asked(public, []))
 
     def _alone(self, public: Continuation, member: Continuation, known: TokenScores) -> Any:
         [scores] = ask_together(lambda some: [self._asked(public, some)], [member])

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from langchain_dp._util import forks
 from langchain_dp._util.columns import Columns, column_names
+from langchain_dp._util.reprs import also_unmade
 from langchain_dp.accounting import PrivacyCertificate
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl.runnable import DPICLClassifier
@@ -159,5 +160,6 @@ class ClassifyBatches:
         self.__dict__.update(state, _lock=threading.Lock())
         forks.renew_lock(self)
 
+    @also_unmade
     def __repr__(self) -> str:
         return f"ClassifyBatches({list(self._columns)}, label={self._label!r})"

@@ -13,6 +13,7 @@ from langchain_core.tools import BaseTool
 from pydantic import BaseModel
 
 from langchain_dp._util import validate
+from langchain_dp._util.reprs import also_unmade
 from langchain_dp._util.validate import moved, no_further
 from langchain_dp.accounting import Askers, NoisyMaxEvent, PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.budget import warn_of_noise
@@ -564,9 +565,8 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
 
     # ------------------------------------------------------------------------------------------ nothing leaks
 
+    @also_unmade
     def __repr__(self) -> str:
-        if not hasattr(self, "_releaser"):  # what looks at an error of its making
-            return "DPICLClassifier(<private>)"
         event = self._reservation.event
         return (
             f"DPICLClassifier(labels={list(self.labels)}, {self._reservation.budget}, sigma={event.sigma:g}, <private>)"

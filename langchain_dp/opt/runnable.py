@@ -14,6 +14,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.runnables.config import run_in_executor
 
 from langchain_dp._util import forks, validate
+from langchain_dp._util.reprs import also_unmade
 from langchain_dp._util.validate import group, moved, no_further
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
 from langchain_dp.accounting.budget import warn_of, weak_points
@@ -347,7 +348,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             PlanError: The ledger holds another plan, or a complete run over other examples, under this name.
             UnsafeEnvironment: A global setting would print prompts. Nothing was spent.
         """
-        held = Held(input)
+        held = Held.of(input)
         del input  # error reporters read the locals of each frame
         no_further(kwargs)
         return self._optimize(held, config).template()
@@ -359,7 +360,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         **kwargs: Any,
     ) -> ChatPromptTemplate:
         """Async twin of :meth:`invoke`. A cancelled call spends nothing more; the next one goes on from there."""
-        held = Held(input)
+        held = Held.of(input)
         del input
         no_further(kwargs)
         return (await self._aoptimize(held, config)).template()
@@ -425,6 +426,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         )
         return prompt
 
+    @also_unmade
     def __repr__(self) -> str:
         settings = self.settings
         return f"DPPromptOptimizer(method={settings.method!r}, labels={list(settings.labels)}, name={self.name!r})"

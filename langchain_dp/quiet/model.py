@@ -42,6 +42,7 @@ from langchain_core.runnables import RunnableConfig
 
 from langchain_dp._util import validate
 from langchain_dp._util.places import Places
+from langchain_dp._util.reprs import also_unmade
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, UnsafeEnvironment
 from langchain_dp.quiet.calls import Outcome, aask_all, ask_all, in_thread
 from langchain_dp.quiet.context import find_problem, sealed
@@ -165,6 +166,7 @@ class QuietModel:
         if (refusal := self._refusal()) is not None:
             raise refusal
 
+    @also_unmade
     def __repr__(self) -> str:
         return f"QuietModel({self._name})"
 

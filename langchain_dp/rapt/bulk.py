@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from langchain_dp._util import forks
 from langchain_dp._util.columns import Columns, column_names
 from langchain_dp._util.machine import cache_folder
+from langchain_dp._util.reprs import also_unmade
 from langchain_dp._util.rounding import bound
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
 from langchain_dp.errors import InvalidParameter
@@ -252,6 +253,7 @@ class SanitizeBatches:
         self.__dict__.update(state, _lock=threading.Lock())
         forks.renew_lock(self)
 
+    @also_unmade
     def __repr__(self) -> str:
         return f"SanitizeBatches({list(self._columns)}, document={self._document!r}, eta={bound(self._eta)})"
 

@@ -13,6 +13,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import BaseModel
 
 from langchain_dp._util import validate
+from langchain_dp._util.reprs import also_unmade
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.quiet.context import sealed
 from langchain_dp.quiet.filters import Level
@@ -190,6 +191,7 @@ class SanitizingRetriever(BaseRetriever):
     def _sanitized(self, found: list[Document]) -> list[Document]:
         return self.sanitizer.sanitize(found) if found else []
 
+    @also_unmade
     def __repr__(self) -> str:
         # The inner retriever's repr may hold its documents.
         return f"SanitizingRetriever(query={self.query}, documents={self.documents}, {self.sanitizer!r})"

@@ -11,6 +11,7 @@ from langchain_core.documents import BaseDocumentTransformer, Document
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
 
+from langchain_dp._util.reprs import also_unmade
 from langchain_dp._util.validate import group, moved, one_of, short_text
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
 from langchain_dp.errors import InvalidParameter, PrivateDataError
@@ -302,6 +303,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
 
     # ------------------------------------------------------------------------------------------ nothing leaks
 
+    @also_unmade
     def __repr__(self) -> str:
         return f"RAPTSanitizer({self._core.releases.describe()})"
 

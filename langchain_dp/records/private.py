@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from os import PathLike
 from types import MappingProxyType
 from typing import Any, NoReturn, Self
+
+from langchain_core.runnables import Runnable
 
 from langchain_dp._util.validate import as_int, shown
 from langchain_dp.errors import InvalidParameter, PrivateDataError
@@ -296,10 +298,11 @@ class FromDataFrame:
         return cls(examples=records, **settings)  # type: ignore[call-arg]  # of those who take this as a base
 
 
-class KeepsExamples(FromDataFrame):
+class KeepsExamples(FromDataFrame, Runnable[Any, Any]):
     """As :class:`FromDataFrame`, for what is given its examples when it runs: those of the DataFrame stand for None.
 
-    Its ``settings`` have the public ``labels``, and ``prompts`` with ``variables``.
+    Its ``settings`` have the public ``labels``, and ``prompts`` with ``variables``. LangChain's own ways to call it get
+    the examples held: an event tells of its input, and error reporters read the locals of LangChain's frames, too.
     """
 
     settings: Any
@@ -316,6 +319,28 @@ class KeepsExamples(FromDataFrame):
             "Call it before, and give the agent what comes out."
         )
 
+    def batch(self, inputs: list[Any], *args: Any, **kwargs: Any) -> list[Any]:
+        """As LangChain's."""
+        inputs = [Held.of(one) for one in inputs]
+        return super().batch(inputs, *args, **kwargs)
+
+    async def abatch(self, inputs: list[Any], *args: Any, **kwargs: Any) -> list[Any]:
+        """As LangChain's."""
+        inputs = [Held.of(one) for one in inputs]
+        return await super().abatch(inputs, *args, **kwargs)
+
+    def stream(self, input: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:  # noqa: A002  # Runnable's name
+        """As LangChain's: one result, when it is complete."""
+        return super().stream(Held.of(input), *args, **kwargs)
+
+    def astream(self, input: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:  # noqa: A002
+        """As LangChain's: one result, when it is complete."""
+        return super().astream(Held.of(input), *args, **kwargs)
+
+    def astream_events(self, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
+        """As LangChain's. The examples are in no event."""
+        return super().astream_events(Held.of(input), *args, **kwargs)
+
     @classmethod
     def _over(cls, records: PrivateRecords, settings: Mapping[str, Any]) -> Self:
         made = cls(**settings)
@@ -324,6 +349,8 @@ class KeepsExamples(FromDataFrame):
 
     def _examples(self, examples: Examples | None) -> PrivateRecords:
         """Private records of a run."""
+        if isinstance(examples, Held):
+            [examples] = examples.values
         if examples is None and self._given is None:
             raise InvalidParameter(
                 "Expected examples, but there are none. Give them, or make this by from_dataframe(), which keeps them."

@@ -15,6 +15,7 @@ from langchain_core.tools import BaseTool
 from pydantic import BaseModel
 
 from langchain_dp._util import forks
+from langchain_dp._util.reprs import also_unmade
 from langchain_dp._util.validate import group, integer, no_further, number, one_of
 from langchain_dp.accounting import Askers, LedgerPlan, PrivacyBudget, PrivacyCertificate, TextRoundEvent
 from langchain_dp.accounting.budget import warn_of, warn_of_clip
@@ -25,7 +26,7 @@ from langchain_dp.ensemble.questions import Question, asker_of, asker_specs
 from langchain_dp.ensemble.reservation import LedgerOrPath, affordable, check_promise, check_same, ledger_for
 from langchain_dp.ensemble.room import LEAST, Room
 from langchain_dp.ensemble.tools import ExitBehavior, Remaining, private_tool
-from langchain_dp.ensemble.writing import TextWriter, public_prompt
+from langchain_dp.ensemble.writing import INVENTED, TextWriter, public_prompt
 from langchain_dp.errors import InvalidParameter, PlanError, PrivateDataError
 from langchain_dp.mechanisms import ClippedSum, NotPrivateSeededRandomness, SystemRandomness
 from langchain_dp.ports import MemberPrompt, ScoresNextToken, Token
@@ -177,6 +178,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         self._lock = threading.Lock()
         forks.renew_lock(self)
         self._forgotten = 0  # records, so far
+        self._probed = False  # whether members were seen to be scored
         self._plan, self._design = self._reserved(
             budget, max_queries, members, max_new_tokens, temperature, sampling_probability, candidates,
             None if askers is None else group("askers", askers, Askers),
@@ -347,10 +349,19 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         self._remaining.before_charge(asker)
         self._writer.check_room("", asked, kept=self._kept_for_records())
         if self._remaining.answers(asker):
-            self._writer.check_answers(public_prompt(self.prompts.head, asked))
+            self._check_model(public_prompt(self.prompts.head, asked))
         self._plan.spend(self._design.charged(0), chain=self._name, asker=asker)
         with self._lock:
             return _Begun(self._rng.randbelow(2**128), [], forks.process())
+
+    def _check_model(self, public: MemberPrompt) -> None:
+        """See that the model answers, once also as many members, before anything is charged: it sees no record."""
+        if self._probed:
+            self._writer.check_answers(public)
+            return
+        invented = dict.fromkeys(self.prompts.variables("record"), INVENTED)
+        self._writer.check_members(public, self.prompts.shown(invented))
+        self._probed = True
 
     def _kept_for_records(self) -> int:
         """Half is for the records, whatever is asked: what is shown of one never changes, and none is left out."""
@@ -475,6 +486,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
             self._answers.turn(self._page())
         self._engine.forget((self._key, record_id))
 
+    @also_unmade
     def __repr__(self) -> str:
         return f"DPAnswerGenerator(<private>, model={self._engine.name!r}, name={self.name!r})"
 

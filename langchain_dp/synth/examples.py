@@ -19,6 +19,7 @@ from langchain_core.runnables import Runnable
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from langchain_dp._util import validate
+from langchain_dp._util.reprs import also_unmade
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting import PrivacyCertificate
 from langchain_dp.ensemble.naming import label_parser, names_of, told_alike
@@ -127,6 +128,7 @@ class SyntheticExamples(Sequence[SyntheticExample]):
     def __getitem__(self, index: int | slice) -> SyntheticExample | tuple[SyntheticExample, ...]:
         return self._kept[index]
 
+    @also_unmade
     def __repr__(self) -> str:
         described = f", {self.descriptions}" if self.descriptions else ""
         return f"SyntheticExamples({len(self)} kept, {len(self.dropped)} dropped{described}, {self.certificate!r})"

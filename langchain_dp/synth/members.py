@@ -37,7 +37,7 @@ class Members(KeyedCoins):
                 self._last = number, self.of_round(design, number)
             return [[record] for record in self._last[1]]
         if design.scheme == "groups":
-            whole = self.group(number, design.rounds)
+            whole = self.of_round(design, number)
             blocks = max(len(whole) // design.block, 1)
             return [whole[at::blocks] for at in range(blocks)]
         blocks = max(len(self._names) // design.block, 1)
@@ -45,9 +45,13 @@ class Members(KeyedCoins):
         return [self.group(at, blocks) for at in range(blocks) if self._toss("block", number, f"{at} {label}") < bound]
 
     def of_round(self, design: Design, number: int) -> list[str]:
-        """Records of round ``number`` of a design, or of its descriptions."""
+        """Records of round ``number`` of a design, or of its descriptions.
+
+        Of a group those that come first in the secret order, as many as the design expects members: the others take no
+        part at all.
+        """
         if design.scheme == "groups" and number != DESCRIBED:
-            return self.group(number, design.rounds)
+            return self.group(number, design.rounds)[: design.noise.members * design.texts * design.shots]
         return self.drawn(number, design.noise_of(number).event.sampling_probability)
 
     def group(self, number: int, groups: int) -> list[str]:

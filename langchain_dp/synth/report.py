@@ -101,7 +101,7 @@ class SynthesisPlan:
         who = (
             f"{design.rounds} rounds, each record in each with q = {noise.event.sampling_probability:.4g}"
             if design.scheme == "rounds"
-            else f"{design.rounds} disjoint groups of records"
+            else f"{design.rounds} disjoint group{'s' if design.rounds > 1 else ''} of records"
         )
         of = f", each of about {design.shots} records" if design.shots > 1 else ""
         return "\n".join(

@@ -21,7 +21,7 @@ from langchain_dp.ensemble.echo import Echo
 from langchain_dp.ensemble.journal import CANCELLED, alone, check_settings, fingerprint, marks, secret_key
 from langchain_dp.ensemble.reservation import affordable, check_same
 from langchain_dp.ensemble.room import LEAST, Room
-from langchain_dp.ensemble.writing import TextWriter, public_prompt
+from langchain_dp.ensemble.writing import INVENTED, TextWriter, public_prompt
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import ClippedSum, Randomness
 from langchain_dp.ports import ScoresNextToken, Token
@@ -90,6 +90,7 @@ class SynthesisRuns:
         self._name = name
         self._rng = rng
         self._opened: _Opened | None = None
+        self._probed = set[bool]()  # whether of texts, and of descriptions, members were seen to be scored
 
     @property
     def neighbors(self) -> Neighbors:
@@ -298,9 +299,14 @@ class SynthesisRuns:
     def _check_model(
         self, writers: Mapping[bool, TextWriter], number: int, label: str, described: Mapping[str, str]
     ) -> None:
-        """See that the model answers before anything is charged: no record is shown to it."""
-        head, tail = self._asking(number, label, described)
-        writers[number == DESCRIBED].check_answers(public_prompt(head, tail))
+        """See that the model answers, once also as many members, before anything is charged: it sees no record."""
+        writer, prompts = writers[number == DESCRIBED], self._settings.prompts
+        public = public_prompt(*self._asking(number, label, described))
+        if (number == DESCRIBED) in self._probed:
+            writer.check_answers(public)
+            return
+        writer.check_members(public, prompts.body([dict.fromkeys(prompts.variables, INVENTED)]))
+        self._probed.add(number == DESCRIBED)
 
     def _asking(self, number: int, label: str, described: Mapping[str, str]) -> tuple[str, str]:
         """Public texts before and after the records of one text, or of a description."""

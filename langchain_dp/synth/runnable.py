@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from langchain_dp._util import forks
 from langchain_dp._util.callers import warn_caller
+from langchain_dp._util.reprs import also_unmade
 from langchain_dp._util.validate import group, no_further
 from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.budget import warn_of
@@ -58,14 +59,14 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         name: Name of the plan in the ledger. A ledger with a file keeps what is written, and a run under the same name
             is taken up where it stopped.
         max_new_tokens: Tokens of one text at most.
-        members: Members that are expected to take part in one text: prompts with private records. Under "groups" as
-            many as the records make.
+        members: Members that are expected to take part in one text: prompts with private records. Under "groups" more
+            where a clip of 2.5 nats needs them, fewer where the records do not make as many.
         shots: Records of its label that a member is expected to show. With one, a member is a record. More of them tell
             the model more, and cost: as many times the records take part, and, with more than one label, every round
             counts twice. Under replace-one neighbours only.
         scheme: "rounds": every record takes part by a coin, anew for each text of a label; "groups": records are cut
-            into disjoint groups, and each writes one text a label; "auto": the larger clip, but of two
-            above 2.5 nats fewer members; groups where there are fewer records than ``members`` of each label.
+            into disjoint groups, and each writes one text a label; "auto": rounds, unless their clip is below 1.8 nats
+            and that of groups larger; groups where there are fewer records than ``members`` of each label.
         sampling_probability: Rate of the records under "rounds". None: so that ``members`` of each label are expected;
             required under add/remove.
         describe: Write a description of each label first, from the records, and show it to the model: for labels that
@@ -75,7 +76,9 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         candidates: Tokens of the public model's that are considered at each step.
         temperature: Of the distribution that a token is drawn from.
         chat: Ask in the model's chat template instead of continuing plain text.
-        progress: Called with every released text. True: show a bar; None: on a terminal only; False: nothing.
+        progress: Called with every text when it is released, before the filters; ``dropped`` of a description of a
+            label is "a description", and of a text that was lost "given up". True: show a bar; None: on a terminal
+            only; False: nothing.
         not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
 
     Raises:
@@ -194,7 +197,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
                 has begun was over other records.
             ModelUnavailable: The model does not answer public text.
         """
-        held = Held(input)
+        held = Held.of(input)
         del input  # error reporters read the locals of each frame
         no_further(kwargs)
         return self._synthesize(held, config, lambda: False)
@@ -206,7 +209,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         **kwargs: Any,
     ) -> SyntheticExamples:
         """Async twin of :meth:`invoke`, in a worker thread, which stops at its next token when cancelled."""
-        held, cancelled = Held(input), threading.Event()
+        held, cancelled = Held.of(input), threading.Event()
         del input
         no_further(kwargs)
         try:
@@ -247,8 +250,8 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
 
             def tell(one: WrittenText) -> None:
                 bar.update()
-                if told is not None and one.number != DESCRIBED and one.ended in ("end", "length"):
-                    told(SyntheticExample(one.text, one.label))
+                if told is not None:
+                    told(SyntheticExample(one.text, one.label, _why_none(one)))
 
             yield tell
 
@@ -321,6 +324,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         """
         return self._runs.certificate()
 
+    @also_unmade
     def __repr__(self) -> str:
         return f"DPExampleSynthesizer(labels={list(self.settings.labels)}, name={self.name!r})"
 
@@ -347,6 +351,13 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         made = planned(self._engine, self.settings, share, design, records)
         warn_of(made.weak)
         return made
+
+
+def _why_none(one: WrittenText) -> str:
+    """Why a text of a run is no example whatever the filters say; empty if it may be one."""
+    if one.ended == "lost":
+        return "given up"
+    return "a description" if one.number == DESCRIBED else ""
 
 
 def _describing(describe: Describing | bool) -> Describing | None:

@@ -26,8 +26,10 @@ Scheme = Literal["auto", "rounds", "groups"]
 
 DESCRIBED = -1
 """Number of the round of descriptions, which comes before the rounds of texts."""
+NEARLY_ALL = 1.8
+"""Clip in nats at which nine tenths of what records add is left: where rounds have it, groups gain nothing."""
 ENOUGH = 2.5
-"""Clip in nats above which a larger one is not worth more members: at 1.8 nine tenths of what records add is left."""
+"""Clip in nats above which a larger one is not worth more members: a group shows no more of its records."""
 MOST_ROUNDS = 10_000
 """Most rounds of one run: to account for more takes minutes and gigabytes."""
 FEW = 5
@@ -175,7 +177,7 @@ class Design:
 
 
 def designed(settings: SynthesisSettings, budget: PrivacyBudget, records: int) -> Design:
-    """The design with the larger clip, or of two above ``ENOUGH`` fewer members, that ``settings.scheme`` admits.
+    """Of the schemes that are admitted rounds, unless their clip is below ``NEARLY_ALL`` and that of groups larger.
 
     Args:
         settings: Public settings.
@@ -195,13 +197,13 @@ def designed(settings: SynthesisSettings, budget: PrivacyBudget, records: int) -
         raise InvalidParameter(unfit)
     if settings.scheme == "rounds" or unfit:
         return _in_rounds(settings, budget, records)
-    groups = _in_groups(settings, budget, records)
     too_few = records < settings.members * settings.shots * len(settings.labels)
     if settings.scheme == "groups" or too_few:
-        return groups
-    # A clip beyond ENOUGH adds next to nothing, and every member costs the model time.
-    designs = [_in_rounds(settings, budget, records), groups]
-    return max(designs, key=lambda design: (min(design.noise.clip, ENOUGH), -design.noise.members))
+        return _in_groups(settings, budget, records)
+    rounds = _in_rounds(settings, budget, records)
+    if rounds.noise.clip >= NEARLY_ALL:  # groups would have as many members, or more
+        return rounds
+    return max(rounds, _in_groups(settings, budget, records), key=lambda design: design.noise.clip)
 
 
 def in_rounds(
@@ -315,7 +317,24 @@ def _unfit_for_groups(settings: SynthesisSettings, budget: PrivacyBudget, record
 
 
 def _in_groups(settings: SynthesisSettings, budget: PrivacyBudget, records: int) -> Design:
-    members = _members_a_text(settings, records)
+    """Groups of no more members than are asked for, unless the clip needs them: it grows with their number."""
+    there = _members_a_text(settings, records)
+    few = min(settings.members, there)
+    least = _groups_of(few, settings, budget, records)
+    if few == there or least.noise.clip >= ENOUGH:
+        return least
+    most = _groups_of(there, settings, budget, records)
+    while most.noise.clip > 1.2 * ENOUGH:
+        # In proportion to the members; beside descriptions less, up to a bound: between 1/clip and 1/members a line.
+        share = (1 / ENOUGH - 1 / most.noise.clip) / (1 / least.noise.clip - 1 / most.noise.clip)
+        fewer = math.ceil(1 / ((1 - share) / most.noise.members + share / few))
+        if fewer >= most.noise.members:
+            break
+        most = _groups_of(fewer, settings, budget, records)
+    return most
+
+
+def _groups_of(members: int, settings: SynthesisSettings, budget: PrivacyBudget, records: int) -> Design:
     plain = ClippedSum(TextRoundEvent(1.0, settings.max_new_tokens, 1.0), members, settings.temperature)
     texts = len(settings.labels)
     design = Design("groups", settings.rounds, plain, records, None, texts, settings.shots)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 
+from langchain_dp.ensemble.writing import INVENTED
 from langchain_dp.ports import Continuation, MemberPrompt, Token, TokenScores
 
 WORDS = (" late", " parcel", " invoice", " paid", " refund", " broken", " thanks", " today", " please", ".")
@@ -14,8 +15,13 @@ END = len(WORDS)
 NEWLINE = END + 1
 
 
+def of_records(members: Sequence[Continuation]) -> list[Continuation]:
+    """Those that show a record, and not an invented one."""
+    return [one for one in members if INVENTED not in one.prompt.body]
+
+
 class WordScorer:
-    """Scores next tokens, and labels by the words of a text; notes what it was asked.
+    """Scores next tokens, and labels by the words of a text; notes what it was asked of records.
 
     Args:
         before: Called at the beginning of every call, with the private bodies that were asked.
@@ -49,9 +55,10 @@ class WordScorer:
     def score_next_token(
         self, public: Continuation, members: Sequence[Continuation], *, candidates: int, chat: bool = False
     ) -> TokenScores:
-        if members or not self.draws_only:
-            self.asked.append(list(members))
-            self._before([one.prompt.body for one in members])
+        private = of_records(members)
+        if private or not self.draws_only:
+            self.asked.append(private)
+            self._before([one.prompt.body for one in private])
         if any(self._poison in one.prompt.body for one in members):
             raise ValueError(f"cannot read {[one.prompt.body for one in members]}")
         order = np.argsort(-self._row(public), kind="stable")[:candidates]
@@ -81,7 +88,7 @@ class WordScorer:
 
 
 class Draws(WordScorer):
-    """Notes no call that shows no record, as that which asks before each charge whether the model is there."""
+    """Notes no call that shows no record, as those which ask before a charge whether the model is there."""
 
     draws_only = True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -15,8 +16,11 @@ from fakes.synthesizers import generator, synthesizer
 from fakes.voters import VotingChat, classifier
 
 from langchain_dp import DPICLClassifier
-from langchain_dp.errors import InvalidParameter
+from langchain_dp.accounting import MetricLedger, PrivacyBudget, PrivacyLedger
+from langchain_dp.errors import InvalidParameter, LangChainDPError, PrivateDataError
 from langchain_dp.opt import DPPromptOptimizer
+from langchain_dp.rapt import RAPTSanitizer, SanitizingRetriever
+from langchain_dp.rapt.tuning import RAPTPromptTuner
 from langchain_dp.records import PrivateRecords
 
 WRONG = [{"text": f"{CANARY} {number}", "label": "a label that nobody named"} for number in range(40)]
@@ -101,3 +105,66 @@ def test_an_error_reporter_sees_no_text_that_was_to_be_sanitized(call: Callable[
     reporter.on_chain_error(caught.value, of="/langchain_dp/")
     assert len(reporter.kept) > 1
     assert not [kept for kept in reporter.kept if CANARY in kept]
+
+
+RUNS = [
+    pytest.param(lambda chain, rows: chain.batch([rows]), id="batch"),
+    pytest.param(lambda chain, rows: asyncio.run(chain.abatch([rows])), id="abatch"),
+    pytest.param(lambda chain, rows: list(chain.stream(rows)), id="stream"),
+    pytest.param(lambda chain, rows: asyncio.run(pulled(chain.astream(rows))), id="astream"),
+    pytest.param(lambda chain, rows: asyncio.run(pulled(chain.astream_events(rows, version="v2"))), id="events"),
+]
+
+
+@pytest.mark.parametrize("make", [synthesizer, optimizer])
+@pytest.mark.parametrize("call", RUNS)
+def test_frames_of_langchain_hold_no_record_either(make: Callable[[], Any], call: Callable[[Any, Any], Any]) -> None:
+    """If it breaks, what reads the locals of each frame sends the records that LangChain handed on."""
+    reporter = Reporting()
+    with pytest.raises(InvalidParameter) as caught:
+        call(make(), list(WRONG))
+    for of in ("/langchain_dp/", "/langchain_core/"):
+        reporter.on_chain_error(caught.value, of=of)
+    assert len(reporter.kept) > 1
+    assert not [kept for kept in reporter.kept if CANARY in kept]
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize("make", [synthesizer, optimizer])
+def test_an_event_tells_nothing_of_the_records(make: Callable[[], Any], version: str) -> None:
+    """If it breaks, who passes a chain's events on to a page hands out the records with the first one."""
+    label = next(iter(make().settings.labels))
+    rows = [{"text": f"{CANARY} {number}", "label": label} for number in range(120)]
+    events = asyncio.run(pulled(make().astream_events(rows, version=version)))
+    assert events
+    assert CANARY not in repr(events)
+    with pytest.raises(PrivateDataError):
+        pickle.dumps(events)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: DPICLClassifier(llm=VotingChat(), examples=list(WRONG), labels=["a", "b"]),
+        lambda: DPPromptOptimizer(engine=None),  # type: ignore[arg-type, call-arg]
+        lambda: synthesizer(members=0),
+        lambda: generator(max_queries=0),
+        lambda: RAPTSanitizer(eta=-1.0),
+        lambda: PrivacyLedger(PrivacyBudget(1.0), "no such folder/ledger.db"),
+        lambda: MetricLedger(-1.0),
+        lambda: RAPTPromptTuner(None, labels=["a"]),  # type: ignore[arg-type]
+        lambda: SanitizingRetriever(retriever=None, sanitizer=None),  # type: ignore[arg-type]
+    ],
+)
+def test_an_object_that_was_refused_prints(call: Callable[[], Any]) -> None:
+    """If it breaks, a log that shows the locals of each frame loses the error in another one, or ends the program."""
+    with pytest.raises((LangChainDPError, TypeError, ValueError)) as caught:
+        call()
+    at, frames = caught.tb, 0
+    while at is not None:
+        me = at.tb_frame.f_locals.get("self")
+        if type(me).__module__.startswith("langchain_dp"):
+            assert CANARY not in repr(me)
+            frames += 1
+        at = at.tb_next  # type: ignore[assignment]
+    assert frames or isinstance(caught.value, TypeError)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from fakes.places import on_both
-from fakes.scorer import Draws, stop_at
+from fakes.scorer import Draws, of_records, stop_at
 from fakes.synthesizers import BUDGET, LABELS, rows, synthesizer
 
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger, TextRoundEvent, epsilon
@@ -49,7 +49,7 @@ class Heads(Draws):
         self.heads: list[str] = []
 
     def score_next_token(self, public: Any, members: Any, **rest: Any) -> Any:
-        if (members or not self.draws_only) and not public.written:
+        if (of_records(members) or not self.draws_only) and not public.written:
             self.heads.append(public.prompt.head)
             assert {one.prompt.head for one in members} <= {public.prompt.head}
         return super().score_next_token(public, members, **rest)

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.scorer import Draws, Panic, WordScorer
+from fakes.scorer import Draws, Panic, WordScorer, stop_at
 from fakes.synthesizers import BUDGET, LABELS, entries, generator, rows, synthesizer
 
-from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger
+from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger, TextRoundEvent
 from langchain_dp.ensemble.journal import marks
 from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.errors import (
@@ -34,6 +34,7 @@ from langchain_dp.mechanisms import ClippedSum, SystemRandomness
 from langchain_dp.records import PrivateRecords
 from langchain_dp.synth import Filters, SynthesisPrompts, SyntheticExample
 from langchain_dp.synth.members import Members
+from langchain_dp.synth.settings import Design
 
 CANARY = "Zbigniew Kowalczyk 4929"
 
@@ -423,7 +424,7 @@ def test_a_synthesizer_is_shown_and_is_not_copied() -> None:
             copied(chain)
 
 
-@pytest.mark.parametrize(("epsilon", "chosen"), [(3.0, "rounds"), (0.5, "groups")])
+@pytest.mark.parametrize(("epsilon", "chosen"), [(3.0, "rounds"), (0.25, "groups")])
 def test_groups_are_taken_only_where_rounds_leave_a_small_clip(epsilon: float, chosen: str) -> None:
     """If it breaks, a text takes many times as long for a clip that adds next to nothing, or is noise."""
     budget = PrivacyBudget(epsilon, 1e-5)
@@ -433,9 +434,33 @@ def test_groups_are_taken_only_where_rounds_leave_a_small_clip(epsilon: float, c
         .design.noise.clip
         for scheme in ("rounds", "groups", "auto")
     }
-    assert clips["groups"] > clips["rounds"]
-    assert (clips["rounds"] > 2.5) is (chosen == "rounds")
+    assert (clips["rounds"] > 1.8) is (chosen == "rounds")
+    assert (clips["groups"] > clips["rounds"]) is (chosen == "groups")
     assert clips["auto"] == clips[chosen]
+
+
+@pytest.mark.parametrize("describe", [False, True])
+def test_a_group_shows_no_more_records_than_its_clip_needs(describe: bool) -> None:
+    """If it breaks, two short examples of 2,000 records take the model a thousand prompts each."""
+    chain = synthesizer(
+        budget=PrivacyBudget(3.0, 1e-6), count=2, scheme="groups", members=6, max_new_tokens=12, describe=describe
+    )
+    noise = chain.plan(2_000).design.noise
+    assert 2.5 <= noise.clip < 3
+    assert 20 < noise.members < 40
+    more = synthesizer(budget=PrivacyBudget(3.0, 1e-6), count=2, scheme="groups", members=300, max_new_tokens=12)
+    assert more.plan(2_000).design.noise.members == 300, "as many as are asked for"
+
+
+def test_of_a_group_those_beyond_its_members_take_no_part() -> None:
+    """If it breaks, more members move a token than the divisor counts."""
+    names = {str(i): str(i) for i in range(103)}
+    design = Design("groups", 2, ClippedSum(TextRoundEvent(0.5, 2), 7), 103, texts=3)
+    members = Members(b"k" * 32, names)
+    for number in range(2):
+        (one,), *more = members.of_text(design, number, "a")
+        taking = [one, *(name for (name,) in more)]
+        assert taking == members.group(number, 2)[:21]
 
 
 def test_the_plan_costs_nothing_and_says_whether_it_is_worth_it() -> None:
@@ -601,6 +626,32 @@ def test_members_of_long_records_write() -> None:
         assert prompt.body.startswith("Text: my parcel is late") or prompt.body.startswith("Text: please send the")
         needed = sum(map(engine.count_tokens, (prompt.head, prompt.body, prompt.tail)))
         assert engine.max_prompt_tokens // 2 < needed + 8 <= engine.max_prompt_tokens
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, Panic])
+@pytest.mark.parametrize("taken_up", [False, True])
+def test_a_model_that_scores_no_member_is_found_before_anything_is_charged(
+    kind: type[BaseException], taken_up: bool
+) -> None:
+    """If it breaks, an engine without memory for its members spends the whole budget on texts of the public model."""
+    ledger = PrivacyLedger(BUDGET)
+
+    class Full(Draws):
+        def score_next_token(self, public: Any, members: Any, **settings: Any) -> Any:
+            if members:
+                raise kind("out of memory")
+            return super().score_next_token(public, members, **settings)
+
+    if taken_up:
+        with pytest.raises(KeyboardInterrupt):
+            synthesizer(Draws(stop_at(1)), ledger=ledger).invoke(rows())
+        plan = ledger.plan("synthesis")
+        assert plan is not None
+    before = entries(ledger)
+    with pytest.raises(ModelUnavailable, match="0 of 10 that show an invented record"):
+        synthesizer(Full(), ledger=ledger).invoke(rows())
+    assert entries(ledger) == before
+    assert len(synthesizer(Draws(), ledger=ledger).invoke(rows())) > 0
 
 
 def test_the_model_alone_writes_as_many_texts_for_nothing() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from fakes.places import on_both
-from fakes.scorer import Draws, Panic, WordScorer, stop_at
+from fakes.scorer import Draws, Panic, WordScorer, of_records, stop_at
 from fakes.synthesizers import BUDGET, LABELS, entries, rows, synthesizer
 
 from langchain_dp.accounting import PrivacyLedger
@@ -76,7 +76,7 @@ class Fragile(Draws):
                 raise error
 
     def score_next_token(self, public: Any, members: Any, **settings: Any) -> Any:
-        self.texts += bool(members) and not public.written
+        self.texts += bool(of_records(members)) and not public.written
         if not self.spells:
             self._break(public.written)
         return super().score_next_token(public, members, **settings)

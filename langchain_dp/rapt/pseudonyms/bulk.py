@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from langchain_dp._util import forks
 from langchain_dp._util.columns import Columns, column_names
+from langchain_dp._util.reprs import also_unmade
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.pseudonyms.keeping import Conversation, cipher_of
@@ -191,5 +192,6 @@ class PseudonymizeBatches:
         self.__dict__.update(state, _lock=threading.Lock())
         forks.renew_lock(self)
 
+    @also_unmade
     def __repr__(self) -> str:
         return f"PseudonymizeBatches({list(self._columns)}, NOT PRIVATE: no epsilon)"

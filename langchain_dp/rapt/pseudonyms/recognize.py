@@ -6,6 +6,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from langchain_dp._util.reprs import also_unmade
 from langchain_dp._util.words import alone, one_form, written
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.placeholders import ESCAPED, FindsEntities, label_of
@@ -143,6 +144,7 @@ class TermEntities:
         """Name for reports, without the terms."""
         return f"{len(self._terms)} terms ({', '.join(self.kinds)})"
 
+    @also_unmade
     def __repr__(self) -> str:
         return f"TermEntities(<{len(self._terms)} private terms>)"
 

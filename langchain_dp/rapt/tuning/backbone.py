@@ -17,6 +17,7 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
+from langchain_dp._util.reprs import also_unmade
 from langchain_dp.errors import InvalidParameter, MissingExtra
 from langchain_dp.rapt.vocabulary import Vocabulary
 
@@ -163,6 +164,7 @@ class Backbone:
         """The model's own token vectors, for a sanitizer."""
         return BackboneTable(self)
 
+    @also_unmade
     def __repr__(self) -> str:
         return f"Backbone({self.kind}, {self.fingerprint[:8]})"
 

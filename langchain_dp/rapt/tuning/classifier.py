@@ -14,6 +14,7 @@ import numpy as np
 from langchain_core.runnables import ConfigurableFieldSpec, Runnable, RunnableConfig
 from numpy.typing import NDArray
 
+from langchain_dp._util.reprs import also_unmade
 from langchain_dp._util.validate import no_further
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting.metric import MetricCertificate
@@ -319,6 +320,7 @@ class RAPTClassifier(Runnable[str, str]):
         provider = RAPTProvider.load(folder, backbone, tokenizer=tokenizer, device=device)
         return cls(client, provider, training=load_certificate(folder))
 
+    @also_unmade
     def __repr__(self) -> str:
         where = "remote" if callable(self.provider) else repr(self.provider)
         return f"RAPTClassifier({self.client!r}, {where})"

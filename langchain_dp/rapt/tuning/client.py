@@ -20,6 +20,7 @@ from langchain_core.prompt_values import PromptValue
 
 from langchain_dp._util import validate
 from langchain_dp._util.documents import FileForm, Form
+from langchain_dp._util.reprs import also_unmade
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
 from langchain_dp.ensemble.questions import question_fields
@@ -501,6 +502,7 @@ class RAPTClient:
         client.plain = PlainSource.restored(client.vocabulary, settings, found.plain.candidates, found.plain.rows)
         return client
 
+    @also_unmade
     def __repr__(self) -> str:
         return f"RAPTClient({self.kind}, {self.sanitizer!r})"
 

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save
 
 from langchain_dp._util import validate
 from langchain_dp._util.documents import FileForm, Form
+from langchain_dp._util.reprs import also_unmade
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.tuning.backbone import Backbone, backbone_of
@@ -183,6 +184,7 @@ class RAPTProvider:
             template=found.template,
         )
 
+    @also_unmade
     def __repr__(self) -> str:
         return f"RAPTProvider({self.settings.method}, {self.backbone!r}, labels={list(self.labels)})"
 

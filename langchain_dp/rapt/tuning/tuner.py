@@ -13,6 +13,7 @@ from typing import Any
 
 from langchain_dp._util import validate
 from langchain_dp._util.callers import warn_caller
+from langchain_dp._util.reprs import also_unmade
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.tuning.backbone import Backbone, backbone_of
@@ -354,6 +355,7 @@ class RAPTPromptTuner:
         report = dataclasses.replace(report, truncated=truncated)
         return RAPTClassifier(client, provider, training=certificate, report=report)
 
+    @also_unmade
     def __repr__(self) -> str:
         return f"RAPTPromptTuner({self.settings.method}, {self.backbone!r}, labels={list(self.labels)})"
 
