@@ -222,11 +222,22 @@ class Account(Same):
             return f"{asked} would go beyond what is left."
         return f"{asked} would cost epsilon {cost:.3g}; {left[0]:.3g} of {whole:.4g} is left."
 
-    def exceeded(self, sentence: str, *, asked: str, fits: int) -> BudgetExceeded:
-        """Return the refusal that ``sentence`` begins, counted: nothing was charged or stored."""
+    def exceeded(
+        self, sentence: str, *, asked: str, fits: int, whole: tuple[float, float] | None = None
+    ) -> BudgetExceeded:
+        """Return the refusal that ``sentence`` begins, counted: nothing was charged or stored.
+
+        Args:
+            sentence: What was refused, and why.
+            asked: The same in short.
+            fits: How many would fit.
+            whole: (epsilon, delta) in which all that was asked for would fit, if it would.
+        """
         plans = self.store.plans()
         spent, reserved = self.spent(plans, quick=False), claims(plans)
         more = f", and {fits} more would fit. Ask for less; a" if fits else ". A"
+        if whole is not None:
+            more = f", and it would fit into epsilon={whole[0]:.6g}, delta={whole[1]:g}. Ask for that share; a"
         refusal = BudgetExceeded(
             f"{sentence} Nothing was charged{more} larger budget is a weaker promise and needs a new ledger. (Spent so "
             f"far: epsilon={spent[0]:.6g}, delta={spent[1]:g}; reserved: epsilon={reserved[0]:.6g}, "

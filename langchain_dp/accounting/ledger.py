@@ -157,9 +157,10 @@ class PrivacyLedger(BaseLedger):
         account = self._account
         asked = f"plan {name!r} of {', '.join(f'{count} x {event_from_json(key)!r}' for key, count in items)}"
 
-        def refused(why: str, fits: int) -> BudgetExceeded:
+        def refused(why: str, fits: int, left: tuple[float, float] | None = None) -> BudgetExceeded:
             sentence = f"The plan {name!r} of {said(items)} cannot be reserved: {why}."
-            return account.exceeded(sentence, asked=asked, fits=fits)
+            whole = left if left is not None and fits >= items[0][1] else None
+            return account.exceeded(sentence, asked=asked, fits=fits, whole=whole)
 
         def would_fit(left: tuple[float, float]) -> int:
             return account.releases(items[0][0], left) if len(items) == 1 else 0
@@ -189,7 +190,8 @@ class PrivacyLedger(BaseLedger):
                 f"delta={left_now[1]:g} are not reserved yet"
             )
             why += f" ({SHARES})" if share > left_now[1] and left_now[0] > 0 else ""
-            raise refused(why, would_fit((left_now[0], min(left_now[1], share))))
+            there = (left_now[0], min(left_now[1], share))
+            raise refused(why, would_fit(there), there)
 
     def _attach(
         self,

@@ -334,6 +334,8 @@ def _other_table(table: str, counted: str) -> PlanError:
 
 def _limit(name: str, value: float | None) -> int | None:
     remedy = "Give nats per unit of distance, or None for no limit."
+    if isinstance(value, (str, os.PathLike)):
+        remedy += f" A file is path=: MetricLedger(20.0, {os.fspath(value)!r})."
     return None if value is None else ticks(validate.number(name, value, above=0.0, at_most=MOST, remedy=remedy))
 
 

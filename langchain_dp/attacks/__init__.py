@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         invert_words,
         unigram_prior,
     )
+    from langchain_dp.attacks.example_membership import attack_examples
     from langchain_dp.attacks.leak_report import LeakedSpan, LeakReport, NearestRow
     from langchain_dp.attacks.leakage import find_leaks
     from langchain_dp.attacks.membership import (
@@ -61,6 +62,7 @@ __all__ = [
     "TransformersMasked",
     "UnigramPrior",
     "attack_answers",
+    "attack_examples",
     "attack_prompt",
     "find_leaks",
     "infer_attribute",
@@ -83,6 +85,7 @@ _HOME = {
         "attribute_inference": ("AttributeResult", "SentenceEmbeddings", "infer_attribute", "mean_embeddings"),
         "context_inversion": ("NeighborsMasked", "PredictsMasked", "TransformersMasked", "invert_in_context"),
         "embedding_inversion": ("InversionResult", "UnigramPrior", "invert_vectors", "invert_words", "unigram_prior"),
+        "example_membership": ("attack_examples",),
         "leak_report": ("LeakReport", "LeakedSpan", "NearestRow"),
         "leakage": ("find_leaks",),
         "membership": ("MembershipResult", "PortScorer", "attack_prompt", "infer_membership", "lira_scores"),

@@ -68,7 +68,14 @@ def record(name: str, given: Mapping[str, Any], keys: Sequence[str] = ()) -> dic
     return row
 
 
-def texts(name: str, given: Sequence[str], *, at_least: int = 1) -> list[str]:
+def texts_of(name: str, given: Sequence[Any], *, at_least: int = 1) -> list[str]:
+    """Texts, or those of rows: mappings with ``text``, or objects that have one, as synthetic examples do."""
+    if isinstance(given, Sequence) and not isinstance(given, (str, bytes)):
+        given = [row.get("text") if isinstance(row, Mapping) else getattr(row, "text", row) for row in given]
+    return texts(name, given, at_least=at_least)
+
+
+def texts(name: str, given: Sequence[Any], *, at_least: int = 1) -> list[str]:
     """The texts as a list, if they are one; no text stands in the message."""
     if (
         isinstance(given, (str, bytes))

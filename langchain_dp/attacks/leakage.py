@@ -13,6 +13,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,11 +39,11 @@ _PIECE = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])|\n+|\s*(?:#+ ?)?\b
 
 
 def find_leaks(
-    prompt: str,
-    rows: Sequence[str],
+    prompt: str | Sequence[Any],
+    rows: Sequence[Any],
     *,
     public: Sequence[str] = (),
-    held_out: Sequence[str] = (),
+    held_out: Sequence[Any] = (),
     shortest: int = 4,
     embed: Embed | None = None,
     ordinary: Sequence[str] | None = None,
@@ -74,8 +75,8 @@ def find_leaks(
     So a frequent name is found in a run or beside another one only, and a number of five digits not at all.
 
     Args:
-        prompt: The prompt, or the instruction alone.
-        rows: Texts of the training rows. Private.
+        prompt: The prompt, or the instruction alone; or texts that were released, such as ``SyntheticExamples``.
+        rows: Training rows: their texts, or mappings with ``text``. Private.
         public: Text that the prompt may repeat: the initial instruction, templates, labels. Runs of three of its
             words, or a shorter text as a whole, are not held against the prompt.
         held_out: Rows of the same kind that the prompt was not made from. What is found of them is chance.
@@ -88,8 +89,8 @@ def find_leaks(
         name: Name of the result.
 
     Raises:
-        InvalidParameter: The prompt is no string, there are no rows, a row is no string, or ``embed`` does not give
-            one vector a text.
+        InvalidParameter: The prompt is no string and holds no texts, there are no rows, a row has no text, or
+            ``embed`` does not give one vector a text.
 
     Examples:
         >>> found = find_leaks(prompt, [row["text"] for row in rows], held_out=others)
@@ -97,12 +98,13 @@ def find_leaks(
         >>> print(found.marked())  # PRIVATE: the prompt, with what is of a row in brackets
     """
     validate.integer("shortest", shortest, at_least=2)
-    if not isinstance(prompt, str):
+    if not isinstance(prompt, (str, Sequence)):
         raise InvalidParameter(
             f"Expected prompt to be a str, not {type(prompt).__name__}. Give the text, such as message.content."
         )
-    rows = checks.texts("rows", rows)
-    public, held_out = checks.texts("public", public, at_least=0), checks.texts("held_out", held_out, at_least=0)
+    prompt = prompt if isinstance(prompt, str) else "\n\n".join(checks.texts_of("prompt", prompt))
+    rows, held_out = checks.texts_of("rows", rows), checks.texts_of("held_out", held_out, at_least=0)
+    public = checks.texts("public", public, at_least=0)
     if embed is not None:
         validate.function("embed", embed, of="a list of texts")
     training, others = _Rows(rows), _Rows(held_out)

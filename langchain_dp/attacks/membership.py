@@ -203,7 +203,7 @@ def attack_prompt(
     scored = {}
     for key, scorer in candidates.items():
         validate.function(f"candidate {key!r}", scorer, of="an instruction and rows")
-        under = [_figures(key, scorer(instruction, rows), len(rows)) for instruction in (prompt, *references)]
+        under = [label_figures(key, scorer(instruction, rows), len(rows)) for instruction in (prompt, *references)]
         scores = lira_scores(under[0], np.stack(under[1:]))
         scored[key] = scores[: len(members)], scores[len(members) :]
     return infer_membership(scored, name=name, settings={"references": len(references), **(settings or {})})
@@ -219,7 +219,8 @@ def _scores(name: str, given: npt.ArrayLike) -> Floats:
     return scores
 
 
-def _figures(name: str, given: npt.ArrayLike, count: int) -> Floats:
+def label_figures(name: str, given: npt.ArrayLike, count: int) -> Floats:
+    """What a scorer gave, if it is one finite number for each of ``count`` rows."""
     figures = validate.numbers(f"what candidate {name!r} returned", given)
     if figures.shape != (count,) or not np.isfinite(figures).all():
         raise InvalidParameter(

@@ -119,8 +119,8 @@ class FileOptions(Options):
     text_key: str = Option("text", metavar="NAME", help="what the text is called in --data")
     label_key: str = Option("label", metavar="NAME", help="what the label is called in --data")
 
-    def read(self, path: Path) -> list[dict[str, Any]]:
-        """Rows of a file, with ``text`` and ``label``.
+    def read(self, path: Path, *, label: str | None = None) -> list[dict[str, Any]]:
+        """Rows of a file, with ``text`` and ``label``: ``label``, where it has no such column.
 
         Raises:
             InvalidParameter: It cannot be read or is empty, or rows lack one of them.
@@ -130,7 +130,7 @@ class FileOptions(Options):
         rows = read_rows(path)
         if not rows:
             raise InvalidParameter(f"Expected {path} to hold at least one row, but it holds none. Give more rows.")
-        records = PrivateRecords(rows, text_key=self.text_key, label_key=self.label_key)
+        records = PrivateRecords(rows, text_key=self.text_key, label_key=self.label_key, label=label)
         return [dict(records.get(name)) for name in records.ids()]
 
 
@@ -180,12 +180,18 @@ class ConstantOptions(DeltaOptions):
             )
 
 
-class ExampleOptions(KindOptions, LabelOptions):
+class ExampleOptions(KindOptions, FileOptions, LabelOptions):
     """What synthetic examples are to be like, and who writes them."""
 
-    said: ClassVar = {"max_new_tokens": "--tokens"}
+    said: ClassVar = {"max_new_tokens": "--tokens", "label": "--labels"}
+    labels: list[str] | None = Option(
+        None, help="the public labels (default: those found in --data); one alone for texts without labels"
+    )
     describe: list[str] | None = of_run(None, metavar="LABEL=TEXT", help="what a label means, public; for each label")
-    describe_first: bool = of_run(False, "--describe-first", help="spend a little on a description of each label first")
+    describe_first: bool = of_run(False, "--describe-first", help="spend a part on a description of each label first")
+    show_labels: bool = of_run(
+        False, "--show-labels", help="tell the model label and --describe beside the description (--describe-first)"
+    )
     count: int = of_run(64, min=1, help="examples, all labels together; rounded up to as many of each")
     tokens: int = of_run(40, min=1, help="tokens of one example at most")
     members: int = of_run(30, min=2, help="members that are expected to take part in one example")
@@ -199,6 +205,12 @@ class ExampleOptions(KindOptions, LabelOptions):
         super().__post_init__()
         if self.kind is not None and not self.describe_first:
             raise typer.BadParameter("expected --kind with --describe-first: it says what is described")
+        if self.show_labels and not self.describe_first:
+            raise typer.BadParameter("expected --show-labels with --describe-first: without it they are shown anyway")
+        if self.describe and self.describe_first and not self.show_labels:
+            raise typer.BadParameter(
+                "expected --describe-first without --describe, which it takes the place of; or with --show-labels"
+            )
 
 
 class BudgetOptions(ConstantOptions):

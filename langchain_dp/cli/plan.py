@@ -247,11 +247,10 @@ No model is loaded: tokens are estimated at four characters each; with --data th
         from langchain_dp.accounting import PrivacyBudget
         from langchain_dp.records import PrivateRecords
 
-        rows = [] if self.data is None else self.read(self.data)
         if self.data is None and not (self.labels or self.describe):
             raise WrongArguments("Expected --labels or --describe to name the labels, since no --data shows them.")
+        rows, labels = synthesize.read(self, self.data)
         examples: PrivateRecords | int = self.records or 0 if self.data is None else PrivateRecords(rows)
-        labels = synthesize.labels_of(self, rows)
         budget = PrivacyBudget(self.epsilon, self.delta)
         found = synthesize.synthesizer_for(self, _Counter(None), labels, budget=budget).plan(examples)
         show(found, self, counted_by=_COUNTED, on_rows=self.data is not None)

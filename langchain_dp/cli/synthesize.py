@@ -100,9 +100,8 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
 
         check_out(self.out, SyntheticExamples.load, "saved examples")
         check_apart(self.out, self.ledger)
-        rows = [] if self.data is None else self.read(self.data)
+        rows, labels = read(self, self.data)
         records = PrivateRecords(rows)
-        labels = labels_of(self, rows)
         # The model alone spends nothing of it: any number will do.
         budget = PrivacyBudget(self.epsilon or 1.0, self.delta)
         sizes = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
@@ -163,8 +162,8 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
         _show(examples, self)
 
 
-def labels_of(options: ExampleOptions, rows: list[dict[str, Any]]) -> dict[str, str]:
-    """Labels with what is said of them."""
+def given(options: ExampleOptions) -> dict[str, str]:
+    """The labels that were named, with what is said of them; none if none were."""
     said = {}
     for each in options.describe or ():
         label, found, text = each.partition("=")
@@ -172,15 +171,21 @@ def labels_of(options: ExampleOptions, rows: list[dict[str, Any]]) -> dict[str, 
             raise WrongArguments('Expected --describe to be LABEL=TEXT, as in --describe "A=late parcels".')
         said[label.strip()] = text.strip()
     labels = list(options.labels or said)
-    if not labels:
-        labels, told = read_off(rows)
-        note(told)
-    if not options.labels and len(labels) == 1:
-        raise WrongArguments(f"Expected --describe for each label, at least two of them, but {labels} is one.")
     unknown = sorted(said.keys() - set(labels))
     if unknown:
         raise WrongArguments(f"Expected --describe for labels of --labels, but {unknown} are none of them.")
     return {label: said.get(label, label) for label in labels}
+
+
+def read(options: ExampleOptions, data: Path | None) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """The rows, and the labels with what is said of them: one that was named alone is that of rows without."""
+    labels = given(options)
+    rows = [] if data is None else options.read(data, label=next(iter(labels)) if len(labels) == 1 else None)
+    if not labels:
+        found, told = read_off(rows)
+        note(told)
+        labels = {label: label for label in found}
+    return rows, labels
 
 
 def synthesizer_for(
@@ -200,7 +205,7 @@ def synthesizer_for(
         scheme=options.scheme,
         temperature=options.temperature,
         chat=options.chat,
-        describe=options.describe_first and Describing(**options.asked()),
+        describe=options.describe_first and Describing(show_labels=options.show_labels, **options.asked()),
         filters=Filters(check_labels=options.check_labels),
         **promise,
     )

@@ -80,11 +80,12 @@ def label_words(given: Mapping[str, str], labels: Sequence[str]) -> list[str]:
     return words
 
 
-def given_labels(labels: Iterable[Label]) -> dict[str, Label]:
+def given_labels(labels: Iterable[Label], *, at_least: int = 2) -> dict[str, Label]:
     """Name of each label -> the label as it was given: at least two, each once, all of one kind.
 
     Args:
         labels: The labels in the public order, or the Enum whose members they are.
+        at_least: How many there must be: one, where nothing is told apart.
 
     Raises:
         InvalidParameter: They are no labels, too few, or of several kinds.
@@ -109,10 +110,9 @@ def given_labels(labels: Iterable[Label]) -> dict[str, Label]:
             f"Expected labels{_shown(labels)} to be a list of non-empty strings of valid Unicode; or all of them whole "
             "numbers, bool, or members of an Enum."
         )
-    if len(names) < 2 or len(set(names)) < len(names):
-        raise InvalidParameter(
-            f"Expected labels{_shown(listed)} to hold at least two labels, each once. Name them all."
-        )
+    if len(names) < at_least or len(set(names)) < len(names):
+        many = "two labels" if at_least > 1 else "one label"
+        raise InvalidParameter(f"Expected labels{_shown(listed)} to hold at least {many}, each once. Name them all.")
     return {str(name): _plain(label) for name, label in zip(names, listed, strict=True) if label is not None}
 
 
@@ -122,9 +122,9 @@ def _plain(label: Label) -> Label:
     return made
 
 
-def check_labels(labels: Iterable[Any]) -> tuple[str, ...]:
+def check_labels(labels: Iterable[Any], *, at_least: int = 2) -> tuple[str, ...]:
     """Names of at least two labels, each once; see :func:`given_labels`."""
-    return tuple(given_labels(labels))
+    return tuple(given_labels(labels, at_least=at_least))
 
 
 def _kind(label: object) -> type:

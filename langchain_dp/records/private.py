@@ -40,6 +40,7 @@ class PrivateRecords:
         label_key: Key, or column, of the label: a str, an int, a bool, or a member of an Enum. Under ``label`` its
             name is kept, a str: a label as it is written, or the value of an Enum's member (its own name, if the value
             is no str).
+        label: Label of those that have no ``label_key`` at all: for texts without labels. Each may then be a plain str.
 
     Raises:
         InvalidParameter: Examples lack text or label, or an id occurs twice. One message gives the positions of all of
@@ -51,19 +52,25 @@ class PrivateRecords:
         {'note': 'Nobody came.', 'kind': 1, 'text': 'Nobody came.', 'label': '1'}
     """
 
-    def __init__(self, examples: Examples = (), *, text_key: str = "text", label_key: str = "label") -> None:
+    def __init__(
+        self, examples: Examples = (), *, text_key: str = "text", label_key: str = "label", label: str | None = None
+    ) -> None:
         held, others = Held(examples), examples if isinstance(examples, PrivateRecords) else None
         del examples  # error reporters read the locals of each frame
         self._records: dict[str, Mapping[str, Any]] = {}
         self._places = 0
         self.text_key = _key("text_key", text_key)
         self.label_key = _key("label_key", label_key)
+        self._label = label
+        if label is not None and not (isinstance(label, str) and label.strip() and encodable(label)):
+            raise InvalidParameter(f"Expected label of type {type(label).__name__} to be a non-empty str.")
         if others is not None:
-            if (text_key, label_key) != ("text", "label"):
+            if (text_key, label_key, label) != ("text", "label", None):
                 raise InvalidParameter(
-                    "Expected text_key= and label_key= to be given where the PrivateRecords were made, not again."
+                    "Expected text_key=, label_key= and label= to be given where the PrivateRecords were made, not "
+                    "again."
                 )
-            self.text_key, self.label_key = others.text_key, others.label_key
+            self.text_key, self.label_key, self._label = others.text_key, others.label_key, others._label
             self._records.update(others._records)
             self._places = others._places
             return
@@ -90,24 +97,28 @@ class PrivateRecords:
             keys = " or ".join(repr(getattr(self, option)) for option in lacking)
             raise InvalidParameter(
                 f"Expected examples to have {keys}, but none of them has. Say what text and label are called with "
-                "text_key= and label_key= of PrivateRecords."
+                "text_key= and label_key= of PrivateRecords; of texts without labels name one for all with label=."
             )
 
     @classmethod
-    def from_dataframe(cls, data: Examples, *, text_key: str = "text", label_key: str = "label") -> Self:
+    def from_dataframe(
+        cls, data: Examples, *, text_key: str = "text", label_key: str = "label", label: str | None = None
+    ) -> Self:
         """The rows of a DataFrame, or of whatever else holds examples: the same as the class itself."""
         held = Held(data)
         del data
-        return redacted(functools.partial(cls, text_key=text_key, label_key=label_key), held, READING)
+        return redacted(functools.partial(cls, text_key=text_key, label_key=label_key, label=label), held, READING)
 
     @classmethod
-    def from_jsonl(cls, path: str | PathLike[str], *, text_key: str = "text", label_key: str = "label") -> Self:
+    def from_jsonl(
+        cls, path: str | PathLike[str], *, text_key: str = "text", label_key: str = "label", label: str | None = None
+    ) -> Self:
         """Read one JSON object a line, whatever the name of the file ends in.
 
         Raises:
             InvalidParameter: Lines are not JSON objects with text and label; the message gives their numbers.
         """
-        return cls(read_jsonl(path), text_key=text_key, label_key=label_key)
+        return cls(read_jsonl(path), text_key=text_key, label_key=label_key, label=label)
 
     def add(self, example: object, *, record_id: str | None = None) -> str:
         """Add one record and return its id.
@@ -155,10 +166,12 @@ class PrivateRecords:
 
     def _read(self, example: object) -> dict[str, Any] | str:
         """The row, or what is wrong with it."""
-        fields = fields_of(example)
+        bare = self._label is not None and isinstance(example, str)
+        fields: Mapping[str, Any] | None = {self.text_key: example} if bare else fields_of(example)
         if fields is None:
-            return f"Expected {{where}} to be a mapping with text and label, not {type(example).__name__}."
-        text, label = fields.get(self.text_key), label_name(whole_number(fields.get(self.label_key)))
+            hint = " Of texts without labels name one for all with label=." if isinstance(example, str) else ""
+            return f"Expected {{where}} to be a mapping with text and label, not {type(example).__name__}.{hint}"
+        text, label = fields.get(self.text_key), label_name(whole_number(fields.get(self.label_key, self._label)))
         if not isinstance(text, str) or not text.strip():
             return (
                 f"Expected {{where}} to have a non-empty str under {self.text_key!r}. Drop or repair it, or name "
@@ -275,7 +288,13 @@ class FromDataFrame:
 
     @classmethod
     def from_dataframe(
-        cls, data: Examples, *, text_key: str = "text", label_key: str = "label", **settings: Any
+        cls,
+        data: Examples,
+        *,
+        text_key: str = "text",
+        label_key: str = "label",
+        label: str | None = None,
+        **settings: Any,
     ) -> Self:
         """Make one over the rows of a DataFrame, or of whatever else :class:`PrivateRecords` takes.
 
@@ -283,6 +302,7 @@ class FromDataFrame:
             data: The private examples.
             text_key: Column of the text.
             label_key: Column of the label.
+            label: Label of those that have no such column.
             **settings: The other arguments of the class.
 
         Raises:
@@ -290,8 +310,8 @@ class FromDataFrame:
         """
         held = Held(data)
         del data
-        keys = {"text_key": text_key, "label_key": label_key}
-        return cls._over(redacted(functools.partial(PrivateRecords, **keys), held, READING), settings)
+        read = functools.partial(PrivateRecords, text_key=text_key, label_key=label_key, label=label)
+        return cls._over(redacted(read, held, READING), settings)
 
     @classmethod
     def _over(cls, records: PrivateRecords, settings: Mapping[str, Any]) -> Self:
@@ -355,7 +375,11 @@ class KeepsExamples(FromDataFrame, Runnable[Any, Any]):
             raise InvalidParameter(
                 "Expected examples, but there are none. Give them, or make this by from_dataframe(), which keeps them."
             )
-        return PrivateRecords(self._given if examples is None else examples)  # type: ignore[arg-type]  # not both None
+        given = self._given if examples is None else examples
+        if isinstance(given, PrivateRecords):
+            return PrivateRecords(given)
+        labels = tuple(self.settings.labels)
+        return PrivateRecords(given, label=labels[0] if len(labels) == 1 else None)  # type: ignore[arg-type]  # not None
 
     def _checked(self, examples: Examples | None) -> PrivateRecords:
         records = self._examples(examples)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
-from langchain_core.example_selectors import BaseExampleSelector, SemanticSimilarityExampleSelector
+from langchain_core.example_selectors import BaseExampleSelector
 from langchain_core.messages import SystemMessage
 from langchain_core.prompts import ChatPromptTemplate, FewShotChatMessagePromptTemplate
 from langchain_core.retrievers import BaseRetriever
@@ -26,7 +27,7 @@ from langchain_dp.ensemble.naming import label_parser, names_of, told_alike
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.redact import Held, redacted
 from langchain_dp.synth.describing import instruction_of
-from langchain_dp.synth.selecting import BalancedExampleSelector, WordRetriever
+from langchain_dp.synth.selecting import BalancedExampleSelector, SimilarExampleSelector, WordRetriever
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +138,8 @@ class SyntheticExamples(Sequence[SyntheticExample]):
         """What a person wants to see first: how labels were described, eight examples, the promise, and how many."""
         said = [f"{label} was described as: {text or '(nothing of use)'}" for label, text in self.descriptions.items()]
         some = [f"{one.label}: {' '.join(one.text.split())}" for one in self.balanced(8)]
-        counts = f"{len(self)} examples, {len(self.dropped)} left out by the filters"
+        why = ", ".join(f"{number} {reason}" for reason, number in Counter(one.dropped for one in self.dropped).items())
+        counts = f"{len(self)} examples, {len(self.dropped)} left out by the filters{f' ({why})' if why else ''}"
         if lost := self.settings.get("lost"):
             counts += f", {lost} given up when the run was stopped"
         return "\n".join([*said, *told_alike(self.descriptions), *some, "", str(self.certificate), "", counts])
@@ -162,7 +164,8 @@ class SyntheticExamples(Sequence[SyntheticExample]):
 
         Args:
             count: How many, the labels in turn; None is all. With ``selector`` it is not used.
-            selector: An example selector that chooses for each input; its input variable is ``text``.
+            selector: An example selector that chooses for each input, such as that of :meth:`as_example_selector`; the
+                input variable of another one is ``text``.
             named: Answer with the :attr:`names` of the labels. Not with ``selector``.
         """
         words = self._words(named=named)
@@ -171,7 +174,9 @@ class SyntheticExamples(Sequence[SyntheticExample]):
             if named:
                 raise InvalidParameter("Expected named=True without selector=, whose examples have labels, not names.")
             return FewShotChatMessagePromptTemplate(
-                example_selector=selector, example_prompt=turn, input_variables=["text"]
+                example_selector=selector,
+                example_prompt=turn,
+                input_variables=[getattr(selector, "variable", "text")],
             )
         chosen = self.balanced(len(self) if count is None else validate.integer("count", count, at_least=1))
         return FewShotChatMessagePromptTemplate(
@@ -225,11 +230,8 @@ class SyntheticExamples(Sequence[SyntheticExample]):
         validate.integer("k", k, at_least=1)
         if embeddings is None:
             return BalancedExampleSelector([one.row() for one in self.balanced(len(self))], k)
-        selector = SemanticSimilarityExampleSelector.from_examples(
-            self.rows(), embeddings, InMemoryVectorStore, k=k, input_keys=["text"]
-        )
-        selector.input_keys = [variable]
-        return selector
+        store = InMemoryVectorStore.from_texts([one.text for one in self._kept], embeddings, metadatas=self.rows())
+        return SimilarExampleSelector(vectorstore=store, k=k, input_keys=["text"], variable=variable)
 
     def as_retriever(self, embeddings: Embeddings | None = None, *, k: int = 4) -> BaseRetriever:
         """A retriever over the examples: by similarity, or without embeddings by common words.

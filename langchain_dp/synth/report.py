@@ -104,11 +104,11 @@ class SynthesisPlan:
             else f"{design.rounds} disjoint group{'s' if design.rounds > 1 else ''} of records"
         )
         of = f", each of about {design.shots} records" if design.shots > 1 else ""
+        of_each = f": {design.rounds:,} of each of {self.labels} labels" if self.labels > 1 else ""
         return "\n".join(
             [
                 f"Plan for synthetic examples: {self.budget}",
-                f"  examples     {self.examples:,}: {design.rounds:,} of each of {self.labels} labels, at most "
-                f"{noise.event.tokens} tokens each",
+                f"  examples     {self.examples:,}{of_each}, at most {noise.event.tokens} tokens each",
                 f"  members      {who}; {noise.members} expected a text{of}",
                 f"  clip         {noise.clip:.3g} nats a member and token",
                 *self._described(),

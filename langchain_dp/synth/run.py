@@ -193,8 +193,8 @@ class SynthesisRuns:
             return
         if self._is_complete(opened):
             raise PlanError(
-                f"The run {self._name!r} is complete, and was over other examples: released() has what it wrote. Give "
-                "the new run another name= and a budget of its own."
+                f"The run {self._name!r} is complete, and was over other examples, or over the same ones in another "
+                "order: released() has what it wrote. To write anew give another name= and a budget of its own."
             )
         if opened.design.scheme == "groups" and (journal.written or journal.under_way is not None):
             raise PlanError(

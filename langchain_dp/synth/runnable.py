@@ -372,8 +372,8 @@ def _describing(describe: Describing | bool) -> Describing | None:
 
 def _described(labels: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
     if not isinstance(labels, Mapping):
-        return {label: label for label in check_labels(labels)}
-    names = check_labels(list(labels))
+        return {label: label for label in check_labels(labels, at_least=1)}
+    names = check_labels(list(labels), at_least=1)
     if not all(isinstance(text, str) and text.strip() and encodable(text) for text in labels.values()):
         raise InvalidParameter("Expected every label to have a description that is a non-empty str of valid Unicode.")
     return dict(zip(names, labels.values(), strict=True))

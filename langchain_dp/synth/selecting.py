@@ -8,15 +8,37 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
-from langchain_core.example_selectors import BaseExampleSelector
+from langchain_core.example_selectors import BaseExampleSelector, SemanticSimilarityExampleSelector
 from langchain_core.retrievers import BaseRetriever
 from pydantic import Field
 
 from langchain_dp._util import validate
 from langchain_dp._util.words import words_of
+
+
+class SimilarExampleSelector(SemanticSimilarityExampleSelector):
+    """LangChain's, whose input may have another name than the ``text`` of an example.
+
+    Args:
+        variable: Variable of the prompt that holds the input.
+
+    Examples:
+        >>> made.as_example_selector(embeddings, variable="question").select_examples({"question": "Where is it?"})
+    """
+
+    variable: str = "text"
+
+    def select_examples(self, input_variables: dict[str, str]) -> list[dict[str, Any]]:
+        """The most similar examples."""
+        return super().select_examples({"text": input_variables[self.variable]})
+
+    async def aselect_examples(self, input_variables: dict[str, str]) -> list[dict[str, Any]]:
+        """Async twin of :meth:`select_examples`."""
+        return await super().aselect_examples({"text": input_variables[self.variable]})
 
 
 class BalancedExampleSelector(BaseExampleSelector):

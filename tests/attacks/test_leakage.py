@@ -346,7 +346,7 @@ def test_the_report_shows_private_text_on_request_only() -> None:
     [
         ({"rows": []}, "rows to hold at least 1"),
         ({"rows": "one text"}, "list of str"),
-        ({"rows": [{"text": "secret"}]}, "list of str"),
+        ({"rows": [{"note": "secret"}]}, "list of str"),
         ({"prompt": None}, "NoneType"),
         ({"shortest": 1}, "shortest"),
         ({"embed": lambda texts: np.zeros((1, 2))}, "one finite vector"),

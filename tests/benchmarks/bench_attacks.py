@@ -45,18 +45,16 @@ from langchain_dp.attacks import (
     NeighborsMasked,
     PortScorer,
     SentenceEmbeddings,
+    attack_examples,
     attack_prompt,
     infer_attribute,
-    infer_membership,
     invert_in_context,
     invert_vectors,
     invert_words,
-    lira_scores,
     mean_embeddings,
     reconstruct,
     unigram_prior,
 )
-from langchain_dp.attacks.words import FUNCTION_WORDS, Rarity, words_of
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
 from langchain_dp.opt import DISASTER, MPQA, SST2, TREC
 from langchain_dp.rapt import TextPrivatizer, Vocabulary, calibrate, load
@@ -322,26 +320,19 @@ def told_apart(
     options: argparse.Namespace,
 ) -> AttackResult:
     """Three attacks that tell rows which examples were written from (the first side) from others."""
-    asked = [row for side in sides for row in side]
-    head = f"Sort each text. The kinds: {', '.join(words.values())}.\n\n"
-    shown = "".join(f"Text: {one['text']}\nKind: {words[one['label']]}\n\n" for one in written)
+    shown, *asked = ([{**row, "label": words[row["label"]]} for row in some] for some in (written, *sides))
     with LlamaCppEnsemble(max_tokens=4096, slots=8, n_threads=options.threads) as engine:
-        scorer = PortScorer(engine, words, head="{instruction}", body="Text: {text}\n", tail="Kind:")
-        under, without = (scorer(given, asked) for given in (head + shown, head))
-    vectors = [unit(sentence_embeddings()([one["text"] for one in some])) for some in (asked, written)]
-    told = [{word.folded for word in words_of(one["text"])} - FUNCTION_WORDS for one in (*asked, *written)]
-    rarity = Rarity(told[: len(asked)])
-    scores = {
-        "likelihood ratio": lira_scores(under, [without]),
-        "nearest": (vectors[0] @ vectors[1].T).max(axis=1),
-        "rare words": np.array(
-            [max(sum(map(rarity.bits, row & one)) for one in told[len(asked) :]) for row in told[: len(asked)]]
-        ),
-    }
-    half = len(sides[0])
-    return infer_membership(
-        {key: (found[:half], found[half:]) for key, found in scores.items()}, name=name, settings=settings
-    )
+        own = {word: word for word in words.values()}
+        scorer = PortScorer(engine, own, head="{instruction}", body="Text: {text}\n", tail="Kind:")
+        return attack_examples(
+            shown,
+            members=asked[0],
+            others=asked[1],
+            candidates={"likelihood ratio": scorer},
+            embed=sentence_embeddings(),
+            name=name,
+            settings=settings,
+        )
 
 
 def canary(options: argparse.Namespace) -> Arms:
@@ -385,12 +376,6 @@ def strange(coins: random.Random, label: str) -> dict[str, str]:
     syllables = ("ba", "dro", "fen", "gul", "hir", "jax", "kem", "lov", "mip", "nuz", "pra", "quo", "rys", "sko", "tev")
     words = ["".join(coins.choices(syllables, k=4)) for _ in range(12)]
     return {"text": " ".join(words).capitalize() + ".", "label": label}
-
-
-def unit(vectors: Any) -> np.ndarray:
-    """Rows of length one."""
-    found = np.asarray(vectors, dtype=np.float64)
-    return found / np.linalg.norm(found, axis=1, keepdims=True)
 
 
 PIECES: dict[str, Callable[[argparse.Namespace], Arms]] = {

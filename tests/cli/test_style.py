@@ -280,7 +280,11 @@ def test_the_examples_are_true(example: str, place: Path, monkeypatch: pytest.Mo
         ("plan opt --records 9 --epsilon 1 --task trec --method opt", "expected one of dp-opt, glossary, choose"),
         ("plan opt --records 9 --epsilon 1 --task trec --kind mood", "expected --kind and --shown together"),
         ("plan synthesize --records 9 --epsilon 1", "Expected --labels or --describe"),
-        ("plan synthesize --records 9 --epsilon 1 --describe a=b", "at least two of them, but ['a'] is one"),
+        (
+            "plan synthesize --records 9 --epsilon 1 --describe a=b --describe-first",
+            "expected --describe-first without --describe, which it takes the place of",
+        ),
+        ("plan synthesize --records 9 --epsilon 1 --labels a --show-labels", "expected --show-labels with"),
         (
             "plan synthesize --records 9 --epsilon 1 --labels a b --kind x --shown y",
             "expected --kind with --describe-first",

@@ -359,6 +359,23 @@ def test_an_end_that_is_listed_by_its_name_is_an_end() -> None:
     assert found.public.tolist() == [-0.2, -4.0, -1.9]
 
 
+def test_what_a_server_does_not_list_of_a_member_counts_as_the_least_that_it_does(
+    other: CompletionServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it breaks, members whose list is another one vote against all else; or one's list hangs on the others'."""
+    built, first = engine(other), next(iter(LISTED))
+    lists = [{first: -0.5, " elsewhere": -3.0}, {" far": -7.0}, None]
+    monkeypatch.setattr(built._calls, "listed_after", lambda *_: lists)
+    public = Continuation(MemberPrompt(HEAD, "", TAIL, "public"), ("x",), 0.0)
+    found = built.score_next_token(public, asked(1, 2, 3), candidates=9)
+    known = {token: -0.5 if token == first else -3.0 for token in found.tokens}
+    assert found.members[0] is not None
+    assert found.members[1] is not None
+    assert dict(zip(found.tokens, found.members[0].tolist(), strict=True)) == known
+    assert set(found.members[1].tolist()) == {-7.0}
+    assert found.members[2] is None, "it abstains"
+
+
 def test_a_server_that_lists_fewer_tokens_than_asked_is_not_believed() -> None:
     """If it breaks, certificates say that texts are drawn from more tokens than there ever were."""
     with CompletionServer(vllm=True, answer={"logprobs": {"top_logprobs": [LISTED]}}) as server:

@@ -90,7 +90,7 @@ def test_what_was_dropped_is_no_example_and_is_shown() -> None:
     first, *rest = str(examples).split("\n")
     assert first == f"{examples[0].label}: {examples[0].text}"
     assert "Privacy certificate" in rest
-    assert rest[-1] == "6 examples, 1 left out by the filters"
+    assert rest[-1] == "6 examples, 1 left out by the filters (1 short)"
 
 
 @pytest.mark.parametrize("embeddings", [None, DeterministicFakeEmbedding(size=4)])
@@ -108,6 +108,19 @@ def test_a_selector_goes_by_the_variable_of_the_prompt(embeddings: Any) -> None:
         ]
     )
     assert len(prompt.invoke({"question": "Where is it?"}).to_messages()) == 5
+    shown = made().as_few_shot_prompt(selector=selector)
+    if embeddings is not None:
+        assert shown.input_variables == ["question"]
+    selector.add_example({"text": "Where is it?", "label": "delivery"})
+    assert {"text": "Where is it?", "label": "delivery"} in selector.select_examples({"question": "Where is it?"})
+    assert len(shown.invoke({"question": "Where is it?", "text": ""}).to_messages()) == 4
+
+
+@pytest.mark.asyncio
+async def test_an_async_selector_goes_by_the_same_variable() -> None:
+    """If it breaks, an async chain searches by nothing."""
+    selector = made().as_example_selector(DeterministicFakeEmbedding(size=4), k=1, variable="question")
+    assert (await selector.aselect_examples({"question": "please refund me"}))[0]["text"] == "please refund me"
 
 
 def test_examples_say_when_two_labels_were_described_alike() -> None:

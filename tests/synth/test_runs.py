@@ -480,7 +480,8 @@ def test_the_plan_costs_nothing_and_says_whether_it_is_worth_it() -> None:
 @pytest.mark.parametrize(
     ("changed", "records", "message"),
     [
-        ({"labels": ["one"]}, 120, "at least two labels"),
+        ({"labels": []}, 120, "at least one label"),
+        ({"labels": ["delivery"]}, 120, "the label of examples 1, 3, 5"),
         ({"labels": {"a": "", "b": "x"}}, 120, "description"),
         ({"members": 1}, 120, "members"),
         ({"count": 0}, 120, "count"),
@@ -652,6 +653,27 @@ def test_a_model_that_scores_no_member_is_found_before_anything_is_charged(
         synthesizer(Full(), ledger=ledger).invoke(rows())
     assert entries(ledger) == before
     assert len(synthesizer(Draws(), ledger=ledger).invoke(rows())) > 0
+
+
+@pytest.mark.parametrize("scheme", ["rounds", "groups", "auto"])
+@pytest.mark.parametrize("given", [str, dict, PrivateRecords])
+def test_texts_without_labels_are_of_the_one_label(scheme: str, given: type) -> None:
+    """If it breaks, who has notes, and nothing to sort them by, cannot have synthetic ones."""
+    texts = [f"my parcel is late today {i}" for i in range(120)]
+    examples: Any = {
+        str: texts,
+        dict: [{"text": text} for text in texts],
+        PrivateRecords: PrivateRecords(texts, label="message"),
+    }[given]
+    engine, ledger = Draws(), PrivacyLedger(BUDGET)
+    chain = synthesizer(engine, labels={"message": "messages of customers"}, scheme=scheme, count=3, ledger=ledger)
+    made = chain.invoke(examples)
+    assert {one.label for one in made} == {"message"}
+    assert len([*made, *made.dropped]) == 3
+    assert any(any("my parcel is late" in one.prompt.body for one in asked) for asked in engine.asked)
+    assert "of each of" not in str(chain.plan(examples))
+    assert ledger.spent()[0] <= BUDGET.epsilon
+    assert len(made.as_few_shot_prompt(2).invoke({}).to_messages()) == 4
 
 
 def test_the_model_alone_writes_as_many_texts_for_nothing() -> None:
