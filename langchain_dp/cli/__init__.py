@@ -25,6 +25,7 @@ COMMANDS: tuple[type[Options], ...] = (
     plan.PlanICL,
     plan.PlanOpt,
     plan.PlanSynthesize,
+    plan.PlanAnswers,
     plan.PlanRAPT,
     optimize.Optimize,
     synthesize.Synthesize,

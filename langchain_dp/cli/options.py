@@ -183,7 +183,7 @@ class ConstantOptions(DeltaOptions):
 class ExampleOptions(KindOptions, FileOptions, LabelOptions):
     """What synthetic examples are to be like, and who writes them."""
 
-    said: ClassVar = {"max_new_tokens": "--tokens", "label": "--labels"}
+    said: ClassVar = {"max_new_tokens": "--tokens"}
     labels: list[str] | None = Option(
         None, help="the public labels (default: those found in --data); one alone for texts without labels"
     )

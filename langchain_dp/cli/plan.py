@@ -257,6 +257,46 @@ No model is loaded: tokens are estimated at four characters each; with --data th
         return DONE
 
 
+class PlanAnswers(JsonOptions, DeltaOptions, RowOptions):
+    """Plans private answers in free text."""
+
+    path = "plan answers"
+    what = "Private answers in free text: members, clip, tokens to evaluate, and if it is worth it."
+    examples = """\
+  langchain-dp plan answers --records 2000 --epsilon 3 --queries 100
+  langchain-dp plan answers --data tickets.jsonl --label-key reply --epsilon 3 --queries 20 --tokens 60 --json
+"""
+    notes = """\
+For DPAnswerGenerator, which reserves its budget when it is made: look here first. No model is loaded: tokens are
+estimated at four characters each; with --data they come from the private rows. Neighbours replace one row.
+--json: {"epsilon", "delta", "answers", "clip", "members", "sampling_probability", "verdict", ...}.
+"""
+    said: ClassVar = {"max_queries": "--queries", "max_new_tokens": "--tokens"}
+    epsilon: float = promised(parser=positive, help="the budget")
+    queries: int = Option(100, min=1, max=10_000, help="answers the noise is made for")
+    members: int = Option(30, min=2, help="rows that are expected to take part in one answer")
+    tokens: int = Option(50, min=1, help="tokens of one answer at most")
+
+    def run(self) -> int:
+        """Run the command; returns the exit code."""
+        from langchain_dp.accounting import PrivacyBudget
+        from langchain_dp.records import PrivateRecords
+        from langchain_dp.synth import AnswerPrompts
+        from langchain_dp.synth.report import planned_answers
+        from langchain_dp.synth.settings import in_rounds
+
+        records = None if self.data is None else PrivateRecords(self.read(self.data))
+        count = self.records or 0 if records is None else len(records)
+        budget = PrivacyBudget(self.epsilon, self.delta)
+        design = in_rounds(
+            budget, records=count, texts=1, rounds=self.queries, members=self.members, tokens=self.tokens,
+            temperature=1.0, rate=None,
+        )  # fmt: skip
+        found = planned_answers(_Counter(None), AnswerPrompts(), budget, design, records)
+        show(found, self, counted_by=_COUNTED, on_rows=records is not None)
+        return DONE
+
+
 # --------------------------------------------------------------------------------------------------------- RAPT
 
 
@@ -285,4 +325,4 @@ uses the same eta.
         return DONE
 
 
-EXAMPLES = f"{PlanICL.examples}{PlanOpt.examples}{PlanSynthesize.examples}{PlanRAPT.examples}"
+EXAMPLES = f"{PlanICL.examples}{PlanOpt.examples}{PlanSynthesize.examples}{PlanAnswers.examples}{PlanRAPT.examples}"

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from langchain_dp.icl import ICLPlanReport
     from langchain_dp.opt import OptPlanReport
     from langchain_dp.rapt import Calibration
-    from langchain_dp.synth import SynthesisPlan
+    from langchain_dp.synth import AnswersPlan, SynthesisPlan
+
+    Plan = ICLPlanReport | OptPlanReport | SynthesisPlan | AnswersPlan
 
 
 def epilog(examples: str, notes: str = "") -> str:
@@ -128,9 +130,7 @@ def progress(what: str, total: int | None, unit: str, *, shown: bool = True) -> 
         yield Advance(functools.partial(bar.advance, task), None if quiet else above)
 
 
-def show(
-    found: ICLPlanReport | OptPlanReport | SynthesisPlan, options: JsonOptions, *, counted_by: str, on_rows: bool = True
-) -> None:
+def show(found: Plan, options: JsonOptions, *, counted_by: str, on_rows: bool = True) -> None:
     """Show what a run would cost, and by whose tokens, on what rows, that was counted."""
     if on_rows:
         counted_by += ", on the private rows: keep these figures to yourself"

@@ -95,9 +95,10 @@ class PrivateRecords:
         """Refuse examples of which none has the key that an option names: it is the option that is wrong, not a row."""
         if lacking:
             keys = " or ".join(repr(getattr(self, option)) for option in lacking)
+            unlabelled = "; of texts without labels name one for all with label=" if lacking == ["label_key"] else ""
             raise InvalidParameter(
                 f"Expected examples to have {keys}, but none of them has. Say what text and label are called with "
-                "text_key= and label_key= of PrivateRecords; of texts without labels name one for all with label=."
+                f"text_key= and label_key= of PrivateRecords{unlabelled}."
             )
 
     @classmethod

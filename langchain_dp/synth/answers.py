@@ -428,14 +428,16 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
     def plan(self) -> AnswersPlan:
         """What all answers will cost and whether they are worth it. Spends nothing.
 
+        The budget is reserved when a generator is made. To look before that, make one without ``ledger=``, whose ledger
+        is in memory alone, or use ``langchain-dp plan answers``.
+
         Token counts come from the records: do not publish them.
 
         Examples:
             >>> print(replies.plan())
         """
-        return planned_answers(
-            self._engine, self.prompts, self._ledger.budget.neighbors, self._plan, self._design, self._records
-        )
+        budget = PrivacyBudget(self._plan.epsilon, self._plan.delta, self._ledger.budget.neighbors)
+        return planned_answers(self._engine, self.prompts, budget, self._design, self._records)
 
     def certificate(self) -> PrivacyCertificate:
         """The promise of all answers, as it stands."""

@@ -7,18 +7,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from langchain_dp._util.rounding import took
-from langchain_dp.accounting import LedgerPlan, Neighbors, PrivacyBudget, epsilon
+from langchain_dp.accounting import PrivacyBudget, epsilon
 from langchain_dp.accounting.budget import LEAST_CLIP
 from langchain_dp.ensemble.asking import count_quietly
 from langchain_dp.ports import Measured, ScoresNextToken
 from langchain_dp.records import PrivateRecords
 from langchain_dp.synth.promise import parameters, weak
 from langchain_dp.synth.prompts import AnswerPrompts
-from langchain_dp.synth.settings import Design, SynthesisSettings
+from langchain_dp.synth.settings import Design, SynthesisSettings, designed
 
 _GAINS = ((LEAST_CLIP, "a third"), (0.65, "half"), (1.0, "three quarters"), (1.8, "nine tenths"))
 """Share of what members add to the public model's guess of the next token that is left at a clip: SmolLM2-135M on eight
 public news texts, gains of .10, .18, .22 and .27 nats a token, and .30 without any clip."""
+_SHORT = 40.0
+"""Tokens of a record that is not known."""
 _MEASURED = "SmolLM2-135M: another model may gain less or more"
 
 
@@ -33,6 +35,7 @@ class SynthesisPlan:
         tokens: Estimated tokens to evaluate.
         seconds: Estimated time; None if the engine's speed is unknown.
         weak: Why the promise is weak, if it is.
+        fewer: Where it is not worth it, a smaller number of examples that would be, if there is one.
 
     Examples:
         >>> plan = synthesizer.plan(2_000)
@@ -47,6 +50,7 @@ class SynthesisPlan:
     tokens: float
     seconds: float | None = None
     weak: tuple[str, ...] = ()
+    fewer: int | None = None
 
     @property
     def examples(self) -> int:
@@ -56,10 +60,11 @@ class SynthesisPlan:
     @property
     def verdict(self) -> str:
         """In plain words whether it is worth it. From the clip alone, which is public."""
+        at_most = "" if self.fewer is None else f" ({self.fewer:,} would do)"
         return _verdict(
             self.design.noise.clip,
             "Write with the model alone from a good description (public_examples()), spend nothing; or have fewer "
-            "examples",
+            f"examples{at_most}",
             "the labels mean",
         )
 
@@ -196,20 +201,19 @@ def _verdict(clip: float, instead: str, holding: str) -> str:
 def planned_answers(
     engine: ScoresNextToken,
     prompts: AnswerPrompts,
-    neighbors: Neighbors,
-    plan: LedgerPlan,
+    budget: PrivacyBudget,
     design: Design,
-    records: PrivateRecords,
+    records: PrivateRecords | None,
 ) -> AnswersPlan:
-    """Work out the plan of what the ledger's ``plan`` pays for. A question is taken to be as long as a record."""
-    shown = _average(engine, records, prompts.shown)
+    """Work out the plan; ``records`` for their lengths, None assumes short ones. A question is as long as a record."""
+    shown = _SHORT if records is None else _average(engine, records, prompts.shown)
     tokens = engine.count_tokens(prompts.head) + (1 + design.noise.members) * (2 * shown + design.noise.event.tokens)
     return AnswersPlan(
-        budget=PrivacyBudget(plan.epsilon, plan.delta, neighbors),
+        budget=budget,
         design=design,
         tokens=tokens,
         seconds=_seconds(engine, tokens),
-        weak=weak(design, plan.epsilon, plan.delta),
+        weak=weak(design, budget.epsilon, budget.delta),
     )
 
 
@@ -225,7 +229,7 @@ def planned(
     tail = engine.count_tokens(settings.prompts.tail)
     texts = design.rounds * len(settings.labels)
     members = 1 + design.noise.members
-    body = 40.0 if records is None else _average(engine, records, lambda row: settings.prompts.body([row]))
+    body = _SHORT if records is None else _average(engine, records, lambda row: settings.prompts.body([row]))
     tokens = texts * (head + members * (body * settings.shots + tail + design.noise.event.tokens))
     if settings.describe is not None and design.describing is not None:
         public = sum(map(engine.count_tokens, settings.describe.asking("", settings.prompts, chat=settings.chat)))
@@ -238,7 +242,17 @@ def planned(
         tokens=tokens,
         seconds=_seconds(engine, tokens),
         weak=weak(design, budget.epsilon, budget.delta),
+        fewer=None if design.noise.clip >= LEAST_CLIP or design.records is None else _fewer(settings, budget, design),
     )
+
+
+def _fewer(settings: SynthesisSettings, budget: PrivacyBudget, design: Design) -> int | None:
+    """A number of examples of which the records would have a part: a half, a quarter, ... of those that were asked."""
+    count = settings.count
+    while (count := count // 2) >= len(settings.labels):
+        if designed(dataclasses.replace(settings, count=count), budget, design.records or 0).noise.clip >= LEAST_CLIP:
+            return count
+    return None
 
 
 def _average(engine: ScoresNextToken, records: PrivateRecords, shown: Callable[[Mapping[str, Any]], str]) -> float:

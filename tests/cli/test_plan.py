@@ -15,6 +15,7 @@ from langchain_core.runnables import RunnableLambda
 
 from langchain_dp import DPExampleSynthesizer, DPICLClassifier, DPPromptOptimizer, Neighbors, PrivacyBudget
 from langchain_dp.cli import main
+from langchain_dp.synth import DPAnswerGenerator
 
 LABELS = ["praise", "complaint"]
 ROWS = [{"text": f"note {i:03d} with some words", "label": LABELS[i % 2]} for i in range(120)]
@@ -117,6 +118,24 @@ def test_opt_says_what_the_library_says(data: str, capsys: pytest.CaptureFixture
         assert (found["groups"], found["training"]) == (wanted.scheme.groups, 96)
         assert found["warm_tokens"] > 0
         assert "no model" in found["tokens_counted_by"]
+
+
+def test_answers_are_planned_as_by_the_library(data: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, the plan of the command is not that of the generator, which has reserved its budget by then."""
+    chain = DPAnswerGenerator(
+        model=WordScorer(), examples=ROWS, budget=PrivacyBudget(3.0, 1e-6), max_queries=20, members=10,
+        max_new_tokens=12,
+    )  # fmt: skip
+    wanted = chain.plan().to_dict()
+    asked = ["--epsilon", 3, "--delta", 1e-6, "--queries", 20, "--members", 10, "--tokens", 12]
+    found = planned(capsys, "answers", "--data", data, *asked)
+    own = {"tokens_per_answer", "seconds_per_answer", "tokens_counted_by"}
+    assert {name: value for name, value in found.items() if name not in own} == {
+        name: value for name, value in wanted.items() if name not in own
+    }
+    assert found["tokens_per_answer"] > 0
+    of_number = planned(capsys, "answers", "--records", len(ROWS), *asked)
+    assert (of_number["clip"], of_number["verdict"]) == (found["clip"], found["verdict"])
 
 
 def test_rows_may_be_a_table_with_names_of_its_own(

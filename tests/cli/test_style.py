@@ -451,6 +451,7 @@ RUNS = {
     "plan icl": "plan icl --data tickets.jsonl --epsilon 3 --queries 50 --price 1",
     "plan opt": f"plan opt --data tickets.jsonl --epsilon 8 {SMALL}",
     "plan synthesize": "plan synthesize --data tickets.jsonl --epsilon 3 --count 4",
+    "plan answers": "plan answers --data tickets.jsonl --epsilon 3 --queries 4 --members 10",
     "plan rapt": "plan rapt --releases 3",
     "optimize": f"optimize --data tickets.jsonl --epsilon 60 {SMALL} --test test2.jsonl --out prompt.json",
     "synthesize": "synthesize --data tickets.jsonl --epsilon 3 --count 4 --members 10 --out synthetic.jsonl",

@@ -124,12 +124,16 @@ def test_the_examples_of_private_texts_run(
     """If it breaks, the page on synthetic examples and free text is wrong (here a model of a dozen words writes)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", lambda **_: WordScorer())
-    (synthesis, _), (described, _), (kind, _), (answers, _) = blocks("docs/private-examples.md")
+    (synthesis, _), (unlabelled, _), (described, _), (kind, _), (answers, _) = blocks("docs/private-examples.md")
     names: dict[str, Any] = {}
     exec(compile(synthesis, "private-examples.md", "exec"), names)
     assert "worth it?" in capsys.readouterr().out
     assert (tmp_path / "examples.jsonl").exists()
     assert len(names["examples"]) + len(names["examples"].dropped) == 8
+    exec(compile(unlabelled, "private-examples.md", "exec"), names)
+    capsys.readouterr()
+    assert names["corpus"].k == 2
+    assert {one.label for one in names["notes"].released().dropped} == {"note"}  # of a dozen words it writes none here
     exec(compile(described, "private-examples.md", "exec"), names)
     assert "described" in capsys.readouterr().out
     assert list(names["examples"].descriptions) == ["team A", "team B"]
@@ -223,7 +227,7 @@ def pages() -> Iterator[str]:
 def test_no_block_is_left_out() -> None:
     """If it breaks, a page shows code that no test runs."""
     run = {"README.md": 1, "docs/private-answers.md": 2, "docs/private-prompts.md": 5, "docs/private-text.md": 2}
-    run["docs/private-examples.md"] = 4
+    run["docs/private-examples.md"] = 5
     run["docs/support-agent.md"] = 1  # test_support_agent.py
     run |= {path.relative_to(ROOT).as_posix(): len(blocks(str(path))) for path in HOW_TO}
     assert all(run.values())

@@ -554,3 +554,29 @@ def test_a_key_that_no_example_has_is_one_sentence_and_no_list_of_rows() -> None
         PrivateRecords([{"text": "a"}, {"text": ""}])
     with pytest.raises(InvalidParameter, match="example 0 to have a non-empty str under 'text'"):
         PrivateRecords([{"label": "a"}, {"text": "a", "label": "a"}])
+
+
+@pytest.mark.parametrize("given", [["a note", "another"], [{"text": "a note"}, {"text": "another"}]])
+def test_texts_without_labels_have_the_one_that_is_named(given: list[Any]) -> None:
+    """If it breaks, who has texts alone cannot use them, or a missing label is filled in where it is a fault."""
+    records = PrivateRecords(given, label="note")
+    assert kept(records) == kept(PrivateRecords([{"text": text, "label": "note"} for text in ("a note", "another")]))
+    assert dict(PrivateRecords(records).get("#0"))["label"] == "note"
+    assert records.add("a third") == "#2"
+    for wrong in ([{"text": "a note", "label": None}], [{"note": "SECRET"}], [3], [("SECRET", "b")]):
+        with pytest.raises(InvalidParameter) as caught:
+            PrivateRecords(wrong, label="note")
+        assert "SECRET" not in str(caught.value)
+    mixed = PrivateRecords([{"text": "x", "label": "other"}, {"text": "y"}], label="note")
+    assert [mixed.get(name)["label"] for name in mixed.ids()] == ["other", "note"]
+
+
+def test_texts_alone_say_what_they_lack() -> None:
+    """If it breaks, whoever has a list of texts, or rows without labels, is not told how to give them."""
+    with pytest.raises(InvalidParameter, match=r"not str\. Of texts without labels name one for all with label="):
+        PrivateRecords(["a note", "another"])
+    with pytest.raises(InvalidParameter, match="of texts without labels name one for all with label="):
+        PrivateRecords([{"text": "a note"}, {"text": "another"}])
+    for wrong in ("", " ", 3):
+        with pytest.raises(InvalidParameter, match="label"):
+            PrivateRecords([], label=wrong)  # type: ignore[arg-type]

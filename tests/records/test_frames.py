@@ -129,6 +129,7 @@ def test_frames_of_langchain_hold_no_record_either(make: Callable[[], Any], call
     assert not [kept for kept in reporter.kept if CANARY in kept]
 
 
+@pytest.mark.filterwarnings("ignore:astream_events version='v1'")
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("make", [synthesizer, optimizer])
 def test_an_event_tells_nothing_of_the_records(make: Callable[[], Any], version: str) -> None:

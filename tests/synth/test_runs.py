@@ -473,6 +473,7 @@ def test_the_plan_costs_nothing_and_says_whether_it_is_worth_it() -> None:
     assert "for nothing" not in str(synthesizer(Draws(), describe=True).plan(20_000))
     poor = synthesizer(Draws(), budget=PrivacyBudget(0.1, 1e-5), count=200, scheme="auto", members=30)
     assert "not worth it" in str(poor.plan(500))
+    assert "(25 would do)" in str(poor.plan(500))
     assert entries(ledger) == 0
     assert ledger.reserved() == (0.0, 0.0)
 
