@@ -15,6 +15,7 @@ from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger, Tex
 from langchain_dp.audit.self_check.check import ERROR, Check, Finding, count, excess, worst
 from langchain_dp.audit.self_check.laws import attendance, coins
 from langchain_dp.audit.self_check.stubs import LABELS, at_once, examples
+from langchain_dp.ensemble.writing import INVENTED
 from langchain_dp.mechanisms import ClippedSum
 from langchain_dp.ports import Continuation, Token, TokenScores
 from langchain_dp.synth import Describing, DPAnswerGenerator, DPExampleSynthesizer, Filters, SynthesisPrompts
@@ -44,7 +45,8 @@ class ScoringEngine:
     def texts(self) -> list[tuple[int, list[frozenset[str]]]]:
         """Of every text the charges at its beginning, and the records shown at each of its tokens.
 
-        A single call without records is no text, which has several tokens: it asked whether the model answers.
+        A single call without records is no text, which has several tokens: it asked whether the model answers, alone or
+        with as many invented records as there will be members.
         """
         return [text for text in self._begun if text[1] != [frozenset()]]
 
@@ -71,7 +73,7 @@ class ScoringEngine:
         seen = self._open[asked]
         if len(seen) > len(public.written) and not seen[-1]:
             seen.pop()  # it was asked whether the model answers
-        seen.append(frozenset(one.prompt.body for one in members))
+        seen.append(frozenset(one.prompt.body for one in members if INVENTED not in one.prompt.body))
         rows = tuple(self._row(one.prompt.body) for one in members)
         return TokenScores((_UP, _DOWN, _END), np.array([math.log(0.5), math.log(0.5), _NEVER]), rows)
 
