@@ -124,6 +124,43 @@ def test_labels_are_described_first_where_that_is_asked_for(
     assert main(command(*kind, "--describe-first")) == 0
 
 
+def test_what_is_released_is_shown_as_it_comes_descriptions_too(
+    command: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, half an hour passes in silence; or descriptions that are worthless show when all is paid for."""
+    assert main(command("--describe-first")) == 0
+    made = SyntheticExamples.load(tmp_path / "made.jsonl")
+    said = [
+        line
+        for line in capsys.readouterr().err.splitlines()
+        if line.startswith(("langchain-dp: delivery", "langchain-dp: billing"))
+    ]
+    assert len(said) == 2 + 6
+    assert said[0] == f"langchain-dp: delivery was described as: {made.descriptions['delivery']}"
+    assert [line.partition(": ")[2].partition(":")[0] for line in said[2:]] == ["delivery", "billing"] * 3
+    assert all("was described" in line for line in said[:2])
+
+
+def test_texts_without_labels_take_the_one_that_is_named(
+    engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, a file of notes must be given labels by hand."""
+    data = tmp_path / "notes.jsonl"
+    data.write_text("".join(json.dumps({"text": row["text"]}) + "\n" for row in rows()), encoding="utf-8")
+    asked = ["synthesize", "--data", str(data), "--epsilon", "3", "--count", "3", "--tokens", "8", "--members", "10"]
+    given = ["--describe", "note=notes of customers", "--out", str(tmp_path / "made.jsonl")]
+    assert main([*asked, *given]) == 0
+    assert "read off" not in capsys.readouterr().err
+    made = SyntheticExamples.load(tmp_path / "made.jsonl")
+    assert made.labels == ("note",)
+    assert len(made) + len(made.dropped) == 3
+    assert main([*asked, "--out", str(tmp_path / "other.jsonl")]) == 1
+    assert "'label', but none of them has. Say what" in capsys.readouterr().err
+    assert main([*asked, *given, "--describe-first", "--show-labels", "--ledger", str(tmp_path / "b.ledger")]) == 0
+    heads = {one.prompt.head for asked_of in engines[-1].asked for one in asked_of}
+    assert any('sorted under "notes of customers"' in head for head in heads)
+
+
 def test_the_model_alone_spends_nothing(
     command: Callable[..., list[str]], engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
