@@ -27,7 +27,7 @@ from langchain_dp.ensemble.reservation import LedgerOrPath, affordable, check_pr
 from langchain_dp.ensemble.room import LEAST, Room
 from langchain_dp.ensemble.tools import ExitBehavior, Remaining, private_tool
 from langchain_dp.ensemble.writing import INVENTED, TextWriter, public_prompt
-from langchain_dp.errors import InvalidParameter, PlanError, PrivateDataError
+from langchain_dp.errors import InvalidParameter, ModelUnavailable, PlanError, PrivateDataError
 from langchain_dp.mechanisms import ClippedSum, NotPrivateSeededRandomness, SystemRandomness
 from langchain_dp.ports import MemberPrompt, ScoresNextToken, Token
 from langchain_dp.quiet.run import check_environment
@@ -323,6 +323,10 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
                     pieces.append(piece)
                     yield piece
                 done = True
+            except ModelUnavailable as error:
+                if begun is None:
+                    raise
+                raise ModelUnavailable(f"{error} Ask the same again: the answer goes on, at no further cost.") from None
             finally:
                 if begun is not None and not done:
                     self._broken_off.keep(asked, begun, page)

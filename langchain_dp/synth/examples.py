@@ -114,6 +114,13 @@ class SyntheticExamples(Sequence[SyntheticExample]):
         validate.one_of("named", named, (True, False))
         return self.names if named else {label: label for label in self.labels}
 
+    @classmethod
+    def __get_pydantic_json_schema__(cls, *_: object) -> dict[str, Any]:
+        """What LangChain's schemas say of it: rows of text and label."""
+        names = ("text", "label")
+        row = {"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": list(names)}
+        return {"title": cls.__name__, "type": "array", "items": row}
+
     def __len__(self) -> int:
         return len(self._kept)
 

@@ -239,8 +239,10 @@ def test_what_broke_off_goes_on_for_nothing(broken: type[BaseException]) -> None
             stream.close()
         else:
             failing.append(broken)
-            with pytest.raises((broken if broken is KeyboardInterrupt else ModelUnavailable, StopIteration)):
+            with pytest.raises((broken if broken is KeyboardInterrupt else ModelUnavailable, StopIteration)) as caught:
                 next(stream)
+            if caught.type is ModelUnavailable:
+                assert str(caught.value).endswith("the answer goes on, at no further cost.")
             failing.clear()
         assert said == whole[:read]
         assert list(chain.stream("one?")) in (["".join(said), *whole[read:]], ["".join(whole)])

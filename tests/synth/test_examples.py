@@ -116,6 +116,13 @@ def test_a_selector_goes_by_the_variable_of_the_prompt(embeddings: Any) -> None:
     assert len(shown.invoke({"question": "Where is it?", "text": ""}).to_messages()) == 4
 
 
+def test_schemas_say_that_rows_come_out() -> None:
+    """If it breaks, what serves a chain by its schemas fails on one that ends in the synthesizer."""
+    said = synthesizer().get_output_jsonschema()
+    assert said["type"] == "array"
+    assert set(said["items"]["properties"]) == {"text", "label"}
+
+
 @pytest.mark.asyncio
 async def test_an_async_selector_goes_by_the_same_variable() -> None:
     """If it breaks, an async chain searches by nothing."""
