@@ -47,11 +47,13 @@ class Members(KeyedCoins):
     def of_round(self, design: Design, number: int) -> list[str]:
         """Records of round ``number`` of a design, or of its descriptions.
 
-        Of a group those that come first in the secret order, as many as the design expects members: the others take no
-        part at all.
+        Of a group that would make more members than the design expects those that come first in the secret order: the
+        others take no part at all.
         """
         if design.scheme == "groups" and number != DESCRIBED:
-            return self.group(number, design.rounds)[: design.noise.members * design.texts * design.shots]
+            whole, one = self.group(number, design.rounds), design.texts * design.shots
+            most = design.noise.members * one
+            return whole if len(whole) < most + one else whole[:most]
         return self.drawn(number, design.noise_of(number).event.sampling_probability)
 
     def group(self, number: int, groups: int) -> list[str]:

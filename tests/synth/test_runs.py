@@ -461,6 +461,8 @@ def test_of_a_group_those_beyond_its_members_take_no_part() -> None:
         (one,), *more = members.of_text(design, number, "a")
         taking = [one, *(name for (name,) in more)]
         assert taking == members.group(number, 2)[:21]
+    odd = dataclasses.replace(design, noise=ClippedSum(TextRoundEvent(0.5, 2), 17))
+    assert [len(members.of_text(odd, number, "a")) for number in range(2)] == [52, 51], "what makes no member stays"
 
 
 def test_the_plan_costs_nothing_and_says_whether_it_is_worth_it() -> None:

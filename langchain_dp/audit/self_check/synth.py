@@ -240,9 +240,8 @@ def _described_in(scheme: str) -> Finding:
     for _ in range(_CHAINS):
         with PrivacyLedger(_BUDGET) as ledger:
             engine = ScoringEngine(lambda ledger=ledger: sum(entry.count for entry in ledger.entries()))  # type: ignore[misc]
-            chain = _synthesizer(
-                engine, ledger, scheme=scheme, count=2 * texts, members=_DESCRIBERS, describe=describing
-            )
+            members = _DESCRIBERS if scheme == "rounds" else _RECORDS  # of a group all
+            chain = _synthesizer(engine, ledger, scheme=scheme, count=2 * texts, members=members, describe=describing)
             chain.invoke(records)
             charges = [json.loads(entry.event) for entry in ledger.entries() for _ in range(entry.count)]
         paid = [int(charge.get("of", charge)["tokens"]) for charge in charges for _ in range(texts)]
