@@ -190,7 +190,7 @@ def test_model_libraries_stay_in_integrations_and_where_models_are_trained() -> 
 def test_an_adapter_imports_ports_errors_and_one_third_party() -> None:
     """If it breaks, an integration reaches into the private machinery."""
     assert {name for name in imports(PACKAGE / "redact.py") if "langchain_dp" in name} <= {
-        f"langchain_dp.errors{name}" for name in ("", ".LangChainDPError", ".ModelUnavailable")
+        f"langchain_dp.errors{name}" for name in ("", ".LangChainDPError", ".ModelUnavailable", ".PrivateDataError")
     }
     util = {f"langchain_dp._util.{name}" for name in ("machine", "validate")}
     allowed = {"langchain_dp.ports", "langchain_dp.errors", "langchain_dp.redact", *util}

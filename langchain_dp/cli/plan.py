@@ -264,7 +264,7 @@ class PlanAnswers(JsonOptions, DeltaOptions, RowOptions):
     what = "Private answers in free text: members, clip, tokens to evaluate, and if it is worth it."
     examples = """\
   langchain-dp plan answers --records 2000 --epsilon 3 --queries 100
-  langchain-dp plan answers --data tickets.jsonl --label-key reply --epsilon 3 --queries 20 --tokens 60 --json
+  langchain-dp plan answers --data tickets.jsonl --epsilon 3 --queries 20 --tokens 60 --json
 """
     notes = """\
 For DPAnswerGenerator, which reserves its budget when it is made: look here first. No model is loaded: tokens are

@@ -8,8 +8,6 @@ from os import PathLike
 from types import MappingProxyType
 from typing import Any, NoReturn, Self
 
-from langchain_core.runnables import Runnable
-
 from langchain_dp._util.validate import as_int, shown
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.records.checks import encodable, exact, is_missing, label_name, row_fault
@@ -319,7 +317,7 @@ class FromDataFrame:
         return cls(examples=records, **settings)  # type: ignore[call-arg]  # of those who take this as a base
 
 
-class KeepsExamples(FromDataFrame, Runnable[Any, Any]):
+class KeepsExamples(FromDataFrame):
     """As :class:`FromDataFrame`, for what is given its examples when it runs: those of the DataFrame stand for None.
 
     Its ``settings`` have the public ``labels``, and ``prompts`` with ``variables``. LangChain's own ways to call it get
@@ -343,24 +341,24 @@ class KeepsExamples(FromDataFrame, Runnable[Any, Any]):
     def batch(self, inputs: list[Any], *args: Any, **kwargs: Any) -> list[Any]:
         """As LangChain's."""
         inputs = [Held.of(one) for one in inputs]
-        return super().batch(inputs, *args, **kwargs)
+        return super().batch(inputs, *args, **kwargs)  # type: ignore[misc, no-any-return]  # of the Runnable beside it
 
     async def abatch(self, inputs: list[Any], *args: Any, **kwargs: Any) -> list[Any]:
         """As LangChain's."""
         inputs = [Held.of(one) for one in inputs]
-        return await super().abatch(inputs, *args, **kwargs)
+        return await super().abatch(inputs, *args, **kwargs)  # type: ignore[misc, no-any-return]
 
     def stream(self, input: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:  # noqa: A002  # Runnable's name
         """As LangChain's: one result, when it is complete."""
-        return super().stream(Held.of(input), *args, **kwargs)
+        return super().stream(Held.of(input), *args, **kwargs)  # type: ignore[misc, no-any-return]
 
     def astream(self, input: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:  # noqa: A002
         """As LangChain's: one result, when it is complete."""
-        return super().astream(Held.of(input), *args, **kwargs)
+        return super().astream(Held.of(input), *args, **kwargs)  # type: ignore[misc, no-any-return]
 
     def astream_events(self, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
         """As LangChain's. The examples are in no event."""
-        return super().astream_events(Held.of(input), *args, **kwargs)
+        return super().astream_events(Held.of(input), *args, **kwargs)  # type: ignore[misc]
 
     @classmethod
     def _over(cls, records: PrivateRecords, settings: Mapping[str, Any]) -> Self:

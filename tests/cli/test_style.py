@@ -244,7 +244,7 @@ def test_the_examples_are_true(example: str, place: Path, monkeypatch: pytest.Mo
     [
         ("", "expected a command: one of demo, plan, "),
         ("fly", "expected one of demo, plan, "),
-        ("plan", "expected a system: one of icl, opt, synthesize, rapt."),
+        ("plan", "expected a system: one of icl, opt, synthesize, answers, rapt."),
         ("ledgr x", "Did you mean ledger?"),
         ("--jsn demo", "unknown option --jsn. See langchain-dp --help."),
         ("demo --sistem icl", "unknown option --sistem. Did you mean --system? See langchain-dp demo --help."),
@@ -551,7 +551,7 @@ def completed(asked: dict[str, str]) -> Callable[..., list[str]]:
     [
         ("opt", "optimize"),
         ("", "demo plan optimize synthesize sanitize ledger audit completion"),
-        ("plan ", "icl opt synthesize rapt"),
+        ("plan ", "icl opt synthesize answers rapt"),
         ("plan icl --neighb", "--neighbors"),
         ("plan icl --neighbors re", "replace-one replace-special"),
         ("demo --system ", "icl opt"),

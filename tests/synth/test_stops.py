@@ -335,7 +335,7 @@ def test_what_could_not_be_kept_is_not_drawn_again(
 
     class Counts(Draws):
         def score_next_token(self, public: Any, members: Any, **settings: Any) -> Any:
-            first[public.prompt.head] += bool(members) and not public.written
+            first[public.prompt.head] += bool(of_records(members)) and not public.written
             return super().score_next_token(public, members, **settings)
 
     monkeypatch.setattr("langchain_dp.synth.journal.SynthesisJournal", Full)
@@ -362,7 +362,7 @@ def test_a_round_that_has_begun_goes_on_over_the_same_records_only(stop: type[Ba
         begun = 0
 
         def score_next_token(self, public: Any, members: Any, **settings: Any) -> Any:
-            self.begun += bool(members) and not public.written
+            self.begun += bool(of_records(members)) and not public.written
             if self.begun == at and public.written:  # a token of that text is drawn
                 raise stop
             return super().score_next_token(public, members, **settings)
