@@ -180,7 +180,7 @@ class ConstantOptions(DeltaOptions):
             )
 
 
-class ExampleOptions(KindOptions, FileOptions, LabelOptions):
+class ExampleOptions(KindOptions, FileOptions):
     """What synthetic examples are to be like, and who writes them."""
 
     said: ClassVar = {"max_new_tokens": "--tokens"}

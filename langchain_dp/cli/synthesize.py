@@ -15,7 +15,6 @@ from langchain_dp.cli.options import (
     ROWS,
     DeltaOptions,
     ExampleOptions,
-    FileOptions,
     JsonOptions,
     ModelOptions,
     ledger_budget,
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from langchain_dp.synth import DPExampleSynthesizer, SynthesisPlan, SyntheticExample, SyntheticExamples
 
 
-class Synthesize(JsonOptions, ModelOptions, ExampleOptions, DeltaOptions, FileOptions):
+class Synthesize(JsonOptions, ModelOptions, ExampleOptions, DeltaOptions):
     """Writes examples."""
 
     said: ClassVar = ModelOptions.said | ExampleOptions.said
