@@ -7,9 +7,10 @@ labels keep their names, with a description, or stand for nothing ("team A" ...,
 "3+described" spends a part of its epsilon on descriptions of the labels first; the prompt is then measured with the
 descriptions too, and with them alone; under "descriptions:3" nothing but them is written. In "public under 3" no record
 writes the texts either: the model has the descriptions that "3+described" released in the same seed, and nothing else.
-In "3x4" every member shows four records. Every arm is appended to the results file, and a restart skips it. With --read
-another model, which wrote none of them, answers with the examples of all rows in that file. Texts are kept of arms that
-hold no private row.
+In "3x4" every member shows four records. Every arm is appended to the results file, and a restart skips it; a private
+one that was stopped goes on with its next token, by a ledger of its own beside that file. Texts are kept of arms that
+hold no private row. With --read another model, which wrote none of them, answers with the examples of all rows in that
+file.
 With --speed one run at epsilon 3 is timed instead, beside its floor: the floating-point operations of the tokens that
 the plan expects, at the speed of a large matrix product.
 """
@@ -100,7 +101,7 @@ def main() -> None:
                 if any(row["key"] == key for row in so_far(options.out)):
                     continue
                 began = time.perf_counter()
-                examples, kept = _examples(arm, engine, train, _kinds(options.task, labels), options, seed)
+                examples, kept = _examples(key, engine, train, options)
                 seconds = time.perf_counter() - began
                 found = {**kept, "seconds": round(seconds, 1), "load": round(os.getloadavg()[0], 1)}
                 found["kept"] = len(examples)
@@ -109,6 +110,8 @@ def main() -> None:
                 row = {"key": key, **made(), **found}
                 with options.out.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                for kept_beside in options.out.parent.glob(f"{_ledger(key, options).name}*"):
+                    kept_beside.unlink()
                 print(key, found, flush=True)
 
 
@@ -123,7 +126,7 @@ def _read(options: Any, train: list[dict[str, Any]], test: list[dict[str, Any]])
                 continue
             examples = row.get("texts")
             if arm in ("none", "real"):
-                examples, _ = _examples(arm, engine, train, _kinds(task, labels), options, seed)
+                examples, _ = _examples(row["key"], engine, train, options)
             if examples is None:
                 continue
             found = _asked(engine, examples, test, labels, seed, row.get("descriptions"), options)
@@ -194,9 +197,11 @@ def _words(task: str, labels: str) -> dict[str, str]:
 
 
 def _examples(
-    arm: str, engine: LlamaCppEnsemble, train: list[dict[str, Any]], labels: dict[str, str], options: Any, seed: int
+    key: list[Any], engine: LlamaCppEnsemble, train: list[dict[str, Any]], options: Any
 ) -> tuple[list[dict[str, str]], dict[str, Any]]:
     """Examples of one arm, and what is to be kept of how they came about."""
+    *_, named, arm, _, seed = key
+    labels = _kinds(options.task, named)
     if arm == "none":
         return [], {}
     if arm == "real":
@@ -214,10 +219,15 @@ def _examples(
         return examples, {"texts": examples}
     if arm == "unclipped":
         return _unclipped(engine, train, labels, options), {}
-    written = _synthesizer(arm, engine, labels, options).invoke(train)
+    written = _synthesizer(arm, engine, labels, options, _ledger(key, options)).invoke(train)
     noise = written.certificate.parameters
     kept = {"clip": round(float(noise["clip"]), 3), "dropped": len(written.dropped), "texts": written.rows()}
     return written.rows(), kept | ({"descriptions": written.descriptions} if written.descriptions else {})
+
+
+def _ledger(key: list[Any], options: Any) -> Path:
+    """What has been written of an arm, until its row is kept."""
+    return Path(options.out).parent / ("-".join(map(str, key)) + ".ledger")
 
 
 def _released(arm: str, engine: LlamaCppEnsemble, options: Any, seed: int) -> dict[str, str]:
@@ -229,7 +239,9 @@ def _released(arm: str, engine: LlamaCppEnsemble, options: Any, seed: int) -> di
     sys.exit(f"Expected {options.out} to have the arm {arm!r} of seed {seed}. Run it first.")
 
 
-def _synthesizer(arm: str, engine: LlamaCppEnsemble, labels: dict[str, str], options: Any) -> DPExampleSynthesizer:
+def _synthesizer(
+    arm: str, engine: LlamaCppEnsemble, labels: dict[str, str], options: Any, ledger: Path | None = None
+) -> DPExampleSynthesizer:
     """That of an arm such as "3", "3+described" or "3x4"."""
     epsilon, _, shots = arm.partition("+")[0].partition("x")
     described = CODED.get(options.task, CODED["agnews"])
@@ -237,6 +249,7 @@ def _synthesizer(arm: str, engine: LlamaCppEnsemble, labels: dict[str, str], opt
         model=engine, labels=labels, count=options.count, budget=PrivacyBudget(float(epsilon), DELTA),
         describe=arm.endswith("+described") and described.describing, shots=int(shots or 1),
         members=options.members, max_new_tokens=options.tokens, scheme="rounds", temperature=options.temperature,
+        ledger=ledger,
     )  # fmt: skip
 
 
