@@ -240,7 +240,7 @@ def optimizer_for(
         sampling=Sampling("fixed", options.partitions, options.sampling_probability),
         **own,
         **_given(
-            shots=options.shots if options.shots is not None else task and task.shots,
+            shots=options.shots if options.method == "glossary" or options.shots is not None else task and task.shots,
             subsets=options.subsets if options.subsets is not None else task and task.subsets,
             num_prompts=options.prompts,
             max_new_tokens=options.tokens,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 
+from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger
 from langchain_dp.ensemble.questions import check_text
 from langchain_dp.ensemble.room import LEAST
+from langchain_dp.ensemble.scheme import Sampling
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.opt.settings import Settings
+from langchain_dp.opt.settings import Settings, Writing, votes_only
 from langchain_dp.opt.templates import CUE, Alternative, Demonstration
-from langchain_dp.ports import ScoresLabels, ScoresNextToken, VotesNextToken
+from langchain_dp.ports import Decoding, ScoresLabels, ScoresNextToken, VotesNextToken
 
 
 def check_model(model: object) -> None:
@@ -28,6 +31,28 @@ def check_decoder(model: object, decoder: str) -> None:
             f"Expected model={type(model).__name__} to score next tokens (score_next_token), which "
             'decoder="clip" asks for. Use decoder="votes", or an engine such as LlamaCppEnsemble.'
         )
+
+
+def admit_sums(
+    model: object,
+    promise: PrivacyBudget | PrivacyLedger | str | os.PathLike[str] | None,
+    writing: Writing,
+    decoding: Decoding,
+    sampling: Sampling | None = None,
+    *,
+    shots: int | None = None,
+) -> bool:
+    """Whether a glossary can be written by clipped sums: nothing that was given speaks against it."""
+    budget = promise.budget if isinstance(promise, PrivacyLedger) else promise
+    return (
+        isinstance(model, ScoresNextToken)
+        and isinstance(budget, PrivacyBudget)
+        and budget.neighbors is Neighbors.REPLACE_ONE
+        and not votes_only(writing, decoding)
+        and len(writing.stop) <= 1
+        and (sampling is None or (sampling.scheme == "fixed" and sampling.partitions is None))
+        and shots in (None, 1)
+    )
 
 
 def check_instruction(instruction: object) -> str:

@@ -32,10 +32,10 @@ from langchain_dp.opt.handover import OptimizedPrompt
 from langchain_dp.opt.plain import run_dln, run_opt
 from langchain_dp.opt.private import PrivateRuns
 from langchain_dp.opt.report import OptPlanReport, report
-from langchain_dp.opt.settings import METHODS, MOVED_WRITING, PRIVATE, Decoder, Method, Settings, Writing, votes_only
+from langchain_dp.opt.settings import METHODS, MOVED_WRITING, PRIVATE, Decoder, Method, Settings, Writing
 from langchain_dp.opt.templates import Alternative, OptPrompts
 from langchain_dp.opt.verdict import NEARLY_ALL
-from langchain_dp.ports import Decoding, ScoresNextToken, VotesNextToken
+from langchain_dp.ports import Decoding, VotesNextToken
 from langchain_dp.quiet.run import check_environment
 from langchain_dp.records import Examples, KeepsExamples, PrivateRecords, check_labels, label_words
 from langchain_dp.records.files import READING
@@ -78,7 +78,9 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             private, "opt" (votes without noise) or "dln-1".
         decoder: "votes": every subset votes for each next token, and one is released that has votes enough beyond the
             noise. "clip": every subset moves the public model's distribution, each by no more than a clip, and every
-            token is drawn from what results; it needs fewer records, and a smaller epsilon. Replace-one only.
+            token is drawn from what results; it needs fewer records, and a smaller epsilon. Replace-one only. None:
+            "clip" for a glossary, where engine, neighbours and the other settings admit it, since it needs far fewer
+            rows; else "votes".
         sampling: "fixed": subsets are cut once and each takes part by a coin, so that caches are kept; "resample":
             dealt anew for every token, as in the paper (add/remove neighbours only). Number and rate of the subsets
             follow from the number of training records; under add/remove, where that is private, give a ``Sampling``.
@@ -139,7 +141,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         num_prompts: int = _PROMPTS,
         max_new_tokens: int | None = None,
         method: Method = "dp-opt",
-        decoder: Decoder = "votes",
+        decoder: Decoder | None = None,
         sampling: SamplingName | Sampling = "fixed",
         validation: float | None = None,
         rows: int | None = None,
@@ -174,7 +176,11 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
                 num_prompts=None if num_prompts == _PROMPTS else num_prompts,
                 sampling=None if sampling in ("fixed", Sampling()) else sampling,
             )  # fmt: skip
-        decoding = group("decoding", decoding, Decoding)
+        decoding, writing = group("decoding", decoding, Decoding), group("writing", writing, Writing)
+        sampling = sampling_from(sampling)
+        if decoder is None:
+            sums = describes and checks.admit_sums(model, budget or ledger, writing, decoding, sampling, shots=shots)
+            decoder = "clip" if sums else "votes"
         if decoding.chat is None:  # no template has a place for the public examples that a glossary shows
             decoding = dataclasses.replace(decoding, chat=not describes and bool(getattr(model, "chats", False)))
         self.settings = Settings(
@@ -184,13 +190,13 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             prompts=prompts or OptPrompts(),
             shots=(1 if describes and decoder == "clip" else _SHOTS) if shots is None else shots,
             subsets=subsets,
-            sampling=sampling_from(sampling),
+            sampling=sampling,
             validation=(_VALIDATION if method != "choose" else 1.0) if validation is None else validation,
             rows=rows,
             alternatives=checks.alternatives(alternatives),
             num_prompts=num_prompts,
             max_new_tokens=(_DESCRIPTION if describes else _INSTRUCTION) if max_new_tokens is None else max_new_tokens,
-            writing=group("writing", writing, Writing),
+            writing=writing,
             decoding=decoding,
             calibrate=calibrate,
             glossary=group("glossary", glossary, Glossary) if describes or glossary is not None else None,
@@ -253,8 +259,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             ledger: As in the class.
             name: As in the class.
             method: "dp-opt", "glossary" or "choose".
-            decoder: As in the class. None: "clip" for a glossary, where engine, neighbours and the other settings admit
-                it, since it needs far fewer rows; else "votes".
+            decoder: As in the class.
             **settings: The other arguments of the class; not those that are chosen here.
 
         Raises:
@@ -289,9 +294,9 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         tokens = model.count_tokens(checks.check_instruction(instruction)) if isinstance(model, VotesNextToken) else 0
         writing = group("writing", settings.get("writing"), Writing)
         if decoder is None:
-            voting = votes_only(writing, group("decoding", settings.get("decoding"), Decoding))
-            sums = isinstance(model, ScoresNextToken) and share.neighbors is Neighbors.REPLACE_ONE and not voting
-            decoder = "clip" if method == "glossary" and sums else "votes"
+            decoding = group("decoding", settings.get("decoding"), Decoding)
+            sums = method == "glossary" and checks.admit_sums(model, share, writing, decoding)
+            decoder = "clip" if sums else "votes"
         settings["alternatives"] = checks.alternatives(settings.get("alternatives", ()))
         public = len(settings["alternatives"])
         if method == "choose":

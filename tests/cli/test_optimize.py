@@ -578,15 +578,28 @@ FITTING: dict[str, Any] = {"shots": None, "subsets": None, "prompts": None, "tok
 
 
 def test_settings_fit_the_rows_where_none_is_given_and_the_time_is_said(
-    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """If it breaks, the defaults take a night, or a user learns how long it takes by waiting."""
+
+    class Timed(Engine):
+        """Not Engine patched: that a class has a port is remembered for good."""
+
+        def tokens_per_second(self) -> float:
+            return 500.0
+
+        def bytes_per_token(self) -> int:
+            return 1
+
+    made: list[Timed] = []
+
+    def make(**_: Any) -> Timed:
+        made.append(Timed(agreeing(f" {SAID}")))
+        return made[-1]
+
+    monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", make)
     monitored = command(**FITTING)
-    engines_speed = {"tokens_per_second": lambda _: 500.0, "bytes_per_token": lambda _: 1}
-    with pytest.MonkeyPatch.context() as patched:
-        for name, value in engines_speed.items():
-            patched.setattr(Engine, name, value, raising=False)
-        assert main(monitored) == 0
+    assert main(monitored) == 0
     shown = capsys.readouterr()
     assert re.search(
         r"about \d+ (s|min) on this machine: up to 40 tokens, each by \d+ subsets of \d+ records", shown.err
@@ -596,7 +609,7 @@ def test_settings_fit_the_rows_where_none_is_given_and_the_time_is_said(
     settings = load_prompt(tmp_path / "prompt.json").settings
     assert (settings["num_prompts"], settings["max_new_tokens"], settings["rows"]) == (2, 20, 240)
     assert main(monitored) == 0  # the same choice, and so the same run
-    assert not engines[-1].calls
+    assert not made[-1].calls
 
 
 def test_rows_too_few_for_the_budget_spend_nothing(

@@ -23,7 +23,7 @@ from langchain_dp.accounting.events import event_from_json
 from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError
 from langchain_dp.mechanisms import ClippedSum
-from langchain_dp.opt import Decoding, DPPromptOptimizer, Glossary, OptPrompts
+from langchain_dp.opt import Decoding, DPPromptOptimizer, Glossary, OptPrompts, Sampling, Writing
 from langchain_dp.opt.fit import ENOUGH_CLIP, fit
 from langchain_dp.opt.private import PrivateRuns
 from langchain_dp.ports import VotesNextToken
@@ -490,15 +490,23 @@ def test_a_run_cannot_be_paid_for_twice() -> None:
 
 
 def test_a_glossary_is_written_by_clipped_sums_where_nothing_speaks_against_it() -> None:
-    """If it breaks, auto() makes a glossary of votes, which takes five times as many rows, or ignores a setting."""
+    """If it breaks, a glossary is made of votes, which takes five times as many rows, or a setting is ignored."""
     engine, _ = described()
+    usual = {"model": engine, "labels": THREE, "instruction": "Say which.", "budget": BUDGET}
 
     def chosen(**settings: Any) -> str:
-        made = DPPromptOptimizer.auto(
-            model=engine, labels=THREE, instruction="Say which.", examples_count=600, **{"budget": BUDGET} | settings
-        )
+        made = DPPromptOptimizer.auto(examples_count=600, **usual | settings)
         return made.settings.decoder
 
+    def by_hand(**settings: Any) -> tuple[str, int]:
+        made = DPPromptOptimizer(**usual | {"method": "glossary"} | settings)
+        return made.settings.decoder, made.settings.shots
+
+    assert by_hand() == by_hand(ledger=PrivacyLedger(BUDGET), budget=None) == ("clip", 1)
+    assert by_hand(decoder="votes") == by_hand(sampling=Sampling(partitions=40)) == ("votes", 5)
+    assert by_hand(budget=ZERO_OUT) == by_hand(writing=Writing(stop=["\n", "."])) == ("votes", 5)
+    assert by_hand(shots=2) == ("votes", 2)
+    assert by_hand(method="dp-opt")[0] == "votes"
     assert chosen(method="glossary") == "clip"
     assert chosen() == chosen(method="glossary", decoder="votes") == "votes"
     assert chosen(method="glossary", budget=ZERO_OUT) == "votes"
