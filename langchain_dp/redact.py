@@ -32,6 +32,10 @@ class Held:
         """One private value; as it is, if it is held already."""
         return value if isinstance(value, cls) else cls(value)
 
+    def __add__(self, other: Held) -> Held:
+        """As the values add: so LangChain gathers what comes in piece by piece."""
+        return Held(self.values[0] + other.values[0])
+
     def __repr__(self) -> str:
         return "Held(<private>)"
 

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+class InNotebooks:
+    """What stands in the last line of a notebook's cell, or is typed in IPython, shows as ``print`` shows it."""
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self) if cycle else str(self))
 
 
 def also_unmade(show: Callable[[T], str]) -> Callable[[T], str]:

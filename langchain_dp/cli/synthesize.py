@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import typer
 from typer import Option
@@ -34,6 +34,7 @@ from langchain_dp.cli.runs import (
     whole_budget,
 )
 from langchain_dp.cli.show import Advance, note, print_json, progress, show
+from langchain_dp.errors import InvalidParameter
 
 if TYPE_CHECKING:
     from langchain_dp.synth import DPExampleSynthesizer, SynthesisPlan, SyntheticExample, SyntheticExamples
@@ -99,6 +100,9 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
 
         check_out(self.out, SyntheticExamples.load, "saved examples")
         check_apart(self.out, self.ledger)
+        paid = None if self.plan else _paid_for(self.out)
+        if paid is not None and self.alone:
+            _refuse(self.out)
         rows, labels = read(self, self.data)
         records = PrivateRecords(rows)
         # The model alone spends nothing of it: any number will do.
@@ -127,6 +131,8 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
                 return DONE
             ledger = ledger or held.enter_context(opened(path, whole))
             begun = ledger.plan(self.name) is not None
+            if paid is not None and not begun:
+                _refuse(self.out)
             if not begun and not self.json:
                 note(_before(plan))
                 note(charging(ledger, path))
@@ -143,6 +149,8 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
                     budget=share,
                     progress=_said(advance, quiet=self.json),
                 )
+                if paid is not None and not _texts(paid) <= _texts(chain.released()):
+                    _refuse(self.out)
                 if self.give_up_round:
                     chain.give_up_round()
                 try:
@@ -161,6 +169,25 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
         _show(examples, self)
 
 
+def _paid_for(out: Path) -> SyntheticExamples | None:
+    """The examples that the file holds, if a budget was spent on them: nobody writes them a second time."""
+    from langchain_dp.synth import SyntheticExamples
+
+    saved = SyntheticExamples.load(out) if out.exists() else None
+    return saved if saved is not None and saved.certificate.private and saved.certificate.epsilon > 0 else None
+
+
+def _texts(examples: SyntheticExamples) -> set[tuple[str, str]]:
+    return {(one.text, one.label) for one in (*examples, *examples.dropped)}
+
+
+def _refuse(out: Path) -> NoReturn:
+    raise InvalidParameter(
+        f"Expected --out {out} to be new, or to hold examples of this run, but those in it are of another, which were "
+        "paid for. Name another file, or move it away."
+    )
+
+
 def given(options: ExampleOptions) -> dict[str, str]:
     """The labels that were named, with what is said of them; none if none were."""
     said = {}
@@ -168,11 +195,16 @@ def given(options: ExampleOptions) -> dict[str, str]:
         label, found, text = each.partition("=")
         if not found or not label.strip() or not text.strip():
             raise WrongArguments('Expected --describe to be LABEL=TEXT, as in --describe "A=late parcels".')
+        if label.strip() in said:
+            raise WrongArguments(f"Expected --describe to say once what {label.strip()!r} means. Leave one out.")
         said[label.strip()] = text.strip()
     labels = list(options.labels or said)
     unknown = sorted(said.keys() - set(labels))
     if unknown:
         raise WrongArguments(f"Expected --describe for labels of --labels, but {unknown} are none of them.")
+    twice = sorted({label for label in labels if labels.count(label) > 1})
+    if twice:
+        raise WrongArguments(f"Expected {'--labels' if options.labels else '--describe'} to name {twice} once.")
     return {label: said.get(label, label) for label in labels}
 
 
@@ -212,7 +244,10 @@ def synthesizer_for(
 
 def _before(plan: SynthesisPlan) -> str:
     time = "" if plan.seconds is None else f"; about {took(plan.seconds)} on this machine ({ESTIMATED})"
-    return f"Writes {plan.examples} examples{time}. Worth it? {plan.verdict}."
+    from langchain_dp.synth.report import yes_or_no
+
+    weak = "".join(f"\nWARNING: {point}." for point in plan.weak)
+    return f"Writes {plan.examples} examples{time}. Worth it? {yes_or_no(plan.verdict)}.{weak}"
 
 
 def _said(advance: Advance, *, quiet: bool) -> Callable[[SyntheticExample], None]:

@@ -53,8 +53,8 @@ class PrivateChat(BaseChatModel):
     def bind_tools(self, tools: object, **kwargs: Any) -> NoReturn:
         """Refuse: a private answer calls no tool, and is no object of a schema."""
         raise InvalidParameter(
-            "Expected no tools: what is released is a text, which calls none and fills no schema. Give the chain "
-            "itself to an agent as a tool, by its as_tool()."
+            "Expected no tools and no structured output: what is released is a text, which calls none and fills no "
+            "schema. Give the chain itself to an agent as a tool, by its as_tool()."
         )
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:

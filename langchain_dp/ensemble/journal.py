@@ -25,6 +25,8 @@ from langchain_dp.records import PrivateRecords
 
 CANCELLED = "The run was cancelled. What was drawn is kept: invoke again to go on with it."
 """What a run says that its caller has ended."""
+TRIES = 5
+"""How often a text is taken up without another token before it is given up: a member may be what ends the process."""
 
 
 @dataclasses.dataclass(repr=False, kw_only=True)

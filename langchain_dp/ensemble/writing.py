@@ -53,6 +53,7 @@ class TextWriter:
         self._rng = rng
         self._never = never or Echo()
         self._barren: dict[Token, bool] = {}  # tokens that no text begins with
+        self._heard = False  # as many members as will be asked
 
     def tokens(
         self,
@@ -118,33 +119,34 @@ class TextWriter:
             written.append(_plain(scores.tokens[chosen]))
             yield written[-1]
 
-    def check_answers(self, public: MemberPrompt) -> None:
+    def check_answers(self, public: MemberPrompt, invented: str | None = None) -> None:
         """Score a text's public prompt, so that a model that is not there is found before anything is charged.
 
-        Raises:
-            ModelUnavailable: It could not be evaluated. Public: no record was shown.
-        """
-        self._public(Continuation(public, (), 0.0))
-
-    def check_members(self, public: MemberPrompt, body: str) -> None:
-        """Score as many prompts as will be asked together, of an invented ``body``: where none is scored, none of a
-        record will be, and every text would be the public model's alone.
+        Args:
+            public: The prompt.
+            invented: What a member shows of invented records. The first time as many are scored as will be asked
+                together: where none is, none of a record will be, and every text would be the public model's alone.
 
         Raises:
-            ModelUnavailable: More than half of them could not be scored. Public: no record was shown.
+            ModelUnavailable: It could not be evaluated, or more than half of the members could not. Public: no record
+                was shown.
         """
+        if invented is None or self._heard:
+            self._public(Continuation(public, (), 0.0))
+            return
         keys = [("invented", public.head, number) for number in range(self.noise.members)]
-        invented = [MemberPrompt(public.head, body, public.tail, key) for key in keys]
         try:
-            scores = self._scores(public, invented, ())
+            scores = self._scores(public, [dataclasses.replace(public, body=invented, member=key) for key in keys], ())
         finally:
             self._engine.forget(*keys)
         heard = sum(row is not None for row in _rows(scores, range(len(scores.tokens))))
         if 2 * heard < len(keys):
             raise ModelUnavailable(
                 f"The engine scores its prompt alone, but {heard} of {len(keys)} that show an invented record with it: "
-                "no record would have a part in what is written. Check the engine's memory, or lower members=."
+                "no record would have a part in what is written. Check the engine's memory, or let fewer take part "
+                "(members=, of a prompt subsets=)."
             )
+        self._heard = True
 
     def can_go_on(self, public: MemberPrompt, written: Sequence[Token]) -> bool:
         """Whether a text can be taken up after these tokens: the model can spell them, and scores what may follow.

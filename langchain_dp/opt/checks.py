@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
+from langchain_dp._util import validate
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger
 from langchain_dp.ensemble.questions import check_text
 from langchain_dp.ensemble.room import LEAST
@@ -17,6 +18,7 @@ from langchain_dp.ports import Decoding, ScoresLabels, ScoresNextToken, VotesNex
 
 def check_model(model: object) -> None:
     """An engine that both writes tokens and scores labels."""
+    validate.made("model", model)
     if not (isinstance(model, VotesNextToken) and isinstance(model, ScoresLabels)):
         raise InvalidParameter(
             f"Expected model={type(model).__name__} to be a local engine that writes tokens and scores labels, such "

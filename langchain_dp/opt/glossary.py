@@ -15,6 +15,7 @@ from langchain_dp.ensemble.describing import TOPIC, Shown, answers, says_nothing
 from langchain_dp.ensemble.echo import Echo
 from langchain_dp.ensemble.room import Room
 from langchain_dp.ensemble.subsets import Subset
+from langchain_dp.ensemble.writing import INVENTED
 from langchain_dp.opt.templates import OptPrompts
 from langchain_dp.ports import MemberPrompt, WritesText
 from langchain_dp.records import PrivateRecords
@@ -182,6 +183,10 @@ class LabelTexts:
         """The prompt without a record, for label number ``message``."""
         asking = self._asking[message]
         return MemberPrompt(asking.head, "", asking.tail, ("public", asking.head))
+
+    def invented(self, message: int) -> str:
+        """What a subset would show of an invented record."""
+        return self._asking[message].body([INVENTED])
 
 
 def description_fault(text: str, glossary: Glossary, *, complete: bool = True) -> str:

@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from langchain_dp.accounting import LedgerPlan, PrivacyLedger
-from langchain_dp.ensemble.journal import RunJournal, explained, masked, unmasked
+from langchain_dp.ensemble.journal import TRIES, RunJournal, explained, masked, unmasked
 from langchain_dp.opt.glossary import choices_of
 from langchain_dp.opt.plan import Ended, Written
 
@@ -76,6 +76,14 @@ class Journal(RunJournal):
         """Keep that a token of the text under way is being drawn."""
         self.written[-1].drawing = True
         self.save()
+
+    def take_up(self) -> bool:
+        """Keep that the text under way is begun, or taken up; False if that was done often enough."""
+        if self.written[-1].tries == TRIES:
+            return False
+        self.written[-1].tries += 1
+        self.save()
+        return True
 
     @property
     def texts(self) -> int:
@@ -192,7 +200,7 @@ def _requests(settings: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _is_sound(candidate: Written, messages: Sequence[str]) -> bool:
-    numbers = (candidate.message, candidate.calls, candidate.bottoms, candidate.retries)
+    numbers = (candidate.message, candidate.calls, candidate.bottoms, candidate.retries, candidate.tries)
     return (
         all(isinstance(number, int) and number >= 0 for number in numbers)
         and candidate.message < len(messages)

@@ -29,6 +29,7 @@ class Written:
         ended: Why it is complete.
         drawing: A token of a text that is charged as a whole is drawn, and its outcome not kept yet: where that is
             found later, the text is lost, and nothing of it drawn again.
+        tries: How often a description was begun or taken up since its last token, where that is counted.
     """
 
     message: int
@@ -39,6 +40,7 @@ class Written:
     pending: bool = False
     ended: Ended = ""
     drawing: bool = False
+    tries: int = 0
 
 
 def steps(

@@ -346,7 +346,7 @@ class PrivateRuns:
         if isinstance(shown, LabelTexts):
             assert self._split is not None  # _seated
             coins = KeyedCoins(journal.split_key, {name: self._split.slots[name] for name in data.training})
-            return ClippedGlossary(writer, coins, shown, mark=journal.mark, **charged)
+            return ClippedGlossary(writer, coins, shown, mark=journal.mark, take_up=journal.take_up, **charged)
         return ClippedTexts(writer, SubsetSampler(data.training, reservation.scheme, self._rng), shown, **charged)
 
     def _select(self, data: Data, run: Run, reservation: PromptReservation, halted: Callable[[], bool]) -> int:

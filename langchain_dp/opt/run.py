@@ -111,7 +111,7 @@ class Run:
             released = source.next_token(candidate.message, candidate.tokens)
             with contextlib.suppress(StopIteration):
                 plan.send(released)
-            candidate.drawing = False
+            candidate.drawing, candidate.tries = False, 0
             self._journal.save()
             bar.update()
             if not bar.disable:  # to work out what was spent takes a moment

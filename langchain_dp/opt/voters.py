@@ -12,7 +12,7 @@ from langchain_dp.accounting import LimitedDomainEvent
 from langchain_dp.ensemble.asking import ask_together, asked_publicly
 from langchain_dp.ensemble.room import Room
 from langchain_dp.ensemble.subsets import KeyedCoins, Subset, SubsetSampler
-from langchain_dp.ensemble.writing import TextWriter
+from langchain_dp.ensemble.writing import INVENTED, TextWriter
 from langchain_dp.errors import ModelUnavailable
 from langchain_dp.mechanisms import LimitedDomain, Randomness
 from langchain_dp.opt.forward import Forward
@@ -43,6 +43,7 @@ class Demonstrations:
         self._instruction = settings.instruction
         self._prompts = settings.prompts
         self._words = settings.words
+        self._shots = settings.shots
         self._shown: dict[str, Demonstration] = {}
         self._room = Room(engine)
         tails = [self._prompts.backward_tail(i, self._instruction) for i in range(len(self._prompts.messages))]
@@ -56,6 +57,10 @@ class Demonstrations:
         head = self._prompts.backward_head(self._instruction)
         tail = self._prompts.backward_tail(message, self._instruction)
         return MemberPrompt(head, "", tail, ("public", head), begins=CUE)
+
+    def invented(self, message: int) -> str:
+        """What a subset would show of invented records."""
+        return self._prompts.backward_body([Demonstration(INVENTED, self._words[0], self._words[0])] * self._shots)
 
     def members(self, subsets: Sequence[Subset], message: int) -> list[MemberPrompt]:
         """Prompts of the subsets, with the request of this number."""
@@ -97,6 +102,9 @@ class ShowsRecords(Protocol):
 
     def public(self, message: int) -> MemberPrompt:
         """The prompt without a record."""
+
+    def invented(self, message: int) -> str:
+        """The body of a prompt that shows what no record holds."""
 
     def members(self, subsets: Sequence[Subset], message: int) -> list[MemberPrompt]:
         """One prompt for each subset that has something to show. Private, as is their number."""
@@ -267,6 +275,10 @@ class _Clipped:
         """What a text is charged as."""
         return self._reservation.charged(self._writer.noise.event, message)
 
+    def _check_model(self, message: int) -> None:
+        """See that the model answers, once also as many members, before anything is charged: it sees no record."""
+        self._writer.check_answers(self._shown.public(message), self._shown.invented(message))
+
     def _written_by(self, members: Sequence[MemberPrompt], message: int, *text: Any) -> Iterator[Token]:
         self._asked.update(member.member for member in members)
         return self._writer.continued(self._shown.public(message), lambda: members, *text)
@@ -299,7 +311,7 @@ class ClippedTexts(_Clipped):
         return None if self._tokens is None else next(self._tokens, None)
 
     def _begun(self, message: int) -> Iterator[Token]:
-        self._writer.check_answers(self._shown.public(message))
+        self._check_model(message)
         self._reservation.plan.spend(self._event(message), chain=self._chain)
         subsets = [subset for subset in self._sampler.draw() if subset.record_ids]
         return self._written_by(self._shown.members(subsets, message), message)
@@ -328,23 +340,26 @@ class ClippedGlossary(_Clipped):
         coins: Who takes part.
         shown: What members show.
         mark: Keeps that a token is being drawn.
+        take_up: Keeps that a text is begun, or taken up; False if that was done often enough.
         **charged: As of texts.
     """
 
     whole = False
 
     def __init__(
-        self, writer: TextWriter, coins: KeyedCoins, shown: LabelTexts, *, mark: Callable[[], object], **charged: Any
-    ) -> None:
+        self, writer: TextWriter, coins: KeyedCoins, shown: LabelTexts, *, mark: Callable[[], object],
+        take_up: Callable[[], bool], **charged: Any,
+    ) -> None:  # fmt: skip
         super().__init__(writer, shown, **charged)
         self._coins = coins
         self._mark = mark
+        self._take_up = take_up
         self._most = self._length * shown.texts
         self._key = secrets.token_hex(8)  # two runs on one engine never share a cache entry
         self._message: int | None = None
 
     def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
-        """The next token of a description; None where its engine failed."""
+        """The next token of a description; None where its engine failed, or one of its members ends the process."""
         if self._message != message:
             self._message = message
             self.close()
@@ -352,8 +367,10 @@ class ClippedGlossary(_Clipped):
         return None if self._tokens is None else next(self._tokens, None)
 
     def _begun(self, message: int, written: Sequence[Token]) -> Iterator[Token]:
-        self._writer.check_answers(self._shown.public(message))
+        self._check_model(message)
         self._reservation.plan.spend_up_to(self._event(message), 1, chain=self._chain)
+        if not self._take_up():
+            return iter(())
         drawn = self._coins.drawn(0, self._writer.noise.event.sampling_probability)
         some = [Subset((self._key, place), (name,)) for place, name in enumerate(drawn)]
         return self._written_by(self._shown.members(some, message), message, written, self._mark)

@@ -343,6 +343,28 @@ class KeepsExamples(FromDataFrame):
         inputs = [Held.of(one) for one in inputs]
         return super().batch(inputs, *args, **kwargs)  # type: ignore[misc, no-any-return]  # of the Runnable beside it
 
+    def batch_as_completed(self, inputs: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """As LangChain's."""
+        inputs = [Held.of(one) for one in inputs]
+        return super().batch_as_completed(inputs, *args, **kwargs)  # type: ignore[misc, no-any-return]
+
+    def abatch_as_completed(self, inputs: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        """As LangChain's."""
+        inputs = [Held.of(one) for one in inputs]
+        return super().abatch_as_completed(inputs, *args, **kwargs)  # type: ignore[misc, no-any-return]
+
+    def transform(self, input: Iterator[Any], *args: Any, **kwargs: Any) -> Iterator[Any]:  # noqa: A002
+        """As LangChain's: one result, when all examples have come in."""
+        return super().transform(map(Held.of, input), *args, **kwargs)  # type: ignore[misc, no-any-return]
+
+    def atransform(self, input: AsyncIterator[Any], *args: Any, **kwargs: Any) -> AsyncIterator[Any]:  # noqa: A002
+        """As LangChain's: one result, when all examples have come in."""
+        return super().atransform((Held.of(one) async for one in input), *args, **kwargs)  # type: ignore[misc, no-any-return]
+
+    def astream_log(self, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
+        """As LangChain's. The examples are in no entry."""
+        return super().astream_log(Held.of(input), *args, **kwargs)  # type: ignore[misc]
+
     async def abatch(self, inputs: list[Any], *args: Any, **kwargs: Any) -> list[Any]:
         """As LangChain's."""
         inputs = [Held.of(one) for one in inputs]

@@ -14,7 +14,7 @@ from langchain_core.runnables.config import run_in_executor
 from langchain_core.tools import BaseTool
 from pydantic import BaseModel
 
-from langchain_dp._util import forks
+from langchain_dp._util import forks, validate
 from langchain_dp._util.reprs import also_unmade
 from langchain_dp._util.validate import group, integer, no_further, number, one_of
 from langchain_dp.accounting import Askers, LedgerPlan, PrivacyBudget, PrivacyCertificate, TextRoundEvent
@@ -89,8 +89,10 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
 
     Args:
         model: Engine that scores next tokens. It sees the records: it must run inside the trust boundary.
-        examples: Private records: mappings with ``text`` and ``label`` (here the reply), or what the template names;
-            or whatever else ``PrivateRecords`` takes: a DataFrame, documents, a path.
+        examples: Private records: mappings with ``text`` and ``label`` (here the reply), and what else the template
+            names; or whatever else ``PrivateRecords`` takes: a DataFrame, documents, a path. Where text and reply have
+            other names: ``PrivateRecords(rows, text_key="question", label_key="answer")``, which the template then
+            names by these.
         budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
         ledger: Ledger that is charged, or the path of one that is opened here with the whole ``budget``.
         max_queries: Answers that the noise is made for. The same question again costs nothing.
@@ -151,6 +153,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
     ) -> None:
         held = Held(examples)
         del examples  # error reporters read the locals of each frame
+        validate.made("model", model)
         if not isinstance(model, ScoresNextToken):
             raise InvalidParameter(
                 f"Expected model of type {type(model).__name__} to score next tokens (ports.ScoresNextToken). Use "
@@ -178,7 +181,6 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         self._lock = threading.Lock()
         forks.renew_lock(self)
         self._forgotten = 0  # records, so far
-        self._probed = False  # whether members were seen to be scored
         self._plan, self._design = self._reserved(
             budget, max_queries, members, max_new_tokens, temperature, sampling_probability, candidates,
             None if askers is None else group("askers", askers, Askers),
@@ -360,12 +362,8 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
 
     def _check_model(self, public: MemberPrompt) -> None:
         """See that the model answers, once also as many members, before anything is charged: it sees no record."""
-        if self._probed:
-            self._writer.check_answers(public)
-            return
         invented = dict.fromkeys(self.prompts.variables("record"), INVENTED)
-        self._writer.check_members(public, self.prompts.shown(invented))
-        self._probed = True
+        self._writer.check_answers(public, self.prompts.shown(invented))
 
     def _kept_for_records(self) -> int:
         """Half is for the records, whatever is asked: what is shown of one never changes, and none is left out."""

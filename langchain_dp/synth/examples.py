@@ -20,7 +20,7 @@ from langchain_core.runnables import Runnable
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from langchain_dp._util import validate
-from langchain_dp._util.reprs import also_unmade
+from langchain_dp._util.reprs import InNotebooks, also_unmade
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting import PrivacyCertificate
 from langchain_dp.ensemble.naming import label_parser, names_of, told_alike
@@ -53,7 +53,7 @@ class SyntheticExample:
         return {"text": self.text, "label": self.label}
 
 
-class SyntheticExamples(Sequence[SyntheticExample]):
+class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
     """Released examples with their certificate. Nothing in it is private: whatever is done with it costs nothing.
 
     A sequence of what was kept; :attr:`dropped` is what the filters left out, which has left all the same.
@@ -126,6 +126,12 @@ class SyntheticExamples(Sequence[SyntheticExample]):
 
     def __iter__(self) -> Iterator[SyntheticExample]:
         return iter(self._kept)
+
+    def __eq__(self, other: object) -> bool:
+        return self._lines() == other._lines() if isinstance(other, SyntheticExamples) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._released)
 
     @overload
     def __getitem__(self, index: int) -> SyntheticExample: ...
@@ -202,10 +208,12 @@ class SyntheticExamples(Sequence[SyntheticExample]):
             selector: As there.
             named: As there.
         """
-        turns = (
-            [] if count == 0 and selector is None else [self.as_few_shot_prompt(count, selector=selector, named=named)]
-        )
         system = SystemMessage(instruction_of(self._words(named=named), self.descriptions))
+        turns: list[Any] = []
+        if selector is not None or count != 0:
+            turns = [self.as_few_shot_prompt(count, selector=selector, named=named)]
+        if selector is None and turns:  # as messages: LangChain serialises no few-shot prompt
+            turns = turns[0].format_messages()
         return ChatPromptTemplate.from_messages([system, *turns, ("human", "{text}")])
 
     def chain(self, model: Runnable[Any, Any], count: int | None = None) -> Runnable[Any, str]:
@@ -274,10 +282,12 @@ class SyntheticExamples(Sequence[SyntheticExample]):
 
         Readable by its owner only if it is not private.
         """
+        write_whole(Path(path), "".join(self._lines()), owner_only=not self.certificate.private)
+
+    def _lines(self) -> list[str]:
         first = {"certificate": self.certificate.to_dict(), "settings": self.settings}
         lines = [first, *(one.row() | ({"dropped": one.dropped} if one.dropped else {}) for one in self._released)]
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        write_whole(Path(path), text, owner_only=not self.certificate.private)
+        return [json.dumps(line, ensure_ascii=False) + "\n" for line in lines]
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SyntheticExamples:

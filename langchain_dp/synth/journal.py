@@ -1,13 +1,13 @@
 """What a run of the synthesizer has written: no released text is lost, and no round is drawn or paid for twice.
 
-In this order: reserve the plan with its first journal; charge a round, durably; before each token mark that it is
-drawn, durably; draw it; keep it; keep the text when it is whole, and only then it may leave. Who takes up a run goes on
-with the text that was under way, and with the members that it had. A token whose outcome was not kept is not drawn
-again: it may be why it was not kept (a text too long for the disk), and drawn again until one stays it would tell more
-than the round was charged for. So its text is given up. A round that has begun goes on over the same records only: one
-that was changed could be in more of its texts than are charged, and if its rest were given up instead, the number of
-texts would tell that something has changed. A text that was taken up again and again, and got no further, is given up:
-one of its members may be what ends the process.
+In this order: reserve the plan with its first journal; charge a round, durably; keep which text begins; before each
+token mark that it is drawn, durably; draw it; keep it; keep the text when it is whole, and only then it may leave. Who
+takes up a run goes on with the text that was under way, and with the members that it had. A token whose outcome was not
+kept is not drawn again: it may be why it was not kept (a text too long for the disk), and drawn again until one stays
+it would tell more than the round was charged for. So its text is given up. A round of which a token is drawn goes on
+over the same records only: one that was changed could be in more of its texts than are charged, and if its rest were
+given up instead, the number of texts would tell that something has changed. A text that was taken up again and again,
+and got no further, is given up: one of its members may be what ends the process.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from langchain_dp.accounting import LedgerPlan, PrivacyLedger
-from langchain_dp.ensemble.journal import RunJournal, explained, masked, unmasked
+from langchain_dp.ensemble.journal import TRIES, RunJournal, explained, masked, unmasked
 from langchain_dp.errors import PlanError
 from langchain_dp.ports import Token
 
 _VERSION = 3
-_TRIES = 5
-"""How often a text is taken up without another token before it is given up."""
 Ended = Literal["end", "length", "lost"]
 
 
@@ -64,6 +62,11 @@ class UnderWay:
     drawing: bool = False
     tries: int = 0
 
+    @property
+    def blank(self) -> bool:
+        """Whether it has no token, nor one that may have been drawn."""
+        return not (self.tokens or self.drawing)
+
 
 @dataclasses.dataclass(repr=False)
 class SynthesisJournal(RunJournal):
@@ -76,7 +79,7 @@ class SynthesisJournal(RunJournal):
         masked_key: That key as the journal holds it.
         data: Keyed hash of the records.
         written: Released texts, oldest first.
-        under_way: The text of which a token may have been drawn, and which is not whole.
+        under_way: The text that has begun, and is not whole.
     """
 
     settings: Mapping[str, Any]
@@ -114,7 +117,7 @@ class SynthesisJournal(RunJournal):
 
     def has_begun(self) -> bool:
         """Whether the last round of which a token may have been drawn is not whole."""
-        if self.under_way is not None:
+        if self.under_way is not None and not self.under_way.blank:
             return True
         last = sum(one.number == self.written[-1].number for one in self.written)
         return 0 < last < len(self.labels)
@@ -124,13 +127,18 @@ class SynthesisJournal(RunJournal):
         text = self.under_way
         return text.tokens if text is not None and (text.number, text.label) == (number, label) else ()
 
-    def try_again(self) -> bool:
-        """Keep that the text under way, if there is one, is taken up; False if that was done often enough."""
+    def take_up(self, number: int, label: str) -> bool:
+        """Keep that a text is begun, or taken up; False if that was done often enough."""
         text = self.under_way
-        if text is None or text.tries == _TRIES:
-            return text is None
-        self._become(under_way=dataclasses.replace(text, tries=text.tries + 1))
+        if text is not None and text.tries == TRIES:
+            return False
+        again = UnderWay(number, label) if text is None else dataclasses.replace(text, tries=text.tries + 1)
+        self._become(under_way=again)
         return True
+
+    def over(self, data: str) -> None:
+        """Go on over other records: what is under way has no token of theirs."""
+        self._become(data=data, under_way=None)
 
     def draw(self, number: int, label: str) -> None:
         """Mark that a token of a text is being drawn."""
@@ -163,7 +171,7 @@ class SynthesisJournal(RunJournal):
         then, now = older.under_way, self.under_way
         if self.written[: len(older.written)] != older.written:
             return False
-        if then is None or len(self.written) > len(older.written):
+        if then is None or then.blank or len(self.written) > len(older.written):
             return True
         if now is None or (now.number, now.label) != (then.number, then.label):
             return False

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from langchain_dp._util.reprs import InNotebooks
 from langchain_dp._util.rounding import took
 from langchain_dp.accounting import PrivacyBudget, epsilon
 from langchain_dp.accounting.budget import LEAST_CLIP
@@ -25,7 +26,7 @@ _MEASURED = "SmolLM2-135M: another model may gain less or more"
 
 
 @dataclasses.dataclass(frozen=True)
-class SynthesisPlan:
+class SynthesisPlan(InNotebooks):
     """Cost and prospects of one run.
 
     Args:
@@ -40,8 +41,8 @@ class SynthesisPlan:
     Examples:
         >>> plan = synthesizer.plan(2_000)
         >>> print(plan)
-        >>> plan.verdict.startswith("not worth it")
-        False
+        >>> plan.is_worth_it, plan.members
+        (True, 30)
     """
 
     budget: PrivacyBudget
@@ -51,6 +52,21 @@ class SynthesisPlan:
     seconds: float | None = None
     weak: tuple[str, ...] = ()
     fewer: int | None = None
+
+    @property
+    def clip(self) -> float:
+        """By how much a member may move the log-probability of a token, in nats."""
+        return self.design.noise.clip
+
+    @property
+    def members(self) -> int:
+        """Members that are expected to take part in one text."""
+        return self.design.noise.members
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether the records can move what is written. From the clip alone, which is public."""
+        return self.clip >= LEAST_CLIP
 
     @property
     def examples(self) -> int:
@@ -103,10 +119,11 @@ class SynthesisPlan:
     def __str__(self) -> str:
         design, noise = self.design, self.design.noise
         time = "" if self.seconds is None else f", about {took(self.seconds)}"
+        several = "s" if design.rounds > 1 else ""
         who = (
-            f"{design.rounds} rounds, each record in each with q = {noise.event.sampling_probability:.4g}"
+            f"{design.rounds} round{several}, each record in each with q = {noise.event.sampling_probability:.4g}"
             if design.scheme == "rounds"
-            else f"{design.rounds} disjoint group{'s' if design.rounds > 1 else ''} of records"
+            else f"{design.rounds} disjoint group{several} of records"
         )
         of = f", each of about {design.shots} records" if design.shots > 1 else ""
         of_each = f": {design.rounds:,} of each of {self.labels} labels" if self.labels > 1 else ""
@@ -117,7 +134,7 @@ class SynthesisPlan:
                 f"  members      {who}; {noise.members} expected a text{of}",
                 f"  clip         {noise.clip:.3g} nats a member and token",
                 *self._described(),
-                f"  worth it?    {self.verdict}",
+                f"  worth it?    {yes_or_no(self.verdict)}",
                 *self._free(),
                 f"  to evaluate  about {self.tokens:,.0f} tokens{time}",
                 *(f"  WARNING      {point}" for point in self.weak),
@@ -126,7 +143,7 @@ class SynthesisPlan:
 
 
 @dataclasses.dataclass(frozen=True)
-class AnswersPlan:
+class AnswersPlan(InNotebooks):
     """Cost and prospects of private answers. The tokens are counted on the records: do not publish them.
 
     Args:
@@ -147,6 +164,21 @@ class AnswersPlan:
     tokens: float
     seconds: float | None = None
     weak: tuple[str, ...] = ()
+
+    @property
+    def clip(self) -> float:
+        """By how much a member may move the log-probability of a token, in nats."""
+        return self.design.noise.clip
+
+    @property
+    def members(self) -> int:
+        """Members that are expected to take part in one answer."""
+        return self.design.noise.members
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether the records can move what is written. From the clip alone, which is public."""
+        return self.clip >= LEAST_CLIP
 
     @property
     def answers(self) -> int:
@@ -182,11 +214,16 @@ class AnswersPlan:
                 f"  members      each record in each answer with q = {noise.event.sampling_probability:.4g}; "
                 f"{noise.members} expected an answer",
                 f"  clip         {noise.clip:.3g} nats a member and token",
-                f"  worth it?    {self.verdict}",
+                f"  worth it?    {yes_or_no(self.verdict)}",
                 f"  an answer    about {self.tokens:,.0f} tokens to evaluate{time}",
                 *(f"  WARNING      {point}" for point in self.weak),
             ]
         )
+
+
+def yes_or_no(verdict: str) -> str:
+    """A verdict as the answer to whether it is worth it."""
+    return verdict.replace("not worth it: ", "no: ", 1)
 
 
 def _verdict(clip: float, instead: str, holding: str) -> str:

@@ -15,7 +15,7 @@ from langchain_dp.accounting import (
     PrivacyLedger,
     TextRoundEvent,
 )
-from langchain_dp.accounting.budget import warn_of_clip
+from langchain_dp.accounting.budget import warn_of, warn_of_clip
 from langchain_dp.ensemble.describing import answers
 from langchain_dp.ensemble.echo import Echo
 from langchain_dp.ensemble.journal import CANCELLED, alone, check_settings, fingerprint, marks, secret_key
@@ -30,7 +30,7 @@ from langchain_dp.synth import journal as journals
 from langchain_dp.synth.describing import told, useful
 from langchain_dp.synth.journal import SynthesisJournal, WrittenText
 from langchain_dp.synth.members import Members, slots_of
-from langchain_dp.synth.promise import certified
+from langchain_dp.synth.promise import certified, weak
 from langchain_dp.synth.settings import DESCRIBED, Design, SynthesisSettings, designed
 
 
@@ -90,7 +90,7 @@ class SynthesisRuns:
         self._name = name
         self._rng = rng
         self._opened: _Opened | None = None
-        self._probed = set[bool]()  # whether of texts, and of descriptions, members were seen to be scored
+        self._made: tuple[Design, Mapping[bool, TextWriter]] | None = None
 
     @property
     def neighbors(self) -> Neighbors:
@@ -171,6 +171,7 @@ class SynthesisRuns:
         writers = self._writers(design)
         for number in {design.numbers[0], 0}:  # a description, and a text
             self._check_model(writers, number, next(iter(self._settings.labels)), {})
+        warn_of(weak(design, share.epsilon, share.delta))
         warn_of_clip(design.noise.clip)
         key = secret_key(self._rng)
         journal = journals.started(
@@ -196,7 +197,7 @@ class SynthesisRuns:
                 f"The run {self._name!r} is complete, and was over other examples, or over the same ones in another "
                 "order: released() has what it wrote. To write anew give another name= and a budget of its own."
             )
-        if opened.design.scheme == "groups" and (journal.written or journal.under_way is not None):
+        if opened.design.scheme == "groups" and (journal.written or journal.has_begun()):
             raise PlanError(
                 f"The run {self._name!r} was started with other examples, and was cut into groups: it goes on over the "
                 "same ones only, in the same order. Give the new run another name= and a budget of its own."
@@ -207,8 +208,7 @@ class SynthesisRuns:
                 "same ones only, in the same order. Give those; or call give_up_round(), which loses what is missing "
                 "of that round, whatever the examples are."
             )
-        journal.data = now
-        journal.save()
+        journal.over(now)
 
     def _is_complete(self, opened: _Opened) -> bool:
         return len(opened.journal.there()) == len(opened.design.numbers) * len(self._settings.labels)
@@ -247,7 +247,7 @@ class SynthesisRuns:
         head, tail = self._asking(number, label, self._described(journal))
         bodies = self._bodies(at, number, label, head, tail)
         drawn = journal.drawn(number, label)
-        if not (writer.can_go_on(public_prompt(head, tail), drawn) and journal.try_again()):
+        if not (writer.can_go_on(public_prompt(head, tail), drawn) and journal.take_up(number, label)):
             journal.give_up()  # these tokens break the model, or one of its members does
             return
         mark = functools.partial(journal.draw, number, label)
@@ -270,14 +270,16 @@ class SynthesisRuns:
         at.shown.update(bodies)
         return bodies
 
-    def _writers(self, design: Design) -> dict[bool, TextWriter]:
-        """What writes texts, and under True descriptions."""
-        settings, how = self._settings, self._settings.describe
-        texts = self._writer(settings.prompts.after, design.noise_of(0))
-        if how is None:
-            return {False: texts}
-        never = Echo(whole=answers(how.shown, chat=settings.chat))
-        return {False: texts, True: self._writer("\n", design.noise_of(DESCRIBED), never)}
+    def _writers(self, design: Design) -> Mapping[bool, TextWriter]:
+        """What writes texts, and under True descriptions: the same for one design, which remember what was heard."""
+        if self._made is None or self._made[0] != design:
+            settings, how = self._settings, self._settings.describe
+            made = {False: self._writer(settings.prompts.after, design.noise_of(0))}
+            if how is not None:
+                never = Echo(whole=answers(how.shown, chat=settings.chat))
+                made[True] = self._writer("\n", design.noise_of(DESCRIBED), never)
+            self._made = design, made
+        return self._made[1]
 
     def _writer(self, end: str, noise: ClippedSum, never: Echo | None = None) -> TextWriter:
         settings = self._settings
@@ -302,11 +304,7 @@ class SynthesisRuns:
         """See that the model answers, once also as many members, before anything is charged: it sees no record."""
         writer, prompts = writers[number == DESCRIBED], self._settings.prompts
         public = public_prompt(*self._asking(number, label, described))
-        if (number == DESCRIBED) in self._probed:
-            writer.check_answers(public)
-            return
-        writer.check_members(public, prompts.body([dict.fromkeys(prompts.variables, INVENTED)]))
-        self._probed.add(number == DESCRIBED)
+        writer.check_answers(public, prompts.body([dict.fromkeys(prompts.variables, INVENTED)]))
 
     def _asking(self, number: int, label: str, described: Mapping[str, str]) -> tuple[str, str]:
         """Public texts before and after the records of one text, or of a description."""
@@ -331,7 +329,14 @@ class SynthesisRuns:
         """Lose what is missing of the round that has begun."""
         with alone(self._ledger, self._name):
             if plan := self._ledger.plan(self._name):
-                self._take_up(plan).journal.give_up_round()
+                opened = self._take_up(plan)
+                if opened.design.scheme == "groups":
+                    raise PlanError(
+                        f"Expected the run {self._name!r} to be by rounds, but it cut its records into groups, and "
+                        "never goes on over others: to give up would only lose texts. Invoke with the same ones, or "
+                        "give the new run another name= and a budget of its own."
+                    )
+                opened.journal.give_up_round()
 
     def lost(self) -> int:
         """How many texts were given up."""

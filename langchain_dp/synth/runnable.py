@@ -12,7 +12,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.runnables.config import run_in_executor
 from tqdm import tqdm
 
-from langchain_dp._util import forks
+from langchain_dp._util import forks, validate
 from langchain_dp._util.callers import warn_caller
 from langchain_dp._util.reprs import also_unmade
 from langchain_dp._util.validate import group, no_further
@@ -129,6 +129,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         progress: Callable[[SyntheticExample], None] | bool | None = None,
         not_private_seed: int | None = None,
     ) -> None:
+        validate.made("model", model)
         if not isinstance(model, ScoresNextToken):
             raise InvalidParameter(
                 f"Expected model of type {type(model).__name__} to score next tokens (ports.ScoresNextToken). Use "
@@ -246,14 +247,20 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
     def _shown(self, total: int) -> Iterator[Callable[[WrittenText], None]]:
         """What to tell of each text, so that the caller's ``progress`` or a bar shows it."""
         told, shown = (self._progress, False) if callable(self._progress) else (None, self._progress)
+        failed: list[str] = []
         with tqdm(total=total, desc="writing", unit="text", disable=None if shown is None else not shown) as bar:
 
             def tell(one: WrittenText) -> None:
                 bar.update()
-                if told is not None:
-                    told(SyntheticExample(one.text, one.label, _why_none(one)))
+                if told is not None and not failed:
+                    try:
+                        told(SyntheticExample(one.text, one.label, _why_none(one)))
+                    except Exception as error:  # a line of the caller's own, who has seen released text alone
+                        failed.append(f"{type(error).__name__}: {error}")
 
             yield tell
+        if failed:
+            warn_caller(f"progress= failed, and was told no more ({failed[0]}). No text is lost.", RuntimeWarning)
 
     # ------------------------------------------------------------------------------------------------- promise
 
@@ -273,6 +280,9 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
 
         Nothing is paid back. Where the records are as they were, invoke again instead, and nothing is lost. Call it by
         what is public, and not by how the records have changed.
+
+        Raises:
+            PlanError: The run is by "groups", which no other records go on with.
 
         Examples:
             >>> synthesizer.give_up_round()
@@ -374,6 +384,9 @@ def _described(labels: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
     if not isinstance(labels, Mapping):
         return {label: label for label in check_labels(labels, at_least=1)}
     names = check_labels(list(labels), at_least=1)
-    if not all(isinstance(text, str) and text.strip() and encodable(text) for text in labels.values()):
-        raise InvalidParameter("Expected every label to have a description that is a non-empty str of valid Unicode.")
+    for name, text in zip(names, labels.values(), strict=True):
+        if not (isinstance(text, str) and text.strip() and encodable(text)):
+            raise InvalidParameter(
+                f"Expected the description of label {name!r} to be a non-empty str of valid Unicode. Say what it means."
+            )
     return dict(zip(names, labels.values(), strict=True))

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from langchain_dp._util import validate
 from langchain_dp._util.words import words_of
+from langchain_dp.errors import InvalidParameter
 
 
 class SimilarExampleSelector(SemanticSimilarityExampleSelector):
@@ -58,6 +59,8 @@ class BalancedExampleSelector(BaseExampleSelector):
 
     def add_example(self, example: dict[str, str]) -> None:
         """Put an example of one's own first. It is public from here on, as the others are."""
+        if not {"text", "label"} <= set(example):
+            raise InvalidParameter(f"Expected an example with text and label, but this one has {list(example)}.")
         self.examples.insert(0, dict(example))
 
     def select_examples(self, input_variables: dict[str, str]) -> list[dict[str, str]]:  # LangChain's

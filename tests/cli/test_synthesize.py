@@ -113,11 +113,11 @@ def test_labels_are_described_first_where_that_is_asked_for(
     assert all(made.descriptions.values())
     ledger = PrivacyLedger(PrivacyBudget(3.0), tmp_path / "made.jsonl.ledger")
     assert sum(entry.count for entry in ledger.entries()) == 4
-    assert main(command("--describe-first", "--ledger", str(tmp_path / "other.ledger"))) == 0
+    assert main(command("--describe-first", "--out", str(tmp_path / "other.jsonl"))) == 0
     assert "delivery was described as: " in capsys.readouterr().out
     public = tmp_path / "public.jsonl"
     public.write_text('{"text": "Come at once!", "label": "at once"}\n', encoding="utf-8")
-    kind = ("--kind", "urgency", "--shown", str(public), "--ledger", str(tmp_path / "third.ledger"))
+    kind = ("--kind", "urgency", "--shown", str(public), "--out", str(tmp_path / "third.jsonl"))
     with pytest.raises(SystemExit, match="2"):
         main(command(*kind))
     assert "--describe-first" in capsys.readouterr().err
@@ -156,7 +156,7 @@ def test_texts_without_labels_take_the_one_that_is_named(
     assert len(made) + len(made.dropped) == 3
     assert main([*asked, "--out", str(tmp_path / "other.jsonl")]) == 1
     assert "'label', but none of them has. Say what" in capsys.readouterr().err
-    assert main([*asked, *given, "--describe-first", "--show-labels", "--ledger", str(tmp_path / "b.ledger")]) == 0
+    assert main([*asked, *given, "--describe-first", "--show-labels", "--out", str(tmp_path / "b.jsonl")]) == 0
     heads = {one.prompt.head for asked_of in engines[-1].asked for one in asked_of}
     assert any('sorted under "notes of customers"' in head for head in heads)
 
@@ -226,6 +226,8 @@ def test_descriptions_reach_the_model_and_name_labels(command: Callable[..., lis
         (["--describe", "delivery"], 2, "LABEL=TEXT"),
         (["--out", "made.jsonl", "--ledger", "made.jsonl"], 2, "to be another file than --ledger made.jsonl"),
         (["--describe", "other=x"], 2, "none of them"),
+        (["--describe", "billing=x", "--describe", "billing=y"], 2, "say once what 'billing' means"),
+        (["--labels", "billing", "billing"], 2, "--labels to name ['billing'] once"),
         (["--members", "100", "--scheme", "rounds"], 1, "Lower --members,"),
         (["--count", "0"], 2, "--count"),
         (["--tokens", "2"], 1, "Expected --tokens 2 to hold the 3 words"),
@@ -255,6 +257,30 @@ def test_another_file_is_not_replaced(
     assert main(command()) == 1
     assert "Name another file" in capsys.readouterr().err
     assert (tmp_path / "made.jsonl").read_text() == "my thesis"
+
+
+def test_paid_examples_are_replaced_by_those_of_the_same_run_alone(
+    command: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, examples that took a budget are gone, and nobody writes them a second time."""
+    assert main(command()) == 0
+    saved = (tmp_path / "made.jsonl").read_text()
+    free = ["synthesize", "--labels", "delivery", "billing", "--alone", "--out", str(tmp_path / "made.jsonl")]
+    for other in (free, command("--ledger", str(tmp_path / "other.ledger"))):
+        assert main([*other, "--count", "6", "--tokens", "8", "--members", "10"]) == 1
+        assert "those in it are of another, which were paid for" in " ".join(capsys.readouterr().err.split())
+    assert (tmp_path / "made.jsonl").read_text() == saved
+    assert PrivacyLedger(PrivacyBudget(3.0), tmp_path / "other.ledger").plans() == []
+    assert main(command("--check-labels")) == 0  # the same run, by other filters
+
+
+def test_a_weak_promise_is_said_before_the_charge(
+    command: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, nobody is told that what is bought promises nothing."""
+    assert main(command("--delta", "0.5")) == 0
+    said = capsys.readouterr().err
+    assert "WARNING: delta=0.5" in said[: said.index("Charges")]
 
 
 def test_labels_that_hardly_differ_are_told(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,13 @@ from fakes.optimizers import ADD_OR_REMOVE, LABELS, ZERO_OUT, Looking, examples,
 from langchain_dp import PrivacyBudget, PrivacyLedger
 from langchain_dp.accounting import PartEvent, TextRoundEvent, epsilon
 from langchain_dp.accounting.events import event_from_json
-from langchain_dp.ensemble.writing import TextWriter
-from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError
+from langchain_dp.ensemble.writing import INVENTED, TextWriter
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailable, PlanError
 from langchain_dp.mechanisms import ClippedSum
 from langchain_dp.opt import Decoding, DPPromptOptimizer, Glossary, OptPrompts, Sampling, Writing
 from langchain_dp.opt.fit import ENOUGH_CLIP, fit
 from langchain_dp.opt.private import PrivateRuns
-from langchain_dp.ports import VotesNextToken
+from langchain_dp.ports import Continuation, VotesNextToken
 from langchain_dp.redact import Held
 
 BUDGET = PrivacyBudget(100.0, 0.1)
@@ -46,13 +47,18 @@ def paid(ledger: PrivacyLedger) -> list[Any]:
     return [event.event for event in events if event.part == "training"]
 
 
+def invented(call: Sequence[Continuation]) -> bool:
+    """Whether it looks if as many members are heard, before anything is charged."""
+    return any(INVENTED in one.prompt.body for one in call)
+
+
 def test_a_text_is_charged_once_and_written_by_the_same_subsets() -> None:
     """If it breaks, tokens are drawn that nobody paid for, or a record meets two coins for one text."""
     engine, ledger = WordEngine(agreeing(SENTENCE)), PrivacyLedger(BUDGET)
     made = clipped(engine, ledger=ledger, budget=None, sampling_probability=0.5, num_prompts=8, epsilon0=4.0)
     made.invoke(examples(40))
     assert paid(ledger) == [TextRoundEvent(4.0, LENGTH, 0.5)] * 8
-    scoring = [call for call in engine.calls if call and call[0].prompt.begins]
+    scoring = [call for call in engine.calls if call and call[0].prompt.begins and not invented(call)]
     texts = [list(group) for _, group in itertools.groupby(scoring, key=_texts_of(scoring))]
     assert len(texts) == 8
     members = []
@@ -113,7 +119,7 @@ def rows(count: int = 120) -> list[dict[str, str]]:
 
 def described(kind: type[WordEngine] = WordEngine, *look: Any, **changes: Any) -> tuple[Any, DPPromptOptimizer]:
     """A glossary of three labels by sixteen records each, and the engine that writes it."""
-    script = by_text({f"kind{i}": text for i, text in enumerate(SAID.values())})
+    script = by_text({f"kind{i}": text for i, text in enumerate(SAID.values())} | {INVENTED: SENTENCE})
     engine = kind(*look, script=script, extra="\n".join(["", *SAID.values(), *THREE]))
     settings = {"method": "glossary", "labels": THREE, "num_prompts": 1, "shots": 1, "subsets": 16, "partitions": None}
     settings |= {"sampling_probability": 0.5}
@@ -128,7 +134,7 @@ def test_a_glossary_is_one_round_that_every_record_is_in_by_one_coin() -> None:
     assert prompt.descriptions == SAID
     assert paid(ledger) == [TextRoundEvent(8.0, LENGTH, 0.5)]  # one, whatever the number of labels
     assert made.certificate().parameters["members"] == 16
-    calls = [call for call in engine.calls if call]
+    calls = [call for call in engine.calls if call and not invented(call)]
     for kind in range(3):
         texts = [call for call in calls if f"kind{kind}" in call[0].prompt.body]
         assert len({frozenset(one.prompt.member for one in call) for call in texts}) == 1
@@ -514,6 +520,46 @@ def test_a_glossary_is_written_by_clipped_sums_where_nothing_speaks_against_it()
 
 
 # ------------------------------------------------------------------- what an attacker, or bad luck, could make of it
+
+
+@pytest.mark.parametrize("method", ["dp-opt", "glossary"])
+def test_a_model_that_scores_no_member_is_found_before_a_text_is_charged(method: str) -> None:
+    """If it breaks, an engine without memory for its members spends the budget on what the public model says."""
+    ledger = PrivacyLedger(BUDGET)
+
+    class Full(WordEngine):
+        def score_next_token(self, public: Any, members: Any, **settings: Any) -> Any:
+            found = super().score_next_token(public, members, **settings)
+            return dataclasses.replace(found, members=(None,) * len(members))
+
+    made = described(Full, ledger=ledger, budget=None)[1]
+    if method == "dp-opt":
+        made = clipped(Full(agreeing("Say yes or no.")), ledger=ledger, budget=None)
+    with pytest.raises(ModelUnavailable, match=r"0 of .* that show an invented record.*of a prompt subsets="):
+        made.invoke(rows() if method == "glossary" else examples(40))
+    assert list(ledger.entries()) == []
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_record_that_ends_the_process_ends_no_glossary(at: int, tmp_path: Path) -> None:
+    """If it breaks, the descriptions after it, and the choice, are paid for and out of reach."""
+
+    class Ending(WordEngine):
+        def score_next_token(self, public: Any, members: Any, **settings: Any) -> Any:
+            if any("kind1" in one.prompt.body for one in members) and len(public.written) == at:
+                raise KeyboardInterrupt  # as a fault of a driver would, in every process that comes
+            return super().score_next_token(public, members, **settings)
+
+    stops = 0
+    for _ in range(20):
+        with ledger_in(tmp_path) as ledger, contextlib.suppress(KeyboardInterrupt):
+            found = described(Ending, ledger=ledger, budget=None)[1].optimize(rows())
+            break
+        stops += 1
+    assert stops == 5 + at, "each time that it was begun or taken up without another token"
+    assert found.descriptions["team A"] == SAID["team A"]
+    assert found.descriptions["team C"] == SAID["team C"]
+    assert found.descriptions["team B"] != SAID["team B"]
 
 
 def test_a_refused_call_leaves_no_slots_behind(tmp_path: Path) -> None:

@@ -26,8 +26,13 @@ from langchain_dp.records import PrivateRecords
 WRONG = [{"text": f"{CANARY} {number}", "label": "a label that nobody named"} for number in range(40)]
 
 
-def failing(_: object) -> None:
-    raise ConnectionError(CANARY)
+def stopping(_: object) -> None:
+    raise KeyboardInterrupt(CANARY)
+
+
+async def pieces(rows: list[Any]) -> AsyncIterator[list[Any]]:
+    for row in rows:
+        yield [row]
 
 
 def written(call: Callable[[Any], Any]) -> Callable[[], Any]:
@@ -46,7 +51,7 @@ def written(call: Callable[[Any], Any]) -> Callable[[], Any]:
         pytest.param(lambda: asyncio.run(optimizer().aoptimize(list(WRONG))), id="aoptimize"),
         pytest.param(lambda: synthesizer().invoke(list(WRONG)), id="examples"),
         pytest.param(lambda: asyncio.run(synthesizer().ainvoke(list(WRONG))), id="aexamples"),
-        pytest.param(written(synthesizer(progress=failing).invoke), id="a run"),
+        pytest.param(written(synthesizer(progress=stopping).invoke), id="a run"),
         pytest.param(lambda: optimizer().plan(list(WRONG)), id="plan"),
         pytest.param(lambda: optimizer().check(list(WRONG)), id="check"),
         pytest.param(lambda: optimizer().invoke(list(WRONG), foo=1), id="further"),
@@ -65,7 +70,7 @@ def written(call: Callable[[Any], Any]) -> Callable[[], Any]:
 def test_an_error_reporter_sees_no_record_of_a_list(call: Callable[[], Any]) -> None:
     """If it breaks, what reads the locals of each frame sends all the records that were given as a list."""
     reporter = Reporting()
-    with pytest.raises((InvalidParameter, ConnectionError)) as caught:
+    with pytest.raises((InvalidParameter, KeyboardInterrupt)) as caught:
         call()
     reporter.on_chain_error(caught.value, of="/langchain_dp/")
     assert len(reporter.kept) > 1
@@ -113,7 +118,19 @@ RUNS = [
     pytest.param(lambda chain, rows: list(chain.stream(rows)), id="stream"),
     pytest.param(lambda chain, rows: asyncio.run(pulled(chain.astream(rows))), id="astream"),
     pytest.param(lambda chain, rows: asyncio.run(pulled(chain.astream_events(rows, version="v2"))), id="events"),
+    pytest.param(lambda chain, rows: list(chain.batch_as_completed([rows])), id="as completed"),
+    pytest.param(lambda chain, rows: asyncio.run(pulled(chain.abatch_as_completed([rows]))), id="async as completed"),
+    pytest.param(lambda chain, rows: list(chain.transform([row] for row in rows)), id="transform"),
+    pytest.param(lambda chain, rows: asyncio.run(pulled(chain.atransform(pieces(rows)))), id="atransform"),
+    pytest.param(lambda chain, rows: asyncio.run(pulled(chain.astream_log(rows))), id="log"),
 ]
+
+
+def test_examples_that_come_in_pieces_are_taken_together() -> None:
+    """If it breaks, a chain that streams its rows in writes from the last of them alone."""
+    rows = [{"text": f"my parcel is late {n}", "label": ("delivery", "billing")[n % 2]} for n in range(120)]
+    [made] = synthesizer().transform([row] for row in rows)
+    assert len([*made, *made.dropped]) == 6
 
 
 @pytest.mark.parametrize("make", [synthesizer, optimizer])

@@ -123,6 +123,17 @@ def test_a_chat_without_a_question_is_refused(messages: Any) -> None:
     assert model.generator.answers_left() == 5
 
 
+@pytest.mark.parametrize("further", [{"tools": []}, {"max_tokens": 2}, {"response_format": {}}])
+def test_what_would_change_the_answer_is_not_ignored(further: dict[str, Any]) -> None:
+    """If it breaks, an answer is paid for that is not what was asked for."""
+    chat = ChatDPGenerator(generator=generator())
+    with pytest.raises(InvalidParameter, match="Unbind them"):
+        chat.invoke("please send the parcel", **further)
+    with pytest.raises(InvalidParameter, match="Unbind them"):
+        list(chat.stream("please send the parcel", **further))
+    assert chat.generator.answers_left() == generator().answers_left()
+
+
 def test_what_is_no_generator_and_any_cache_are_refused() -> None:
     """If it breaks, answers of forgotten records are kept where nobody can take them out."""
     with pytest.raises(InvalidParameter, match="generator=str"):

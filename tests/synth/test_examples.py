@@ -10,6 +10,7 @@ from fakes.scorer import WordScorer
 from fakes.synthesizers import rows, synthesizer
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.language_models import FakeListChatModel
+from langchain_core.load import dumps, loads
 from langchain_core.prompts import ChatPromptTemplate, FewShotChatMessagePromptTemplate
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 
@@ -149,6 +150,10 @@ def test_a_file_brings_back_what_it_was(tmp_path: Path) -> None:
     assert back.dropped == made().dropped
     assert back.certificate == PAPER
     assert back.labels == ("delivery", "billing")
+    assert back == made()
+    assert hash(back) == hash(made())
+    assert back != SyntheticExamples(list(made())[:1], PAPER, made().settings)
+    assert back != list(made())
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]\n", '{"certificate": {}, "settings": {}}', "no json"])
@@ -169,9 +174,44 @@ def test_a_few_shot_prompt_stands_before_a_question() -> None:
     ]  # fmt: skip
 
 
+def test_a_chat_prompt_can_be_stored() -> None:
+    """If it breaks, a prompt of released text does not go into a file, or to where a team keeps its prompts."""
+    prompt = made().as_chat_prompt(2)
+    asked = {"text": "where is it"}
+    assert loads(dumps(prompt), allowed_objects="core").invoke(asked) == prompt.invoke(asked)
+
+
+def test_a_notebook_shows_what_print_shows() -> None:
+    """If it breaks, the last line of a cell is a heap of constructors."""
+    printer = Printer()
+    made()._repr_pretty_(printer, cycle=False)
+    assert printer.said == str(made())
+    made()._repr_pretty_(printer, cycle=True)
+    assert printer.said == repr(made())
+
+
+class Printer:
+    """IPython's, as far as it is asked."""
+
+    said = ""
+
+    def text(self, said: str) -> None:
+        self.said = said
+
+
+def test_an_example_of_ones_own_has_text_and_label() -> None:
+    """If it breaks, the prompt fails later, with a KeyError."""
+    selector = made().as_example_selector(k=1)
+    with pytest.raises(InvalidParameter, match=r"text and label, but this one has \['foo'\]"):
+        selector.add_example({"foo": "n"})
+    selector.add_example({"text": "a", "label": "billing"})
+    assert selector.select_examples({"text": "b"}) == [{"text": "a", "label": "billing"}]
+
+
 def test_braces_in_a_text_are_text() -> None:
     """If it breaks, a released text is read as a template."""
     examples = SyntheticExamples([SyntheticExample("pay {amount} now", "billing")], PAPER)
+    assert examples.as_chat_prompt().invoke({"text": "b"}).to_messages()[1].content == "pay {amount} now"
     assert examples.as_few_shot_prompt().invoke({}).to_messages()[0].content == "pay {amount} now"
 
 

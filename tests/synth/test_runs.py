@@ -29,6 +29,7 @@ from langchain_dp.errors import (
     NothingKept,
     PlanError,
     PrivateDataError,
+    WeakPromiseWarning,
 )
 from langchain_dp.mechanisms import ClippedSum, SystemRandomness
 from langchain_dp.records import PrivateRecords
@@ -404,7 +405,7 @@ def test_the_certificate_says_what_holds() -> None:
 def test_texts_of_the_public_model_alone_are_not_sold_without_a_word() -> None:
     """If it breaks, plan() says that nothing should be spent, and a run spends it in silence."""
     poor = synthesizer(budget=PrivacyBudget(0.05, 1e-5), count=2)
-    assert "not worth it" in str(poor.plan(rows()))
+    assert "worth it?    no: the records" in str(poor.plan(rows()))
     with pytest.warns(MostlyNoiseWarning, match=r"a clip of 0\.\d+ nats lets the records hardly move"):
         poor.invoke(rows())
     with pytest.warns(MostlyNoiseWarning, match="a clip of"):
@@ -474,7 +475,10 @@ def test_the_plan_costs_nothing_and_says_whether_it_is_worth_it() -> None:
     assert "for nothing" in str(chain.plan(20_000))
     assert "for nothing" not in str(synthesizer(Draws(), describe=True).plan(20_000))
     poor = synthesizer(Draws(), budget=PrivacyBudget(0.1, 1e-5), count=200, scheme="auto", members=30)
-    assert "not worth it" in str(poor.plan(500))
+    assert "worth it?    no: the records" in str(poor.plan(500))
+    assert (poor.plan(500).is_worth_it, chain.plan(20_000).is_worth_it) == (False, True)
+    assert poor.plan(500).clip < 0.35 < chain.plan(20_000).clip
+    assert poor.plan(500).members == 30
     assert "(25 would do)" in str(poor.plan(500))
     assert entries(ledger) == 0
     assert ledger.reserved() == (0.0, 0.0)
@@ -485,12 +489,13 @@ def test_the_plan_costs_nothing_and_says_whether_it_is_worth_it() -> None:
     [
         ({"labels": []}, 120, "at least one label"),
         ({"labels": ["delivery"]}, 120, "the label of examples 1, 3, 5"),
-        ({"labels": {"a": "", "b": "x"}}, 120, "description"),
+        ({"labels": {"a": "", "b": "x"}}, 120, "the description of label 'a'"),
         ({"members": 1}, 120, "members"),
         ({"count": 0}, 120, "count"),
         ({"temperature": 0.0}, 120, "temperature"),
         ({"scheme": "best"}, 120, "scheme"),
         ({"model": object()}, 120, "score next tokens"),
+        ({"model": Draws}, 120, r"Expected model=Draws to be made. Write Draws\(...\)"),
         ({"members": 100}, 120, "Lower members="),
         ({"scheme": "groups", "count": 100}, 120, "Lower count="),
         ({"budget": None}, 120, "budget= or ledger="),
@@ -559,6 +564,27 @@ def test_the_public_prompt_is_asked_once_before_the_plan_and_once_before_the_fir
     engine = WordScorer(lambda bodies: before.append(1) if not entries(ledger) else None)
     synthesizer(engine, ledger=ledger, describe=describe).invoke(rows())
     assert len(before) == asked
+
+
+def test_a_weak_promise_is_said_before_anything_is_charged() -> None:
+    """If it breaks, texts leave under a delta at which every record might as well be published, and nobody says so."""
+    ledger = PrivacyLedger(PrivacyBudget(3.0, 0.5))
+    with pytest.warns(WeakPromiseWarning, match=r"delta=0\.5"), pytest.raises(KeyboardInterrupt):
+        synthesizer(Draws(stop_at(1)), ledger=ledger, budget=None).invoke(rows())
+
+
+def test_a_fault_of_what_shows_progress_ends_no_run() -> None:
+    """If it breaks, a slip in the user's own line looks like a fault of the model, and bars the way to the texts."""
+    seen = []
+
+    def told(example: SyntheticExample) -> None:
+        seen.append(example)
+        raise ValueError("my own slip")
+
+    with pytest.warns(RuntimeWarning, match="progress= failed, and was told no more .ValueError: my own slip"):
+        examples = synthesizer(progress=told).invoke(rows())
+    assert len([*examples, *examples.dropped]) == 6
+    assert len(seen) == 1
 
 
 def test_a_ledger_without_room_refuses() -> None:

@@ -135,7 +135,7 @@ def test_a_killed_run_loses_nothing_and_goes_on_with_the_next_token(place: str, 
     assert second._runs._opened is not None
     assert len(second._runs._opened.journal.written) == len(after) == 6
     assert entries(ledger) == 3
-    assert (under_way is not None) == any(calls[0].written for calls in first_asks(engine))
+    assert (under_way is not None and not under_way.blank) == any(calls[0].written for calls in first_asks(engine))
     if under_way is not None:
         assert after[len(before)].text.startswith(engine.detokenize(under_way.tokens).strip())
         assert first_asks(engine)[0][0].written == under_way.tokens
@@ -276,11 +276,12 @@ def test_a_text_that_is_whole_needs_no_model_to_be_kept(monkeypatch: pytest.Monk
     assert len(chain._runs.released()) == 1
 
 
-def test_a_record_that_ends_the_process_ends_no_run() -> None:
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_record_that_ends_the_process_ends_no_run(at: int) -> None:
     """If it breaks, all that is paid for after this text is out of reach: its members come back at every restart."""
 
     def ends(bodies: list[str]) -> None:
-        if any("POISON" in body for body in bodies) and engine.asked[-1][0].written:
+        if any("POISON" in body for body in bodies) and len(engine.asked[-1][0].written) == at:
             raise KeyboardInterrupt  # as a fault of a driver would, in every process that comes
 
     poisoned = [{**row, "text": f"{row['text']} POISON"} if i == 4 else row for i, row in enumerate(rows())]
@@ -293,6 +294,18 @@ def test_a_record_that_ends_the_process_ends_no_run() -> None:
     assert stops == 6, "the first time, and five more"
     assert len([*examples, *examples.dropped]) == 5
     assert entries(ledger) == 3
+
+
+def test_a_round_of_groups_is_not_given_up() -> None:
+    """If it breaks, texts that were paid for are lost, and the run goes on over other records no more than before."""
+    ledger = PrivacyLedger(BUDGET)
+    chain = synthesizer(Draws(stop_at(9)), ledger=ledger, scheme="groups")
+    with pytest.raises(KeyboardInterrupt):
+        chain.invoke(rows())
+    with pytest.raises(PlanError, match="to give up would only lose texts"):
+        chain.give_up_round()
+    examples = chain.invoke(rows())
+    assert len([*examples, *examples.dropped]) == 6
 
 
 def test_who_gives_up_a_round_goes_on_over_other_records() -> None:
