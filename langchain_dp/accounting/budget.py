@@ -105,6 +105,10 @@ LEAST_CLIP = 0.3
 """Clip in nats below which records can hardly move the public model: a third of what they could add is left at it."""
 
 
+LABELS_READ = "the labels were read off the private records: the epsilon does not count that"
+"""What a certificate says where they are no public constant."""
+
+
 def warn_of_noise(point: str) -> None:
     """Give a Python warning that a plan releases noise above all, where ``point`` says why; at the user's line."""
     if point:

@@ -27,7 +27,6 @@ from langchain_dp.cli.options import (
 from langchain_dp.cli.parser import DONE, INTERRUPTED, WrongArguments, not_negative, positive
 from langchain_dp.cli.runs import (
     ESTIMATED,
-    certified,
     charging,
     check_apart,
     check_out,
@@ -150,8 +149,6 @@ say what tells them apart.
                 if optimizer.released():  # of a run that can go no further, or it would not be known yet
                     note(_candidates(optimizer))
                 raise
-            read = not (self.labels or task)
-            prompt = dataclasses.replace(prompt, certificate=certified(prompt.certificate, read=read))
             prompt.save(self.out)
             scores = _scores(engine, optimizer.settings, prompt, test)
         settings = optimizer.settings
@@ -232,6 +229,7 @@ def optimizer_for(
             own["dln"] = DLNSettings(**_given(steps=options.steps, temperature=options.temperature, **given))
     instruction = options.instruction if options.instruction is not None else task and task.instruction
     own |= _given(decoder=options.decoder)
+    own |= {"labels_read": not (options.labels or task)}
     own |= {"model": engine, "labels": labels, "budget": budget, "ledger": ledger, "instruction": instruction}
     own |= _given(prompts=task and task.prompts)
     if options.method == "choose" or (options.fits and options.method in PRIVATE):

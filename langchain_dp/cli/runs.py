@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from langchain_dp.cli.parser import FAILED, INTERRUPTED, WrongArguments
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, LangChainDPError, LedgerMismatch, PlanError
 
 if TYPE_CHECKING:
-    from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate, PrivacyLedger
+    from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
 
 
 def because(error: BaseException) -> str:
@@ -80,16 +79,6 @@ def read_off(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], str]:
             "count as labels of their own: repair the rows first, unless that is meant."
         )
     return labels, told
-
-
-READ_OFF = "the labels were read off the private rows: the epsilon does not count that"
-
-
-def certified(certificate: PrivacyCertificate, *, read: bool) -> PrivacyCertificate:
-    """The certificate of a run, which says if the command read the labels off the private rows."""
-    if not read or not certificate.private:
-        return certificate
-    return dataclasses.replace(certificate, notes=(*certificate.notes, READ_OFF))
 
 
 @contextlib.contextmanager

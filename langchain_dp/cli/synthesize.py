@@ -24,7 +24,6 @@ from langchain_dp.cli.options import (
 from langchain_dp.cli.parser import DONE, INTERRUPTED, WrongArguments, positive
 from langchain_dp.cli.runs import (
     ESTIMATED,
-    certified,
     charging,
     check_apart,
     check_out,
@@ -164,7 +163,6 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
         return DONE
 
     def _save(self, examples: SyntheticExamples) -> None:
-        examples.certificate = certified(examples.certificate, read=not (self.labels or self.describe))
         examples.save(self.out)
         _show(examples, self)
 
@@ -238,6 +236,7 @@ def synthesizer_for(
         chat=options.chat,
         describe=options.describe_first and Describing(show_labels=options.show_labels, **options.asked()),
         filters=Filters(check_labels=options.check_labels),
+        labels_read=not (options.labels or options.describe),
         **promise,
     )
 

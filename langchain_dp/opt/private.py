@@ -17,7 +17,7 @@ from langchain_dp.accounting import (
     PrivacyLedger,
     TextRoundEvent,
 )
-from langchain_dp.accounting.budget import warn_of, warn_of_clip, warn_of_noise, weak_points
+from langchain_dp.accounting.budget import LABELS_READ, warn_of, warn_of_clip, warn_of_noise, weak_points
 from langchain_dp.accounting.events import count_is_public
 from langchain_dp.ensemble.journal import CANCELLED, alone, check_settings, differing, fingerprint, marks, secret_key
 from langchain_dp.ensemble.reservation import affordable
@@ -410,6 +410,7 @@ class PrivateRuns:
                 *(["training and validation records are disjoint: their costs combine by the larger"] * writes),
                 *([_ONE_ROUND if self._settings.decoder == "clip" else _LABELS[self.neighbors]] if glossary else []),
                 choice_note(reservation.selection, self._settings.choices),
+                *([LABELS_READ] if self._settings.labels_read else []),
                 *weak,
                 *getattr(self._engine, "notes", ()),
             ),

@@ -100,6 +100,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         dln: Settings of "dln-1".
         glossary: How "glossary" asks, and whether the model is told the labels' names.
         progress: Show progress; None shows it on a terminal only. It shows released values only.
+        labels_read: The labels were read off the examples. No epsilon counts that: the certificate says so.
         not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
 
     Raises:
@@ -152,6 +153,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         dln: DLNSettings | None = None,
         glossary: Glossary | None = None,
         progress: bool | None = None,
+        labels_read: bool = False,
         not_private_seed: int | None = None,
     ) -> None:
         checks.check_model(model)
@@ -201,6 +203,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             calibrate=calibrate,
             glossary=group("glossary", glossary, Glossary) if describes or glossary is not None else None,
             decoder=decoder,
+            labels_read=labels_read,
         )
         checks.check_decoder(model, decoder)
         label_words(self.settings.prompts.words, self.settings.labels)

@@ -134,6 +134,7 @@ class Settings:
     rows: int | None = None
     decoder: Decoder = "votes"
     alternatives: tuple[Alternative, ...] = ()
+    labels_read: bool = False
 
     def __post_init__(self) -> None:
         self._check_decoder()
@@ -142,6 +143,7 @@ class Settings:
             validate.integer("rows", self.rows, at_least=2)
         validate.one_of("method", self.method, METHODS)
         validate.one_of("calibrate", self.calibrate, (True, False))
+        validate.one_of("labels_read", self.labels_read, (True, False))
         for name in ("shots", "subsets", "num_prompts", "max_new_tokens"):
             validate.integer(name, getattr(self, name), at_least=1)
         if self.writes:
@@ -328,5 +330,6 @@ class Settings:
             **({} if self.glossary is None else {"glossary": self.glossary.public()}),
             **({} if self.rows is None else {"rows": self.rows}),
             **({"alternatives": [each.public() for each in self.alternatives]} if self.alternatives else {}),
+            **({"labels_read": True} if self.labels_read else {}),
             **decoder,
         }

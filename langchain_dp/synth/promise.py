@@ -41,7 +41,7 @@ def certified(
     )
 
 
-def unasked(engine: ScoresNextToken) -> PrivacyCertificate:
+def unasked(engine: ScoresNextToken, *notes: str) -> PrivacyCertificate:
     """The promise of texts that no record, and nothing that was released of one, had a part in."""
     return PrivacyCertificate(
         mechanism="the model alone",
@@ -52,6 +52,7 @@ def unasked(engine: ScoresNextToken) -> PrivacyCertificate:
         notes=(
             "no record was shown to the model: these texts cost nothing",
             "what the model was told of each label counts as public",
+            *notes,
         ),
     )
 

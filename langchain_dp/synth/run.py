@@ -384,6 +384,7 @@ class SynthesisRuns:
         return certified(
             opened.plan, opened.design, self._engine, self._rng,
             "the local model sees the examples; the texts alone leave, and may be shown to anybody and kept",
+            *self._settings.notes,
         )  # fmt: skip
 
 

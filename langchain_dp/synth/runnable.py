@@ -79,6 +79,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         progress: Called with every text when it is released, before the filters; ``dropped`` of a description of a
             label is "a description", and of a text that was lost "given up". True: show a bar; None: on a terminal
             only; False: nothing.
+        labels_read: The labels were read off the records. No epsilon counts that: the certificate says so.
         not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
 
     Raises:
@@ -127,6 +128,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         temperature: float = 1.0,
         chat: bool = False,
         progress: Callable[[SyntheticExample], None] | bool | None = None,
+        labels_read: bool = False,
         not_private_seed: int | None = None,
     ) -> None:
         validate.made("model", model)
@@ -152,6 +154,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
             prompts=group("prompts", prompts, SynthesisPrompts),
             chat=chat,
             describe=_describing(describe),
+            labels_read=labels_read,
         )
         self.filters = group("filters", filters, Filters)
         if not (progress is None or isinstance(progress, bool) or callable(progress)):
@@ -306,7 +309,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
             >>> prompt = free.as_few_shot_prompt(16)
         """
         described = self._runs.described()  # once: a run in another process may release some at any moment
-        certificate = self.certificate() if described else unasked(self._engine)
+        certificate = self.certificate() if described else unasked(self._engine, *self.settings.notes)
         written = []
         with self._shown(self.settings.rounds * len(self.settings.labels)) as told_of:
             for one in self._runs.public(described):

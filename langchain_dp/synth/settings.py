@@ -16,6 +16,7 @@ from langchain_dp.accounting import (
     calibrate_text_round,
     scale_text_rounds,
 )
+from langchain_dp.accounting.budget import LABELS_READ
 from langchain_dp.accounting.events import MOST_TOKENS, count_is_public
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import ClippedSum
@@ -53,6 +54,7 @@ class SynthesisSettings:
         chat: Ask in the model's chat template.
         describe: How a description of each label is written first; None writes none.
         shots: Records of its label that one member is expected to show.
+        labels_read: Whether the labels were read off the records.
     """
 
     labels: Mapping[str, str]
@@ -67,8 +69,10 @@ class SynthesisSettings:
     chat: bool
     describe: Describing | None = None
     shots: int = 1
+    labels_read: bool = False
 
     def __post_init__(self) -> None:
+        validate.one_of("labels_read", self.labels_read, (True, False))
         validate.integer("count", self.count, at_least=1, at_most=MOST_ROUNDS)
         validate.integer("max_new_tokens", self.max_new_tokens, at_least=1, at_most=MOST_TOKENS)
         validate.integer("members", self.members, at_least=2, at_most=10_000)
@@ -86,6 +90,11 @@ class SynthesisSettings:
                 )
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What no epsilon counts of how the settings came about."""
+        return (LABELS_READ,) if self.labels_read else ()
+
+    @property
     def rounds(self) -> int:
         """Rounds: each writes one text a label."""
         return math.ceil(self.count / len(self.labels))
@@ -94,6 +103,8 @@ class SynthesisSettings:
         """Plain values, for a journal and a file."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         del fields["describe"], fields["shots"]  # a run without is the same as before there were any
+        if not self.labels_read:
+            del fields["labels_read"]
         plain = {**fields, "labels": dict(self.labels), "prompts": dataclasses.asdict(self.prompts)}
         if self.describe is not None:
             plain["describe"] = dataclasses.asdict(self.describe)

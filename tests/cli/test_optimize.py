@@ -320,7 +320,7 @@ def test_a_certificate_says_that_labels_were_read_off_the_rows(
     """If it breaks, the prompt says of its labels that they were a constant, where they came from private rows."""
     assert main(command(labels=None)) == 0
     saved = json.loads((tmp_path / "prompt.json").read_text(encoding="utf-8"))
-    assert any("read off the private rows" in note for note in saved["certificate"]["notes"])
+    assert any("read off the private records" in note for note in saved["certificate"]["notes"])
 
 
 def test_labels_read_off_the_rows_are_said_to_be(

@@ -97,7 +97,9 @@ def test_a_certificate_says_that_labels_were_read_off_the_rows(
     for arguments, read in ((asked, False), ([*asked[:at], *asked[at + 3 :]], True)):
         assert main(arguments) == 0
         notes = SyntheticExamples.load(tmp_path / "made.jsonl").certificate.notes
-        assert any("read off the private rows" in note for note in notes) == read
+        assert any("read off the private records" in note for note in notes) == read
+        if read:  # the same run never counts as one whose labels are a constant
+            assert main(asked) == 1
         for left in tmp_path.glob("made.jsonl*"):
             left.unlink()
 
