@@ -381,7 +381,7 @@ def test_the_page_quotes_what_a_choice_among_public_prompts_was_worth() -> None:
 def test_the_page_quotes_synthetic_examples_of_labels_with_names() -> None:
     """If it breaks, the page shows an accuracy that no row in the results has."""
     rows = [row for row in made.so_far(RESULTS / "synth.jsonl") if len(row["key"]) == 8 and row["key"][4] == "named"]
-    rows = [row for row in rows if row["key"][3] != 256]
+    rows = [row for row in rows if row["key"][3] < 100]
 
     def share(task: str, arm: str, name: str, digits: int) -> str:
         found = [row for row in rows if row["key"][1] == task and row["key"][5] == arm]
@@ -477,10 +477,15 @@ def test_the_page_quotes_synthetic_questions_under_codes() -> None:
         "real rows (not private)": "real",
         "the public model alone (free)": "public",
         "epsilon 3, described first": "3+described",
+        "epsilon 1, described first": "1+described",
+        "epsilon 8, described first": "8+described",
+        "no clip (not private)": "unclipped",
     }.items():
         cells = [mean_of([row.get(name) for row in arms[arm]], 3 if name == "regression" else 2) for name in names]
         assert re.sub(r"  +", " ", f"| {label} | {' | '.join(cells)} |") in PAGE
     assert {row["prompted"] for row in arms["none"]} == {0.28}
+    [real] = {round(statistics.mean(row["prompted"] for row in arms["real"]), 2)}
+    assert all(row["prompted_by_names"] > real for arm in ("1+described", "8+described") for row in arms[arm])
     described = [list(row["descriptions"].values()) for row in arms["3+described"]]
     assert all({"a person", "a number"} < set(words) for words in described)
     assert sum("a place" in words for words in described) == 2
@@ -512,7 +517,11 @@ def test_the_page_quotes_votes_beside_synthetic_examples() -> None:
 
 def test_the_page_quotes_what_synthetic_rows_train() -> None:
     """If it breaks, the page shows an accuracy of a classifier that no row in the results has."""
-    rows = {row["key"][5]: row for row in made.so_far(RESULTS / "synth.jsonl") if row["key"][3] == 256}
+    rows = {
+        row["key"][5]: row
+        for row in made.so_far(RESULTS / "synth.jsonl")
+        if row["key"][3] == 256 and row["key"][0] == "SmolLM2-135M-Instruct.BF16"
+    }
     text = " ".join(PAGE.split())
     trained = {arm: f"{row['regression']:.3f}".removeprefix("0") for arm, row in rows.items()}
     assert f"trained on them gets {trained['3']} of 1,000 test rows right; on 256 real rows {trained['real']}" in text
@@ -534,11 +543,15 @@ def test_the_page_quotes_what_writing_examples_took() -> None:
 
 def test_the_page_quotes_whether_members_of_synthetic_examples_are_found() -> None:
     """If it breaks, the page shows an area under a curve that no row in the results has."""
-    (row,) = (row for row in made.so_far(RESULTS / "attacks.jsonl") if row["key"][0] == "synthetic")
+    row, *larger = (row for row in made.so_far(RESULTS / "attacks.jsonl") if row["key"][0] == "synthetic")
     assert f"an area under its curve of {row['rate']:.3f} ({row['low']:.3f} to {row['high']:.3f};" in " ".join(
         PAGE.split()
     )
     assert row["settings"]["members"] == 400
+    low, high = (extreme(one["rate"] for one in larger) for extreme in (min, max))
+    assert f"the areas are {low:.3f} to {high:.3f}, and every interval holds 0.5" in " ".join(PAGE.split())
+    assert all(one["low"] <= 0.5 <= one["high"] and one["settings"]["members"] == 400 for one in larger)
+    assert len(larger) == 4
     invented = [row for row in made.so_far(RESULTS / "attacks.jsonl") if row["key"][0] == "canary"]
     *found, leaked = (row["rate"] for row in sorted(invented, key=lambda row: row["key"][1:]))
     text = " ".join(PAGE.split())
