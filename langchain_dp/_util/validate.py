@@ -99,7 +99,8 @@ def as_int(value: T) -> T | int:
 def one_of(name: str, value: T, allowed: Collection[T], *, remedy: str = "") -> T:
     """Return ``value`` if it is allowed, or raise InvalidParameter."""
     if value not in allowed:
-        raise _fail(name, value, f"to be one of {sorted(map(str, allowed))}", remedy)
+        named = sorted(repr(one if one is None or isinstance(one, bool) else str(one)) for one in allowed)
+        raise _fail(name, value, f"to be one of [{', '.join(named)}]", remedy)
     return value
 
 

@@ -165,8 +165,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
                 f'Expected method={method!r} without budget= or ledger=: it promises nothing. Use "dp-opt" for a '
                 "private prompt."
             )
-        if not isinstance(name, str):
-            raise InvalidParameter(f"Expected name of type {type(name).__name__} to be a str.")
+        validate.short_text("name", name, at_least=1)
         if dln is not None and method != "dln-1":
             raise InvalidParameter(f'Expected dln= with method="dln-1" only, not with method={method!r}. Leave it out.')
         self.name = name

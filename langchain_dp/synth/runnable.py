@@ -138,8 +138,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
                 "LlamaCppEnsemble or TransformersEnsemble."
             )
         check_promise(budget, ledger, not_private_seed)
-        if not isinstance(name, str):
-            raise InvalidParameter(f"Expected name of type {type(name).__name__} to be a str.")
+        validate.short_text("name", name, at_least=1)
         self.name = name
         self.settings = SynthesisSettings(
             labels=_described(labels),

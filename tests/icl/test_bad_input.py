@@ -58,7 +58,7 @@ ROW = {"text": f"odd {CANARY}", "label": "positive"}
         (r"examples 0, 1, .* and 14 more to have the prompt's keys, but \['title'\] are missing", {"prompt": AMAZON}),
         (r"labels=\['positive'\] to hold at least two labels", {"labels": ["positive"]}),
         (r"labels=\[\] to hold at least two", {"labels": []}),
-        (r"accept_unchecked_model='false' to be one of \['False', 'True'\]", {"accept_unchecked_model": "false"}),
+        (r"accept_unchecked_model='false' to be one of \[False, True\]", {"accept_unchecked_model": "false"}),
         (r"vote_shares='no' to be one of", {"vote_shares": "no"}),
         (r"calibrate='no' to be one of", {"calibrate": "no"}),
         (r"structured_output='no' to be one of", {"structured_output": "no"}),

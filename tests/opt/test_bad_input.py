@@ -322,5 +322,5 @@ def test_records_are_copied_when_a_run_starts() -> None:
 
 def test_a_name_is_a_string() -> None:
     """If it breaks, another kind of name ends in a TypeError whose text is withheld, in the middle of a run."""
-    with pytest.raises(InvalidParameter, match="name of type int to be a str"):
+    with pytest.raises(InvalidParameter, match="name of type int to be 1 to"):
         optimizer(name=5)

@@ -495,6 +495,8 @@ def test_the_plan_costs_nothing_and_says_whether_it_is_worth_it() -> None:
         ({"temperature": 0.0}, 120, "temperature"),
         ({"scheme": "best"}, 120, "scheme"),
         ({"model": object()}, 120, "score next tokens"),
+        ({"name": ""}, 120, "Expected name to be 1 to"),
+        ({"chat": "yes"}, 120, r"chat='yes' to be one of \[False, True\]"),
         ({"model": Draws}, 120, r"Expected model=Draws to be made. Write Draws\(...\)"),
         ({"members": 100}, 120, "Lower members="),
         ({"scheme": "groups", "count": 100}, 120, "Lower count="),
