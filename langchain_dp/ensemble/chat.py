@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 from langchain_core.caches import BaseCache
@@ -11,6 +11,7 @@ from langchain_core.language_models import BaseChatModel, LangSmithParams
 from langchain_core.messages.ai import UsageMetadata
 from pydantic import Field
 
+from langchain_dp._util.validate import no_further
 from langchain_dp.accounting import PrivacyCertificate
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 
@@ -62,6 +63,11 @@ class PrivateChat(BaseChatModel):
         params["ls_provider"] = "langchain-dp"
         params["ls_model_name"] = self._released_by
         return params
+
+
+def check_nothing_further(kwargs: Mapping[str, Any]) -> None:
+    """What was bound to a call, such as tools or a length, would be ignored, and the answer paid for all the same."""
+    no_further(kwargs, remedy="What is released was fixed when its budget was reserved. Unbind them.")
 
 
 def check_no_askers(chain: str, askers: object) -> None:

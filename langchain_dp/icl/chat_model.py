@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
@@ -14,7 +14,7 @@ from langchain_core.runnables import Runnable, RunnableLambda
 from pydantic import PrivateAttr
 
 from langchain_dp._util.validate import no_further
-from langchain_dp.ensemble.chat import PrivateChat, check_no_askers, reply_metadata, stop_strings
+from langchain_dp.ensemble.chat import PrivateChat, check_no_askers, check_nothing_further, reply_metadata, stop_strings
 from langchain_dp.ensemble.questions import HISTORY, question_fields
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl.answers import DPAnswer
@@ -85,7 +85,7 @@ class ChatDPICL(PrivateChat):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        return ChatResult(generations=[ChatGeneration(message=AIMessage(**self._answer(messages, stop)))])
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(**self._answer(messages, stop, kwargs)))])
 
     async def _agenerate(
         self,
@@ -94,7 +94,9 @@ class ChatDPICL(PrivateChat):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        return ChatResult(generations=[ChatGeneration(message=AIMessage(**await self._aanswer(messages, stop)))])
+        return ChatResult(
+            generations=[ChatGeneration(message=AIMessage(**await self._aanswer(messages, stop, kwargs)))]
+        )
 
     def _stream(
         self,
@@ -104,7 +106,7 @@ class ChatDPICL(PrivateChat):
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
         # One chunk: there is nothing to show before the noise is drawn.
-        yield ChatGenerationChunk(message=AIMessageChunk(**self._answer(messages, stop), chunk_position="last"))
+        yield ChatGenerationChunk(message=AIMessageChunk(**self._answer(messages, stop, kwargs), chunk_position="last"))
 
     async def _astream(
         self,
@@ -113,14 +115,22 @@ class ChatDPICL(PrivateChat):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        yield ChatGenerationChunk(message=AIMessageChunk(**await self._aanswer(messages, stop), chunk_position="last"))
+        yield ChatGenerationChunk(
+            message=AIMessageChunk(**await self._aanswer(messages, stop, kwargs), chunk_position="last")
+        )
 
-    def _answer(self, messages: Sequence[BaseMessage], stop: Sequence[str] | None) -> dict[str, Any]:
+    def _answer(
+        self, messages: Sequence[BaseMessage], stop: Sequence[str] | None, further: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        check_nothing_further(further)
         question, ends = _asked(messages), stop_strings(stop)
         answer = self._classifier.invoke_with_certificate(list(messages), {"callbacks": []})
         return self._fields(answer, question, ends)
 
-    async def _aanswer(self, messages: Sequence[BaseMessage], stop: Sequence[str] | None) -> dict[str, Any]:
+    async def _aanswer(
+        self, messages: Sequence[BaseMessage], stop: Sequence[str] | None, further: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        check_nothing_further(further)
         question, ends = _asked(messages), stop_strings(stop)
         answer = await self._classifier.ainvoke_with_certificate(list(messages), {"callbacks": []})
         return await asyncio.to_thread(self._fields, answer, question, ends)

@@ -10,13 +10,10 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from pydantic import PrivateAttr
 
-from langchain_dp._util.validate import no_further
 from langchain_dp.ensemble.asking import count_quietly
-from langchain_dp.ensemble.chat import PrivateChat, check_no_askers, reply_metadata, stop_strings
+from langchain_dp.ensemble.chat import PrivateChat, check_no_askers, check_nothing_further, reply_metadata, stop_strings
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.synth.answers import DPAnswerGenerator
-
-_FURTHER = "What is written, and how much of it, was fixed when its budget was reserved. Unbind them."
 
 
 class ChatDPGenerator(PrivateChat):
@@ -76,7 +73,7 @@ class ChatDPGenerator(PrivateChat):
         **kwargs: Any,
     ) -> ChatResult:
         ends = stop_strings(stop)
-        no_further(kwargs, remedy=_FURTHER)
+        check_nothing_further(kwargs)
         answer = self._generator.invoke(messages, {"callbacks": []})
         text = "".join(_until([answer], ends))
         message = AIMessage(content=text, **self._metadata(messages, answer))
@@ -91,7 +88,7 @@ class ChatDPGenerator(PrivateChat):
     ) -> Iterator[ChatGenerationChunk]:
         said: list[str] = []
         ends = stop_strings(stop)
-        no_further(kwargs, remedy=_FURTHER)
+        check_nothing_further(kwargs)
 
         def pieces() -> Iterator[str]:
             for piece in self._generator.stream(messages, {"callbacks": []}):

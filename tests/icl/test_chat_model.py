@@ -116,6 +116,18 @@ async def test_a_stream_is_one_chunk_with_everything_a_reply_has() -> None:
     assert left(model.classifier) == 4
 
 
+@pytest.mark.parametrize("further", [{"tools": []}, {"temperature": 2.0}, {"response_format": {}}])
+async def test_what_would_change_the_answer_is_not_ignored(further: dict[str, Any]) -> None:
+    """If it breaks, an answer is paid for that is not what was asked for."""
+    chat = ChatDPICL(classifier=classifier())
+    for call in (chat.invoke, lambda *a, **k: list(chat.stream(*a, **k))):
+        with pytest.raises(InvalidParameter, match="Unbind them"):
+            call("good", **further)
+    with pytest.raises(InvalidParameter, match="Unbind them"):
+        await chat.ainvoke("good", **further)
+    assert chat.classifier.answers_left() == classifier().answers_left()
+
+
 def test_the_last_human_message_is_the_question() -> None:
     """Older turns, or a system message, change the vote or the cached answer."""
     inner = VotingChat()
