@@ -251,8 +251,8 @@ class Witness(NamingEngine):
         del candidates, chat
         if not public.written:
             self._looked = not self._looked
-            if self._looked:  # first, whether it is there
-                return TokenScores((1, 2), np.log([0.5, 0.5]), ())
+            if self._looked:  # first, whether it is there, once also for as many members that show no record
+                return TokenScores((1, 2), np.log([0.5, 0.5]), (_LIKES[0],) * len(members))
             self.texts.append([])
         charged, rows, kept = self._charged(), [], []
         for one in members:
