@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_dp._util.rounding import bound
 from langchain_dp.cli.parser import FAILED, INTERRUPTED, WrongArguments
@@ -15,6 +15,8 @@ from langchain_dp.errors import BudgetExceeded, InvalidParameter, LangChainDPErr
 
 if TYPE_CHECKING:
     from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
+
+T = TypeVar("T")
 
 
 def because(error: BaseException) -> str:
@@ -140,8 +142,11 @@ def charging(ledger: PrivacyLedger, path: str) -> str:
     return f"Charges the ledger {place}, of {ledger.budget}; {kept}."
 
 
-def check_out(out: Path, load: Callable[[Path], object], what: str) -> None:
+def check_out(out: Path, load: Callable[[Path], T], what: str) -> T | None:
     """The result must find its place, and nothing but an older result may be replaced: before anything is paid for.
+
+    Returns:
+        The older result, if there is one.
 
     Raises:
         InvalidParameter: There is no such folder, or a file there that ``load`` does not take for ``what``.
@@ -149,11 +154,12 @@ def check_out(out: Path, load: Callable[[Path], object], what: str) -> None:
     _check_folder(out, "--out")
     if out.is_dir():
         raise InvalidParameter(f"Expected --out {out} to be a file, but it is a folder. Name a file in it.")
-    if out.exists():
-        try:
-            load(out)
-        except (InvalidParameter, ValueError, TypeError, KeyError, AttributeError):
-            raise InvalidParameter(f"Expected --out {out} to be new, or {what}. Name another file.") from None
+    if not out.exists():
+        return None
+    try:
+        return load(out)
+    except (InvalidParameter, ValueError, TypeError, KeyError, AttributeError):
+        raise InvalidParameter(f"Expected --out {out} to be new, or {what}. Name another file.") from None
 
 
 def _check_folder(place: Path, option: str) -> None:

@@ -97,11 +97,8 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
         from langchain_dp.records import PrivateRecords
         from langchain_dp.synth import SyntheticExamples
 
-        check_out(self.out, SyntheticExamples.load, "saved examples")
+        saved = check_out(self.out, SyntheticExamples.load, "saved examples")
         check_apart(self.out, self.ledger)
-        paid = None if self.plan else _paid_for(self.out)
-        if paid is not None and self.alone:
-            _refuse(self.out)
         rows, labels = read(self, self.data)
         records = PrivateRecords(rows)
         # The model alone spends nothing of it: any number will do.
@@ -111,6 +108,9 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
         whole = budget if path is None else whole_budget(path, budget, self.ledger_budget)
         with contextlib.ExitStack() as held:
             ledger = held.enter_context(opened(path, whole)) if path is not None and is_there(path) else None
+            paid = None if self.plan or saved is None or not _was_paid_for(saved) else saved
+            if paid is not None and (ledger is None or ledger.plan(self.name) is None):
+                _refuse(self.out)
             engine = held.enter_context(
                 LlamaCppEnsemble(
                     model_path=self.model, n_gpu_layers=self.gpu_layers, slots=min(self.members + 10, 250), **sizes
@@ -130,8 +130,6 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
                 return DONE
             ledger = ledger or held.enter_context(opened(path, whole))
             begun = ledger.plan(self.name) is not None
-            if paid is not None and not begun:
-                _refuse(self.out)
             if not begun and not self.json:
                 note(_before(plan))
                 note(charging(ledger, path))
@@ -167,12 +165,9 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
         _show(examples, self)
 
 
-def _paid_for(out: Path) -> SyntheticExamples | None:
-    """The examples that the file holds, if a budget was spent on them: nobody writes them a second time."""
-    from langchain_dp.synth import SyntheticExamples
-
-    saved = SyntheticExamples.load(out) if out.exists() else None
-    return saved if saved is not None and saved.certificate.private and saved.certificate.epsilon > 0 else None
+def _was_paid_for(examples: SyntheticExamples) -> bool:
+    """Whether a budget was spent on them: nobody writes them a second time."""
+    return examples.certificate.private and examples.certificate.epsilon > 0
 
 
 def _texts(examples: SyntheticExamples) -> set[tuple[str, str]]:

@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
-from langchain_dp._util import forks
+from langchain_dp._util import forks, validate
 from langchain_dp.ensemble.asking import ask_together, asked_publicly, row_of
 from langchain_dp.ensemble.echo import Echo
 from langchain_dp.errors import InvalidParameter, LangChainDPError, ModelUnavailable
@@ -251,6 +251,16 @@ class TextWriter:
         if len(scores.members) != len(members):
             raise ModelUnavailable("The engine did not answer for each member.")
         return scores
+
+
+def check_scores(model: object) -> None:
+    """An engine that a text can be written with."""
+    validate.made("model", model)
+    if not isinstance(model, ScoresNextToken):
+        raise InvalidParameter(
+            f"Expected model of type {type(model).__name__} to score next tokens (ports.ScoresNextToken). Use "
+            "LlamaCppEnsemble or TransformersEnsemble."
+        )
 
 
 def public_prompt(head: str, tail: str) -> MemberPrompt:

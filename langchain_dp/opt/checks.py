@@ -11,7 +11,7 @@ from langchain_dp.ensemble.questions import check_text
 from langchain_dp.ensemble.room import LEAST
 from langchain_dp.ensemble.scheme import Sampling
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.opt.settings import Settings, Writing, votes_only
+from langchain_dp.opt.settings import Decoder, Method, Settings, Writing, votes_only
 from langchain_dp.opt.templates import CUE, Alternative, Demonstration
 from langchain_dp.ports import Decoding, ScoresLabels, ScoresNextToken, VotesNextToken
 
@@ -35,7 +35,8 @@ def check_decoder(model: object, decoder: str) -> None:
         )
 
 
-def admit_sums(
+def decoder_for(
+    method: Method,
     model: object,
     promise: PrivacyBudget | PrivacyLedger | str | os.PathLike[str] | None,
     writing: Writing,
@@ -43,11 +44,12 @@ def admit_sums(
     sampling: Sampling | None = None,
     *,
     shots: int | None = None,
-) -> bool:
-    """Whether a glossary can be written by clipped sums: nothing that was given speaks against it."""
+) -> Decoder:
+    """Clipped sums for a glossary, unless something that was given speaks against it; else votes."""
     budget = promise.budget if isinstance(promise, PrivacyLedger) else promise
-    return (
-        isinstance(model, ScoresNextToken)
+    sums = (
+        method == "glossary"
+        and isinstance(model, ScoresNextToken)
         and isinstance(budget, PrivacyBudget)
         and budget.neighbors is Neighbors.REPLACE_ONE
         and not votes_only(writing, decoding)
@@ -55,6 +57,7 @@ def admit_sums(
         and (sampling is None or (sampling.scheme == "fixed" and sampling.partitions is None))
         and shots in (None, 1)
     )
+    return "clip" if sums else "votes"
 
 
 def check_instruction(instruction: object) -> str:

@@ -180,8 +180,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         decoding, writing = group("decoding", decoding, Decoding), group("writing", writing, Writing)
         sampling = sampling_from(sampling)
         if decoder is None:
-            sums = describes and checks.admit_sums(model, budget or ledger, writing, decoding, sampling, shots=shots)
-            decoder = "clip" if sums else "votes"
+            decoder = checks.decoder_for(method, model, budget or ledger, writing, decoding, sampling, shots=shots)
         if decoding.chat is None:  # no template has a place for the public examples that a glossary shows
             decoding = dataclasses.replace(decoding, chat=not describes and bool(getattr(model, "chats", False)))
         self.settings = Settings(
@@ -297,8 +296,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         writing = group("writing", settings.get("writing"), Writing)
         if decoder is None:
             decoding = group("decoding", settings.get("decoding"), Decoding)
-            sums = method == "glossary" and checks.admit_sums(model, share, writing, decoding)
-            decoder = "clip" if sums else "votes"
+            decoder = checks.decoder_for(method, model, share, writing, decoding)
         settings["alternatives"] = checks.alternatives(settings.get("alternatives", ()))
         public = len(settings["alternatives"])
         if method == "choose":

@@ -14,7 +14,7 @@ from langchain_core.runnables.config import run_in_executor
 from langchain_core.tools import BaseTool
 from pydantic import BaseModel
 
-from langchain_dp._util import forks, validate
+from langchain_dp._util import forks
 from langchain_dp._util.reprs import also_unmade
 from langchain_dp._util.validate import group, integer, no_further, number, one_of
 from langchain_dp.accounting import Askers, LedgerPlan, PrivacyBudget, PrivacyCertificate, TextRoundEvent
@@ -26,7 +26,7 @@ from langchain_dp.ensemble.questions import Question, asker_of, asker_specs
 from langchain_dp.ensemble.reservation import LedgerOrPath, affordable, check_promise, check_same, ledger_for
 from langchain_dp.ensemble.room import LEAST, Room
 from langchain_dp.ensemble.tools import ExitBehavior, Remaining, private_tool
-from langchain_dp.ensemble.writing import INVENTED, TextWriter, public_prompt
+from langchain_dp.ensemble.writing import INVENTED, TextWriter, check_scores, public_prompt
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, PlanError, PrivateDataError
 from langchain_dp.mechanisms import ClippedSum, NotPrivateSeededRandomness, SystemRandomness
 from langchain_dp.ports import MemberPrompt, ScoresNextToken, Token
@@ -153,12 +153,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
     ) -> None:
         held = Held(examples)
         del examples  # error reporters read the locals of each frame
-        validate.made("model", model)
-        if not isinstance(model, ScoresNextToken):
-            raise InvalidParameter(
-                f"Expected model of type {type(model).__name__} to score next tokens (ports.ScoresNextToken). Use "
-                "LlamaCppEnsemble or TransformersEnsemble."
-            )
+        check_scores(model)
         self.name, self._name, self._engine = name, name, model
         check_promise(budget, ledger, not_private_seed)
         integer("max_queries", max_queries, at_least=1, at_most=MOST_ROUNDS)

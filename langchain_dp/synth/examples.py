@@ -210,10 +210,10 @@ class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
         """
         system = SystemMessage(instruction_of(self._words(named=named), self.descriptions))
         turns: list[Any] = []
-        if selector is not None or count != 0:
+        if selector is not None:
             turns = [self.as_few_shot_prompt(count, selector=selector, named=named)]
-        if selector is None and turns:  # as messages: LangChain serialises no few-shot prompt
-            turns = turns[0].format_messages()
+        elif count != 0:  # as messages: LangChain serialises no few-shot prompt
+            turns = self.as_few_shot_prompt(count, named=named).format_messages()
         return ChatPromptTemplate.from_messages([system, *turns, ("human", "{text}")])
 
     def chain(self, model: Runnable[Any, Any], count: int | None = None) -> Runnable[Any, str]:

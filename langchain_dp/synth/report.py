@@ -25,8 +25,29 @@ _SHORT = 40.0
 _MEASURED = "SmolLM2-135M: another model may gain less or more"
 
 
+class _Prospect(InNotebooks):
+    """What plans of texts and of answers say of their noise."""
+
+    design: Design
+
+    @property
+    def clip(self) -> float:
+        """By how much a member may move the log-probability of a token, in nats."""
+        return self.design.noise.clip
+
+    @property
+    def members(self) -> int:
+        """Members that are expected to take part in one text."""
+        return self.design.noise.members
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether the records can move what is written. From the clip alone, which is public."""
+        return self.clip >= LEAST_CLIP
+
+
 @dataclasses.dataclass(frozen=True)
-class SynthesisPlan(InNotebooks):
+class SynthesisPlan(_Prospect):
     """Cost and prospects of one run.
 
     Args:
@@ -52,21 +73,6 @@ class SynthesisPlan(InNotebooks):
     seconds: float | None = None
     weak: tuple[str, ...] = ()
     fewer: int | None = None
-
-    @property
-    def clip(self) -> float:
-        """By how much a member may move the log-probability of a token, in nats."""
-        return self.design.noise.clip
-
-    @property
-    def members(self) -> int:
-        """Members that are expected to take part in one text."""
-        return self.design.noise.members
-
-    @property
-    def is_worth_it(self) -> bool:
-        """Whether the records can move what is written. From the clip alone, which is public."""
-        return self.clip >= LEAST_CLIP
 
     @property
     def examples(self) -> int:
@@ -143,7 +149,7 @@ class SynthesisPlan(InNotebooks):
 
 
 @dataclasses.dataclass(frozen=True)
-class AnswersPlan(InNotebooks):
+class AnswersPlan(_Prospect):
     """Cost and prospects of private answers. The tokens are counted on the records: do not publish them.
 
     Args:
@@ -164,21 +170,6 @@ class AnswersPlan(InNotebooks):
     tokens: float
     seconds: float | None = None
     weak: tuple[str, ...] = ()
-
-    @property
-    def clip(self) -> float:
-        """By how much a member may move the log-probability of a token, in nats."""
-        return self.design.noise.clip
-
-    @property
-    def members(self) -> int:
-        """Members that are expected to take part in one answer."""
-        return self.design.noise.members
-
-    @property
-    def is_worth_it(self) -> bool:
-        """Whether the records can move what is written. From the clip alone, which is public."""
-        return self.clip >= LEAST_CLIP
 
     @property
     def answers(self) -> int:

@@ -19,6 +19,7 @@ from langchain_dp._util.validate import group, no_further
 from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.budget import warn_of
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for
+from langchain_dp.ensemble.writing import check_scores
 from langchain_dp.errors import InvalidParameter, NothingKept, PrivateDataError
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, SystemRandomness
 from langchain_dp.ports import ScoresLabels, ScoresNextToken
@@ -131,12 +132,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         labels_read: bool = False,
         not_private_seed: int | None = None,
     ) -> None:
-        validate.made("model", model)
-        if not isinstance(model, ScoresNextToken):
-            raise InvalidParameter(
-                f"Expected model of type {type(model).__name__} to score next tokens (ports.ScoresNextToken). Use "
-                "LlamaCppEnsemble or TransformersEnsemble."
-            )
+        check_scores(model)
         check_promise(budget, ledger, not_private_seed)
         validate.short_text("name", name, at_least=1)
         self.name = name

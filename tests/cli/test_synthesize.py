@@ -89,7 +89,7 @@ def test_runs_take_their_shares_of_one_ledger(
 
 
 def test_a_certificate_says_that_labels_were_read_off_the_rows(
-    command: Callable[..., list[str]], tmp_path: Path
+    command: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """If it breaks, the file says of its labels that they were a constant, where they came from private rows."""
     asked = command()
@@ -100,6 +100,7 @@ def test_a_certificate_says_that_labels_were_read_off_the_rows(
         assert any("read off the private records" in note for note in notes) == read
         if read:  # the same run never counts as one whose labels are a constant
             assert main(asked) == 1
+            assert "other settings: whether --labels are named changed" in capsys.readouterr().err
         for left in tmp_path.glob("made.jsonl*"):
             left.unlink()
 
@@ -272,6 +273,7 @@ def test_paid_examples_are_replaced_by_those_of_the_same_run_alone(
         assert main([*other, "--count", "6", "--tokens", "8", "--members", "10"]) == 1
         assert "those in it are of another, which were paid for" in " ".join(capsys.readouterr().err.split())
     assert (tmp_path / "made.jsonl").read_text() == saved
+    assert not (tmp_path / "other.ledger").exists()
     assert PrivacyLedger(PrivacyBudget(3.0), tmp_path / "other.ledger").plans() == []
     assert main(command("--check-labels")) == 0  # the same run, by other filters
 
