@@ -82,9 +82,14 @@ def _noisy_max_sigma(
         event = NoisyMaxEvent(sigma, sampling_probability, sampling)
         return epsilon([(event, queries)], delta, neighbors=neighbors)
 
-    if cost(LEAST_SIGMA) <= target:
+    # The less noise, the longer the accountant takes over many answers: begin at half of what zero-concentrated
+    # privacy asks for, which is too much.
+    tail = math.log(1 / delta)
+    enough = sampling_probability * math.sqrt(queries) * (math.sqrt(tail + target) + math.sqrt(tail)) / target
+    start = 2.0 ** math.floor(math.log2(min(max(enough / 2, 1.0), _MOST_SIGMA)))
+    if start == 1 and cost(LEAST_SIGMA) <= target:
         return LEAST_SIGMA
-    sigma = _smallest(cost, target, start=1.0, name=f"sigma up to {_MOST_SIGMA:,.0f} votes", most=_MOST_SIGMA)
+    sigma = _smallest(cost, target, start=start, name=f"sigma up to {_MOST_SIGMA:,.0f} votes", most=_MOST_SIGMA)
     step = 10.0**-_DIGITS
     sigma = round(math.ceil(sigma / step) * step, _DIGITS)
     while cost(sigma) > target:
@@ -273,6 +278,7 @@ def _smallest(
 ) -> float:
     """Root of ``cost(x) = target`` for a decreasing cost, in x up to ``most``, to 5 digits (on a logarithmic scale)."""
 
+    @functools.cache  # brentq asks for both ends again
     def excess(log_x: float) -> float:
         value = cost(math.exp(log_x))
         return math.log(max(min(value, 1e6), 1e-12) / target)

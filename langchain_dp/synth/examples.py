@@ -297,13 +297,13 @@ class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
             InvalidParameter: The file is none of that kind.
             FileNotFoundError: There is no such file.
         """
-        made: SyntheticExamples = redacted(cls._loaded, Held(path), "while examples were read")
+        made: SyntheticExamples = redacted(cls._loaded, Held(Path(path)), "while examples were read")
         return made
 
     @classmethod
-    def _loaded(cls, path: str | os.PathLike[str]) -> SyntheticExamples:
+    def _loaded(cls, path: Path) -> SyntheticExamples:
         try:
-            first, *rest = (json.loads(line) for line in Path(path).read_text(encoding="utf-8").split("\n") if line)
+            first, *rest = (json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line)
             certificate = PrivacyCertificate.from_dict(first["certificate"])
             settings = dict(first["settings"])
             examples = [SyntheticExample(row["text"], row["label"], row.get("dropped", "")) for row in rest]
@@ -314,7 +314,7 @@ class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
                 raise TypeError
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise InvalidParameter(
-                f"Expected {Path(path).name} to be synthetic examples that save() wrote, with their certificate in the "
+                f"Expected {path.name} to be synthetic examples that save() wrote, with their certificate in the "
                 f"first line ({type(problem).__name__})."
             ) from None
         return cls(examples, certificate, settings)

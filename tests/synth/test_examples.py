@@ -165,6 +165,12 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, text: str) -> None:
         SyntheticExamples.load(path)
 
 
+def test_what_is_no_path_is_said() -> None:
+    """If it breaks, the reason is withheld, as a record's would be."""
+    with pytest.raises(TypeError, match="PathLike"):
+        SyntheticExamples.load(5)  # type: ignore[arg-type]
+
+
 def test_a_few_shot_prompt_stands_before_a_question() -> None:
     """If it breaks, the first use of the examples does not work."""
     prompt = ChatPromptTemplate.from_messages([("system", "Sort."), made().as_few_shot_prompt(2), ("human", "{text}")])
