@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import threading
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping
+from collections.abc import AsyncIterator, Hashable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from langchain_core.runnables import ConfigurableFieldSpec, Runnable, RunnableConfig
@@ -59,25 +59,6 @@ class _Begun:
     def add(self, token: Token) -> None:
         self.tokens.append(token)
         self.drawing = False
-
-
-class _Present(Mapping[Hashable, str]):
-    """Texts by key, of those keys only that are still there when somebody looks."""
-
-    def __init__(self, texts: Mapping[Hashable, str], there: Callable[[Any], bool]) -> None:
-        self._texts, self._there = texts, there
-
-    def __getitem__(self, key: Hashable) -> str:
-        return self._texts[key]
-
-    def __iter__(self) -> Iterator[Hashable]:
-        return (key for key in self._texts if self._there(key))
-
-    def __len__(self) -> int:
-        return sum(map(self._there, self._texts))
-
-    def __repr__(self) -> str:
-        return "<private>"
 
 
 class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
@@ -379,15 +360,14 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         most = self._room.beside(self._kept_for_records(), self.prompts.head)
         with self._lock:
             drawn = Members(self._key, self._slots).drawn(answer.number, self._design.noise.event.sampling_probability)
-            bodies: dict[Hashable, str] = {
+            bodies: dict[tuple[Hashable, str], str] = {
                 (self._key, name): self.prompts.shown(self._records.get(name), room=self._room, tokens=most)
                 for name in drawn
             }
-        remembered = self._remembered(bodies)
         head, tokens, said = self.prompts.head, answer.tokens, ""
         steps = self._writer.continued(
             public_prompt(head, asked),
-            lambda: [MemberPrompt(head, body, asked, key) for key, body in remembered.items()],
+            lambda: [MemberPrompt(head, body, asked, key) for key, body in bodies.items() if key[1] in self._slots],
             before=tokens,
             mark=answer.draw,
         )
@@ -404,12 +384,8 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
                 yield text[len(said) :]
                 said = text
         finally:
-            if gone := [key for key in bodies if key not in remembered]:
+            if gone := [key for key in bodies if key[1] not in self._slots]:
                 self._engine.forget(*gone)  # also what was evaluated after it was forgotten
-
-    def _remembered(self, bodies: Mapping[Hashable, str]) -> Mapping[Hashable, str]:
-        """Members whose records are not forgotten, at every look."""
-        return _Present(bodies, lambda key: key[1] in self._slots)  # type: ignore[index]  # keys are pairs
 
     def _checked(self, question: Question) -> str:
         asked = self.prompts.asked(question, text_key=self._records.text_key)

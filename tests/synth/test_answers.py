@@ -401,7 +401,9 @@ def test_an_answer_under_way_forgets_at_once() -> None:
     first = next(steps)
     chain.forget("x")
     before = len(engine.asked)
+    engine.forgotten.clear()
     rest = "".join(steps)
+    assert [name for _, name in engine.forgotten] == ["x"], "what was being scored when it was forgotten is dropped too"
     assert not any("SECRET" in one.prompt.body for asked in engine.asked[before:] for one in asked)
     assert chain.answers_left() == 4
     chain.invoke("one?")
