@@ -49,7 +49,7 @@ def map_private_batches(
     """
     integer("workers", workers, at_least=1)
     integer("batch_size", batch_size, at_least=1)
-    data = _import_ray_data()
+    data = _import_ray("ray.data")
     return dataset.map_batches(
         _Worker,
         fn_constructor_args=(batches,),
@@ -140,15 +140,7 @@ class _Worker:
         return self._batches(batch)
 
 
-def _import_ray_data() -> Any:
-    return _imported("ray.data")
-
-
-def _import_ray() -> Any:
-    return _imported("ray")
-
-
-def _imported(module: str) -> Any:
+def _import_ray(module: str = "ray") -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:

@@ -373,21 +373,17 @@ class LlamaContext:
         if self.llama.llama_state_seq_set_data(self._context, pointer, state.size, sequence) != state.size:
             raise DecodeError(sequence)
 
-    def prefill_speed(self, tokens: Sequence[int], *, repeats: int = 2) -> float:
-        """Tokens per second of evaluating ``tokens`` from an empty cache, best of ``repeats``."""
+    def prefill_speed(self, tokens: Sequence[int]) -> float:
+        """Tokens per second of evaluating ``tokens`` from an empty cache, best of two."""
         best = float("inf")
-        for _ in range(repeats):
+        for _ in range(2):
             self.clear()
             began = time.perf_counter()
             self.prefill(tokens)
-            self.logits_flush()
+            self.llama.llama_synchronize(self._context)  # until everything asked for is computed
             best = min(best, time.perf_counter() - began)
         self.clear()
         return len(tokens) / best
-
-    def logits_flush(self) -> None:
-        """Wait until everything asked for is computed."""
-        self.llama.llama_synchronize(self._context)
 
     def fastest_threads(self) -> int:
         """The number of threads that evaluates a fixed public row of tokens fastest here and now."""

@@ -87,6 +87,8 @@ def prepared(model: Any, tokenizer: Any, device: str, dtype: str) -> Any:
         MissingExtra: torch or transformers is not installed.
     """
     transformers = import_transformers()
+    import torch
+
     if not isinstance(model, transformers.PreTrainedModel) or model.config.is_encoder_decoder:
         raise InvalidParameter(
             f"Expected model of type {type(model).__name__} to be a folder or a causal language model of transformers."
@@ -99,17 +101,10 @@ def prepared(model: Any, tokenizer: Any, device: str, dtype: str) -> Any:
     if tokenizer is None:
         raise InvalidParameter("Expected tokenizer=None only with a folder. Give the tokenizer of the loaded model.")
     try:
-        model.to(device=device, dtype=getattr(import_torch(), dtype))
+        model.to(device=device, dtype=getattr(torch, dtype))
     except RuntimeError as problem:
         raise InvalidParameter(f"Expected device={device!r} to be one that torch can use.") from problem
     return model.eval()
-
-
-def import_torch() -> Any:
-    """Return the module ``torch``."""
-    import torch
-
-    return torch
 
 
 def width(model: Any) -> int:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from langchain_dp.errors import InvalidParameter
 
-from .load import from_folder, import_torch, import_transformers
+from .load import from_folder, import_transformers
 
 _UNUSED = ("[unused", "<extra_id_")
 
@@ -56,7 +56,7 @@ class TransformersTable:
             raise InvalidParameter(
                 "Expected tokenizer=None only with a folder. Give the tokenizer of the loaded model."
             )
-        matrix = model.get_input_embeddings().weight.detach().to(import_torch().float32).cpu().numpy()
+        matrix = model.get_input_embeddings().weight.detach().float().cpu().numpy()
         if len(tokenizer) > len(matrix):
             raise InvalidParameter(
                 f"Expected a tokenizer of {len(tokenizer)} tokens to have at most {len(matrix)}, as many as the model "

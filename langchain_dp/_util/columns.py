@@ -3,12 +3,64 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from langchain_dp._util import forks
 from langchain_dp.errors import InvalidParameter
+
+B = TypeVar("B")
+"""A batch: a mapping of columns, an Arrow table, or a pandas frame."""
+Opened = TypeVar("Opened")
+
+
+class WorksOnBatches(Generic[Opened]):
+    """Base of what works on batches in many workers: pickled without what it opened, which each opens for itself.
+
+    A subclass has ``__call__``, and says in :meth:`_built` how a worker opens its own.
+
+    Args:
+        opened: What was opened where it was made.
+    """
+
+    def __init__(self, opened: Opened) -> None:
+        self._lock = threading.Lock()
+        forks.renew_lock(self)
+        self._own: Opened | None = opened
+
+    def __call__(self, batch: B) -> B:
+        """Work on one batch."""
+        raise NotImplementedError
+
+    def in_pandas(self, frames: Iterable[B]) -> Iterator[B]:
+        """Work on frames one after the other: what Spark's ``mapInPandas`` asks for.
+
+        Args:
+            frames: Batches, each as for a call.
+
+        Returns:
+            What a call returns of each, as soon as it is asked for.
+        """
+        yield from map(self, frames)
+
+    def _built(self) -> Opened:
+        raise NotImplementedError
+
+    def _open(self) -> Opened:
+        with self._lock:
+            if self._own is None:
+                self._own = self._built()
+            return self._own
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_own": None, "_lock": None}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
+        forks.renew_lock(self)
 
 
 class Columns:

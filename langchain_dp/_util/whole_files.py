@@ -49,14 +49,19 @@ def write_whole(path: Path, content: bytes | str, *, owner_only: bool = False) -
         file.write(content.encode() if isinstance(content, str) else content)
 
 
-def sync_folder(folder: Path) -> None:
+def sync_folder(folder: str | Path) -> None:
     """Make sure that names which were given or taken away in a folder survive a crash."""
     if os.name == "posix":  # elsewhere a folder cannot be synced
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(folder)
+
+
+def sync(path: str | Path) -> None:
+    """Make sure that what was written survives a crash."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 _BINARY = getattr(os, "O_BINARY", 0)  # Windows would turn line ends otherwise

@@ -16,6 +16,10 @@ class CertificateFaces:
     """The faces of a certificate, made of its fields (``to_dict``) and of its rows in reading order (``_rows``)."""
 
     private: bool
+    reason: str
+    notes: tuple[str, ...]
+    library_version: str
+    parameters: Mapping[str, float | int | str]
     _marks: ClassVar[Mapping[str, str]] = {}
     """What its plain values say beside its fields."""
 
@@ -47,7 +51,24 @@ class CertificateFaces:
         """Plain values as the constructor takes them."""
         raise NotImplementedError
 
+    def _check_reason(self) -> None:
+        if not isinstance(self.private, bool) or self.private == bool(self.reason):
+            raise InvalidParameter(
+                f"Expected private={self.private!r} to go with reason={self.reason!r}. "
+                "Give a reason if not private, and only then."
+            )
+
     def _rows(self) -> list[tuple[str, str]]:
+        """(name, value) in reading order; "NOT PRIVATE" first where it applies."""
+        rows = [] if self.private else [("NOT PRIVATE", self.reason)]
+        rows += self._own_rows()
+        rows += [(f"parameter {name}", shown(value)) for name, value in self.parameters.items()]
+        rows += [("note", note) for note in self.notes]
+        rows.append(("library", f"langchain-dp {self.library_version}"))
+        return [(one_line(name), one_line(value)) for name, value in rows]
+
+    def _own_rows(self) -> list[tuple[str, str]]:
+        """Those of this kind of certificate."""
         raise NotImplementedError
 
     def to_json(self) -> str:

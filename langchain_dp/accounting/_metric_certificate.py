@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from langchain_dp._util import validate
 from langchain_dp._util.rounding import bound
-from langchain_dp.accounting._certificate_faces import CertificateFaces, loss_in, loss_out, one_line, public, shown
+from langchain_dp.accounting._certificate_faces import CertificateFaces, loss_in, loss_out, one_line, public
 from langchain_dp.accounting.certificate import library_version
 from langchain_dp.errors import InvalidParameter
 
@@ -80,11 +80,7 @@ class MetricCertificate(CertificateFaces):
         if self.replaced is not None:
             validate.number("replaced", self.replaced, at_least=0.0, at_most=1.0)
         validate.integer("releases", self.releases, at_least=0)
-        if not isinstance(self.private, bool) or self.private == bool(self.reason):
-            raise InvalidParameter(
-                f"Expected private={self.private!r} to go with reason={self.reason!r}. "
-                "Give a reason if not private, and only then."
-            )
+        self._check_reason()
         if self.private and math.isinf(self.eta):
             raise InvalidParameter("Expected eta=inf only with private=False. Give private=False and the reason.")
         parameters = {name: public(name, value) for name, value in self.parameters.items()}
@@ -111,10 +107,8 @@ class MetricCertificate(CertificateFaces):
     def _read(cls, values: dict[str, Any]) -> dict[str, Any]:
         return {**values, "eta": loss_in(values["eta"])}
 
-    def _rows(self) -> list[tuple[str, str]]:
-        """Return (name, value) in reading order; "NOT PRIVATE" first where it applies."""
-        rows = [] if self.private else [("NOT PRIVATE", self.reason)]
-        rows.append(("mechanism", self.mechanism))
+    def _own_rows(self) -> list[tuple[str, str]]:
+        rows = [("mechanism", self.mechanism)]
         if not math.isinf(self.eta):
             rows.append(("eta", f"{bound(self.eta)} nats {per(self.table)}, for each release"))
         if self.word_loss is not None:
@@ -135,10 +129,7 @@ class MetricCertificate(CertificateFaces):
             rows.append(("releases", f"{self.releases:,}"))
             rows += _spent("document", self.document_spent, self.document_limit)
             rows += _spent("user", self.user_spent, self.user_limit)
-        rows += [(f"parameter {name}", shown(value)) for name, value in self.parameters.items()]
-        rows += [("note", note) for note in self.notes]
-        rows.append(("library", f"langchain-dp {self.library_version}"))
-        return [(one_line(name), one_line(value)) for name, value in rows]
+        return rows
 
     def __repr__(self) -> str:
         if not self.private:

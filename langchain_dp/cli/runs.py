@@ -118,7 +118,7 @@ def whole_budget(path: str, budget: PrivacyBudget, whole: tuple[float, float] | 
             f"{budget.epsilon:g} and --delta {budget.delta:g}. Give the whole ledger more, or the run less."
         )
     if not is_url(path) and not os.path.exists(path):
-        _check_folder(Path(path), "--ledger")
+        check_folder(Path(path), "--ledger")
     return budget if whole is None else PrivacyBudget(*whole, budget.neighbors)
 
 
@@ -151,7 +151,7 @@ def check_out(out: Path, load: Callable[[Path], T], what: str) -> T | None:
     Raises:
         InvalidParameter: There is no such folder, or a file there that ``load`` does not take for ``what``.
     """
-    _check_folder(out, "--out")
+    check_folder(out, "--out")
     if out.is_dir():
         raise InvalidParameter(f"Expected --out {out} to be a file, but it is a folder. Name a file in it.")
     if not out.exists():
@@ -162,7 +162,7 @@ def check_out(out: Path, load: Callable[[Path], T], what: str) -> T | None:
         raise InvalidParameter(f"Expected --out {out} to be new, or {what}. Name another file.") from None
 
 
-def _check_folder(place: Path, option: str) -> None:
+def check_folder(place: Path, option: str) -> None:
     """What is to be made there must find a folder."""
     if not place.parent.is_dir() or not os.access(place.parent, os.W_OK):
         raise InvalidParameter(

@@ -90,32 +90,30 @@ class AnswerCache(forks.ForkSafe, Generic[Answer]):
 
     def claim(self, question: Hashable, page: int = 0, owner: object = None) -> Answer | None:
         """Wait until there is an answer, or the right to answer (None)."""
-        while True:
-            with self._lock:
-                kept = self._kept(question, page)
-                if kept is not None:
-                    return kept
-                waiting = self._under_way.get((page, question))
-                if waiting is None:
-                    self._under_way[page, question] = owner, concurrent.futures.Future()
-                    return None
-                if in_event_loop():  # on its own thread waiting could hang: answer once more, at a price
-                    return None
-            waiting[1].result()
+        while isinstance(found := self._look(question, page, owner), concurrent.futures.Future):
+            if in_event_loop():  # on its own thread waiting could hang: answer once more, at a price
+                return None
+            found.result()
+        return found
 
-    async def aclaim(self, question: Hashable, page: int = 0, owner: object = None) -> Answer | None:
+    async def aclaim(self, question: Hashable, page: int = 0) -> Answer | None:
         """Async twin of :meth:`claim`."""
-        while True:
-            with self._lock:
-                kept = self._kept(question, page)
-                if kept is not None:
-                    return kept
-                waiting = self._under_way.get((page, question))
-                if waiting is None:
-                    self._under_way[page, question] = owner, concurrent.futures.Future()
-                    return None
+        while isinstance(found := self._look(question, page, None), concurrent.futures.Future):
             # shielded: a waiter that is cancelled must not cancel the future that the others wait for
-            await asyncio.shield(asyncio.wrap_future(waiting[1]))
+            await asyncio.shield(asyncio.wrap_future(found))
+        return found
+
+    def _look(self, question: Hashable, page: int, owner: object) -> Answer | concurrent.futures.Future[None] | None:
+        """The answer, or what to wait for; or None, and the right to answer."""
+        with self._lock:
+            kept = self._kept(question, page)
+            if kept is not None:
+                return kept
+            waiting = self._under_way.get((page, question))
+            if waiting is not None:
+                return waiting[1]
+            self._under_way[page, question] = owner, concurrent.futures.Future()
+            return None
 
     def settle(self, question: Hashable, answer: Answer | None, page: int = 0, owner: object = None) -> None:
         """Store the answer (None: the release failed) and wake the waiters."""

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from langchain_dp._util import forks
-from langchain_dp._util.columns import Columns, column_names
+from langchain_dp._util.columns import B, Columns, WorksOnBatches, column_names
 from langchain_dp._util.reprs import also_unmade
 from langchain_dp.accounting import PrivacyCertificate
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl.runnable import DPICLClassifier
 from langchain_dp.redact import Held, redacted
 
-B = TypeVar("B")
 
-
-class ClassifyBatches:
+class ClassifyBatches(WorksOnBatches[DPICLClassifier[Any]]):
     """Labels the rows of a batch by DP-ICL, wherever the batch is worked on.
 
     For ``ray.data.Dataset.map_batches``, ``datasets.Dataset.map(batched=True)`` and, by :meth:`in_pandas`, Spark's
@@ -75,9 +71,7 @@ class ClassifyBatches:
                 "each worker, without arguments: a chain itself cannot be sent to one."
             )
         self._build = chain
-        self._lock = threading.Lock()
-        forks.renew_lock(self)
-        self._chain: DPICLClassifier[Any] | None = self._built()
+        super().__init__(self._built())
 
     def __call__(self, batch: B) -> B:
         """Label one batch; every question in it is checked before the first is charged.
@@ -100,17 +94,6 @@ class ClassifyBatches:
         del batch
         labelled: B = redacted(self._labelled, held)
         return labelled
-
-    def in_pandas(self, frames: Iterable[B]) -> Iterator[B]:
-        """Label frames one after the other: what Spark's ``mapInPandas`` asks for.
-
-        Args:
-            frames: Batches, each as for a call.
-
-        Returns:
-            The labelled batches, each as soon as it is asked for.
-        """
-        yield from map(self, frames)
 
     def certificate(self) -> PrivacyCertificate:
         """The promise, with what all workers have spent so far."""
@@ -136,12 +119,6 @@ class ClassifyBatches:
         new = [labels.get(row) for row in rows]
         return columns.with_new(self._label, new, like=self._columns[0], kept=self._kept)  # type: ignore[no-any-return]  # its type
 
-    def _open(self) -> DPICLClassifier[Any]:
-        with self._lock:
-            if self._chain is None:
-                self._chain = self._built()
-            return self._chain
-
     def _built(self) -> DPICLClassifier[Any]:
         chain = self._build()
         if not isinstance(chain, DPICLClassifier) or chain._replicas is None:
@@ -152,13 +129,6 @@ class ClassifyBatches:
         if chain.askers is not None:
             raise InvalidParameter("Expected chain() without askers=: a batch does not say who asks. Leave them out.")
         return chain
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_chain": None, "_lock": None}
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock())
-        forks.renew_lock(self)
 
     @also_unmade
     def __repr__(self) -> str:

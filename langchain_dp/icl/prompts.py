@@ -13,7 +13,7 @@ from langchain_dp._util import validate
 from langchain_dp._util.frozen import MadeOfFields
 from langchain_dp.ensemble.questions import check_template, check_text, variables_of
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.records import TEXT_OR_NUMBER, label_name
+from langchain_dp.records import TEXT_OR_NUMBER, named_words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,14 +52,7 @@ class ICLPrompt(MadeOfFields):
                 f"Expected question={self.question!r} to leave the label out: it follows answer={self.answer!r}. Drop "
                 "{label}."
             )
-        if not isinstance(self.words, Mapping) or not all(isinstance(word, str) for word in self.words.values()):
-            raise InvalidParameter("Expected words to map labels to strings. Write words={'positive': 'Positive'}.")
-        if any(not word.strip() for word in self.words.values()):
-            raise InvalidParameter("Expected every word that stands for a label to be a non-empty text. Fill it in.")
-        if len({word.casefold() for word in self.words.values()}) < len(self.words):
-            raise InvalidParameter("Expected every label to have a word of its own, but two labels share one.")
-        named = {label_name(label) or "": word for label, word in self.words.items()}
-        object.__setattr__(self, "words", MappingProxyType(named))
+        object.__setattr__(self, "words", MappingProxyType(named_words(self.words)))
 
     @property
     def variables(self) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from langchain_dp.accounting import LedgerPlan, PrivacyLedger
-from langchain_dp.ensemble.journal import TRIES, RunJournal, explained, masked, unmasked
+from langchain_dp.ensemble.journal import TRIES, RunJournal, explained, unmasked
 from langchain_dp.opt.glossary import choices_of
 from langchain_dp.opt.plan import Ended, Written
 
@@ -111,20 +111,6 @@ class Journal(RunJournal):
             **({} if self.handed is None else {"handed": self.handed}),
         }
         return json.dumps(fields)
-
-
-def started(
-    ledger: PrivacyLedger,
-    key: bytes,
-    *,
-    settings: Mapping[str, Any],
-    data: str,
-    groups: int,
-    sampling_probability: float,
-    records: int | None,
-) -> Journal:
-    """The journal of a run that begins."""
-    return Journal(settings, key, masked(ledger, key), data, groups, sampling_probability, records=records)
 
 
 def found(ledger: PrivacyLedger, plan: LedgerPlan) -> Journal | None:

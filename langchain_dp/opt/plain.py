@@ -56,7 +56,7 @@ def run_opt(
         rng=rng,
         progress=progress,
     )
-    run.write(PlainVote(subset_votes, max_calls=settings.max_calls))
+    run.write(PlainVote(subset_votes, max_calls=settings.calls.most))
     counts = run.counts(forward, data.rows(data.validation))
     best = run.choices()[max(range(len(counts)), key=counts.__getitem__)]
     return described(

@@ -19,7 +19,16 @@ from langchain_dp.accounting import (
 )
 from langchain_dp.accounting.budget import LABELS_READ, warn_of, warn_of_clip, warn_of_noise, weak_points
 from langchain_dp.accounting.events import count_is_public
-from langchain_dp.ensemble.journal import CANCELLED, alone, check_settings, differing, fingerprint, marks, secret_key
+from langchain_dp.ensemble.journal import (
+    CANCELLED,
+    alone,
+    check_settings,
+    differing,
+    fingerprint,
+    marks,
+    masked,
+    secret_key,
+)
 from langchain_dp.ensemble.reservation import affordable
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.ensemble.subsets import KeyedCoins, SubsetSampler
@@ -256,9 +265,9 @@ class PrivateRuns:
         plan = reservation.plan
         if journal.plan is None:
             journal.plan, journal.kept = plan, journal.text()
-        charged = reservation.max_calls - reservation.left()
+        charged = reservation.calls.most - reservation.left()
         chosen = journal.winner is not None and plan.remaining(reservation.charged_selection)
-        held = min(journal.texts, reservation.max_calls) if self._settings.calls.tokens else journal.calls
+        held = min(journal.texts, reservation.calls.most) if self._settings.calls.tokens else journal.calls
         if held > charged or chosen:
             raise PlanError(
                 f"The journal of the run {self._name!r} holds {held} calls, but the ledger has charged "
@@ -285,10 +294,10 @@ class PrivateRuns:
             return journal
         scheme = scheme_for(self._settings, self.neighbors, len(records))
         key = secret_key(self._rng)
-        return journals.started(
-            self._ledger,
+        return Journal(
+            settings,
             key,
-            settings=settings,
+            masked(self._ledger, key),
             data=fingerprint(marks(records, key, self._settings.prompts.variables), key),
             groups=scheme.groups,
             sampling_probability=scheme.sampling_probability,
@@ -399,7 +408,7 @@ class PrivateRuns:
         seeded = not self._rng.private
         glossary, writes = self._settings.glossary is not None, self._settings.writes
         return reservation.plan.certificate(
-            None if glossary or reservation.token is None else reservation.charged(reservation.token, 0),
+            None if glossary or reservation.token is None else reservation.calls.charged(reservation.token, 0),
             mechanism=self._mechanism(),
             model=self._engine.name,
             private=not seeded,
@@ -457,7 +466,7 @@ def _writing(reservation: PromptReservation, written: Sequence[Written]) -> dict
         "sampling": reservation.scheme.sampling,
         "sampling_probability": reservation.scheme.sampling_probability,
         "groups": reservation.scheme.groups,
-        "max_calls": reservation.max_calls,
+        "max_calls": reservation.calls.most,
         "prompts": len(written),
         "tokens_released": sum(len(each.tokens) for each in written),
         "bottoms": sum(each.bottoms for each in written),

@@ -203,8 +203,8 @@ def report(
     subset = head + tail + shots(scheme, training) * lengths.shot
     evaluated = to_evaluate(
         scheme,
-        calls=settings.max_calls,
-        texts=settings.max_calls if settings.calls.tokens else settings.texts,
+        calls=settings.calls.most,
+        texts=settings.calls.most if settings.calls.tokens else settings.texts,
         length=settings.max_new_tokens,
         training=training,
         judged=settings.choices * validation,
@@ -249,7 +249,7 @@ def report(
         token=token,
         selection=selection,
         verdict=judged,
-        max_calls=settings.max_calls,
+        max_calls=settings.calls.most,
         num_prompts=settings.texts,
         training=training,
         validation=validation,

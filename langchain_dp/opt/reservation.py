@@ -87,21 +87,12 @@ class PromptReservation(Reservation):
     selection: ExponentialEvent
     calls: CallPlan
 
-    def charged(self, token: WritingEvent, text: int) -> PartEvent:
-        """What a call by this event, for the text of this number, is charged as."""
-        return self.calls.charged(token, text)
-
     def left(self, text: int | None = None) -> int:
         """Calls that the plan still holds for this text; by default for all of them."""
         events = self.calls.events(self.token)
         if text is not None:
             events = [events[text]] if self.calls.labels else events
         return sum(self.plan.remaining(event) for event, _ in events)
-
-    @property
-    def max_calls(self) -> int:
-        """Largest number of calls."""
-        return self.calls.most
 
     @property
     def charged_selection(self) -> PartEvent:

@@ -288,11 +288,6 @@ class Settings:
             return CallPlan(self.max_new_tokens, self.labels)
         return CallPlan(self.writing.max_calls or self.num_prompts * self.max_new_tokens)
 
-    @property
-    def max_calls(self) -> int:
-        """Calls of the mechanism over all texts."""
-        return self.calls.most
-
     def public(self) -> dict[str, Any]:
         """All of them as plain values for JSON. Journals and saved prompts hold them so: one flat key a setting."""
         prompts, writing = self.prompts, dataclasses.asdict(self.writing)
@@ -315,7 +310,7 @@ class Settings:
             "sampling": self.sampling.scheme,
             "partitions": self.sampling.partitions,
             "sampling_probability": self.sampling.probability,
-            "max_calls": self.max_calls,
+            "max_calls": self.calls.most,
             "stop": list(self.writing.stop),
             "banned": sorted(self.decoding.banned, key=str),
             "templates": {

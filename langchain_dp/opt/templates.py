@@ -92,8 +92,6 @@ class OptPrompts(MadeOfFields):
         for name, text in texts:
             check_text(name, text)
         words = named_words(self.words)
-        if len({word.casefold() for word in words.values()}) < len(words):
-            raise InvalidParameter("Expected every label to have a word of its own, but two labels share one.")
         if not isinstance(self.answer, str) or "\n" in self.answer or (self.answer and "{labels}" not in self.answer):
             raise InvalidParameter(
                 f"Expected answer={self.answer!r} to be one line that holds '{{labels}}', or empty. Write for example "

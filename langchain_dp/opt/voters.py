@@ -239,7 +239,7 @@ class PrivateVote:
         """One call of the mechanism: charge, draw, ask, count, release."""
         if not written:
             self._subset_votes.check_answers(message)
-        self._reservation.plan.spend(self._reservation.charged(self._mechanism.event, message), chain=self._chain)
+        self._reservation.plan.spend(self._reservation.calls.charged(self._mechanism.event, message), chain=self._chain)
         votes = self._subset_votes.votes(self._subset_votes.draw(), message, written)
         return self._mechanism.release(votes, rng=self._rng)
 
@@ -273,7 +273,7 @@ class _Clipped:
 
     def _event(self, message: int) -> Any:
         """What a text is charged as."""
-        return self._reservation.charged(self._writer.noise.event, message)
+        return self._reservation.calls.charged(self._writer.noise.event, message)
 
     def _check_model(self, message: int) -> None:
         """See that the model answers, once also as many members, before anything is charged: it sees no record."""

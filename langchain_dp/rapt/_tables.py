@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
@@ -50,7 +51,7 @@ def load(embeddings: str | PathLike[str] | Embeds | Vocabulary) -> Vocabulary:
     if isinstance(embeddings, Vocabulary):
         return embeddings
     if isinstance(embeddings, str) and embeddings in NAMED:
-        return _from_path(_installed(embeddings), embeddings)
+        return _from_path(_installed(embeddings, "embeddings"), embeddings)
     if isinstance(embeddings, (str, PathLike)):
         path = Path(embeddings)
         if not path.exists():
@@ -67,12 +68,38 @@ def load(embeddings: str | PathLike[str] | Embeds | Vocabulary) -> Vocabulary:
     )
 
 
-def _installed(name: str) -> Path:
-    module, folder, package, extra = NAMED[name]
+def _installed(name: str, argument: str, extra: str = "") -> Path:
+    module, folder, package, own = NAMED[name]
     spec = importlib.util.find_spec(module)  # found, not imported: the package of "minilm" would import torch
     if spec is None or not spec.submodule_search_locations:
-        raise MissingExtra(f"Expected the package {package}, which holds embeddings={name!r}. {INSTALL.format(extra)}")
+        raise MissingExtra(
+            f"Expected the package {package}, which holds {argument}={name!r}. {INSTALL.format(extra or own)}"
+        )
     return Path(spec.submodule_search_locations[0]) / folder
+
+
+def model_folder(given: str | PathLike[str], argument: str, *, extra: str) -> Path:
+    """Folder of a whole model, "minilm" or a path.
+
+    Args:
+        given: What a user gave.
+        argument: Name of the argument that it was given as.
+        extra: What brings the package of "minilm", and all else that its user needs.
+
+    Raises:
+        InvalidParameter: There is no such folder.
+        MissingExtra: The package of "minilm" is not installed.
+    """
+    if not isinstance(given, (str, PathLike)):
+        raise InvalidParameter(f"Expected {argument} of type {type(given).__name__} to be 'minilm' or a folder's path.")
+    if given == "minilm":
+        return _installed(given, argument, extra)
+    if not Path(given).is_dir():
+        raise InvalidParameter(
+            f"Expected {argument}={os.fsdecode(given)!r} to be 'minilm' or a folder that exists. Save the model with "
+            "save_pretrained, or download it."
+        )
+    return Path(given)
 
 
 def installed_words(name: str, count: int) -> list[str]:
@@ -81,7 +108,7 @@ def installed_words(name: str, count: int) -> list[str]:
     Raises:
         MissingExtra: The table, or what reads it, is not installed.
     """
-    return read_strings(next(iter(sorted(_installed(name).glob("*.parquet")))))[:count]
+    return read_strings(next(iter(sorted(_installed(name, "embeddings").glob("*.parquet")))))[:count]
 
 
 def _from_object(embeds: Embeds) -> Vocabulary:

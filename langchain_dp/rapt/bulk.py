@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import pickle
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from langchain_dp._util import forks
-from langchain_dp._util.columns import Columns, column_names
+from langchain_dp._util.columns import B, Columns, WorksOnBatches, column_names
 from langchain_dp._util.machine import cache_folder
 from langchain_dp._util.reprs import also_unmade
 from langchain_dp._util.rounding import bound
@@ -24,10 +22,8 @@ from langchain_dp.rapt.privatize import Mechanism
 from langchain_dp.rapt.release import Texts, Unit
 from langchain_dp.redact import Held, redacted
 
-B = TypeVar("B")
 
-
-class SanitizeBatches:
+class SanitizeBatches(WorksOnBatches[FormalReleases]):
     """Replaces the words in columns of a batch as :class:`RAPTSanitizer` does, wherever the batch is worked on.
 
     For ``ray.data.Dataset.map_batches``, ``datasets.Dataset.map(batched=True)`` and, by :meth:`in_pandas`, Spark's
@@ -129,11 +125,9 @@ class SanitizeBatches:
         )
         self._folder = None if table_folder is None else str(Path(table_folder).absolute())
         self._name = name
-        self._lock = threading.Lock()
-        forks.renew_lock(self)
-        targets = targets_of(eta, target_replacement, target or Target())
-        self._releases: FormalReleases | None = self._opened(targets)
-        self._eta, self._settings = self._releases.engine.eta, self._releases.engine.settings
+        releases = self._opened(targets_of(eta, target_replacement, target or Target()))
+        self._eta, self._settings = releases.engine.eta, releases.engine.settings
+        super().__init__(releases)
 
     def __call__(self, batch: B) -> B:
         """Sanitize one batch: all rows that are new are charged together, or none.
@@ -171,17 +165,6 @@ class SanitizeBatches:
         del units
         released: list[Texts] = redacted(lambda held_units: self._open().release(held_units), held)
         return released
-
-    def in_pandas(self, frames: Iterable[B]) -> Iterator[B]:
-        """Sanitize frames one after the other: what Spark's ``mapInPandas`` asks for.
-
-        Args:
-            frames: Batches, each as for a call.
-
-        Returns:
-            The sanitized batches, each as soon as it is asked for.
-        """
-        yield from map(self, frames)
 
     def certificate(self) -> MetricCertificate:
         """The promise, with what all workers have spent so far."""
@@ -226,18 +209,15 @@ class SanitizeBatches:
                 into.append(None if column[row] is None else next(words))
         return columns.with_only(dict(zip(self._columns, new, strict=True)), self._kept)  # type: ignore[no-any-return]  # its type
 
-    def _open(self) -> FormalReleases:
-        with self._lock:
-            if self._releases is None:
-                releases = self._opened({"eta": self._eta})
-                if releases.engine.settings != self._settings:
-                    raise InvalidParameter(
-                        f"Expected the table {releases.engine.table} of this worker, and its version of langchain-dp, "
-                        "to be those where SanitizeBatches was made: a retry would not find what was released. "
-                        "Install the same on every worker."
-                    )
-                self._releases = releases
-            return self._releases
+    def _built(self) -> FormalReleases:
+        releases = self._opened({"eta": self._eta})
+        if releases.engine.settings != self._settings:
+            raise InvalidParameter(
+                f"Expected the table {releases.engine.table} of this worker, and its version of langchain-dp, to be "
+                "those where SanitizeBatches was made: a retry would not find what was released. Install the same on "
+                "every worker."
+            )
+        return releases
 
     def _opened(self, targets: Mapping[str, float]) -> FormalReleases:
         releases = word_releases(
@@ -245,13 +225,6 @@ class SanitizeBatches:
         )
         releases.words.vocabulary.share(cache_folder() if self._folder is None else Path(self._folder))
         return releases
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_releases": None, "_lock": None}
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock())
-        forks.renew_lock(self)
 
     @also_unmade
     def __repr__(self) -> str:

@@ -39,7 +39,7 @@ def named_words(words: object) -> dict[str, str]:
     """Words that stand for labels in a prompt, white space at their ends removed, by the name of each label.
 
     Raises:
-        InvalidParameter: They are no mapping of labels to one line of text each.
+        InvalidParameter: They are no mapping of labels to one line of text each, or two labels share one.
     """
     if not isinstance(words, Mapping):
         raise InvalidParameter(f"Expected words of type {type(words).__name__} to map labels to words.")
@@ -50,6 +50,8 @@ def named_words(words: object) -> dict[str, str]:
                 f"Expected words to be one line of text by label, not {label!r}: {word!r}. Write for example "
                 "{'human': 'person'}."
             )
+    if len({word.strip().casefold() for word in words.values()}) < len(words):
+        raise InvalidParameter("Expected every label to have a word of its own, but two labels share one.")
     return {str(label_name(label)): word.strip() for label, word in words.items()}
 
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from langchain_dp.accounting import LedgerPlan, PrivacyLedger
-from langchain_dp.ensemble.journal import TRIES, RunJournal, explained, masked, unmasked
+from langchain_dp.ensemble.journal import TRIES, RunJournal, explained, unmasked
 from langchain_dp.errors import PlanError
 from langchain_dp.ports import Token
 
@@ -187,13 +187,6 @@ class SynthesisJournal(RunJournal):
         changed.save()
         for name in (*changes, "kept"):
             setattr(self, name, getattr(changed, name))
-
-
-def started(
-    ledger: PrivacyLedger, key: bytes, *, settings: Mapping[str, Any], design: Mapping[str, Any], data: str
-) -> SynthesisJournal:
-    """The journal of a run that begins."""
-    return SynthesisJournal(settings, design, key, masked(ledger, key), data)
 
 
 def found(ledger: PrivacyLedger, plan: LedgerPlan) -> SynthesisJournal:

@@ -18,7 +18,7 @@ from langchain_dp.accounting import (
 from langchain_dp.accounting.budget import warn_of, warn_of_clip
 from langchain_dp.ensemble.describing import answers
 from langchain_dp.ensemble.echo import Echo
-from langchain_dp.ensemble.journal import CANCELLED, alone, check_settings, fingerprint, marks, secret_key
+from langchain_dp.ensemble.journal import CANCELLED, alone, check_settings, fingerprint, marks, masked, secret_key
 from langchain_dp.ensemble.reservation import affordable, check_same
 from langchain_dp.ensemble.room import LEAST, Room
 from langchain_dp.ensemble.writing import INVENTED, TextWriter, public_prompt
@@ -174,10 +174,8 @@ class SynthesisRuns:
         warn_of(weak(design, share.epsilon, share.delta))
         warn_of_clip(design.noise.clip)
         key = secret_key(self._rng)
-        journal = journals.started(
-            self._ledger, key,
-            settings=self._asked(), design=dataclasses.asdict(design), data=self._data(records, key),
-        )  # fmt: skip
+        settings, data = self._asked(), self._data(records, key)
+        journal = SynthesisJournal(settings, dataclasses.asdict(design), key, masked(self._ledger, key), data)
         return self._ledger.reserve(
             design.events(), name=self._name, epsilon=share.epsilon, delta=share.delta, journal=journal.text()
         )

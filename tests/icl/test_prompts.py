@@ -100,7 +100,12 @@ def test_a_missing_variable_is_named_and_the_given_text_is_not() -> None:
     [
         (lambda: ICLPrompt(question="Review:", answer="S:"), "hold a variable"),
         (lambda: ICLPrompt(question="{text}", answer="S:", words={"a": "Yes", "b": "yes"}), "two labels share one"),
-        (lambda: ICLPrompt(question="{text}", answer="S:", words={"a": " "}), "non-empty text"),
+        (
+            lambda: ICLPrompt(question="{text}", answer="S:", words={"a": " "}),
+            "by label, not 'a': ' '",
+        ),
+        (lambda: ICLPrompt(question="{text}", answer="S:", words={"a": "p\nq"}), "one line of text"),
+        (lambda: ICLPrompt(question="{text}", answer="S:", words={1.5: "p", 2.5: "q"}), "one line of text by label"),
         (lambda: ICLPrompt(question="{text} {price:.2f}", answer="S:"), "plain variables"),
         (lambda: ICLPrompt(question="{text[0]} {}", answer="S:"), "plain variables"),
         (lambda: plain(["one"]), "number of labels=1"),

@@ -111,8 +111,8 @@ def test_what_a_template_does_not_say_is_not_guessed(given: Any, message: str) -
         ({"question": 5}, "question of type int to be a str"),
         ({"answer": None}, "answer of type NoneType"),
         ({"instruction": b""}, "instruction of type bytes"),
-        ({"words": ["a"]}, "words to map labels to strings"),
-        ({"words": {"a": 1}}, "words to map labels to strings"),
+        ({"words": ["a"]}, "words of type list to map labels to words"),
+        ({"words": {"a": 1}}, "words to be one line of text by label, not 'a': 1"),
         ({"question": "{a"}, "every brace that stands for itself twice"),
     ],
 )

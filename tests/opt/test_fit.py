@@ -69,7 +69,7 @@ def test_the_number_of_rows_makes_no_run_longer(method: Any, effort: Any, most: 
         scheme = scheme_for(made, Neighbors.REPLACE_ONE, count)
         judges = round(found.validation * found.rows)
         cost = to_evaluate(
-            scheme, calls=made.max_calls, texts=made.max_calls if made.calls.tokens else made.texts,
+            scheme, calls=made.calls.most, texts=made.calls.most if made.calls.tokens else made.texts,
             length=made.max_new_tokens, training=found.rows - judges, judged=(made.texts + 1) * judges,
             lengths=LENGTHS, answered=method == "dp-opt", drawn=made.calls.tokens,
         )  # fmt: skip

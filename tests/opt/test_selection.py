@@ -34,7 +34,7 @@ from langchain_dp.mechanisms import Exponential
 from langchain_dp.opt import OptPrompts
 from langchain_dp.opt.candidates import PromptChoice
 from langchain_dp.opt.forward import Forward
-from langchain_dp.opt.select import correct_answers
+from langchain_dp.opt.run import correct_answers
 from langchain_dp.ports import MemberPrompt
 
 PROMPTS = OptPrompts()

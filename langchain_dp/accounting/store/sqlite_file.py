@@ -16,6 +16,7 @@ import stat
 import uuid
 from collections.abc import Callable
 
+from langchain_dp._util.whole_files import sync, sync_folder
 from langchain_dp.accounting.store.backend import Connection
 from langchain_dp.accounting.store.schema import LedgerKind, of_another_kind
 from langchain_dp.errors import LedgerCorrupt, LedgerError, LedgerUnwritable
@@ -160,15 +161,14 @@ def create_file(path: str, fill: Callable[[Connection], object], kind: LedgerKin
             fill(connection)
         finally:
             connection.close()
-        _sync(building)
+        sync(building)
         with contextlib.suppress(FileExistsError):
             os.link(building, path)
         # Before anyone opens it: an inode with two names is refused above. Who looks at the file in this moment has
         # removed the second name already, see _drop_building_names.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(building)
-        if os.name == "posix":  # elsewhere a folder cannot be synced
-            _sync(os.path.dirname(path))
+        sync_folder(os.path.dirname(path))
     except sqlite3.Error as error:
         raise refusal(error, path, 0.0, kind) from error
     except OSError as error:
@@ -180,14 +180,6 @@ def create_file(path: str, fill: Callable[[Connection], object], kind: LedgerKin
         for name in (building, building + "-journal"):
             with contextlib.suppress(OSError):
                 os.unlink(name)
-
-
-def _sync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _uri(path: str, mode: str) -> str:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import secrets
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from langchain_dp._util import forks
-from langchain_dp._util.columns import Columns, column_names
+from langchain_dp._util.columns import B, Columns, WorksOnBatches, column_names
 from langchain_dp._util.reprs import also_unmade
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter
@@ -16,10 +14,8 @@ from langchain_dp.rapt.pseudonyms.keeping import Conversation, cipher_of
 from langchain_dp.rapt.pseudonyms.runnable import Pseudonymizer
 from langchain_dp.redact import Held, redacted
 
-B = TypeVar("B")
 
-
-class PseudonymizeBatches:
+class PseudonymizeBatches(WorksOnBatches[tuple[Pseudonymizer, Any]]):
     """Replaces entities in columns of a batch as :class:`Pseudonymizer` does, wherever the batch is worked on.
 
     NOT formal privacy: there is no epsilon, and what no recognizer finds passes in clear.
@@ -84,9 +80,7 @@ class PseudonymizeBatches:
                 "with every batch."
             )
         self._build, self._key = build, key
-        self._lock = threading.Lock()
-        forks.renew_lock(self)
-        self._opened: tuple[Pseudonymizer, Any] | None = self._built()
+        super().__init__(self._built())
 
     def __call__(self, batch: B) -> B:
         """Hide the entities of one batch.
@@ -125,17 +119,6 @@ class PseudonymizeBatches:
         restored: B = redacted(self._restored, held)
         return restored
 
-    def in_pandas(self, frames: Iterable[B]) -> Iterator[B]:
-        """Hide the entities of frames one after the other: what Spark's ``mapInPandas`` asks for.
-
-        Args:
-            frames: Batches, each as for a call.
-
-        Returns:
-            The batches, each as soon as it is asked for.
-        """
-        yield from map(self, frames)
-
     def certificate(self) -> MetricCertificate:
         """What is not promised, and why."""
         return self._open()[0].certificate()
@@ -170,12 +153,6 @@ class PseudonymizeBatches:
                 new[name].append(None if text is None else row.pseudonymizer.restore(text))
         return columns.with_only(new, self._kept)  # type: ignore[no-any-return]  # its type
 
-    def _open(self) -> tuple[Pseudonymizer, Any]:
-        with self._lock:
-            if self._opened is None:
-                self._opened = self._built()
-            return self._opened
-
     def _built(self) -> tuple[Pseudonymizer, Any]:
         made = self._build()
         if not isinstance(made, Pseudonymizer) or made.sanitizes_the_rest:
@@ -184,13 +161,6 @@ class PseudonymizeBatches:
                 "for other words would be drawn anew when a batch comes again. Put SanitizeBatches after it."
             )
         return made, None if self._key is None else cipher_of(self._key())
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None, "_lock": None}
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock())
-        forks.renew_lock(self)
 
     @also_unmade
     def __repr__(self) -> str:

