@@ -134,7 +134,7 @@ class MostlyNoiseWarning(UserWarning):
 
 
 class NothingKept(UserWarning):
-    """A run is paid for, and none of its texts is kept: public filters left them out, or each broke off."""
+    """A run is paid for, and no text is kept, or none of a label: public filters left them out, or each broke off."""
 
 
 class BudgetRunsLow(UserWarning):

@@ -17,7 +17,7 @@ from langchain_dp import __version__
 from langchain_dp.cli import audit, completion, demo, ledger, optimize, plan, sanitize, synthesize
 from langchain_dp.cli.parser import PROGRAM, WRONG, Command, Group, Options, WrongArguments, refusal
 from langchain_dp.cli.runs import ENDS, ending
-from langchain_dp.cli.show import epilog, note
+from langchain_dp.cli.show import epilog, line, note
 from langchain_dp.errors import BudgetRunsLow, NothingKept, WeakPromiseWarning
 
 COMMANDS: tuple[type[Options], ...] = (
@@ -52,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     for said in (WeakPromiseWarning, BudgetRunsLow, NothingKept):  # what a command shows, plan or certificate, says it
         warnings.simplefilter("ignore", said)
+    in_lines, warnings.formatwarning = warnings.formatwarning, lambda message, *_: f"{line(message)}\n"
     try:
         code = options.run()
         sys.stdout.flush()  # here, where it is known what to say of a reader that is gone
@@ -63,6 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         why, code = ending(error)
         note(options.in_options(why))
         return code
+    finally:
+        warnings.formatwarning = in_lines
 
 
 def parse(arguments: Sequence[str] | None = None) -> Options:

@@ -185,13 +185,17 @@ def check(jobs: Iterable[Job], fields: Fields, *, replace: bool) -> None:
     """Read every line of every regular file, so that a bad one is found before anything is paid for.
 
     Raises:
-        InvalidParameter: As of :func:`read`.
+        InvalidParameter: As of :func:`read`, or no row has a field that is to pass in clear.
     """
+    met: set[str] = set()
     for job in jobs:
-        if job.source is not None and job.source.is_file():
-            with job.source.open("rb") as source:
-                for _ in read(source, job, fields, replace=replace):
-                    pass
+        if job.source is None or not job.source.is_file():
+            return
+        with job.source.open("rb") as source:
+            for line in read(source, job, fields, replace=replace):
+                met.update(line.row or ())
+    if met and (absent := [field for field in fields.keep if field not in met]):
+        raise InvalidParameter(f"Expected some row to have the fields {absent} of --keep-fields, but none has.")
 
 
 def _decoded(raw: bytes, *, replace: bool) -> str | None:
@@ -226,11 +230,8 @@ def _row(text: str, number: int, name: str, fields: Fields) -> Line:
         raise InvalidParameter(
             f"Expected {where} to have a string or a whole number under --user-field {fields.user!r}. Add it."
         )
-    shown = {
-        key: value if key in fields.keep else None
-        for key, value in row.items()
-        if key in fields.keep or key in fields.sanitize
-    }
+    # In the order that they were named in: that of the row may hang on what it says.
+    shown = {key: row[key] if key in fields.keep else None for key in (*fields.keep, *fields.sanitize) if key in row}
     texts = tuple(row[place] for place in places)
     return Line(number, texts, None if user is None else str(user), shown, tuple(places))
 

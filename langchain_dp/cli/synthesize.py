@@ -94,13 +94,15 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
         from langchain_dp.accounting import PrivacyBudget
         from langchain_dp.accounting.store.base import is_there
         from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
-        from langchain_dp.records import PrivateRecords
-        from langchain_dp.synth import SyntheticExamples
+        from langchain_dp.records import PrivateRecords, check_records
+        from langchain_dp.synth import SynthesisPrompts, SyntheticExamples
 
         saved = check_out(self.out, SyntheticExamples.load, "saved examples")
         check_apart(self.out, self.ledger)
         rows, labels = read(self, self.data)
         records = PrivateRecords(rows)
+        if not self.alone:
+            check_records(records, list(labels), SynthesisPrompts().variables)
         # The model alone spends nothing of it: any number will do.
         budget = PrivacyBudget(self.epsilon or 1.0, self.delta)
         sizes = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
@@ -111,6 +113,8 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
             paid = None if self.plan or saved is None or not _was_paid_for(saved) else saved
             if paid is not None and (ledger is None or ledger.plan(self.name) is None):
                 _refuse(self.out)
+            if not self.json:
+                note("loading the model ...")
             engine = held.enter_context(
                 LlamaCppEnsemble(
                     model_path=self.model, n_gpu_layers=self.gpu_layers, slots=min(self.members + 10, 250), **sizes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import string
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_core.documents import Document
@@ -210,3 +210,49 @@ def _last_human(messages: Sequence[BaseMessage]) -> tuple[list[BaseMessage], Bas
         if isinstance(messages[place], HumanMessage):
             return list(messages[:place]), messages[place]
     raise InvalidParameter("Expected a human message with the question, but there is none. Add HumanMessage(question).")
+
+
+class ChecksBatches:
+    """For what answers questions: many of them are all looked at before the first is charged."""
+
+    def batch(self, inputs: list[Any], *args: Any, return_exceptions: bool = False, **kwargs: Any) -> list[Any]:
+        """As LangChain's. Unless exceptions are returned, a question that is refused is found before one is charged."""
+        questions = self._looked_at(inputs, return_exceptions)
+        return super().batch(questions, *args, return_exceptions=return_exceptions, **kwargs)  # type: ignore[misc, no-any-return]  # of the Runnable beside it
+
+    async def abatch(self, inputs: list[Any], *args: Any, return_exceptions: bool = False, **kwargs: Any) -> list[Any]:
+        """As :meth:`batch`."""
+        questions = self._looked_at(inputs, return_exceptions)
+        return await super().abatch(questions, *args, return_exceptions=return_exceptions, **kwargs)  # type: ignore[misc, no-any-return]
+
+    def batch_as_completed(
+        self, inputs: Sequence[Any], *args: Any, return_exceptions: bool = False, **kwargs: Any
+    ) -> Iterator[Any]:
+        """As :meth:`batch`, each answer as soon as it is there."""
+        questions = self._looked_at(inputs, return_exceptions)
+        return super().batch_as_completed(questions, *args, return_exceptions=return_exceptions, **kwargs)  # type: ignore[misc, no-any-return]
+
+    def abatch_as_completed(
+        self, inputs: Sequence[Any], *args: Any, return_exceptions: bool = False, **kwargs: Any
+    ) -> AsyncIterator[Any]:
+        """As :meth:`batch_as_completed`."""
+        questions = self._looked_at(inputs, return_exceptions)
+        return super().abatch_as_completed(questions, *args, return_exceptions=return_exceptions, **kwargs)  # type: ignore[misc, no-any-return]
+
+    def _looked_at(self, inputs: object, return_exceptions: bool) -> list[Any]:
+        if isinstance(inputs, (str, bytes, Mapping, BaseMessage)) or not isinstance(inputs, Iterable):
+            raise InvalidParameter(
+                f"Expected a list of questions, not {type(inputs).__name__}. Ask a single one by invoke(). Nothing was "
+                "spent."
+            )
+        questions = list(inputs)
+        for place, question in enumerate(questions if not return_exceptions else ()):
+            try:
+                self._checked_question(question)
+            except InvalidParameter as refused:
+                raise InvalidParameter(f"Question {place} of a batch: {refused}") from None
+        return questions
+
+    def _checked_question(self, question: Any) -> str:
+        """What is asked, or InvalidParameter."""
+        raise NotImplementedError

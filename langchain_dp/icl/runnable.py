@@ -20,7 +20,7 @@ from langchain_dp.accounting.budget import warn_of_noise
 from langchain_dp.accounting.events import SamplingName, count_is_public
 from langchain_dp.accounting.pld import MOST_COUNTS
 from langchain_dp.ensemble.answers import KEPT
-from langchain_dp.ensemble.questions import Question, asker_of, asker_specs
+from langchain_dp.ensemble.questions import ChecksBatches, Question, asker_of, asker_specs
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise
 from langchain_dp.ensemble.scheme import MOVED_SAMPLING, Sampling, Scheme, sampling_from
 from langchain_dp.ensemble.tools import ExitBehavior, private_tool
@@ -56,7 +56,7 @@ from langchain_dp.records.files import READING
 from langchain_dp.redact import Held, redacted
 
 
-class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
+class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], Generic[Label]):
     """Answers with one of ``labels``, by a private vote of few-shot prompts over private examples.
 
     The examples sit in subsets; each subset that takes part prompts the model once with its examples and the question;
@@ -418,7 +418,12 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
 
         Args:
             price_per_million_tokens: Price of input tokens, in any currency.
+
+        Raises:
+            InvalidParameter: The price is no number, or below 0.
         """
+        if price_per_million_tokens is not None:
+            validate.number("price_per_million_tokens", price_per_million_tokens, at_least=0.0)
         words = label_words(self.prompt.words, self.labels)
         return report(
             self._reservation,

@@ -10,9 +10,9 @@ from langchain_dp._util import validate
 from langchain_dp.accounting.events import NoisyMaxEvent
 from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness, discrete_gaussian
 
-GRID = 1024
+GRID = 4096
 """Noise is drawn on multiples of 1/GRID votes. On this grid the discrete Gaussian's privacy profile equals the
-continuous one's, by which it is accounted, to about six digits at every epsilon, from 0.3 votes of noise up. On whole
+continuous one's, by which it is accounted, to seven digits at every epsilon, from 0.3 votes of noise up. On whole
 votes a single profile is off by percents here and there, though not the composition of many (the tests enumerate)."""
 
 LEAST_SIGMA = 0.3
@@ -25,7 +25,7 @@ class NoisyMax:
 
     Args:
         winner: Index of the largest noisy count; ties go to the smaller index, whatever the data.
-        noisy_counts: All noisy counts, in votes, multiples of 1/1024. Same price as the winner alone.
+        noisy_counts: All noisy counts, in votes, multiples of 1/4096. Same price as the winner alone.
 
     Examples:
         >>> ledger.spend(NoisyMaxEvent(2.0))  # charge first, then draw

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 
 from langchain_dp._util import validate
-from langchain_dp.accounting.metric import MetricLedger
+from langchain_dp.accounting.metric import MOST, MetricLedger
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
 from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES
+from langchain_dp.mechanisms.metric_noise import LEAST_ETA
 from langchain_dp.ports import Embeds
 from langchain_dp.rapt._tables import NAMED, load
 from langchain_dp.rapt.calibrate import Calibration, calibrate
@@ -66,6 +67,8 @@ _CALIBRATED: dict[tuple[str, tuple[tuple[str, float], ...], str], Calibration] =
 
 def targets_of(eta: float | None, target_replacement: float | None, target: Target) -> dict[str, float]:
     """All that was given; one of them has to say how private."""
+    if eta is not None:
+        validate.number("eta", eta, at_least=LEAST_ETA, at_most=MOST)
     values = (eta, target_replacement, target.deniability, target.inversion, target.max_loss)
     return {name: value for name, value in zip(_TARGETS, values, strict=True) if value is not None}
 
@@ -184,7 +187,8 @@ def account_of(ledger: MetricLedger | None, limit: float | None, not_private_see
         return MetricLedger(limit)
     if not isinstance(ledger, MetricLedger):
         raise InvalidParameter(
-            f"Expected ledger of type {type(ledger).__name__} to be a MetricLedger: its unit is eta, not epsilon."
+            f"Expected ledger of type {type(ledger).__name__} to be a MetricLedger: its unit is eta, not epsilon. "
+            "Give MetricLedger(limit, path)."
         )
     if limit is not None:
         raise InvalidParameter(f"Expected limit={limit} without a ledger, which has its own. Leave one of them out.")

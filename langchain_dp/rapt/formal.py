@@ -116,7 +116,7 @@ class FormalReleases(Releases):
 
         Its content is not known yet, so without a name it is a document of its own.
         """
-        self._tell_of_limit(named=not (user is None and document is None))
+        self.tell_of_limit(named=not (user is None and document is None))
         owner = Owner(f"\0stream {uuid.uuid4().hex}" if document is None else document, user)
         check_process = forks.one_process("a stream to be read")
         self.ledger.spend(self.engine.event.eta, [owner], table=self.engine.table, chain=self._chain)
@@ -128,10 +128,10 @@ class FormalReleases(Releases):
         return TextStream(pieces)
 
     def _draw(self, units: dict[K, Unit], owners: dict[K, Owner], keys: Sequence[bytes] = ()) -> dict[K, Texts]:
-        self._tell_of_limit(named=not any(unit.user is None and unit.document is None for unit in units.values()))
+        self.tell_of_limit(named=not any(unit.user is None and unit.document is None for unit in units.values()))
         return super()._draw(units, owners, keys)
 
-    def _tell_of_limit(self, *, named: bool) -> None:
+    def tell_of_limit(self, *, named: bool) -> None:
         """Warn once, before anything is charged, of a limit that a text without a name never reaches."""
         limit = None if named or self._told_of_limit else self.idle_limit(user=False)
         if limit is not None:
@@ -139,8 +139,8 @@ class FormalReleases(Releases):
             warn_caller(
                 f"Nobody is named whose text is released, so it counts towards no user's limit={limit:g}, and as a "
                 "document of its own it is charged once. Say whose it is: user=..., or in a chain "
-                'config={"configurable": {"user": ...}}, or DocumentRules(user_key=...) for documents; document=... '
-                "names the document instead.",
+                'config={"configurable": {"user": ...}}, or DocumentRules(user_key=...) for documents, or on the '
+                "command line --user-field; document=... names the document instead.",
                 UserWarning,
             )
 

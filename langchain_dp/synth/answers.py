@@ -22,7 +22,7 @@ from langchain_dp.accounting.budget import warn_of, warn_of_clip
 from langchain_dp.accounting.events import MOST_TOKENS, count_is_public
 from langchain_dp.ensemble.answers import KEPT, AnswerCache
 from langchain_dp.ensemble.journal import secret_key
-from langchain_dp.ensemble.questions import Question, asker_of, asker_specs
+from langchain_dp.ensemble.questions import ChecksBatches, Question, asker_of, asker_specs
 from langchain_dp.ensemble.reservation import LedgerOrPath, affordable, check_promise, check_same, ledger_for
 from langchain_dp.ensemble.room import LEAST, Room
 from langchain_dp.ensemble.tools import ExitBehavior, Remaining, private_tool
@@ -61,7 +61,7 @@ class _Begun:
         self.drawing = False
 
 
-class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
+class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
     """Answers questions in free text, in the manner of private examples: support replies, summaries, descriptions.
 
     Every record takes part in an answer by a secret coin. Those that do move the model's own guess of the next token,
@@ -287,7 +287,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         """Pieces of answers. Who takes them ``whole`` waits for another who asks the same, and shares the answer."""
         asker = asker_of(self._plan, config)
         for question in questions:
-            asked, page = self._checked(question), self._page()
+            asked, page = self._checked_question(question), self._page()
             pieces: list[str] = []
             begun, done, owner = None, False, object()
             try:
@@ -387,7 +387,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
             if gone := [key for key in bodies if key[1] not in self._slots]:
                 self._engine.forget(*gone)  # also what was evaluated after it was forgotten
 
-    def _checked(self, question: Question) -> str:
+    def _checked_question(self, question: Question) -> str:
         asked = self.prompts.asked(question, text_key=self._records.text_key)
         if len(asked) > self._longest:
             raise InvalidParameter(

@@ -227,6 +227,10 @@ class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
             A Runnable from ``{"text": ...}`` to a label. An answer that names none, or several, is LangChain's
             ``OutputParserException``.
         """
+        if not isinstance(model, Runnable):
+            raise InvalidParameter(
+                f"Expected model of type {type(model).__name__} to be a chat model, or another Runnable."
+            )
         return self.as_chat_prompt(count, named=True) | model | label_parser(self.names)
 
     def as_example_selector(
@@ -243,6 +247,7 @@ class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
             variable: Variable of the prompt that holds the input.
         """
         validate.integer("k", k, at_least=1)
+        _check_embeddings(embeddings)
         if embeddings is None:
             return BalancedExampleSelector([one.row() for one in self.balanced(len(self))], k)
         store = InMemoryVectorStore.from_texts([one.text for one in self._kept], embeddings, metadatas=self.rows())
@@ -256,6 +261,7 @@ class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
             k: Documents that are returned.
         """
         validate.integer("k", k, at_least=1)
+        _check_embeddings(embeddings)
         if embeddings is None:
             return WordRetriever(documents=self.to_documents(), k=k)
         store = InMemoryVectorStore.from_documents(self.to_documents(), embeddings)
@@ -318,3 +324,11 @@ class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
                 f"first line ({type(problem).__name__})."
             ) from None
         return cls(examples, certificate, settings)
+
+
+def _check_embeddings(embeddings: object) -> None:
+    if embeddings is not None and not isinstance(embeddings, Embeddings):
+        raise InvalidParameter(
+            f"Expected embeddings of type {type(embeddings).__name__} to be LangChain's Embeddings, such as "
+            "OpenAIEmbeddings(), or None: by common words."
+        )

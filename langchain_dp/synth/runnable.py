@@ -231,6 +231,8 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
             warn_caller(
                 f"No text of the run is kept ({why or 'none was finished'}). See released().dropped.", NothingKept
             )
+        elif lost := [label for label in self.settings.labels if not any(one.label == label for one in made[0])]:
+            warn_caller(f"No text of {lost} is kept: prompts will not show what it is. See dropped.", NothingKept)
         return made[0]
 
     def _alone(self, records: PrivateRecords, halted: Callable[[], bool]) -> SyntheticExamples:

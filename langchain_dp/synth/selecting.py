@@ -35,11 +35,19 @@ class SimilarExampleSelector(SemanticSimilarityExampleSelector):
 
     def select_examples(self, input_variables: dict[str, str]) -> list[dict[str, Any]]:
         """The most similar examples."""
-        return super().select_examples({"text": input_variables[self.variable]})
+        return super().select_examples({"text": self._input(input_variables)})
 
     async def aselect_examples(self, input_variables: dict[str, str]) -> list[dict[str, Any]]:
         """Async twin of :meth:`select_examples`."""
-        return await super().aselect_examples({"text": input_variables[self.variable]})
+        return await super().aselect_examples({"text": self._input(input_variables)})
+
+    def _input(self, variables: Mapping[str, str]) -> str:
+        if self.variable not in variables:
+            raise InvalidParameter(
+                f"Expected the prompt to have the variable {self.variable!r}, got {sorted(variables)}. Name that "
+                "with the input: as_example_selector(..., variable=...)."
+            )
+        return variables[self.variable]
 
 
 class BalancedExampleSelector(BaseExampleSelector):
@@ -101,6 +109,8 @@ class WordRetriever(BaseRetriever):
         run_manager: CallbackManagerForRetrieverRun,  # LangChain's
         k: int | None = None,
     ) -> list[Document]:
+        if not isinstance(query, str):
+            raise InvalidParameter(f"Expected the question to be a str, not {type(query).__name__}.")
         most = self.k if k is None else validate.integer("k", k, at_least=1)
         asked = _words(query)
 

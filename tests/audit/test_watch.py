@@ -74,6 +74,14 @@ def test_the_figures_in_eta_are_those_of_the_report(metric: Path) -> None:
         assert "left.eta['user']" not in told(figures(unlimited))
 
 
+def test_a_path_and_an_open_ledger_are_not_mixed_up(ledger: Path) -> None:
+    """If it breaks, who gives the one for the other gets an error of somebody else's code."""
+    with pytest.raises(InvalidParameter, match=r"open\. Of a path, call report\(path\)"):
+        figures(str(ledger))  # type: ignore[arg-type]
+    with PrivacyLedger(PrivacyBudget(1.0)) as opened, pytest.raises(InvalidParameter, match=r"report_on\(ledger\)"):
+        report(opened)  # type: ignore[arg-type]
+
+
 def test_a_plan_that_is_used_up_is_not_open() -> None:
     """If it breaks, nobody sees that a chain has no answers left."""
     with PrivacyLedger(PrivacyBudget(8.0, 1e-5)) as made:

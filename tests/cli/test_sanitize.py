@@ -180,7 +180,7 @@ def test_rows(table: list[str], tmp_path: Path) -> None:
     assert main(arguments) == 0
     written = [json.loads(line) for line in out.read_text().splitlines()]
     assert written[0]["id"] == 7
-    assert list(written[0]) == ["id", "body", "text"]
+    assert list(written[0]) == ["id", "text", "body"]
     assert written[0]["body"] == "a patient"
     assert written[1] == {"text": None}
 
@@ -209,6 +209,38 @@ def test_a_field_that_no_row_has_is_named(table: list[str], piped: Piped) -> Non
     assert said[:2] == ["no row has a field 'bodi'.", "no row has a field 'lable'."]
     _, _, err = piped(b"", asked)
     assert "no row has" not in err
+
+
+def test_a_field_to_keep_that_no_row_of_a_file_has_is_refused_before_it_is_paid_for(
+    table: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, everything is released once without its labels, and once more with them."""
+    given, ledger = tmp_path / "in.jsonl", tmp_path / "account"
+    given.write_text(rows({"text": "the", "label": 1}))
+    arguments = [*table, *ANY, "--in", str(given), "--out", str(tmp_path / "out.jsonl"), "--ledger", str(ledger)]
+    assert main([*arguments, "--keep-fields", "lable"]) == 1
+    assert "the fields ['lable'] of --keep-fields" in one_line(capsys.readouterr().err)
+    assert not ledger.exists()
+
+
+def test_the_order_of_a_rows_fields_is_that_of_the_command(table: list[str], piped: Piped) -> None:
+    """If it breaks, an order that hangs on what a row says is in clear."""
+    given = rows({"text": "the", "id": 1}, {"id": 2, "text": "a"}).encode()
+    _, out, _ = piped(given, [*table, *SURE, "--format", "jsonl", "--fields", "text", "--keep-fields", "id"])
+    assert [list(json.loads(line)) for line in out.splitlines()] == [["id", "text"], ["id", "text"]]
+
+
+def test_a_warning_is_a_line_of_the_command(table: list[str], tmp_path: Path) -> None:
+    """If it breaks, what is said to a user names a line of Python, and no option."""
+    given = tmp_path / "in.jsonl"
+    given.write_text(rows({"text": "the", "id": "u"}))
+    account = ["--in", str(given), "--ledger", str(tmp_path / "account"), "--limit", "1000000"]
+    command = [sys.executable, "-m", "langchain_dp", *table, *ANY, *account]
+    for more, told in (([], True), (["--user-field", "id"], False)):
+        out = str(tmp_path / f"{told}.jsonl")
+        said = subprocess.run([*command, "--out", out, *more], capture_output=True, text=True, check=True).stderr
+        assert ("on the command line --user-field" in said) == told
+        assert all(line.startswith("langchain-dp: ") for line in said.splitlines())
 
 
 def test_keys_inside_a_field_are_text(table: list[str], piped: Piped) -> None:

@@ -186,6 +186,36 @@ def test_a_bad_question_says_what_is_wrong_with_it(question: Any, message: str) 
     assert left(chain) == 5
 
 
+@pytest.mark.parametrize("questions", ["fire downtown", b"ab", {"text": "x"}, 5, ["x", "y", None], ["x", " "]])
+async def test_a_batch_is_looked_at_before_any_of_it_is_charged(questions: Any) -> None:
+    """If it breaks, a slip costs an answer a letter, or what stands before a bad question, and is told to be free."""
+    chain = classifier()
+    calls = [chain.batch, lambda asked: list(chain.batch_as_completed(asked))]
+    for call in calls:
+        with pytest.raises(InvalidParameter, match=r"a list of questions|Question \d of a batch.*Nothing was spent"):
+            call(questions)
+    with pytest.raises(InvalidParameter, match="Nothing was spent"):
+        await chain.abatch(questions)
+    with pytest.raises(InvalidParameter, match="Nothing was spent"):
+        [one async for one in chain.abatch_as_completed(questions)]
+    assert left(chain) == 5
+
+
+def test_a_batch_whose_errors_are_returned_answers_the_others() -> None:
+    """If it breaks, one bad question of a batch ends all of it although its caller wants to hear of each."""
+    chain = classifier()
+    found: list[Any] = chain.batch(["x", None, "y"], return_exceptions=True)  # type: ignore[list-item]
+    assert [type(one).__name__ for one in found] == ["str", "InvalidParameter", "str"]
+    assert left(chain) == 3
+
+
+@pytest.mark.parametrize("price", [-1.0, float("nan"), "a"])
+def test_a_price_is_a_number(price: Any) -> None:
+    """If it breaks, a plan quotes a price below nothing."""
+    with pytest.raises(InvalidParameter, match="price_per_million_tokens"):
+        classifier().plan(price_per_million_tokens=price)
+
+
 @pytest.mark.parametrize("reply", ["raises", "nonsense", "chatter"])
 async def test_a_broken_model_shows_no_example_in_any_exception(reply: str) -> None:
     """A model's failure brings private text to the caller."""

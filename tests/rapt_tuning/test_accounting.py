@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,14 @@ from rapt_tuning import tiny
 
 from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.errors import BudgetExceeded, InvalidParameter
-from langchain_dp.rapt.tuning import NotSanitized, PrivatizedExamples, RAPTClassifier, RAPTPromptTuner
+from langchain_dp.rapt.tuning import (
+    NotSanitized,
+    PlainTokens,
+    PrivatizedExamples,
+    RAPTClassifier,
+    RAPTClient,
+    RAPTPromptTuner,
+)
 from langchain_dp.rapt.tuning.training import Trainer
 
 ETA = 3.0
@@ -89,6 +97,17 @@ def test_a_limit_stops_training_before_anything_is_drawn() -> None:
     with pytest.raises(BudgetExceeded):
         made.fit(rows, progress=False)
     assert not list(ledger.entries())
+
+
+def test_a_client_says_that_nobody_reaches_its_limit() -> None:
+    """If it breaks, a limit holds for nobody, and only who reads the certificate hears of it."""
+    client = RAPTClient(tiny.sanitizer(eta=ETA, ledger=MetricLedger(100.0)), PlainTokens(length=2))
+    with pytest.warns(UserWarning, match=r"no user's limit=100"):
+        client.request(["the film was good"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        other = RAPTClient(tiny.sanitizer(eta=ETA, ledger=MetricLedger(100.0)), PlainTokens(length=2))
+        other.request(["the film was good"], user="one")
 
 
 def test_a_training_that_a_limit_would_stop_is_refused_before_it_begins(tmp_path: Path) -> None:

@@ -393,6 +393,15 @@ def test_templates_that_are_none_are_refused(fields: dict[str, str]) -> None:
         AnswerPrompts(**fields)
 
 
+def test_a_batch_of_questions_is_looked_at_before_any_is_charged() -> None:
+    """If it breaks, what stands before a bad question is charged, or a str is asked letter by letter."""
+    chain = generator()
+    for questions in ("one?", ["one?", " "]):
+        with pytest.raises(InvalidParameter, match="Nothing was spent"):
+            chain.batch(questions)  # type: ignore[arg-type]
+    assert chain.answers_left() == 5
+
+
 def test_an_answer_under_way_forgets_at_once() -> None:
     """If it breaks, a forgotten record speaks on in an answer that is being written, or that answer is given again."""
     engine = WordScorer(length=6)

@@ -165,6 +165,19 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, text: str) -> None:
         SyntheticExamples.load(path)
 
 
+def test_what_the_faces_cannot_use_is_said() -> None:
+    """If it breaks, a slip ends in an AttributeError or a KeyError of somebody else's code."""
+    with pytest.raises(InvalidParameter, match="question to be a str, not NoneType"):
+        made().as_retriever().invoke(None)  # type: ignore[arg-type]
+    for face in (made().as_retriever, made().as_example_selector):
+        with pytest.raises(InvalidParameter, match="embeddings of type str to be LangChain's Embeddings"):
+            face("openai")  # type: ignore[arg-type]
+    with pytest.raises(InvalidParameter, match=r"variable 'text', got \['question'\].*variable="):
+        made().as_example_selector(DeterministicFakeEmbedding(size=4)).select_examples({"question": "x"})
+    with pytest.raises(InvalidParameter, match="model of type NoneType"):
+        made().chain(None)  # type: ignore[arg-type]
+
+
 def test_what_is_no_path_is_said() -> None:
     """If it breaks, the reason is withheld, as a record's would be."""
     with pytest.raises(TypeError, match="PathLike"):

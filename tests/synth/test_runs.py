@@ -33,7 +33,7 @@ from langchain_dp.errors import (
 )
 from langchain_dp.mechanisms import ClippedSum, SystemRandomness
 from langchain_dp.records import PrivateRecords
-from langchain_dp.synth import Filters, SynthesisPrompts, SyntheticExample
+from langchain_dp.synth import Filters, SynthesisPrompts, SyntheticExample, SyntheticExamples
 from langchain_dp.synth.members import Members
 from langchain_dp.synth.settings import Design
 
@@ -595,6 +595,22 @@ def test_a_ledger_without_room_refuses() -> None:
     synthesizer(Draws(), ledger=ledger).invoke(rows())
     with pytest.raises(BudgetExceeded):
         synthesizer(Draws(), ledger=ledger, name="another").invoke(rows())
+
+
+def test_a_label_of_which_nothing_is_kept_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, a few-shot prompt lacks a label, and nobody hears of it."""
+    first = next(iter(LABELS))
+    chain = synthesizer(Draws())
+    kept = chain.__class__._alone
+
+    def without(self: Any, *given: Any) -> Any:
+        found = kept(self, *given)
+        dropped = [dataclasses.replace(one, dropped="short" if one.label == first else "") for one in found]
+        return SyntheticExamples(dropped, found.certificate, found.settings)
+
+    monkeypatch.setattr(chain.__class__, "_alone", without)
+    with pytest.warns(NothingKept, match=f"No text of .*{first}.* is kept"):
+        assert {one.label for one in chain.invoke(rows())} == set(LABELS) - {first}
 
 
 def test_a_run_that_keeps_nothing_says_so() -> None:

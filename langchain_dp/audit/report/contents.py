@@ -21,6 +21,7 @@ from langchain_dp.audit.report import opening, words
 from langchain_dp.audit.report.names import RELATIONS, TEXTS, WORDS, in_part, kind, label, parameters
 from langchain_dp.audit.report.pseudonyms import ReportedPseudonyms, told
 from langchain_dp.audit.report.results import ReportedAttack, attacked
+from langchain_dp.errors import InvalidParameter
 
 if TYPE_CHECKING:
     from langchain_dp.rapt.pseudonyms import PseudonymReport
@@ -250,6 +251,8 @@ def report(
         >>> found = report("privacy.ledger")
         >>> found.spent, found.left, found.total
     """
+    if isinstance(path, (PrivacyLedger, MetricLedger)):
+        raise InvalidParameter("Expected the path of a ledger, not one that is open. Call report_on(ledger).")
     hidden, seen = told(pseudonyms), attacked(attacks)
     with opening.open_ledger(path) as ledger:
         found = report_on(ledger)

@@ -97,6 +97,11 @@ def figures(ledger: PrivacyLedger | MetricLedger) -> Figures:
         >>> figures(PrivacyLedger(PrivacyBudget(3.0))).left
         (3.0, 1e-05)
     """
+    if not isinstance(ledger, (PrivacyLedger, MetricLedger)):
+        raise InvalidParameter(
+            f"Expected ledger of type {type(ledger).__name__} to be a ledger that is open. Of a path, call "
+            "report(path), or watch it: observe({name: path})."
+        )
     return _of_texts(ledger) if isinstance(ledger, MetricLedger) else _of_releases(ledger)
 
 

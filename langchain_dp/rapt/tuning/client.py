@@ -275,6 +275,7 @@ class RAPTClient:
                 )
         if self._formal is None:
             return self._in_clear(examples.texts)
+        self._formal.tell_of_limit(named=None not in examples.users)
         released = [texts[0] for texts in self._releases[fresh].release(_units(examples), met)]
         if self.kind == "text":
             return ReleasedRows(list(released), 0)
