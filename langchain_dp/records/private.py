@@ -168,7 +168,11 @@ class PrivateRecords:
         bare = self._label is not None and isinstance(example, str)
         fields: Mapping[str, Any] | None = {self.text_key: example} if bare else fields_of(example)
         if fields is None:
-            hint = " Of texts without labels name one for all with label=." if isinstance(example, str) else ""
+            hint = ""
+            if isinstance(example, str):
+                hint = " Of texts without labels name one for all: PrivateRecords(texts, label=...)."
+            elif isinstance(example, tuple):
+                hint = " Of pairs make [dict(text=text, label=label) for text, label in pairs]."
             return f"Expected {{where}} to be a mapping with text and label, not {type(example).__name__}.{hint}"
         text, label = fields.get(self.text_key), label_name(whole_number(fields.get(self.label_key, self._label)))
         if not isinstance(text, str) or not text.strip():
