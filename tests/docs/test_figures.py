@@ -517,13 +517,23 @@ def test_the_page_quotes_votes_beside_synthetic_examples() -> None:
 
 def test_the_page_quotes_what_synthetic_rows_train() -> None:
     """If it breaks, the page shows an accuracy of a classifier that no row in the results has."""
-    rows = {
-        row["key"][5]: row
+    many = {
+        (row["key"][1], row["key"][5]): row
         for row in made.so_far(RESULTS / "synth.jsonl")
-        if row["key"][3] == 256 and row["key"][0] == "SmolLM2-135M-Instruct.BF16"
+        if row["key"][3] > 100 and len(row["key"]) == 8
     }
     text = " ".join(PAGE.split())
-    trained = {arm: f"{row['regression']:.3f}".removeprefix("0") for arm, row in rows.items()}
+    rows, questions = ({arm: row for (of, arm), row in many.items() if of == task} for task in ("agnews", "trec"))
+    assert {len(arms) for arms in (rows, questions)} == {3}
+    trained, asked = (
+        {arm: f"{row['regression']:.3f}".removeprefix("0") for arm, row in arms.items()} for arms in (rows, questions)
+    )
+    kept = {arm: row["kept"] for arm, row in questions.items()}
+    shown = {arm: f"{row['prompted']:.2f}".removeprefix("0") for arm, row in questions.items()}
+    right = f"{shown['3']} of 100 right, with real ones {shown['real']}, with the public model's {shown['public']};"
+    assert f"that model has {right} one standard error is 5 points" in text
+    assert f"kept {kept['3']} of 258 questions. Trained on them it gets {asked['3']}, on" in text
+    assert f"on {kept['real']} real ones {asked['real']}, on those of the public model alone {asked['public']}" in text
     assert f"trained on them gets {trained['3']} of 1,000 test rows right; on 256 real rows {trained['real']}" in text
     assert f"which cost nothing, {trained['public']}. A fifth of the gap" in text
     one, none, real = (rows[arm]["regression"] for arm in ("3", "public", "real"))
