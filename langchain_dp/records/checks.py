@@ -51,7 +51,7 @@ def named_words(words: object) -> dict[str, str]:
                 "{'human': 'person'}."
             )
     if len({word.strip().casefold() for word in words.values()}) < len(words):
-        raise InvalidParameter("Expected every label to have a word of its own, but two labels share one.")
+        raise InvalidParameter("Expected the words of labels to differ in more than case, but two labels share one.")
     return {str(label_name(label)): word.strip() for label, word in words.items()}
 
 

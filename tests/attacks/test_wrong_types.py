@@ -70,7 +70,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: context(prior=[SECRET]), "unigram_prior"),
     (lambda: invert_words(["the dog"], vocabulary=SMALL, eta=1.0, prior=MODEL), "unigram_prior"),
     (lambda: TransformersMasked("a folder", mask=1), "AutoModelForMaskedLM"),
-    (lambda: SentenceEmbeddings(MODEL), "path of a folder"),
+    (lambda: SentenceEmbeddings(MODEL), "folder.s path"),
     (lambda: leak_prompt(MODEL, [SECRET]), "chain.invoke"),
     (lambda: leak_prompt(lambda question: ROWS[0], [SECRET]), "answer to return a str, but it returned dict.*content"),
     (lambda: find_leaks(ROWS[0], [SECRET]), "message.content"),
