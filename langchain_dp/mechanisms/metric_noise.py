@@ -167,9 +167,10 @@ LEAST_ETA = 1e-9
 """Below it even double precision could overflow."""
 
 
-def checked_eta(eta: float) -> float:
+def checked_eta(eta: float, *, at_most: float | None = None) -> float:
     """A usable privacy parameter."""
-    return validate.number("eta", eta, at_least=LEAST_ETA, remedy="Calibrate it with langchain_dp.rapt.calibrate.")
+    remedy = "Calibrate it with langchain_dp.rapt.calibrate."
+    return validate.number("eta", eta, at_least=LEAST_ETA, at_most=at_most, remedy=remedy)
 
 
 def checked(points: NDArray[np.floating], table: NearestVector) -> NDArray[np.float64]:

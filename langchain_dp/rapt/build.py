@@ -12,7 +12,7 @@ from langchain_dp.accounting.metric import MOST, MetricLedger
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
 from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES
-from langchain_dp.mechanisms.metric_noise import LEAST_ETA
+from langchain_dp.mechanisms.metric_noise import checked_eta
 from langchain_dp.ports import Embeds
 from langchain_dp.rapt._tables import NAMED, load
 from langchain_dp.rapt.calibrate import Calibration, calibrate
@@ -68,7 +68,7 @@ _CALIBRATED: dict[tuple[str, tuple[tuple[str, float], ...], str], Calibration] =
 def targets_of(eta: float | None, target_replacement: float | None, target: Target) -> dict[str, float]:
     """All that was given; one of them has to say how private."""
     if eta is not None:
-        validate.number("eta", eta, at_least=LEAST_ETA, at_most=MOST)
+        checked_eta(eta, at_most=MOST)  # of an account, which is found out here and not at the first release
     values = (eta, target_replacement, target.deniability, target.inversion, target.max_loss)
     return {name: value for name, value in zip(_TARGETS, values, strict=True) if value is not None}
 

@@ -391,3 +391,10 @@ def test_other_prompt_values() -> None:
         sanitizer(media="refuse").invoke(image)
     messages: list[BaseMessage] = [HumanMessage(TEXT)]
     assert len(sanitizer().invoke(ChatPromptValue(messages=messages)).to_messages()) == 1
+
+
+@pytest.mark.parametrize("eta", [-1.0, 0.0, 1e9, float("nan")])
+def test_an_eta_that_no_account_takes_is_refused_at_once(eta: float) -> None:
+    """If it breaks, a sanitizer shows a certificate, and refuses every text."""
+    with pytest.raises(InvalidParameter, match=r"eta=.*Calibrate it with langchain_dp\.rapt\.calibrate"):
+        sanitizer(eta=eta)
