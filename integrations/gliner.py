@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import Any
 
+from langchain_dp._util.extras import needs
 from langchain_dp._util.validate import number
-from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp.errors import InvalidParameter
 
 KINDS = ("person", "location", "organization", "date", "address")
 
@@ -75,10 +76,6 @@ class GlinerEntities:
 
 
 def _loaded(folder: str | PathLike[str]) -> Any:
-    try:
+    with needs("gliner", "gliner", why=", or a model of your own"):
         gliner: Any = importlib.import_module("gliner")
-    except ImportError:
-        raise MissingExtra(
-            "Expected the package gliner, or a model of your own. Install it with: pip install 'langchain-dp[gliner]'."
-        ) from None
     return gliner.GLiNER.from_pretrained(str(folder), local_files_only=True)

@@ -9,10 +9,9 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
+from langchain_dp._util.extras import needs
 from langchain_dp._util.validate import number
-from langchain_dp.errors import InvalidParameter, MissingExtra
-
-INSTALL = "Install it with: pip install 'langchain-dp[presidio]'."
+from langchain_dp.errors import InvalidParameter
 
 
 class PresidioEntities:
@@ -84,8 +83,6 @@ class PresidioEntities:
 
 
 def _default_analyzer() -> Any:
-    try:
+    with needs("presidio", "presidio-analyzer", why=", or an analyzer of your own"):
         presidio: Any = importlib.import_module("presidio_analyzer")
-    except ImportError:
-        raise MissingExtra(f"Expected the package presidio-analyzer, or an analyzer of your own. {INSTALL}") from None
     return presidio.AnalyzerEngine()

@@ -8,10 +8,9 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from langchain_dp._util.extras import needs
 from langchain_dp._util.validate import integer
-from langchain_dp.errors import LangChainDPError, MissingExtra, ModelUnavailable
-
-INSTALL = "Install it with: pip install 'langchain-dp[ray]'."
+from langchain_dp.errors import LangChainDPError, ModelUnavailable
 
 _RETRIES = 3
 """How often a batch is done again whose worker died: one that kills every worker would be charged without end."""
@@ -141,7 +140,5 @@ class _Worker:
 
 
 def _import_ray(module: str = "ray") -> Any:
-    try:
+    with needs("ray", "ray", why=", on which the workers run"):
         return importlib.import_module(module)
-    except ImportError:
-        raise MissingExtra(f"Expected the package ray, on which the workers run. {INSTALL}") from None

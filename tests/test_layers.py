@@ -192,7 +192,7 @@ def test_an_adapter_imports_ports_errors_and_one_third_party() -> None:
     assert {name for name in imports(PACKAGE / "redact.py") if "langchain_dp" in name} <= {
         f"langchain_dp.errors{name}" for name in ("", ".LangChainDPError", ".ModelUnavailable", ".PrivateDataError")
     }
-    util = {f"langchain_dp._util.{name}" for name in ("machine", "validate")}
+    util = {f"langchain_dp._util.{name}" for name in ("extras", "machine", "validate")}
     allowed = {"langchain_dp.ports", "langchain_dp.errors", "langchain_dp.redact", *util}
     for path in (ROOT / "integrations").rglob("*.py"):
         ours = {name for name in imports(path) if name.startswith("langchain_dp.") and ".integrations" not in name}

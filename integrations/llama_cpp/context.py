@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from langchain_dp._util.extras import needs
 from langchain_dp._util.machine import processors, unbroken
-from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp.errors import InvalidParameter
 
 from .._choice import Logits
 from .threads import Threads
@@ -42,11 +43,8 @@ def import_llama(*, verbose: bool = False) -> Any:
     Raises:
         MissingExtra: llama-cpp-python is not installed.
     """
-    try:
-        with _patience():
-            import llama_cpp  # here, not above: the extra is optional and takes a second to load
-    except ImportError as missing:
-        raise MissingExtra('llama.cpp is not installed: pip install "langchain-dp[local]"') from missing
+    with needs("local", "llama-cpp-python"), _patience():
+        import llama_cpp  # here, not above: the extra is optional and takes a second to load
     _without_tiles(llama_cpp.llama_cpp)
     # The library holds its own C callback for the whole process; its threshold is the one safe thing to move.
     if not verbose:

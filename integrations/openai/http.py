@@ -10,8 +10,9 @@ from contextvars import ContextVar
 from typing import Any
 from urllib.parse import urlsplit
 
+from langchain_dp._util.extras import needs
 from langchain_dp._util.machine import is_loopback
-from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp.errors import InvalidParameter
 
 _under_way: ContextVar[bool] = ContextVar("langchain_dp_completion_under_way", default=False)
 
@@ -56,10 +57,8 @@ class Server:
             raise InvalidParameter(
                 f"Expected api_key of type {type(api_key).__name__} to be a str. Give the key itself."
             )
-        try:
+        with needs("openai", "httpx"):
             import httpx
-        except ImportError as missing:
-            raise MissingExtra('httpx is not installed: pip install "langchain-dp[openai]"') from missing
         self._httpx = httpx
         self._headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if api_key is not None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp._util.extras import needs
+from langchain_dp.errors import InvalidParameter
 
 DTYPES = ("float32", "bfloat16", "float16")
-
-EXTRA = 'pip install "langchain-dp[transformers]"'
 
 
 def import_transformers() -> Any:
@@ -18,11 +17,9 @@ def import_transformers() -> Any:
     Raises:
         MissingExtra: One of them is not installed.
     """
-    try:
+    with needs("transformers", "torch", "transformers"):
         import torch  # noqa: F401  # transformers alone imports without it, and fails later with a text of its own
         import transformers
-    except ImportError as missing:
-        raise MissingExtra(f"torch and transformers are not installed: {EXTRA}") from missing
     return transformers
 
 
@@ -67,10 +64,8 @@ def from_gguf(path: str, tokenizer: Any) -> tuple[Any, Any]:
         MissingExtra: torch, transformers or gguf is not installed.
     """
     import_transformers()
-    try:
+    with needs("transformers", "gguf", why=" to read such a file"):
         import gguf  # noqa: F401  # as above
-    except ImportError as missing:
-        raise MissingExtra(f"gguf is not installed: {EXTRA}") from missing
     from .gguf import GGUFFile
 
     if not os.path.isfile(path):

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from langchain_dp.errors import MissingExtra
+from langchain_dp._util.extras import missing_extra
 
 
 def lazily(
@@ -31,13 +31,11 @@ def lazily(
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:
             value = getattr(importlib.import_module(home[name], package), name)
-        except ModuleNotFoundError as missing:
-            absent = str(missing.name).partition(".")[0]
+        except ModuleNotFoundError as error:
+            absent = str(error.name).partition(".")[0]
             if absent not in needs:
                 raise
-            raise MissingExtra(
-                f"Expected the package {absent} for {name}. Install it with: pip install 'langchain-dp[{extra}]'."
-            ) from None
+            raise missing_extra(extra, absent, why=f" for {name}") from None
         setattr(sys.modules[package], name, value)
         return value
 

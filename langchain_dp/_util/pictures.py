@@ -7,7 +7,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp._util.extras import needs
+from langchain_dp.errors import InvalidParameter
 
 
 def new_figure(width: float, height: float) -> tuple[Any, Any]:
@@ -16,12 +17,8 @@ def new_figure(width: float, height: float) -> tuple[Any, Any]:
     Raises:
         MissingExtra: matplotlib is not installed.
     """
-    try:
+    with needs("plot", "matplotlib", why=" to draw a picture"):
         figures: Any = importlib.import_module("matplotlib.figure")
-    except ImportError:
-        raise MissingExtra(
-            "Expected the package matplotlib to draw a picture. Install it with: pip install 'langchain-dp[plot]'."
-        ) from None
     figure = figures.Figure(figsize=(width, height), layout="constrained")
     return figure, figure.add_subplot()
 

@@ -19,9 +19,10 @@ import numpy.typing as npt
 
 from langchain_dp._util import validate
 from langchain_dp._util.binomial import clopper_pearson
+from langchain_dp._util.extras import needs
 from langchain_dp.attacks import checks
 from langchain_dp.attacks.result import AttackResult, Floats, Setting
-from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt import tokenize
 from langchain_dp.rapt._tables import model_folder
 from langchain_dp.rapt.vocabulary import Vocabulary
@@ -153,14 +154,9 @@ def _chances(
     seed: int,
 ) -> Floats:
     """Mean chance of each class, by sorted name, over the networks."""
-    try:
+    with needs("attacks", "scikit-learn", why=" to train the attacker"):
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.neural_network import MLPClassifier
-    except ImportError:
-        raise MissingExtra(
-            "Expected the package scikit-learn to train the attacker. Install it with: "
-            "pip install 'langchain-dp[attacks]'."
-        ) from None
     # What is held back keeps the shares of the classes, for which each needs some texts.
     early = min(labels.count(name) for name in set(labels)) >= _LEAST and len(labels) >= 10 * len(set(labels))
     used = math.floor(0.9 * len(labels)) if early else len(labels)
@@ -231,13 +227,9 @@ class SentenceEmbeddings:
         self._batch = validate.integer("batch", batch, at_least=1)
         self._longest = validate.integer("longest", longest, at_least=1)
         folder = model_folder(model, "model", extra="attacks")
-        try:
+        with needs("attacks", "torch", "transformers"):
             import torch  # noqa: F401  # needed by the models
             import transformers
-        except ImportError:
-            raise MissingExtra(
-                "Expected the packages torch and transformers. Install them with: pip install 'langchain-dp[attacks]'."
-            ) from None
         self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
         self._model: Any = transformers.AutoModel.from_pretrained(folder, local_files_only=True).eval()
 

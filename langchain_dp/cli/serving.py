@@ -6,10 +6,11 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING
 
+from langchain_dp._util.extras import needs
 from langchain_dp._util.machine import is_loopback
 from langchain_dp.cli.parser import DONE
 from langchain_dp.cli.show import note
-from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp.errors import InvalidParameter
 
 if TYPE_CHECKING:
     from langchain_dp.audit.watch.reading import Watched
@@ -26,13 +27,8 @@ def serve(watched: Watched, host: str, port: int, *, every: float, allow_remote:
     """
     from langchain_dp.audit.watch.live import LOOPBACK, is_address, live_app
 
-    try:
+    with needs("watch", "uvicorn", why=" for the live page of a ledger"):
         import uvicorn
-    except ImportError:
-        raise MissingExtra(
-            "Expected the package uvicorn for the live page of a ledger. Install it with: "
-            "pip install 'langchain-dp[watch]'."
-        ) from None
     local = is_loopback(host)
     if not local and not allow_remote:
         raise InvalidParameter(

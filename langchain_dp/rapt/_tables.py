@@ -13,9 +13,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp._util.extras import missing_extra, needs
+from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Embeds, EmbedsSubwords
-from langchain_dp.rapt._tokenizers import INSTALL, ForeignTokenizer, WordPieceTokenizer, never_written
+from langchain_dp.rapt._tokenizers import ForeignTokenizer, WordPieceTokenizer, never_written
 from langchain_dp.rapt.vocabulary import Vocabulary
 
 NAMED = {
@@ -72,9 +73,7 @@ def _installed(name: str, argument: str, extra: str = "") -> Path:
     module, folder, package, own = NAMED[name]
     spec = importlib.util.find_spec(module)  # found, not imported: the package of "minilm" would import torch
     if spec is None or not spec.submodule_search_locations:
-        raise MissingExtra(
-            f"Expected the package {package}, which holds {argument}={name!r}. {INSTALL.format(extra or own)}"
-        )
+        raise missing_extra(extra or own, package, why=f", which holds {argument}={name!r}")
     return Path(spec.submodule_search_locations[0]) / folder
 
 
@@ -157,10 +156,8 @@ def read_strings(path: Path) -> list[str]:
         InvalidParameter: It is no Parquet file, is damaged, or the column holds no strings.
         MissingExtra: pyarrow is not installed.
     """
-    try:
+    with needs("rapt", "pyarrow", why=f" to read {path.name}"):
         from pyarrow import ArrowException, default_memory_pool, parquet
-    except ImportError:
-        raise MissingExtra(f"Expected the package pyarrow to read {path.name}. {INSTALL.format('rapt')}") from None
     try:
         words = parquet.read_table(path, use_threads=False).column(0).to_pylist()
     except (ArrowException, OSError, IndexError, ValueError) as error:

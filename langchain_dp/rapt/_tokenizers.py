@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp._util.extras import needs
+from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import EmbedsSubwords
 from langchain_dp.rapt import tokenize
 
@@ -16,7 +17,6 @@ UNKNOWN = -1
 """Id of every word that a vocabulary does not hold."""
 PAD = -2
 """Id of what fills a text up to a fixed length."""
-INSTALL = "Install it with: pip install 'langchain-dp[{}]'."
 
 
 class Tokenizer(Protocol):
@@ -89,12 +89,8 @@ class WordPieceTokenizer:
     def __init__(self, path: Path, words: Sequence[str], unknown: int | None) -> None:
         self._words = words
         self._unknown = unknown
-        try:
+        with needs("rapt", "tokenizers", why=", which cuts texts into subwords"):
             tokenizers: Any = importlib.import_module("tokenizers")
-        except ImportError:
-            raise MissingExtra(
-                f"Expected the package tokenizers, which cuts texts into subwords. {INSTALL.format('rapt')}"
-            ) from None
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception:  # the package raises no type of its own

@@ -14,18 +14,14 @@ from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from langchain_dp._util import validate
-from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp._util.extras import needs
+from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt._agents import agents_middleware, has_hooks
 from langchain_dp.rapt.runnable import RAPTSanitizer
 
-try:
+with needs("agents", "langchain", why=", 1.4 or newer, whose agents take middleware"):
     from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
     from langgraph.types import TracePolicy
-except ImportError:
-    raise MissingExtra(
-        "Expected the package langchain, 1.4 or newer, whose agents take middleware. "
-        "Install it with: pip install 'langchain-dp[agents]'."
-    ) from None
 
 User = str | Callable[[ModelRequest[Any]], str | None] | None
 

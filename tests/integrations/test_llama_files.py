@@ -124,7 +124,7 @@ def test_a_missing_package_names_the_command_that_installs_it(missing: str, monk
         monkeypatch.setitem(sys.modules, "llama_cpp", None)
     else:
         monkeypatch.setattr(files.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(MissingExtra, match=r"pip install \"langchain-dp\[local\]\""):
+    with pytest.raises(MissingExtra, match=r"pip install 'langchain-dp\[local\]'"):
         files.prepared_model_path(Path("/nowhere"))
 
 

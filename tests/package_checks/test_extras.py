@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib
 import json
 import re
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 from packaging.utils import canonicalize_name
 
+from langchain_dp._util.extras import missing_extra
 from package_checks import missing
 from package_checks.building import run
 from package_checks.extras import (
@@ -28,6 +28,9 @@ from package_checks.extras import (
     requirements,
     without_extras,
 )
+
+OWN = "_util/extras.py"
+"""Where the message is made."""
 
 NEEDS_TORCH = {"rapt/tuning/analysis.py:attribute_map"}
 """Raised in a module that cannot be imported without torch: its message is read, not provoked."""
@@ -45,7 +48,7 @@ def files() -> Iterator[tuple[str, Path]]:
 
 @functools.cache
 def raised() -> tuple[tuple[str, str], ...]:
-    """Where MissingExtra is raised, and what is said there; {} for what only the run knows."""
+    """Where an extra is asked for, and what is said there; {} for what only the run knows."""
     found = []
     for name, path in files():
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -56,26 +59,23 @@ def raised() -> tuple[tuple[str, str], ...]:
             for inner in ast.walk(function)
         }
         for node in ast.walk(tree):
-            if not isinstance(node, ast.Call) or ast.unparse(node.func).rpartition(".")[2] != "MissingExtra":
+            if not isinstance(node, ast.Call) or ast.unparse(node.func) not in (
+                "MissingExtra",
+                "missing_extra",
+                "needs",
+            ):
                 continue
-            found.append((f"{name}:{inside.get(id(node), '')}", said(node.args[0], name)))
+            if name != OWN:
+                text = missing_extra(*map(said, node.args), **{str(one.arg): said(one.value) for one in node.keywords})
+                found.append((f"{name}:{inside.get(id(node), '')}", str(text)))
     return tuple(found)
 
 
-def said(node: ast.expr, file: str) -> str:
-    """Text of an expression, constants of its module put in."""
-    if isinstance(node, ast.Constant):
-        return str(node.value)
+def said(node: ast.expr) -> str:
+    """Text of an expression."""
     if isinstance(node, ast.JoinedStr):
-        return "".join(said(part, file) for part in node.values)
-    if isinstance(node, ast.FormattedValue):
-        return said(node.value, file)
-    if isinstance(node, ast.Name):
-        module = importlib.import_module("langchain_dp." + file.removesuffix(".py").replace("/", "."))
-        return str(getattr(module, node.id, "{}"))
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
-        return said(node.func.value, file).format(*(said(argument, file) for argument in node.args))
-    return "{}"
+        return "".join(map(said, node.values))
+    return str(node.value) if isinstance(node, ast.Constant) else "{}"
 
 
 def brings(extra: str, module: str) -> bool:

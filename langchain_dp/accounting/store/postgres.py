@@ -18,6 +18,7 @@ import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from langchain_dp._util.extras import needs
 from langchain_dp.accounting.store.backend import BUSY_SECONDS, Backend, Connection, NotHeld
 from langchain_dp.accounting.store.postgres_schema import make_schema, missing
 from langchain_dp.accounting.store.schema import LEDGER, LedgerKind, of_another_kind
@@ -27,17 +28,11 @@ from langchain_dp.errors import (
     LedgerError,
     LedgerMismatch,
     LedgerUnwritable,
-    MissingExtra,
 )
 
-try:
+with needs("postgres", "psycopg", why=", which reaches a ledger in PostgreSQL"):
     import psycopg
     from psycopg import conninfo
-except ImportError:
-    raise MissingExtra(
-        "Expected the package psycopg, which reaches a ledger in PostgreSQL. "
-        'Install it with: pip install "langchain-dp[postgres]"'
-    ) from None
 
 KEY_FOLDER = "LANGCHAIN_DP_KEYS"
 """Environment variable: the folder of the keys of ledgers whose URLs say no ``key_file``."""

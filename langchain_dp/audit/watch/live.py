@@ -12,22 +12,18 @@ from importlib.resources import files
 from typing import Any
 
 from langchain_dp._util import forks, validate
+from langchain_dp._util.extras import needs
 from langchain_dp.audit.report.contents import Report
 from langchain_dp.audit.report.page import Live, page
 from langchain_dp.audit.watch.reading import Figures, Watchable, Watched, named
-from langchain_dp.errors import LangChainDPError, MissingExtra
+from langchain_dp.errors import LangChainDPError
 
-try:
+with needs("watch", "starlette", why=" for the live page of a ledger"):
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import PlainTextResponse, Response
     from starlette.routing import Route
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
-except ImportError:
-    raise MissingExtra(
-        "Expected the package starlette for the live page of a ledger. Install it with: "
-        "pip install 'langchain-dp[watch]'."
-    ) from None
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 

@@ -6,18 +6,13 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 
 from langchain_dp._util import forks
+from langchain_dp._util.extras import needs
 from langchain_dp.accounting.certificate import library_version
 from langchain_dp.audit.watch.reading import HEALTHY, MEASURES, PREFIX, Figures, Measure, Watchable, Watched, named
-from langchain_dp.errors import MissingExtra
 
-try:
+with needs("otel", "opentelemetry-api", why=" for gauges of a ledger"):
     from opentelemetry import metrics
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
-except ImportError:
-    raise MissingExtra(
-        "Expected the package opentelemetry-api for gauges of a ledger. Install it with: "
-        "pip install 'langchain-dp[otel]'."
-    ) from None
 
 
 def observe(ledgers: Mapping[str, Watchable], *, meter_provider: MeterProvider | None = None) -> None:

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from langchain_dp._util.extras import needs
 from langchain_dp.audit.watch.reading import HEALTHY, MEASURES, PREFIX, Measure, Watchable, Watched, named
-from langchain_dp.errors import MissingExtra
 
-try:
+with needs("prometheus", "prometheus-client", why=" for gauges of a ledger"):
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
     from prometheus_client.registry import Collector
-except ImportError:
-    raise MissingExtra(
-        "Expected the package prometheus-client for gauges of a ledger. Install it with: "
-        "pip install 'langchain-dp[prometheus]'."
-    ) from None
 
 _PREFIX = PREFIX.replace(".", "_")
 

@@ -21,7 +21,8 @@ from typing import Any
 from langchain_core.messages import BaseMessage, message_chunk_to_message
 
 from langchain_dp._util import forks
-from langchain_dp.errors import InvalidParameter, MissingExtra, PrivateDataError
+from langchain_dp._util.extras import needs
+from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.rapt.pseudonyms.runnable import Pseudonymizer, PseudonymReport
 
 MOST = 10_000  # conversations in memory
@@ -164,13 +165,8 @@ def joined(before: list[str] | None, new: list[str] | None) -> list[str]:
 
 def cipher_of(key: str | bytes) -> Any:
     """What encrypts maps under a key; errors as of :class:`Conversations`."""
-    try:
+    with needs("encrypted", "cryptography", why=" to keep maps under a key"):
         fernet: Any = importlib.import_module("cryptography.fernet")
-    except ImportError:
-        raise MissingExtra(
-            "Expected the package cryptography to keep maps under a key. "
-            "Install it with: pip install 'langchain-dp[encrypted]'."
-        ) from None
     try:
         return fernet.Fernet(key)
     except (ValueError, TypeError):

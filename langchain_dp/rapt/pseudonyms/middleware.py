@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, NotRequired
 
 from langchain_core.messages import AIMessage, RemoveMessage, ToolMessage
 
-from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp._util.extras import needs
+from langchain_dp.errors import InvalidParameter
 from langchain_dp.quiet.run import private_run
 from langchain_dp.rapt._agents import agents_middleware, has_hooks
 from langchain_dp.rapt.messages import REMOVE_ALL
@@ -21,17 +22,12 @@ from langchain_dp.rapt.pseudonyms.runnable import Pseudonymizer, PseudonymReport
 from langchain_dp.rapt.restore import each_text
 from langchain_dp.redact import Held, aredacted, redacted
 
-try:
+with needs("agents", "langchain", why=", 1.4 or newer, whose agents take middleware"):
     from langchain.agents.middleware import AgentMiddleware, AgentState, ModelRequest, ModelResponse
     from langchain.agents.middleware.types import ExtendedModelResponse, OmitFromOutput, ToolCallRequest
     from langgraph.errors import GraphBubbleUp, GraphInterrupt
     from langgraph.pregel.protocol import PregelProtocol
     from langgraph.types import Command, TracePolicy
-except ImportError:
-    raise MissingExtra(
-        "Expected the package langchain, 1.4 or newer, whose agents take middleware. "
-        "Install it with: pip install 'langchain-dp[agents]'."
-    ) from None
 
 WITHHELD = "<withheld: the input of a pseudonymizer>"
 

@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from langchain_dp._util import validate
+from langchain_dp._util.extras import needs
 from langchain_dp._util.pictures import new_figure
-from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.tuning.batches import collate
 from langchain_dp.rapt.tuning.provider import RAPTProvider
 from langchain_dp.rapt.tuning.wire import Request
@@ -105,12 +106,8 @@ def attribute_map(representations: Floats, *, perplexity: float = 30.0, seed: in
         >>> points = attribute_map(layers[-1])
     """
     validate.number("perplexity", perplexity, above=0.0, below=float(len(representations)))
-    try:
+    with needs("attacks", "scikit-learn", why=" for t-SNE"):
         manifold: Any = importlib.import_module("sklearn.manifold")
-    except ImportError:
-        raise MissingExtra(
-            "Expected the package scikit-learn for t-SNE. Install it with: pip install 'langchain-dp[attacks]'."
-        ) from None
     placed = manifold.TSNE(perplexity=perplexity, random_state=seed, init="pca").fit_transform(representations)
     return np.asarray(placed, dtype=np.float64)
 
