@@ -15,15 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from langchain_dp._util import validate
-from langchain_dp._util.binomial import clopper_pearson
 from langchain_dp.attacks import checks
 from langchain_dp.attacks.embedding_inversion import (
-    INTERVAL,
-    TOGETHER,
-    WORDS_GUESSED,
     InversionResult,
-    most_successful,
     word_channel,
+    words_guessed,
 )
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
@@ -266,31 +262,21 @@ def invert_in_context(
     guesses = np.concatenate([attack.guess(line) for line in np.split(released, ends[:-1])])
     # Who sees the released word can also take it as it is.
     tried = {"context": guesses, "nearest": released} if see_word else {"context": guesses}
-    better, hits = most_successful(true, tried)
-    words = vocabulary.words
-    return InversionResult(
-        name=name or f"inversion in context ({mechanism})",
-        rate=hits / len(true),
-        interval=clopper_pearson(hits, len(true), error=0.05 / len(tried)),
-        baseline=float((true == prior.likeliest).mean()),
-        n=len(true),
-        measure=WORDS_GUESSED,
-        interval_method=TOGETHER if see_word else INTERVAL,
-        settings={
-            "table": vocabulary.name,
-            "eta": float(eta),
-            "mechanism": mechanism,
-            "model": model.name,
-            "weight": float(weight),
-            "see_word": see_word,
-            "better": better,
-            "rounds": rounds,
-            "replaced": float((released != true).mean()),
-            "candidates": len(prior.ids),
-            "without_context": max(float((guess == true).mean()) for guess in (alone, released)),
-        },
-        replaced=float((released != true).mean()),
-        words=tuple((words[a], words[b], words[c]) for a, b, c in zip(true, released, tried[better], strict=True)),
+    without = max(float((guess == true).mean()) for guess in (alone, released))
+    return words_guessed(
+        name or f"inversion in context ({mechanism})",
+        vocabulary,
+        true,
+        released,
+        tried,
+        prior,
+        eta=float(eta),
+        mechanism=mechanism,
+        model=model.name,
+        weight=float(weight),
+        see_word=see_word,
+        rounds=rounds,
+        without_context=without,
     )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -44,9 +44,8 @@ __all__ = ["InversionResult", "UnigramPrior", "invert_vectors", "invert_words", 
 Attacker = Literal["nearest", "map"]
 
 _DRAWS = 5_000
-INTERVAL = "Clopper-Pearson over words"  # whose noise is independent: it holds for these texts
-TOGETHER = f"{INTERVAL}, 2 together"  # the better of two attackers is picked with the outcome in sight
-WORDS_GUESSED = "words guessed"
+_INTERVAL = "Clopper-Pearson over words"
+"""Their noise is independent: it holds for these texts, for all attackers where one is picked by its outcome."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -151,13 +150,14 @@ def invert_words(
     prior = _checked_prior(prior, attacker, vocabulary)
     source = rng or SystemRandomness()
     released = TextPrivatizer(vocabulary, eta, mechanism=mechanism, rng=source).release(true)
-    guesses = None
+    guesses = {"nearest": released}
     if attacker == "map":
         assert prior is not None  # _checked_prior
         prior = prior.including(released, vocabulary)
-        guesses = likeliest(word_channel(vocabulary, prior, eta, mechanism, draws), prior, released)
+        guesses = {"map": likeliest(word_channel(vocabulary, prior, eta, mechanism, draws), prior, released), **guesses}
     name = name or f"inversion, words ({mechanism}, {attacker})"
-    return _result(name, vocabulary, eta, mechanism, attacker, prior, true, released, guesses)
+    settings = {"eta": float(eta), "mechanism": mechanism, "attacker": attacker}
+    return words_guessed(name, vocabulary, true, released, guesses, prior, **settings)
 
 
 def invert_vectors(
@@ -200,18 +200,19 @@ def invert_vectors(
     prior = _checked_prior(prior, attacker, vocabulary)
     source = rng or SystemRandomness()
     nearest = np.empty_like(true)
-    guesses = np.empty_like(true) if attacker == "map" else None
+    guesses = {"map": np.empty_like(true), "nearest": nearest} if attacker == "map" else {"nearest": nearest}
     for start in range(0, len(true), ROWS):
         block = slice(start, start + ROWS)
         noisy = vocabulary.points(true[block])
         noisy += noise(len(noisy), vocabulary.dimension, eta, source)
         nearest[block] = vocabulary.table.find(noisy)
-        if guesses is not None:
+        if "map" in guesses:
             assert prior is not None  # _checked_prior
             known = prior.including(nearest[block], vocabulary)
-            guesses[block] = likeliest(VectorChannel(vocabulary, known, eta), known, noisy)
+            guesses["map"][block] = likeliest(VectorChannel(vocabulary, known, eta), known, noisy)
     name = name or f"inversion, noisy vectors ({attacker})"
-    return _result(name, vocabulary, eta, "laplace", attacker, prior, true, nearest, guesses)
+    settings = {"eta": eta, "mechanism": "laplace", "attacker": attacker}
+    return words_guessed(name, vocabulary, true, nearest, guesses, prior, **settings)
 
 
 def word_channel(
@@ -222,13 +223,6 @@ def word_channel(
     if mechanism == "exponential":
         return ExponentialChannel(vocabulary, prior, eta)
     return LaplaceChannel(vocabulary, prior, eta, draws)
-
-
-def most_successful(true: Ids, tried: Mapping[str, Ids]) -> tuple[str, int]:
-    """Name of the attacker with the most right guesses, the first of equal ones, and their number."""
-    hits = {name: int((guesses == true).sum()) for name, guesses in tried.items()}
-    better = max(hits, key=hits.__getitem__)
-    return better, hits[better]
 
 
 def _attacked(texts: Sequence[str], vocabulary: Vocabulary) -> Ids:
@@ -245,39 +239,36 @@ def _checked_prior(prior: UnigramPrior | None, attacker: str, vocabulary: Vocabu
     return None if prior is None else checks.frequencies(prior, vocabulary)
 
 
-def _result(
+def words_guessed(
     name: str,
     vocabulary: Vocabulary,
-    eta: float,
-    mechanism: str,
-    attacker: str,
-    prior: UnigramPrior | None,
     true: Ids,
     released: Ids,
-    guesses: Ids | None,
+    guesses: Mapping[str, Ids],
+    prior: UnigramPrior | None,
+    **settings: Any,
 ) -> InversionResult:
-    """Of reading what came out and these guesses, if there are any, the better one."""
-    tried = {"nearest": released} if guesses is None else {"map": guesses, "nearest": released}
-    better, hits = most_successful(true, tried)
+    """The guesses of the attacker with the most right ones, the first of equal ones, whose name is "better"."""
+    hits = {attacker: int((guessed == true).sum()) for attacker, guessed in guesses.items()}
+    better = max(hits, key=hits.__getitem__)
     commonest = int(np.bincount(true).argmax()) if prior is None else prior.likeliest
+    replaced = float((released != true).mean())
     words = vocabulary.words
     return InversionResult(
         name=name,
-        rate=hits / len(true),
-        interval=clopper_pearson(hits, len(true), error=0.05 / len(tried)),
+        rate=hits[better] / len(true),
+        interval=clopper_pearson(hits[better], len(true), error=0.05 / len(guesses)),
         baseline=float((true == commonest).mean()),
         n=len(true),
-        measure=WORDS_GUESSED,
-        interval_method=INTERVAL if len(tried) == 1 else TOGETHER,
+        measure="words guessed",
+        interval_method=_INTERVAL if len(guesses) == 1 else f"{_INTERVAL}, {len(guesses)} together",
         settings={
             "table": vocabulary.name,
-            "eta": float(eta),
-            "mechanism": mechanism,
-            "attacker": attacker,
+            **settings,
             "better": better,
-            "replaced": float((released != true).mean()),
+            "replaced": replaced,
             "candidates": len(vocabulary) if prior is None else len(prior.ids),
         },
-        replaced=float((released != true).mean()),
-        words=tuple((words[a], words[b], words[c]) for a, b, c in zip(true, released, tried[better], strict=True)),
+        replaced=replaced,
+        words=tuple((words[a], words[b], words[c]) for a, b, c in zip(true, released, guesses[better], strict=True)),
     )
