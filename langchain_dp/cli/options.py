@@ -134,7 +134,7 @@ class FileOptions(Options):
         return [dict(records.get(name)) for name in records.ids()]
 
 
-class RowOptions(FileOptions, LabelOptions):
+class RowOptions(FileOptions):
     """What a plan is for: rows, or their number."""
 
     data: Path | None = Option(None, help=f"{ROWS}: the private rows")

@@ -16,6 +16,7 @@ from langchain_dp.cli.options import (
     DeltaOptions,
     ExampleOptions,
     JsonOptions,
+    LabelOptions,
     RowOptions,
     TableOptions,
     VoteOptions,
@@ -39,7 +40,7 @@ _COUNTED = "four characters a token: no model was loaded"
 # ------------------------------------------------------------------------------------------------------- DP-ICL
 
 
-class PlanICL(JsonOptions, VoteOptions, BudgetOptions, RowOptions):
+class PlanICL(JsonOptions, VoteOptions, BudgetOptions, RowOptions, LabelOptions):
     """Plans private answers."""
 
     path = "plan icl"

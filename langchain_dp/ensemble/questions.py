@@ -56,8 +56,8 @@ def check_template(name: str, template: object, *, known: Collection[str] | None
         known: Names of the variables that it may hold; it may also hold none. None: at least one, of any name.
 
     Raises:
-        InvalidParameter: It is no str, a brace stands alone, a variable has a format, an attribute or no name, or it
-            holds none of the variables that it should.
+        InvalidParameter: It is no str, a brace stands alone, a variable has a format that no text takes, an
+            attribute or no name, or it holds none of the variables that it should.
     """
     check_text(name, template)
     template = str(template)
