@@ -20,6 +20,7 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 from langchain_dp._util import validate
 from langchain_dp.accounting import profiles, text_rounds
+from langchain_dp.accounting.budget import neighbors_from
 from langchain_dp.accounting.events import (
     ExponentialEvent,
     LabelPartEvent,
@@ -58,7 +59,7 @@ class Accountant(PLDAccountant):  # type: ignore[misc]  # dp_accounting ships no
     """PLD accountant for :mod:`langchain_dp.accounting.events` beside the events of ``dp_accounting``.
 
     Args:
-        neighbors: Neighbouring relation; replace-one by default.
+        neighbors: Neighbouring relation, or its name; replace-one by default.
         value_discretization_interval: Grid of the privacy loss, in nats.
 
     Examples:
@@ -69,9 +70,9 @@ class Accountant(PLDAccountant):  # type: ignore[misc]  # dp_accounting ships no
     """
 
     def __init__(
-        self, neighbors: Neighbors = Neighbors.REPLACE_ONE, value_discretization_interval: float = 1e-4
+        self, neighbors: Neighbors | str = Neighbors.REPLACE_ONE, value_discretization_interval: float = 1e-4
     ) -> None:
-        super().__init__(neighbors, value_discretization_interval)
+        super().__init__(neighbors_from(neighbors), value_discretization_interval)
         self._pld: PrivacyLossDistribution
 
     def _maybe_compose(
@@ -93,21 +94,21 @@ class Accountant(PLDAccountant):  # type: ignore[misc]  # dp_accounting ships no
 
 
 def epsilon(
-    events: Sequence[tuple[DpEvent, int]], delta: float, *, neighbors: Neighbors = Neighbors.REPLACE_ONE
+    events: Sequence[tuple[DpEvent, int]], delta: float, *, neighbors: Neighbors | str = Neighbors.REPLACE_ONE
 ) -> float:
     """Total epsilon of all ``events``, whose parameters were fixed in advance, at ``delta``.
 
     Args:
         events: Pairs (event, how many times). Order does not matter.
         delta: Target delta in (0, 1).
-        neighbors: Neighbouring relation.
+        neighbors: Neighbouring relation, or its name.
 
     Returns:
         Epsilon in nats; inf where no epsilon holds at this delta.
 
     Raises:
         UnsupportedEvent: There is no sound bound for one of the events under these neighbours.
-        InvalidParameter: delta or a count is out of bounds.
+        InvalidParameter: delta or a count is out of bounds, or ``neighbors`` is no relation.
 
     Formal guarantee:
         Which query comes next may depend on everything released so far; the parameters of the events and their
@@ -126,6 +127,7 @@ def epsilon(
         2.99
     """
     validate.number("delta", delta, above=0.0, below=1.0)
+    neighbors = neighbors_from(neighbors)
     events = list(events) if isinstance(events, Iterable) else [events]
     if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in events):
         raise InvalidParameter("Expected events to be pairs of an event and how many times. Write [(event, count)].")

@@ -8,15 +8,19 @@ from typing import Any, NoReturn
 
 from langchain_core.caches import BaseCache
 from langchain_core.language_models import BaseChatModel, LangSmithParams
+from langchain_core.messages import BaseMessage
 from langchain_core.messages.ai import UsageMetadata
+from langchain_core.outputs import LLMResult
 from pydantic import Field
 
+from langchain_dp._util.callers import warn_caller
 from langchain_dp._util.validate import no_further
 from langchain_dp.accounting import PrivacyCertificate
+from langchain_dp.ensemble.questions import ChecksBatches
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 
 
-class PrivateChat(BaseChatModel):
+class PrivateChat(ChecksBatches, BaseChatModel):
     """A chat model whose replies are private releases of a chain. Subclasses say which.
 
     Raises:
@@ -29,6 +33,8 @@ class PrivateChat(BaseChatModel):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        if idle := sorted(kwargs.keys() - type(self).model_fields):  # not refused: LangChain's suites give them
+            warn_caller(f"{idle} have no effect: what a chat face releases is fixed by its chain.", UserWarning)
         if self.cache is not False:
             raise InvalidParameter(
                 "Expected cache=False: LangChain's caches mix chains and keep what is forgotten; the chain keeps its "
@@ -39,6 +45,29 @@ class PrivateChat(BaseChatModel):
     def _released_by(self) -> str:
         """Name of the model that the certificate names."""
         raise NotImplementedError
+
+    @property
+    def _answers(self) -> ChecksBatches:
+        """The chain."""
+        raise NotImplementedError
+
+    def _checked_question(self, question: Any) -> str:
+        try:
+            messages = self._convert_input(question).to_messages()
+        except Exception:  # LangChain's text would show it
+            raise InvalidParameter(
+                f"Expected a str, a list of messages or a prompt value, not {type(question).__name__}. Nothing was "
+                "spent."
+            ) from None
+        return self._answers._checked_question(messages)
+
+    def generate(self, messages: list[list[BaseMessage]], *args: Any, **kwargs: Any) -> LLMResult:
+        """As LangChain's; of several, one that is refused is found before one is charged."""
+        return super().generate(self._looked_at(messages, len(messages) < 2), *args, **kwargs)
+
+    async def agenerate(self, messages: list[list[BaseMessage]], *args: Any, **kwargs: Any) -> LLMResult:
+        """As :meth:`generate`."""
+        return await super().agenerate(self._looked_at(messages, len(messages) < 2), *args, **kwargs)
 
     def _count(self, text: str) -> int:
         """Tokens of a text, or an estimate."""

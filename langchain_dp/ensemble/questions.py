@@ -101,8 +101,8 @@ def question_fields(question: object, variables: Sequence[str], *, text_key: str
     beside: dict[str, Any] = {}
     if isinstance(question, Mapping):
         if "messages" not in question or "messages" in variables or main in question or text_key in question:
-            named = {"text": question[text_key]} if text_key in question and "text" not in question else {}
-            fields = {**past, **named, **question}
+            named = {"text": question[text_key]} if text_key in question else {}  # as PrivateRecords has it
+            fields = {**past, **question, **named}
             if gone := [name for name in variables if name in fields and is_missing(fields[name])]:
                 raise InvalidParameter(
                     f"Expected {gone} of the question to be text, but it is missing. Fill it in. Nothing was spent."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import LanguageModelInput
@@ -65,6 +65,10 @@ class ChatDPICL(PrivateChat):
     @property
     def classifier(self) -> DPICLClassifier[Any]:
         """The classifier that answers."""
+        return self._classifier
+
+    @property
+    def _answers(self) -> DPICLClassifier[Any]:
         return self._classifier
 
     @property
@@ -145,6 +149,13 @@ class ChatDPICL(PrivateChat):
             shares = {label_name(each): share for each, share in answer.shares.items()}
             fields["response_metadata"]["vote_shares"] = shares
         return {"content": text, **fields}
+
+    def bind_tools(self, tools: object, **kwargs: Any) -> NoReturn:
+        """Refuse: a label calls no tool. A schema is filled by :meth:`with_structured_output`."""
+        raise InvalidParameter(
+            "Expected no tools, and no response_format of an agent: what is released is a label, which calls none. "
+            "Fill a schema by with_structured_output(), or give the classifier to an agent as a tool, by its as_tool()."
+        )
 
     def with_structured_output(
         self, schema: Any, *, include_raw: bool = False, **kwargs: Any

@@ -34,7 +34,8 @@ class PrivateRecords:
             DataFrame of pandas or polars, an Arrow table, a dataset of Hugging Face; or a path to a JSONL or CSV file.
             Or another ``PrivateRecords``: its records as they are now, under the same ids. What is added to or
             forgotten by one of the two later does not reach the other.
-        text_key: Key, or column, of the text. It is kept under ``text``, too. Of a document "text" is its content.
+        text_key: Key, or column, of the text. It is kept under ``text``, too, in place of what else is called so. Of a
+            document "text" is its content.
         label_key: Key, or column, of the label: a str, an int, a bool, or a member of an Enum. Under ``label`` its
             name is kept, a str: a label as it is written, or the value of an Enum's member (its own name, if the value
             is no str).
@@ -138,12 +139,20 @@ class PrivateRecords:
         Raises:
             InvalidParameter: There is no such record.
         """
-        if not isinstance(record_id, str) or record_id not in self._records:
-            raise unknown_id(record_id)
+        self._check_known(record_id)
         del self._records[record_id]
 
+    def _check_known(self, record_id: object) -> None:
+        if not isinstance(record_id, str) or record_id not in self._records:
+            raise unknown_id(record_id)
+
     def get(self, record_id: str) -> Mapping[str, Any]:
-        """Private content of one record. It must not leave the trust boundary."""
+        """Private content of one record. It must not leave the trust boundary.
+
+        Raises:
+            InvalidParameter: There is no such record.
+        """
+        self._check_known(record_id)
         return self._records[record_id]
 
     def ids(self) -> list[str]:
@@ -280,6 +289,12 @@ def check_records(
     One message gives the positions of all that do not, never their content. Arguments as of :func:`row_fault`.
     """
     faults, variables = Faults(), tuple(variables)
+    for kept, key in (("text", records.text_key), ("label", records.label_key)):
+        if key != kept and {key, kept} <= {*variables}:
+            raise InvalidParameter(
+                f"Expected the {whose} to name {key!r} or {kept!r}, not both: {kept}_key={key!r} makes them one field. "
+                f"Give a column of the examples that is called {kept!r} another name."
+            )
     for position, name in enumerate(records.ids()):
         if fault := row_fault(records.get(name), labels, variables, whose=whose, plain=plain):
             faults.add(position, fault)

@@ -24,11 +24,8 @@ def rows_of(examples: object) -> Iterable[Any]:
     """
     if isinstance(examples, (str, PathLike)):
         return read_file(examples)
-    if hasattr(examples, "iloc") and not hasattr(examples, "columns"):
-        raise InvalidParameter(
-            f"Expected examples of type {type(examples).__name__} to hold texts and labels, not one column. Give the "
-            "DataFrame."
-        )
+    if hasattr(examples, "iloc") and not hasattr(examples, "columns") and isinstance(examples, Iterable):
+        return examples  # one column of texts
     if isinstance(examples, Mapping) or fields_of(examples) is not None:
         raise InvalidParameter(
             f"Expected examples of type {type(examples).__name__} to hold many examples, not one. Put it into a list; "

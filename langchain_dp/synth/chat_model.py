@@ -55,6 +55,10 @@ class ChatDPGenerator(PrivateChat):
         return self._generator
 
     @property
+    def _answers(self) -> DPAnswerGenerator:
+        return self._generator
+
+    @property
     def _llm_type(self) -> str:
         return "dp-answers"
 

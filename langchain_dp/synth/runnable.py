@@ -221,9 +221,9 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         records = redacted(self._checked, held, READING)
         made: list[SyntheticExamples] = []
 
-        def run(_: str) -> str:
+        def run(_: str) -> SyntheticExamples:
             made.append(redacted(self._alone, Held(records, halted), "while examples were written"))
-            return f"{len(made[0])} synthetic examples"
+            return made[0]
 
         RunnableLambda(run, name=self.get_name()).invoke(_SHOWN, config)
         if not len(made[0]):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import mpmath
 import numpy as np
 import pytest
-from dp_accounting import UnsupportedEventError, dp_event
+from dp_accounting import DpEvent, UnsupportedEventError, dp_event
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
@@ -20,6 +20,7 @@ from langchain_dp.accounting import (
     MetricEvent,
     Neighbors,
     NoisyMaxEvent,
+    TextRoundEvent,
     epsilon,
     profiles,
 )
@@ -162,6 +163,21 @@ def contract(make: Callable[[], Accountant]) -> None:
 def test_one_accountant_for_the_librarys_events_and_ours(neighbors: Neighbors) -> None:
     """If it breaks, our events cannot stand beside Gaussian ones, or a refused event leaves a trace."""
     contract(lambda: Accountant(neighbors))
+
+
+@pytest.mark.parametrize("event", [ExponentialEvent(1.0), LimitedDomainEvent(0.5, 1e-9, 0.5), TextRoundEvent(0.5, 10)])
+@pytest.mark.parametrize("name", ["replace_one", "Replace-One", "replace_special", "add_or_remove_one"])
+def test_a_relation_may_be_given_by_its_name(event: DpEvent, name: str) -> None:
+    """If it breaks, who writes "replace_one" is told half of what two replaced records can cost."""
+    member = Neighbors[name.upper().replace("-", "_")]
+    by_member = epsilon([(event, 2)], 1e-5, neighbors=member)
+    assert epsilon([(event, 2)], 1e-5, neighbors=name) == by_member
+    if name == "replace_one":
+        assert Accountant(name).compose(event, 2).get_epsilon(1e-5) == pytest.approx(by_member, rel=1e-2)
+    for odd in ("swap", 2, None):
+        for ask in (lambda: epsilon([(event, 2)], 1e-5, neighbors=odd), lambda: Accountant(odd)):  # noqa: B023
+            with pytest.raises(InvalidParameter, match="to be one of"):
+                ask()
 
 
 def test_refused_events_say_why() -> None:

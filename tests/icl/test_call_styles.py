@@ -24,9 +24,10 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import PromptTemplate
 from langchain_core.runnables import ConfigurableField, RunnableLambda, RunnableParallel, RunnablePassthrough
 
-from langchain_dp import DPICLClassifier, Neighbors, PrivacyBudget, PrivacyLedger
-from langchain_dp.errors import InvalidParameter, UnsupportedEvent
+from langchain_dp import DPICLClassifier, Neighbors, PrivacyBudget, PrivacyLedger, PrivateRecords
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailable, UnsupportedEvent
 from langchain_dp.icl import AMAZON
+from langchain_dp.records import check_records
 
 QUESTIONS = ["one", "two", "three"]
 
@@ -283,3 +284,35 @@ def test_the_inner_model_is_left_as_it_is() -> None:
     chain.invoke("x")
     assert model.verbose is True
     assert isinstance(chain, DPICLClassifier)
+
+
+@pytest.mark.parametrize("face", ["batch", "abatch"])
+async def test_what_is_paid_for_leaves_a_chain_with_a_fallback_and_retries(face: str) -> None:
+    """If it breaks, the composition of the guide gives the fallback's answer for all of a batch that meets the end."""
+    chain = classifier(VotingChat(), max_queries=3)
+    instead = RunnableLambda(lambda _: "instead")
+    safe = chain.with_fallbacks([instead], exceptions_to_handle=(BudgetExceeded,)).with_retry(
+        retry_if_exception_type=(ModelUnavailable,)
+    )
+    asked = list("abcd")
+    assert (safe.batch(asked) if face == "batch" else await safe.abatch(asked)) == [*["positive"] * 3, "instead"]
+
+
+@pytest.mark.parametrize("named", [{"text_key": "title"}, {"label_key": "kind"}])
+def test_a_template_names_no_field_twice(named: dict[str, str]) -> None:
+    """If it breaks, a column called text is silently replaced by the one that is the text, in examples alone."""
+    rows = [{"title": f"T{i}", "text": f"own {i}", "kind": "positive", "label": "negative"} for i in range(24)]
+    ((option, key),) = named.items()
+    kept = option.removesuffix("_key")
+    with pytest.raises(InvalidParameter, match=f"template to name '{key}' or '{kept}', not both"):
+        check_records(PrivateRecords(rows, **named), None, (key, kept))
+    check_records(PrivateRecords(rows, **named), None, (key,))
+
+
+def test_a_question_s_text_is_what_the_records_text_is() -> None:
+    """If it breaks, examples show one column, and the question another one."""
+    rows = [{"title": f"T{i}", "text": f"own {i}", "label": "positive"} for i in range(24)]
+    model = VotingChat()
+    chain = classifier(model, examples=PrivateRecords(rows, text_key="title"), prompt="Text: {text}\nLabel:")
+    chain.invoke({"title": "asked", "text": "own"})
+    assert set(model.asked.questions) == {"Text: asked\nLabel:"}

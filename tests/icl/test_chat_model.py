@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import enum
+import inspect
 import json
+import warnings
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, Required
 
 import pytest
@@ -12,6 +15,7 @@ from fakes.voters import LABELS, AsyncVotingChat, VotingChat, classifier, left, 
 from langchain_core.caches import InMemoryCache
 from langchain_core.globals import set_llm_cache
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.runnables import RunnableLambda
 from pydantic import BaseModel, Field, field_validator
 from typing_extensions import TypedDict
 
@@ -319,3 +323,42 @@ def test_a_printed_chat_says_what_it_answers_from_and_shows_no_record() -> None:
     assert str(chat).startswith("classifier=DPICLClassifier(labels=")
     assert repr(chat).startswith("ChatDPICL(classifier=DPICLClassifier(labels=")
     assert CANARY not in repr(chat)
+
+
+async def asked_of(ask: Callable[..., Any], questions: list[Any]) -> Any:
+    """The answers, sync or async."""
+    answers = ask(questions)
+    return await answers if inspect.isawaitable(answers) else answers
+
+
+@pytest.mark.parametrize("face", ["batch", "abatch", "generate", "agenerate", "in a chain", "as a schema"])
+async def test_many_questions_are_all_looked_at_before_one_is_charged(face: str) -> None:
+    """If it breaks, the chat face says that nothing was spent after others of its batch were paid for."""
+    chain = classifier(VotingChat())
+    chat = ChatDPICL(classifier=chain)
+    made = {"in a chain": RunnableLambda(lambda one: one) | chat, "as a schema": chat.with_structured_output(Mood)}
+    ask = made[face].batch if face in made else getattr(chat, face)
+    with pytest.raises(InvalidParameter, match=r"^Question 1 of a batch: .*Nothing was spent"):
+        await asked_of(ask, [[HumanMessage("one")], [HumanMessage("")], [HumanMessage("two")]])
+    assert left(chain) == 5
+    with pytest.raises(InvalidParameter, match=r"^Question 1 of a batch: Expected a str, a list") as refused:
+        chat.batch(["one", {CANARY: 1}])
+    assert CANARY not in str(refused.value)
+    assert chat.batch(["one", ""], return_exceptions=True)[0].text == "positive"
+    assert left(chain) == 4
+
+
+def test_a_setting_that_a_chat_face_has_not_is_no_silent_one() -> None:
+    """If it breaks, a user takes a length or a temperature for set that nobody reads."""
+    chain = classifier(VotingChat())
+    with pytest.warns(UserWarning, match=r"\['max_tokens', 'temperature'\] have no effect"):
+        ChatDPICL(classifier=chain, temperature=0.2, max_tokens=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ChatDPICL(classifier=chain, tags=["a"], metadata={"b": 1}, cache=False).tags == ["a"]
+
+
+def test_tools_are_refused_and_the_way_to_a_schema_is_named() -> None:
+    """If it breaks, an agent's response_format is refused by a text that denies what with_structured_output does."""
+    with pytest.raises(InvalidParameter, match=r"Fill a schema by with_structured_output\(\)"):
+        ChatDPICL(classifier=classifier(VotingChat())).bind_tools([Choice])

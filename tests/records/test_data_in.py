@@ -219,12 +219,19 @@ def test_what_holds_no_examples_is_told_so(examples: Any, message: str) -> None:
     assert CANARY not in str(caught.value)
 
 
+def test_a_column_of_texts_is_read_where_one_label_is_given() -> None:
+    """If it breaks, frame["text"] is refused, where a list of the same texts is taken."""
+    pandas = pytest.importorskip("pandas")
+    made = PrivateRecords(pandas.Series(["one", "two"]), label="note")
+    assert [made.get(name)["text"] for name in made.ids()] == ["one", "two"]
+
+
 def test_a_lazy_frame_and_a_single_column_are_told_so() -> None:
     """If it breaks, they end in an error of polars, or row after row is refused."""
     polars, pandas = pytest.importorskip("polars"), pytest.importorskip("pandas")
     with pytest.raises(InvalidParameter, match=r"type LazyFrame to be collected\. Call \.collect\(\)"):
         PrivateRecords(polars.LazyFrame(TEXTS))
-    with pytest.raises(InvalidParameter, match="type Series to hold texts and labels, not one column"):
+    with pytest.raises(InvalidParameter, match=r"not str\. Of texts without labels name one for all"):
         PrivateRecords(pandas.Series([CANARY]))
     empty = pandas.DataFrame([*TEXTS, {"text": None, "label": "a"}, {"text": "x", "label": None}])
     with pytest.raises(InvalidParameter, match=r"example 6 to have .* 'text'.* example 7 to have .* 'label'"):

@@ -51,6 +51,14 @@ async def test_the_reply_is_the_answer_with_its_certificate() -> None:
     assert model.generator.answers_left() == 4
 
 
+def test_many_questions_are_all_looked_at_before_one_is_charged() -> None:
+    """If it breaks, a batch with a blank question pays for the others, and says that nothing was spent."""
+    model = chat()
+    with pytest.raises(InvalidParameter, match=r"^Question 1 of a batch: .*Nothing was spent"):
+        model.batch([question(), question(" "), question("And now?")])
+    assert model.generator.answers_left() == 5
+
+
 @pytest.mark.asyncio
 async def test_a_stream_shows_each_token_as_it_is_drawn_and_the_promise_at_its_end() -> None:
     """If it breaks, the user waits for the whole answer, or its certificate is lost."""
