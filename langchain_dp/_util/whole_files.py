@@ -22,11 +22,11 @@ def whole(path: Path, *, owner_only: bool = False) -> Iterator[BinaryIO]:
     Raises:
         OSError: The folder cannot be written.
     """
-    part = path.with_name(f".{secrets.token_hex(8)}.part")
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "Expected a file, but this is a folder. Name a file in it", str(path))
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "Expected the folder to be there. Make it first", str(path.parent))
+    part = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
         try:
             descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o600 if owner_only else 0o666)

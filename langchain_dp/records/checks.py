@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import numbers
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -159,9 +160,11 @@ def row_fault(
     """
     if labels is not None and row["label"] not in labels:
         known = f"Expected the label of {{where}} to be one of labels={list(labels)}"
-        alike = {label.strip().casefold() for label in labels}
-        if isinstance(row["label"], str) and row["label"].strip().casefold() in alike:
-            return f"{known}, but it differs in capitals or in white space at its ends. Make them alike."
+        if isinstance(row["label"], str) and _plainly(row["label"]) in map(_plainly, labels):
+            return (
+                f"{known}, but it differs in capitals, in white space at its ends, or in how accents are encoded. "
+                "Make them alike."
+            )
         if str(row["label"]).isdecimal() and not any(label.isdecimal() for label in labels):
             return f"{known}, but it is a number. Give the numbers as labels=, or what they stand for as label."
         return f"{known}. Add it, repair the example, or name another key with label_key= of PrivateRecords."
@@ -175,6 +178,10 @@ def row_fault(
     if unfit:
         return f"Expected {unfit} of {{where}} to be text that UTF-8 can hold. Convert it first."
     return ""
+
+
+def _plainly(label: str) -> str:
+    return unicodedata.normalize("NFC", label).strip().casefold()
 
 
 def is_missing(value: object) -> bool:

@@ -208,6 +208,8 @@ class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
             selector: As there.
             named: As there.
         """
+        if count is not None:
+            validate.integer("count", count, at_least=0)
         system = SystemMessage(instruction_of(self._words(named=named), self.descriptions))
         turns: list[Any] = []
         if selector is not None:

@@ -23,6 +23,7 @@ from pydantic import BaseModel
 
 from langchain_dp import DPICLClassifier, DPPromptOptimizer, PrivacyBudget, PrivateRecords
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.records.checks import row_fault
 from langchain_dp.records.files import read_csv, read_jsonl
 from langchain_dp.redact import Redacted
 from langchain_dp.synth import DPAnswerGenerator, DPExampleSynthesizer, SyntheticExamples
@@ -364,8 +365,15 @@ def test_a_label_that_is_nearly_one_is_told_so(given: str) -> None:
     """If it breaks, a user looks for a label that is there, in other capitals."""
     examples = private_examples(24)
     examples[0] = {**examples[0], "label": given}
-    with pytest.raises(InvalidParameter, match=r"of example 0 to be one of .* in capitals or in white space"):
+    with pytest.raises(InvalidParameter, match=r"of example 0 to be one of .* in capitals, in white space"):
         classifier(examples=examples)
+
+
+def test_a_label_whose_accents_are_encoded_otherwise_is_told_so() -> None:
+    """If it breaks, two labels that look alike on a screen are refused without a word on why they are not."""
+    row = {"text": "x", "label": "cafe\u0301"}
+    assert "how accents are encoded" in row_fault(row, ("caf\u00e9", "tea"), ("text",))
+    assert row_fault(row, ("cafe\u0301", "tea"), ("text",)) == ""
 
 
 def test_no_frame_of_an_error_holds_what_was_read(tmp_path: Path) -> None:

@@ -200,6 +200,12 @@ def test_a_chat_prompt_can_be_stored() -> None:
     assert loads(dumps(prompt), allowed_objects="core").invoke(asked) == prompt.invoke(asked)
 
 
+def test_a_number_of_turns_is_bounded_by_what_it_may_be() -> None:
+    """If it breaks, who asks for fewer than none is told that none is too few."""
+    with pytest.raises(InvalidParameter, match=r"count=-1 to be a whole number in \[0, inf\)"):
+        made().as_chat_prompt(-1)
+
+
 def test_a_notebook_shows_what_print_shows() -> None:
     """If it breaks, the last line of a cell is a heap of constructors."""
     printer = Printer()

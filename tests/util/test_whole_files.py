@@ -13,6 +13,14 @@ import pytest
 from langchain_dp._util.whole_files import whole, write_whole
 
 
+def test_a_folder_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, save(".") ends in an error of pathlib that names no remedy."""
+    monkeypatch.chdir(tmp_path)
+    for folder in (Path(), tmp_path):
+        with pytest.raises(IsADirectoryError, match="Name a file in it"):
+            write_whole(folder, "x")
+
+
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     """If it breaks, the error names a scratch file that nobody asked for."""
     with pytest.raises(FileNotFoundError, match=r"folder to be there.*gone'$"):
