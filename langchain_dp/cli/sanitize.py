@@ -129,10 +129,10 @@ themselves go to stdout. --calibration is `langchain-dp plan rapt`.
             began = time.monotonic()
             if not self.json:
                 note(f"loading {self.embeddings}{'' if self.eta else ', and looking for the eta that does it'} ...")
-            if self.limit is not None and self.user_field is None and self.ledger is None:
-                note(f"nobody is named, so --limit {self.limit:g} counts equal lines alone. See --user-field.")
             with contextlib.ExitStack() as held:
                 releases = _releases(self, held)
+                if self.limit is not None and self.user_field is None and self.ledger is None:
+                    note(f"nobody is named, so --limit {self.limit:g} counts equal lines alone. See --user-field.")
                 start, ahead = held.enter_context(_workers(self, releases))
                 most = _most_equal(releases)
                 _sanitize(jobs, fields, start, ahead, run_so_far, most, replace=replace)

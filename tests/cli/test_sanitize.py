@@ -469,6 +469,15 @@ def test_under_a_limit_equal_lines_are_one_document(
     assert piped(b"the patient was in it\n", arguments)[0] == 0
 
 
+@pytest.mark.parametrize(("further", "told"), [([], True), (["--format", "jsonl", "--user-field", "who"], False)])
+def test_a_limit_that_counts_nobody_is_told_so(further: list[str], told: bool, table: list[str], piped: Piped) -> None:
+    """If it breaks, a user believes that what he releases adds up to the limit at most, and it is more."""
+    row = b'{"text": "the doctor", "who": "ann"}\n'
+    code, _, err = piped(row if further else b"the doctor\n", [*table, *ANY, "--limit", "0.0002", *further])
+    assert code == 0
+    assert ("nobody is named, so --limit 0.0002 counts equal lines alone" in err) is told
+
+
 def test_the_same_command_again_is_free(table: list[str], piped: Piped, tmp_path: Path) -> None:
     """If it breaks, a run that is repeated spends again, or goes on from another release."""
     given, ledger = b"the doctor\na patient\nthe doctor\n", tmp_path / "account"
