@@ -505,6 +505,12 @@ def test_the_page_quotes_synthetic_questions_under_codes() -> None:
         in text
     )
     assert f"{mean_of([row['prompted_by_names'] for row in own['3+described']], 2)} by names" in text
+    assert all(set(row["descriptions"].values()) == {"shopping"} for row in own["3+described"])
+    assert (
+        "three runs of 12 for 100 questions): {} without any, {} with real rows, {} with texts of the public model "
+        "alone, {} with those of the records at epsilon 3".format(*shares)
+        in text
+    )
 
 
 def test_the_page_quotes_votes_beside_synthetic_examples() -> None:
