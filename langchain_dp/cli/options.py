@@ -212,6 +212,10 @@ class ExampleOptions(KindOptions, FileOptions):
                 "expected --describe-first without --describe, which it takes the place of; or with --show-labels"
             )
 
+    def in_options(self, message: str) -> str:
+        """As of every command; these take one label for all rows, which others have no option for."""
+        return super().in_options(message.replace("for all with label=", "for all with --labels"))
+
 
 class BudgetOptions(ConstantOptions):
     """The promise of a ledger."""

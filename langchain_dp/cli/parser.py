@@ -28,7 +28,7 @@ _FIGURES = ("epsilon", "delta")
 """What a message shows of a budget, which may be another one than was typed."""
 _IN_CODE = {
     " of PrivateRecords": "",
-    "name one for all with label=": "name one for all with --labels",
+    "; of texts without labels name one for all with label=": "",
     "with budget=": "with --epsilon",
     "without budget=": "without --epsilon",
     "delta= of reserve(), or budget=PrivacyBudget(1.0, 5e-6) of a chain": "--delta",

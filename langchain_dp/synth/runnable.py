@@ -219,21 +219,20 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
 
     def _synthesize(self, held: Held, config: RunnableConfig | None, halted: Callable[[], bool]) -> SyntheticExamples:
         records = redacted(self._checked, held, READING)
-        made: list[SyntheticExamples] = []
 
         def run(_: str) -> SyntheticExamples:
-            made.append(redacted(self._alone, Held(records, halted), "while examples were written"))
-            return made[0]
+            written: SyntheticExamples = redacted(self._alone, Held(records, halted), "while examples were written")
+            return written
 
-        RunnableLambda(run, name=self.get_name()).invoke(_SHOWN, config)
-        if not len(made[0]):
-            why = ", ".join(f"{number} x {reason!r}" for reason, number in made[0].settings["dropped"].items())
+        made = RunnableLambda(run, name=self.get_name()).invoke(_SHOWN, config)
+        if not len(made):
+            why = ", ".join(f"{number} x {reason!r}" for reason, number in made.settings["dropped"].items())
             warn_caller(
                 f"No text of the run is kept ({why or 'none was finished'}). See released().dropped.", NothingKept
             )
-        elif lost := [label for label in self.settings.labels if not any(one.label == label for one in made[0])]:
+        elif lost := [label for label in self.settings.labels if not any(one.label == label for one in made)]:
             warn_caller(f"No text of {lost} is kept: prompts will not show what it is. See dropped.", NothingKept)
-        return made[0]
+        return made
 
     def _alone(self, records: PrivateRecords, halted: Callable[[], bool]) -> SyntheticExamples:
         check_environment()

@@ -158,7 +158,11 @@ def test_texts_without_labels_take_the_one_that_is_named(
     assert made.labels == ("note",)
     assert len(made) + len(made.dropped) == 3
     assert main([*asked, "--out", str(tmp_path / "other.jsonl")]) == 1
-    assert "'label', but none of them has. Say what" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "'label', but none of them has. Say what" in said
+    assert "of texts without labels name one for all with --labels." in said
+    assert main(["plan", "icl", "--data", str(data), "--epsilon", "3"]) == 1
+    assert "one for all" not in capsys.readouterr().err, "a classifier takes two labels at least"
     assert main([*asked, *given, "--describe-first", "--show-labels", "--out", str(tmp_path / "b.jsonl")]) == 0
     heads = {one.prompt.head for asked_of in engines[-1].asked for one in asked_of}
     assert any('sorted under "notes of customers"' in head for head in heads)
