@@ -135,7 +135,11 @@ def show(found: Plan, options: JsonOptions, *, counted_by: str, on_rows: bool = 
     if on_rows:
         counted_by += ", on the private rows: keep these figures to yourself"
     if options.json:
-        print_json(found.to_dict() | {"tokens_counted_by": counted_by})
+        plain = found.to_dict()
+        plain["weak"] = [options.in_options(point) for point in plain["weak"]]
+        if "warning" in plain:
+            plain["warning"] = options.in_options(plain["warning"])
+        print_json(plain | {"tokens_counted_by": counted_by})
     else:
         lines = [options.in_options(line) if "WARNING" in line else line for line in str(found).split("\n")]
         print("\n".join([*lines, f"  counted by   {counted_by}"]))

@@ -63,13 +63,13 @@ def test_icl_says_what_the_library_says(data: str, capsys: pytest.CaptureFixture
     assert (found["calls"], found["tokens"]) == ((8 + 1) * 50, wanted.tokens_per_query * 50)
     assert found["price"] == pytest.approx(wanted.tokens_per_query * 50 * 3 / 1e6)
     assert found["survival"] == {str(share): chance for share, chance in wanted.survival.items()}
-    assert found["warning"] == wanted.warning
     assert main(["plan", *map(str, asked)]) == 0
-    said, meant = capsys.readouterr().out, str(wanted)
+    said, meant, warning = capsys.readouterr().out, str(wanted), wanted.warning
     for name, option in (("max_queries=", "--queries"), ("shots=", "--shots")):
-        assert name in meant
-        meant = meant.replace(f"({name}", f"({option}")  # arguments are called as they are typed
+        assert name in warning
+        meant, warning = (each.replace(f"({name}", f"({option}") for each in (meant, warning))  # as they are typed
     assert meant in said
+    assert found["warning"] == warning
 
 
 def test_icl_needs_only_the_number_of_records(data: str, capsys: pytest.CaptureFixture[str]) -> None:
