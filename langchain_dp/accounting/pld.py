@@ -108,7 +108,8 @@ def epsilon(
 
     Raises:
         UnsupportedEvent: There is no sound bound for one of the events under these neighbours.
-        InvalidParameter: delta or a count is out of bounds, or ``neighbors`` is no relation.
+        InvalidParameter: delta, a count, or a number in an event of the library is out of bounds, or ``neighbors`` is no
+            relation.
 
     Formal guarantee:
         Which query comes next may depend on everything released so far; the parameters of the events and their
@@ -217,7 +218,7 @@ def _beyond(event: DpEvent, count: int, neighbors: Neighbors, interval: float, d
     if isinstance(event, NoisyMaxEvent) and event.sigma < _LEAST_SIGMA:
         return True
     if not isinstance(event, _OWN_EVENTS):
-        return False
+        return _loss_of_library(event) > _LARGEST_LOSS
     if float(privacy_loss(event, neighbors, interval).get_delta_for_epsilon(_LARGEST_LOSS)) > delta:
         return True
     if not _is_adaptive(event, count):
@@ -244,7 +245,24 @@ def _spread(event: DpEvent) -> float:
     if isinstance(event, TextRoundEvent):
         most = event.epsilon0 * event.tokens  # a share of it, so that the grid stays within its bound of points
         return max(event.sampling_probability * event.epsilon0 * math.sqrt(event.tokens) / 2, most / 4000)
-    return 2e-3
+    return max(2e-3, _loss_of_library(event) / 15_000)  # for noise so small that a fine grid would take gigabytes
+
+
+def _loss_of_library(event: DpEvent) -> float:
+    """Largest privacy loss of a release within an event of the library, but for what is too rare to count, in nats.
+
+    Raises:
+        InvalidParameter: Its noise or its rate is out of bounds.
+    """
+    name = type(event).__name__
+    if isinstance(event, (dp_event.GaussianDpEvent, dp_event.LaplaceDpEvent)):
+        noise = validate.number(f"{name}.noise_multiplier", event.noise_multiplier, at_least=0.0)
+        shift = 1 / noise if noise else math.inf
+        return shift if isinstance(event, dp_event.LaplaceDpEvent) else shift * (shift / 2 + 12)
+    if isinstance(event, dp_event.PoissonSampledDpEvent):
+        validate.number(f"{name}.sampling_probability", event.sampling_probability, at_least=0.0, at_most=1.0)
+    inner = event.events if isinstance(event, dp_event.ComposedDpEvent) else [getattr(event, "event", None)]
+    return max((_loss_of_library(one) for one in inner if one is not None), default=0.0)
 
 
 def _refusal(event: DpEvent, neighbors: Neighbors) -> str:

@@ -228,6 +228,23 @@ def test_events_that_the_library_miscounts_are_refused() -> None:
         epsilon([(NoisyMaxEvent(2.0), 10**8)], 1e-5)
 
 
+def test_little_noise_of_the_library_is_counted_on_a_grid_that_fits_in_memory() -> None:
+    """If it breaks, a release with little noise takes gigabytes, a false one an error of the library's inside."""
+    little, delta = dp_event.GaussianDpEvent(0.05), 1e-5
+    total = epsilon([(little, 1)], delta, neighbors=ADD)
+    (exact,) = profiles.gaussian(np.array([total]), distance=1.0, sigma=0.05)
+    (below,) = profiles.gaussian(np.array([0.995 * total]), distance=1.0, sigma=0.05)
+    assert exact <= delta < below
+    assert epsilon([(dp_event.LaplaceDpEvent(0.01), 1)], delta, neighbors=ADD) == pytest.approx(100, rel=1e-3)
+    for less in (dp_event.GaussianDpEvent(1e-3), dp_event.LaplaceDpEvent(1e-3)):
+        for event in (less, dp_event.PoissonSampledDpEvent(0.1, less), dp_event.ComposedDpEvent([little, less])):
+            assert epsilon([(event, 1), (NoisyMaxEvent(10.0), 1)], delta, neighbors=ADD) == math.inf
+    with pytest.raises(InvalidParameter, match=r"GaussianDpEvent.noise_multiplier=nan to be a finite number in \[0.0"):
+        epsilon([(dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(math.nan), 2), 1)], delta)
+    with pytest.raises(InvalidParameter, match=r"PoissonSampledDpEvent.sampling_probability=2 in \[0.0, 1.0\]"):
+        epsilon([(dp_event.PoissonSampledDpEvent(2, little), 1)], delta)
+
+
 def test_selection_costs_twice_under_replace_one() -> None:
     """If it breaks, a replaced record is charged as if it only left, though its prediction also arrives."""
     once = epsilon([(ExponentialEvent(0.5), 1)], 1e-9, neighbors=ADD)
