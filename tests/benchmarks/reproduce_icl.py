@@ -13,9 +13,9 @@ NAMES = {"sst2": "SST-2", "amazon": "Amazon", "agnews": "AGNews", "trec": "TREC"
 MOST_SUBSETS = {"sst2": (40, 50), "agnews": (40, 30)}
 """Most subsets a question, and questions a seed: AG News has texts three times as long."""
 SUBSETS = (5, 10, 20, 40)
-QUESTIONS = {"sst2": 100, "amazon": 30, "agnews": 100, "trec": 100, "coded": 100, "named": 60}
+QUESTIONS = {"sst2": 100, "amazon": 30, "agnews": 100, "trec": 100, "coded": 100, "named": 60, "mpqa": 60}
 """A seed; fewer where a question takes seven times as long."""
-MINUTES = {"sst2": 8, "amazon": 20, "agnews": 18, "trec": 5, "coded": 18, "named": 11}
+MINUTES = {"sst2": 8, "amazon": 20, "agnews": 18, "trec": 5, "coded": 18, "named": 11, "mpqa": 1}
 LARGER = "qwen1.5b-q4_k_m.gguf"
 TOGETHER = {("named", None): 20, ("named", LARGER): 20, ("agnews", LARGER): 20}
 """Questions that share a draw, where not as many as elsewhere."""

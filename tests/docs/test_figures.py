@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import re
@@ -66,6 +67,20 @@ def quoted(cell: Cell | None, form: str = ".1f") -> str:
     found = COMMITTED.found(cell)
     assert found is not None, cell.where
     return f"{100 * found.mean:{form}}" + (f" ± {100 * found.error:.1f}" if found.error is not None else "")
+
+
+def larger(task: str, method: str) -> Cell:
+    """What a method got of the larger model's votes."""
+    few = reproduce_icl.FEW if task == "agnews" else None
+    return reproduce_icl.cell(task, method, model=reproduce_icl.LARGER, questions=few)
+
+
+def voted(task: str, method: str) -> list[float | None]:
+    """The same, each seed alone."""
+    found = COMMITTED.found(larger(task, method))
+    assert found is not None
+    assert found.seeds == [1, 2, 3]
+    return [one.values["accuracy"] for one in found.measured]
 
 
 @pytest.mark.parametrize("task", ["sst2", "agnews", "trec", "amazon"])
@@ -515,17 +530,13 @@ def test_the_page_quotes_synthetic_questions_under_codes() -> None:
 
 def test_the_page_quotes_votes_beside_synthetic_examples() -> None:
     """If it breaks, the page compares examples with votes that nobody counted."""
-    rows = [row for row in made.so_far(RESULTS / "accuracy.jsonl") if row["engine"] == "qwen1.5b-q4_k_m"]
-    asked = {"trec": 100, "mpqa": 60, "agnews": 60, "coded": 100, "named": 60}
-    found = {
-        row["key"]["task"]: {line["method"]: line["accuracy"] for line in row["methods"]}
-        for row in rows
-        if row["key"]["questions"] == asked.get(row["key"]["task"]) and row["key"]["seed"] == 1
-    }
+    tasks = ("trec", "mpqa", "agnews", "coded", "named")
     arms = {"no example": "zero-shot", "vote without noise (not private)": "vote"}
     for label, method in (arms | {f"epsilon {number}": f"dp-icl {number}" for number in (1, 3, 8)}).items():
-        cells = [f"{found[task][method]:.2f}".replace("0.", ".") for task in asked]
+        cells = [mean_of(voted(task, method), 2) for task in tasks]
         assert f"| {label} | {' | '.join(cells)} |" in PAGE
+    gains = [dataclasses.replace(larger(task, "dp-icl 3"), minus="zero-shot") for task in tasks]
+    assert f"| gain of epsilon 3, in points | {' | '.join(quoted(cell, '+.1f') for cell in gains)} |" in PAGE
 
 
 def test_the_page_quotes_what_synthetic_rows_train() -> None:
@@ -755,11 +766,10 @@ def test_the_readme_quotes_what_was_measured_on_a_larger_model() -> None:
     """If it breaks, the README promises of larger models what no row in the results has."""
     text = " ".join(README.split())
     for before, task in (("TREC ", "trec"), ("codes it gets ", "coded")):
-        private, plain = (
-            quoted(reproduce_icl.cell(task, method, model=reproduce_icl.LARGER)).partition(" ")[0]
-            for method in ("dp-icl 3", "zero-shot")
-        )
+        private, plain = (quoted(larger(task, method)) for method in ("dp-icl 3", "zero-shot"))
         assert f"{before}{private}, alone {plain}" in text
+    names, vote = (quoted(larger("named", method)) for method in ("zero-shot", "dp-icl 2"))
+    assert f"it gets {names} alone, and {vote} with a vote on names" in text
 
 
 def test_the_page_says_how_often_a_small_writer_keeps_the_instruction() -> None:
@@ -912,24 +922,18 @@ def test_the_pages_quote_what_names_for_codes_were_worth() -> None:
     assert f"names get {right[0]}, in a second run {right[1]}, and at epsilon 1 {less[0]} and {less[1]}" in text
     assert f"codes alone {alone('codes', 'trec')}" in text
     assert f"the true names {alone('true', 'trec')}, and {alone('true, asked for', 'trec')}" in text
-    keyed = [
-        (row["key"]["model"], row) for row in made.so_far(RESULTS / "accuracy.jsonl") if row["key"]["task"] == "named"
-    ]
-    (named,) = (row for model, row in keyed if model is not None)
-    right = {line["method"]: 100 * line["accuracy"] for line in named["methods"]}
-    votes = ", ".join(f"{right[f'dp-icl {epsilon}']:.1f}" for epsilon in (1, 2))
-    small = [{line["method"]: line["accuracy"] for line in row["methods"]} for model, row in keyed if model is None]
-    three = {method: 100 * statistics.fmean(one[method] for one in small) for method in ("zero-shot", "dp-icl 3")}
-    assert f"{three['zero-shot']:.1f} without examples, {three['dp-icl 3']:.1f} at epsilon 3 (three seeds)" in text
-    assert f"no example {right['zero-shot']:.0f} percent, the vote {right['vote']:.0f}, at epsilon 1, 2 and 3 " in text
-    assert f"{votes} and {right['dp-icl 3']:.1f}, where the vote on codes gets 36.8" in text
-    [second] = (
-        {line["method"]: 100 * line["accuracy"] for line in row["methods"]}
-        for row in made.so_far(RESULTS / "accuracy.jsonl")
-        if row["key"]["task"] == "coded" and row["key"]["questions"] == 60 and row["key"]["model"] is not None
-    )
+    small = [quoted(reproduce_icl.cell("named", method)).split()[0] for method in ("zero-shot", "dp-icl 3")]
+    assert "{} without examples, {} at epsilon 3 (three seeds)".format(*small) in text
+    methods = ("zero-shot", "vote", "dp-icl 1", "dp-icl 2", "dp-icl 3")
+    named = {method: quoted(larger("named", method)) for method in methods}
+    codes, alone = (quoted(larger("coded", method)) for method in ("dp-icl 3", "zero-shot"))
+    assert f"no example {named['zero-shot']} percent, the vote {named['vote']}, at epsilon 1, 2 and 3 " in text
+    assert f"{named['dp-icl 1']}, {named['dp-icl 2']} and {named['dp-icl 3']}, where the vote on codes gets " in text
+    assert f"gets {codes} at epsilon 3, and {alone} without examples" in text
+    means = [share.split()[0] for share in (named["zero-shot"], named["dp-icl 2"], alone, codes)]
+    answers = " ".join((ROOT / "docs" / "private-answers.md").read_text(encoding="utf-8").split())
     assert (
-        f"{second['dp-icl 3']:.1f} at epsilon 3, {second['vote']:.1f} without noise, {second['zero-shot']:.1f} without "
-        f"examples, {second['balanced']:.1f} with one prompt of four" in text
+        "{} percent without any example, {} with a private vote at epsilon 2, where codes alone get {} and a vote on "
+        "codes {} at epsilon 3".format(*means)
+        in answers
     )
-    assert f"{right['dp-icl 2']:.0f} percent" in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
