@@ -420,7 +420,8 @@ def test_the_page_quotes_what_other_models_make_of_synthetic_examples() -> None:
     def share(reader: str, labels: str, arm: str, name: str = "prompted", *, task: str = "agnews") -> str:
         found = [row for row in rows if row["key"][8].startswith(reader) and row["key"][4:6] == [labels, arm]]
         found = [row for row in found if row["key"][:2] == ["qwen1.5b-q4_k_m", task]]
-        return mean_of([row[name] for row in found], 2)
+        assert len(found) == (1 if arm == "none" else 3)
+        return mean_of([row.get(name) for row in found], 2)
 
     readers = ("SmolLM2", "gemma")
     for label, arm in SHOWN_EXAMPLES.items():
@@ -430,14 +431,19 @@ def test_the_page_quotes_what_other_models_make_of_synthetic_examples() -> None:
     text = " ".join(PAGE.split())
     best, free = (float(share("gemma", "named", arm, task="trec").split()[0]) for arm in ("8", "public"))
     assert f"examples of epsilon 8 are worth {100 * (best - free):.0f} points more" in text
-    codes = [share(reader, "coded", "none") for reader in readers]
-    real = share("SmolLM2", "coded", "real")
-    assert f"no example {codes[0]} (SmolLM2) and {codes[1]} (Gemma), real rows under codes {real} (SmolLM2)" in text
-    ways = [(arm, name) for name in ("prompted_by_names", "names_alone") for arm in ("1+described", "8+described")]
-    small, gemma = ([share(reader, "coded", *way) for way in ways] for reader in readers)
-    assert f"SmolLM2 gets {small[0]} with the examples of epsilon 1 (two runs), {small[1]} with those of 8" in text
-    assert f"(one), and {small[2]} and {small[3]} by the names alone" in text
-    assert f"Gemma gets {gemma[0]} and {gemma[1]} with them, {gemma[2]} and {gemma[3]} without" in text
+    ways = ("prompted", "prompted_with_descriptions", "prompted_by_names", "names_alone")
+    arms = {f"epsilon {number}, described first": f"{number}+described" for number in (1, 3, 8)}
+    for label, arm in ({"real rows (not private)": "real", "none": "none"} | arms).items():
+        cells = [share(reader, "coded", arm, way) for reader in readers for way in ways]
+        assert re.sub(r"  +", " ", f"| {label} | {' | '.join(cells)} |") in PAGE
+
+    def mean(arm: str, way: str = "prompted") -> float:
+        return 100 * float(share("gemma", "coded", arm, way).split()[0])
+
+    more = [mean(arm, "prompted_by_names") - mean(arm, "names_alone") for arm in ("3+described", "8+described")]
+    assert "and {:.0f} and {:.0f} points for Gemma at epsilon 3 and 8".format(*more) in text
+    assert mean("1+described") == mean("real")
+    assert f"by real rows, {mean('real') - mean('none'):.0f} points more than without any" in text
 
 
 def test_the_page_quotes_what_members_of_four_records_were_worth() -> None:
