@@ -108,8 +108,8 @@ def epsilon(
 
     Raises:
         UnsupportedEvent: There is no sound bound for one of the events under these neighbours.
-        InvalidParameter: delta, a count, or a number in an event of the library is out of bounds, or ``neighbors`` is no
-            relation.
+        InvalidParameter: delta, a count, or a number in an event of the library is out of bounds, or ``neighbors`` is
+            no relation.
 
     Formal guarantee:
         Which query comes next may depend on everything released so far; the parameters of the events and their
