@@ -104,7 +104,7 @@ def epsilon(
         neighbors: Neighbouring relation, or its name.
 
     Returns:
-        Epsilon in nats; inf where no epsilon holds at this delta.
+        Epsilon in nats; inf where none holds at this delta, or none of less than some 600 nats.
 
     Raises:
         UnsupportedEvent: There is no sound bound for one of the events under these neighbours.

@@ -932,11 +932,11 @@ def test_the_pages_quote_what_names_for_codes_were_worth() -> None:
     assert "{} without examples, {} at epsilon 3 (three seeds)".format(*small) in text
     methods = ("zero-shot", "vote", "dp-icl 1", "dp-icl 2", "dp-icl 3")
     named = {method: quoted(larger("named", method)) for method in methods}
-    codes, alone = (quoted(larger("coded", method)) for method in ("dp-icl 3", "zero-shot"))
+    coded, without = (quoted(larger("coded", method)) for method in ("dp-icl 3", "zero-shot"))
     assert f"no example {named['zero-shot']} percent, the vote {named['vote']}, at epsilon 1, 2 and 3 " in text
     assert f"{named['dp-icl 1']}, {named['dp-icl 2']} and {named['dp-icl 3']}, where the vote on codes gets " in text
-    assert f"gets {codes} at epsilon 3, and {alone} without examples" in text
-    means = [share.split()[0] for share in (named["zero-shot"], named["dp-icl 2"], alone, codes)]
+    assert f"gets {coded} at epsilon 3, and {without} without examples" in text
+    means = [share.split()[0] for share in (named["zero-shot"], named["dp-icl 2"], without, coded)]
     answers = " ".join((ROOT / "docs" / "private-answers.md").read_text(encoding="utf-8").split())
     assert (
         "{} percent without any example, {} with a private vote at epsilon 2, where codes alone get {} and a vote on "
