@@ -52,14 +52,12 @@ _FROM = re.compile(rf"(?={_ALONE})|(?<![^\W_{UNSPACED}])")
 _TO = re.compile(rf"(?<={_ALONE})|(?![^\W_{UNSPACED}])")
 
 
-def alone(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
-    """Start and end of what a pattern finds that is a word of its own, or stands in unspaced writing.
-
-    As a pattern of :func:`whole`, whose edges alone take 10 ms to compile.
-    """
+def standing_alone(word: str, text: str) -> Iterator[tuple[int, int]]:
+    """Start and end of a word, or several, wherever it stands by itself or in unspaced writing."""
     position = 0
-    while match := pattern.search(text, position):
-        position = match.start() + 1
-        if _FROM.match(text, match.start()) and _TO.match(text, match.end()):
-            yield match.span()
-            position = match.end()
+    while (start := text.find(word, position)) >= 0:
+        end = start + len(word)
+        position = start + 1
+        if _FROM.match(text, start) and _TO.match(text, end):
+            yield start, end
+            position = end

@@ -15,31 +15,24 @@ import re
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
 from langchain_dp._util import forks
-from langchain_dp._util.words import alone, one_form, words_of, written
+from langchain_dp._util.words import standing_alone, words_of
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.quiet.context import sealed
 from langchain_dp.quiet.filters import Level
+from langchain_dp.rapt.addresses import PLACEHOLDER, AddressScanner, addresses, checked_hosts, restored
+from langchain_dp.rapt.folding import Span, caseless, fold, united
 from langchain_dp.rapt.release import Texts, Unit
 from langchain_dp.redact import Held, redacted
 
 REASON = "entities are found by a recognizer, which misses some, and all other text passes in clear"
 
-PLACEHOLDER = re.compile(r"<([A-Z][A-Z0-9_]*)_([1-9][0-9]*)>")
 ESCAPED = "LITERAL"
 """Label of what already looked like a placeholder before anything was replaced."""
-
-
-def as_read(text: str) -> str:
-    """A text as recognizers read it, mark for mark: ends of lines that are written as in JSON are blanks.
-
-    To a pattern, their letter would be part of the word behind it.
-    """
-    return re.sub(r"\\[nrt]", "  ", text)
 
 
 @runtime_checkable
@@ -70,17 +63,24 @@ class PlaceholderMap:
 
     Args:
         same: Makes of a kind and an entity what is equal for those that share a placeholder.
+        allowed_hosts: Names of hosts in whose addresses originals are put back.
+
+    Raises:
+        InvalidParameter: A host is not a name.
     """
 
-    def __init__(self, same: Callable[[str, str], str] = exactly) -> None:
+    def __init__(self, same: Callable[[str, str], str] = exactly, allowed_hosts: Collection[str] = ()) -> None:
         self._lock = threading.Lock()
         forks.keep_still(self)
         self._same = same
         self._placeholders: dict[str, str] = {}
         self._entries: dict[str, Entry] = {}
         self._counts: Counter[str] = Counter()
-        self._patterns: dict[str, tuple[str, re.Pattern[str]]] = {}
-        self._compiled = 0  # entries of which there is a pattern, if they need one
+        self._beginnings: set[str] = set()
+        self._allowed_hosts = checked_hosts(allowed_hosts)
+        self._left: set[str] = set()
+        self._known: dict[tuple[str, str], tuple[str, frozenset[str] | None]] = {}
+        self._looked = 0  # entries that were looked at for the line above
 
     def placeholder(self, label: str, original: str) -> str:
         """The placeholder of one entity; the same for equal entities of one kind."""
@@ -91,8 +91,12 @@ class PlaceholderMap:
                 self._counts[label] += 1
                 found = f"<{label}_{self._counts[label]}>"
                 self._placeholders[same] = found
-                self._entries[found] = (label, original, found)
+                self._add(label, original, found)
             return found
+
+    def _add(self, label: str, original: str, placeholder: str) -> None:
+        self._entries[placeholder] = (label, original, placeholder)
+        self._beginnings.update(placeholder[:length] for length in range(1, len(placeholder)))
 
     def learn(self, entries: Iterable[Entry]) -> None:
         """Take over what was kept elsewhere. What is known of the same placeholders already gives way to it."""
@@ -103,9 +107,9 @@ class PlaceholderMap:
                 if known is not None:
                     self._placeholders.pop(self._same(known[0], known[1]), None)
                 self._placeholders[self._same(label, original)] = placeholder
-                self._entries[placeholder] = (label, original, placeholder)
+                self._add(label, original, placeholder)
                 self._counts[label] = max(self._counts[label], int(match[2]) if match else 0)
-            self._patterns, self._compiled = {}, 0
+            self._known, self._looked = {}, 0
 
     def entries(self) -> list[Entry]:
         """Everything in it, oldest first. Private."""
@@ -117,32 +121,67 @@ class PlaceholderMap:
         with self._lock:
             return dict(Counter(label for label, _, _ in self._entries.values()))
 
-    def again(self, text: str) -> list[tuple[int, int, str]]:
+    def again(self, text: str) -> list[Span]:
         """Where in ``text`` originals stand that are known already, as whole words: of three characters, or two letters
         of writing that puts no spaces between words, at least.
 
         In any letters, small or capital; a single word as it was met and in capitals only: "will" is seldom Will.
         """
-        text = as_read(text)
         with self._lock:
-            for kind, one, _ in itertools.islice(self._entries.values(), self._compiled, None):
-                one = as_read(one).strip()
-                if kind != ESCAPED and (len(one) > 2 or len(words_of(one)) > 1):
-                    self._patterns[one] = kind, re.compile(_said(one))
-            self._compiled = len(self._entries)
-            known = list(self._patterns.values())
-        return [(*place, kind) for kind, pattern in known for place in alone(pattern, text)]
+            for kind, original, _ in itertools.islice(self._entries.values(), self._looked, None):
+                form = fold(original)
+                if kind != ESCAPED and (len(form) > 2 or len(words_of(form)) > 1):
+                    written = frozenset((form, form.upper())) if form.isalpha() else None
+                    self._known[caseless(form).text, form if written else ""] = kind, written
+            self._looked = len(self._entries)
+            known = list(self._known.items())
+        copy = caseless(text)
+        found = []
+        for (word, _), (kind, written) in known:
+            for place in standing_alone(word, copy.text):
+                start, end = copy.span(*place)
+                if written is None or text[start:end] in written:
+                    found.append((start, end, kind))
+        return found
 
     def begins(self, start: str) -> bool:
         """Whether a placeholder in it begins with ``start`` and is longer."""
-        with self._lock:
-            return any(one.startswith(start) and len(one) > len(start) for one in self._entries)
+        return start in self._beginnings
 
-    def restore(self, text: str, shown: Callable[[str], str] = str) -> str:
-        """Put back what the placeholders in ``text`` stand for; unknown ones stay. ``shown`` may escape originals."""
-        with self._lock:
-            entries = self._entries
-            return PLACEHOLDER.sub(lambda match: shown(entries[match[0]][1]) if match[0] in entries else match[0], text)
+    def restore(
+        self,
+        text: str,
+        shown: Callable[[str], str] = str,
+        *,
+        scanner: AddressScanner | None = None,
+        value: bool = False,
+    ) -> str:
+        """Put back what the placeholders in ``text`` stand for; unknown ones stay, and those in addresses of others.
+
+        Args:
+            text: The text, or a piece of it.
+            shown: Writes an original, such as with escapes.
+            scanner: Follows a text that comes in pieces.
+            value: Whether the text is a value by itself, as an argument of a tool is.
+        """
+        if scanner is None:
+            if "<" not in text:
+                return text
+            scanner = AddressScanner(value=value)
+        entries = self._entries
+        return restored(
+            scanner,
+            text,
+            lambda placeholder: entries[placeholder][1] if placeholder in entries else None,
+            allowed_hosts=self._allowed_hosts,
+            left=self._left.add,
+            shown=shown,
+        )
+
+    @property
+    def left_in_addresses(self) -> int:
+        """How many placeholders stayed in addresses, each counted once."""
+        return len(self._left)
 
     def __contains__(self, placeholder: object) -> bool:
         return placeholder in self._entries
@@ -226,27 +265,51 @@ class PlaceholderReleases:
         return [self._replaced(text) for text in texts]
 
     def _replaced(self, text: str) -> str:
-        written = [(match.start(), match.end(), match[0]) for match in PLACEHOLDER.finditer(text)]
-        stay = [(start, end) for start, end, one in written if self._hidden and one in self.map]
-        with sealed(Level.QUIET):  # a recognizer may ask a model, which no callback is told of
-            found = list(self._finder.find(as_read(text)))
-        spans = [(start, end, label_of(kind)) for start, end, kind in found]
-        spans += self.map.again(text) if self._again else []
-        spans += [(start, end, ESCAPED) for start, end, _ in written]
-        for first, last in stay:
-            spans = [span for span in spans if span[1] <= first or last <= span[0]]
+        stay = [(start, end) for start, end, _ in united(text, self._own)] if self._hidden and "_" in text else []
+        spans = _apart([(start, end, label_of(kind)) for start, end, kind in united(text, self._found)], len(text))
         out, position = [], 0
-        for start, end, label in _apart(spans, len(text)):
+        for start, end, label in _around(stay, _whole_addresses(spans, text)):
             out += [text[position:start], self.map.placeholder(label, text[start:end])]
             position = end
         return "".join([*out, text[position:]])
 
+    def _found(self, text: str) -> list[Span]:
+        """Entities in one reading of a text, and what looks like a placeholder."""
+        with sealed(Level.QUIET):  # a recognizer may ask a model, which no callback is told of
+            found = [*self._finder.find(text)]
+        known = self.map.again(text) if self._again else []
+        return [*found, *known, *((*match.span(), ESCAPED) for match in PLACEHOLDER.finditer(text))]
 
-def _said(original: str) -> str:
-    """A pattern of an original in the letters in which it may stand."""
-    if not one_form(original).isalpha():
-        return f"(?i:{written(original)})"
-    return "|".join(written(form) for form in dict.fromkeys((original, original.upper())))
+    def _own(self, text: str) -> list[Span]:
+        return [(*match.span(), ESCAPED) for match in PLACEHOLDER.finditer(text) if match[0] in self.map]
+
+
+def _around(stay: Iterable[tuple[int, int]], spans: Iterable[Span]) -> Iterator[Span]:
+    """Spans, in order, without the placeholders that stay."""
+    places = sorted(stay)
+    for start, end, label in spans:
+        while places and places[0][1] <= start:
+            places.pop(0)
+        for first, last in places:
+            if first >= end:
+                break
+            if first > start:
+                yield start, first, label
+            start = max(start, last)
+        if start < end:
+            yield start, end, label
+
+
+def _whole_addresses(spans: list[Span], text: str) -> list[Span]:
+    """Spans, of which one in an address is the whole address: a placeholder in an address would not be put back."""
+    touched = []
+    number = 0
+    for start, end in addresses(text) if spans else ():
+        while number < len(spans) and spans[number][1] <= start:
+            number += 1
+        if number < len(spans) and spans[number][0] < end:
+            touched.append((start, end, "URL"))
+    return _apart([*spans, *touched], len(text)) if touched else spans
 
 
 def label_of(kind: str) -> str:

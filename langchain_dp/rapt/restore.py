@@ -6,7 +6,9 @@ import copy
 import dataclasses
 import datetime
 import enum
+import functools
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -16,6 +18,7 @@ from langchain_core.runnables import AddableDict, Runnable, RunnableConfig
 from pydantic import BaseModel
 
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.rapt.addresses import AddressScanner
 from langchain_dp.rapt.placeholders import PlaceholderMap
 
 WITHHELD = "<withheld: the output of a restorer>"
@@ -37,18 +40,62 @@ class TextRestorer:
         self._map = placeholders
         self._shown = shown
         self._held = ""
+        self._scanner = AddressScanner()
 
     def push(self, text: str) -> str:
         """Take the next piece and return what can be said by now."""
         text = self._held + text
         ready = _ready(text, self._map)
         self._held = text[len(ready) :]
-        return self._map.restore(ready, self._shown)
+        return self._map.restore(ready, self._shown, scanner=self._scanner)
 
     def finish(self) -> str:
         """Return the rest."""
         rest, self._held = self._held, ""
         return rest
+
+
+class JsonRestorer:
+    """JSON in pieces, restored string by string: a string that is an address shows it in its whole form only.
+
+    Args:
+        placeholders: What they stand for.
+    """
+
+    def __init__(self, placeholders: PlaceholderMap) -> None:
+        self._map = placeholders
+        self._held = ""
+
+    def push(self, text: str) -> str:
+        """Take the next piece and return what is complete by now."""
+        inside = self._held[:1] == '"'
+        self._held += text
+        if inside and '"' not in text:
+            return ""
+        done, position = [], 0
+        while match := _JSON_PART.match(self._held, position):
+            done.append(self._string(match[0]))
+            position = match.end()
+        self._held = self._held[position:]
+        return "".join(done)
+
+    def finish(self) -> str:
+        """Return the rest."""
+        rest, self._held = self._held, ""
+        return self._map.restore(rest[:1], in_json) + self._map.restore(rest[1:], in_json, value=True)
+
+    def _string(self, part: str) -> str:
+        if part[0] != '"':
+            return part
+        try:
+            text = json.loads(part)
+        except ValueError:
+            return part[0] + self._map.restore(part[1:], in_json, value=True)
+        changed = self._map.restore(text, value=True)
+        return part if changed == text else json.dumps(changed, ensure_ascii=False)
+
+
+_JSON_PART = re.compile(r'"(?:[^"\\]|\\.)*+"|[^"]+', re.DOTALL)
 
 
 def _ready(text: str, placeholders: PlaceholderMap) -> str:
@@ -62,7 +109,7 @@ class ChunkRestorer:
 
     def __init__(self, placeholders: PlaceholderMap) -> None:
         self._map = placeholders
-        self._texts: dict[tuple[str, Any], TextRestorer] = {}
+        self._texts: dict[tuple[str, Any], TextRestorer | JsonRestorer] = {}
 
     def push(self, chunk: AIMessageChunk) -> AIMessageChunk:
         """Restore one chunk; the last one brings what waited."""
@@ -103,11 +150,11 @@ class ChunkRestorer:
             return self._said(("text", None), block)
         if isinstance(block.get("text"), str):
             return {**block, "text": self._said(("block", block.get("index", place)), block["text"])}
-        return each_text(block, self._map.restore)
+        return each_text(block, functools.partial(self._map.restore, value=True))
 
     def _said(self, place: tuple[str, Any], text: str) -> str:
         if place not in self._texts:
-            self._texts[place] = TextRestorer(self._map, _in_json if place[0] == "args" else str)
+            self._texts[place] = (JsonRestorer if place[0] == "args" else TextRestorer)(self._map)
         return self._texts[place].push(text)
 
 
@@ -164,7 +211,8 @@ def _chunk_like(chunk: AIMessageChunk, content: Any, calls: Any) -> AIMessageChu
     )
 
 
-def _in_json(original: str) -> str:
+def in_json(original: str) -> str:
+    """Escape an original for the inside of a JSON string."""
     return json.dumps(original, ensure_ascii=False)[1:-1]
 
 
@@ -245,11 +293,30 @@ class Restorer(Runnable[Any, Any]):
         if isinstance(value, Document):
             metadata = self._inside(value.metadata)
             return Document(page_content=self._map.restore(value.page_content), metadata=metadata, id=value.id)
-        changed: dict[str, Any] = {"content": self._inside(value.content)}
+        content = value.content
+        changed: dict[str, Any] = {
+            "content": self._map.restore(content) if isinstance(content, str) else [*map(self._block, content)]
+        }
         for calls in ("tool_calls", "invalid_tool_calls", "tool_call_chunks"):
             if found := getattr(value, calls, None):
-                changed[calls] = [{**call, "args": self._inside(call["args"])} for call in found]
+                changed[calls] = [{**call, "args": self.values(call["args"])} for call in found]
         return value.model_copy(update=changed)
+
+    def _block(self, block: Any) -> Any:
+        if isinstance(block, str):
+            return self._map.restore(block)
+        if isinstance(block.get("text"), str):
+            return {**self.values({key: inner for key, inner in block.items() if key != "text"}),
+                    "text": self._map.restore(block["text"])}  # fmt: skip
+        return self.values(block)
+
+    def values(self, value: Any) -> Any:
+        """Arguments of a tool, or a block that is no text: a string in it that begins with an address is one."""
+
+        def restored(inner: Any) -> Any:
+            return self._map.restore(inner, value=True) if isinstance(inner, str) else self.one(inner)
+
+        return each_text(value, restored, keys=True)
 
     def pushing(self, *, inside: bool = False) -> tuple[Callable[[Any], list[Any]], Callable[[], list[Any]]]:
         """For one stream: what returns what may be said after the next chunk, and what returns the rest at the end.

@@ -21,7 +21,7 @@ from typing import Any
 
 from made import made
 
-from langchain_dp.rapt.placeholders import as_read
+from langchain_dp.rapt.folding import united
 from langchain_dp.rapt.pseudonyms import PatternEntities, TermEntities
 from langchain_dp.rapt.pseudonyms.recognize import AllEntities, Recognizer
 
@@ -211,7 +211,7 @@ def _langchain() -> Finder:
 def _ours(*further: Recognizer) -> Finder:
     """As a Pseudonymizer looks."""
     find = AllEntities([PatternEntities(), *further]).find
-    return lambda text: find(as_read(text))
+    return lambda text: united(text, find)
 
 
 def _with_terms(given: Texts) -> Finder:

@@ -18,7 +18,9 @@ from langchain_dp.errors import InvalidParameter
 if TYPE_CHECKING:  # a report of a ledger alone loads none of it
     from langchain_dp.rapt.pseudonyms import PseudonymReport
 
-_FIELDS = {"private", "counts", "looked_for", "not_looked_for", "unknown", "then", "system_in_clear"}
+_FIELDS = {
+    "private", "counts", "looked_for", "not_looked_for", "unknown", "then", "system_in_clear", "left_in_addresses"
+}  # fmt: skip
 _MOST = 2**53
 _CLEAR = "passed in clear"
 _SYSTEM = "; system messages passed in clear"
@@ -35,6 +37,7 @@ class ReportedPseudonyms:
         not_looked_for: Usual kinds that none of them looks for.
         unknown: Whether one of them does not say what it looks for.
         rest: What happened to all other words.
+        left_in_addresses: Placeholders that were not put back, because they stood in web addresses.
         private: False. Pseudonyms are no formal privacy and have no epsilon.
 
     Examples:
@@ -48,6 +51,7 @@ class ReportedPseudonyms:
     not_looked_for: tuple[str, ...]
     unknown: bool
     rest: str
+    left_in_addresses: int = 0
     private: bool = False
 
     @property
@@ -92,11 +96,24 @@ def read_pseudonyms(path: str | os.PathLike[str]) -> tuple[ReportedPseudonyms, .
 def _together(rows: Iterable[Any]) -> tuple[ReportedPseudonyms, ...]:
     counts: defaultdict[tuple[Any, ...], Counter[str]] = defaultdict(Counter)
     conversations: Counter[tuple[Any, ...]] = Counter()
+    left: Counter[tuple[Any, ...]] = Counter()
     for place, row in enumerate(rows):
         hidden, settings = _checked(row, f"pseudonyms[{place}]")
         counts[settings].update(hidden)
         conversations[settings] += 1
-    return tuple(ReportedPseudonyms(conversations[key], dict(sorted(counts[key].items())), *key) for key in counts)
+        left[settings] += validate.integer(
+            f"left_in_addresses of pseudonyms[{place}]", row["left_in_addresses"], at_least=0, at_most=_MOST
+        )
+    return tuple(
+        ReportedPseudonyms(
+            conversations[key],
+            dict(sorted(counts[key].items())),
+            *(looked_for, missed, unknown, rest),
+            left_in_addresses=left[key],
+        )
+        for key in counts
+        for looked_for, missed, unknown, rest in [key]
+    )
 
 
 def _checked(row: Any, where: str) -> tuple[dict[str, int], tuple[str, tuple[str, ...], bool, str]]:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
 from langchain_dp._util.validate import group
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.rapt._shell import S, SanitizerShell
+from langchain_dp.rapt.addresses import PLACEHOLDER, checked_hosts
 from langchain_dp.rapt.core import Core
 from langchain_dp.rapt.documents import DocumentRules
 from langchain_dp.rapt.messages import MessageRules
-from langchain_dp.rapt.placeholders import PLACEHOLDER, PlaceholderMap, PlaceholderReleases
-from langchain_dp.rapt.pseudonyms.recognize import KINDS, AllEntities, PatternEntities, Recognizer, TermEntities, alike
+from langchain_dp.rapt.placeholders import PlaceholderMap, PlaceholderReleases
+from langchain_dp.rapt.pseudonyms.patterns import PatternEntities
+from langchain_dp.rapt.pseudonyms.recognize import KINDS, AllEntities, Recognizer, TermEntities, alike
 from langchain_dp.rapt.release import Texts, Unit
 from langchain_dp.rapt.restore import Restorer
 from langchain_dp.rapt.runnable import RAPTSanitizer
@@ -32,6 +34,8 @@ class PseudonymReport:
         unknown: Whether one of them does not say what it looks for.
         then: What was promised for the words that remain, under ``then=``; None: they passed in clear.
         system_in_clear: Whether nothing was looked for in system messages.
+        left_in_addresses: How many placeholders were not put back, because they stood in a web address whose host is
+            not allowed.
         private: False. Pseudonyms are no formal privacy and have no epsilon.
 
     Examples:
@@ -45,6 +49,7 @@ class PseudonymReport:
     unknown: bool
     then: MetricCertificate | None
     system_in_clear: bool = False
+    left_in_addresses: int = 0
     private: bool = False
 
     def to_dict(self) -> dict[str, Any]:
@@ -69,6 +74,11 @@ class PseudonymReport:
             lines.append(f"Nobody looked for: {', '.join(self.not_looked_for)}.")
         if self.system_in_clear:
             lines.append("System messages passed in clear: MessageRules(system='sanitize') hides in them, too.")
+        if self.left_in_addresses:
+            lines.append(
+                f"{self.left_in_addresses} placeholders were not put back: they stood in web addresses of hosts that "
+                "allowed_hosts= does not name."
+            )
         lines.append("All other words passed in clear." if self.then is None else f"All other words: {self.then}")
         return "\n".join(lines)
 
@@ -156,6 +166,9 @@ class Pseudonymizer(SanitizerShell):
         messages: What of messages passes in clear. By default media do; system messages, which often hold context, are
             hidden in like all others, but pass where ``then`` would replace their words.
         documents: What of a document's metadata passes. By default none does.
+        allowed_hosts: Names of hosts in whose web addresses originals are put back, percent-encoded. In all other
+            addresses placeholders stay: a page or a preview may fetch an address by itself, and a document can make
+            the model write one.
         name: Name of the run.
 
     Raises:
@@ -181,6 +194,7 @@ class Pseudonymizer(SanitizerShell):
         then: RAPTSanitizer | None = None,
         messages: MessageRules | None = None,
         documents: DocumentRules | None = None,
+        allowed_hosts: Collection[str] = (),
         name: str = "Pseudonymizer",
     ) -> None:
         if then is not None and not isinstance(then, RAPTSanitizer):
@@ -196,11 +210,12 @@ class Pseudonymizer(SanitizerShell):
             messages = MessageRules(system="sanitize" if then is None else "keep")
         rules = group("messages", messages, MessageRules), group("documents", documents, DocumentRules)
         self._settings = finder, then, rules
+        self._allowed_hosts = checked_hosts(allowed_hosts)
         self._begin()
 
     def _begin(self) -> None:
         finder, then, rules = self._settings
-        self._map = PlaceholderMap(alike)
+        self._map = PlaceholderMap(alike, self._allowed_hosts)
         self._core = Core(PseudonymReleases(finder, self._map, hidden=False, then=then), *rules)
         self._named = Core(PseudonymReleases(finder, self._map, hidden=True, then=then), *rules)
         # Who was told sanitized text only has nothing else to say.
@@ -209,7 +224,7 @@ class Pseudonymizer(SanitizerShell):
     def anew(self) -> Pseudonymizer:
         """The same settings for another conversation, with a map of its own."""
         other = object.__new__(type(self))
-        other.name, other._settings = self.name, self._settings
+        other.name, other._settings, other._allowed_hosts = self.name, self._settings, self._allowed_hosts
         other._begin()
         return other
 
@@ -257,6 +272,7 @@ class Pseudonymizer(SanitizerShell):
             unknown=kinds is None,
             then=None if then is None else then.certificate(),
             system_in_clear=messages.system == "keep",
+            left_in_addresses=self._map.left_in_addresses,
         )
 
     def __repr__(self) -> str:

