@@ -41,7 +41,7 @@ _WORDS = (
     r"acc(?:oun)?t|a/c|ref(?:erence)?|customer|client|policy|claim|invoice|member(?:ship)?|patient|contract|passport|"
     r"licen[cs]e|order|case|ticket|id"
 )
-_CODE = r"(?:[A-Za-z]{1,6}[-/]?)?\d{4,12}(?:[-/][A-Za-z0-9]{1,12}){0,3}"
+_CODE = r"(?:[A-Za-z]{1,6}[-/]?)?\d{5,12}(?:[-/][A-Za-z0-9]{1,12}){0,3}"
 _PATTERNS = {
     "URL": r"(?<![A-Za-z0-9+.-])(?i:[a-z][a-z0-9+.-]{1,31}://|www\.)[^\s<>\"'`\\]{1,4096}",
     "EMAIL": rf"{_FROM}[^\W_](?:[\w.+'&/=-]{{0,254}}[^\W_])?+@(?:(?:[^\W_]|-){{1,63}}+\.){{1,8}}"
@@ -65,7 +65,7 @@ class PatternEntities:
 
     An IBAN and a card number must have the right checksum, and an IP address must be one. A phone number must be
     possible: with its country code, or in one of the :data:`REGIONS` without. A number has at least six digits, is a
-    sort code, or follows a word such as "account" with at least four. A date names a day, in figures or with an
+    sort code, or follows a word such as "account" with at least five. A date names a day, in figures or with an
     English month: no year or weekday alone.
 
     Args:
