@@ -115,6 +115,11 @@ PAPER = Paper(
         "what SmolLM2 writes and 100 for what Qwen writes, always the same; the paper uses the whole test sets.",
         "Prompts: both write 2 of at most 25 tokens, SmolLM2 with 60 subsets of 3 and Qwen with 30; the paper writes "
         "tokens up to 50 with 205 subsets of 5 (SST-2) or 102 of 3, at temperature 1.1 (here 0).",
+        "Decoding here: a line break ends a prompt, no token repeats the request, and the old instruction stands after "
+        "the examples. In the paper a prompt may have several lines, nothing stops a repetition, and the old "
+        "instruction stands before the examples.",
+        "Neighbors replace one record here and subsets are fixed. In the paper neighbors add or remove one record, and "
+        "subsets are drawn by Poisson sampling.",
         "delta = 1e-5 here, one over the training size in the paper. DLN-1 takes 2 steps of 4 prompts with 10 "
         "demonstrations here.",
         "In brackets the paper gives standard deviations; ours after ± are standard errors over seeds.",
@@ -355,7 +360,7 @@ OTHERS = Table(
     paper=PAPER,
     name="dp-opt-others",
     title="Table 9: sanitized rows, and what else writes a prompt",
-    source="Table 9, appendix B.2; PEZ is not in the paper",
+    source="Table 9, appendix B.2; PEZ: Table 7 and section 4.1",
     measure="Accuracy in percent of prompts that SmolLM2-135M writes from 400 rows, on itself and on Gemma-3-270M.",
     columns=tuple(f"{task}: {model}" for task in TASKS for model in ("writer", "target")),
     lines=(
@@ -413,8 +418,9 @@ TABLE_8 = Table(
         )
     ),
     differences=(
-        "100 rows that the prompt was written from, and 100 of the same file that it was not; the attacker takes "
-        "the better of the writer and Gemma-3-270M, so of a prompt that tells nothing the larger of two areas by "
+        "100 of the rows that the writer was given, and 100 of the same file that it was not given. A prompt of OPT and "
+        "of DP-OPT was written from all of the former. DLN-1 showed only some of them to its writer, so its areas lie "
+        "nearer to chance than those of the paper. The attacker takes the better of the writer and Gemma-3-270M, so of a prompt that tells nothing the larger of two areas by "
         "chance.",
         "Where a prompt repeats the initial instruction there is nothing to compare: the area is 0.5. One that held "
         "words of a row is attacked as it was published, without them.",
@@ -535,7 +541,7 @@ TABLE_12 = Table(
     paper=PAPER,
     name="dp-opt-12",
     title="Table 12: a model that is told to keep secrets",
-    source="Appendix B.3, Tables 8 and 12",
+    source="Appendix B.2, Tables 8 and 12",
     measure="Prompts for SST-2 by DLN-1 (not private). Area under the curve of a likelihood ratio between the rows "
     "that were shown and others (chance is 0.5; beside it the same of two lots of others), prompts in percent that "
     "hold a run of words of a row that was shown, and the longest such run.",

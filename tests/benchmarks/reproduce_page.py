@@ -15,7 +15,7 @@ HEAD = """# Reproduction
 The tables and figures of the three papers, in their shape, at the size that two cores without a GPU allow: small
 embedded models, real public data, seeds 1 to 3. They show whether the methods behave here as they do there, and not how
 good they can be. `make reproduce` measures what is missing and writes this page from the files in
-`tests/benchmarks/results`; nothing on it is typed by hand.
+`tests/benchmarks/results`. The figures come from these files. The verdicts in the first table are written by hand.
 
 A line says whose figures it holds: those of the paper, as printed there, or ours. After ± stands the standard error
 over seeds, and n is their number; with one seed it is the standard error over test rows, and says so. "not run" means

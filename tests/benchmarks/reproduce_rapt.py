@@ -62,6 +62,8 @@ PAPER = Paper(
         "or 0.01) that was best for it on dev rows, under a seed of its own, at 0.15 replaced; what varies one thing "
         "is at the rate of the arm. The paper has 4 epochs of batches of 128 at 6e-5.",
         "Prompts have 20 vectors here, but under a frozen head, and 150 in the paper; prefixes have 10 in both.",
+        "The loss of reconstruction is a mean over tokens here, and a sum in the paper. A head is trained here except "
+        "under a frozen head, where label words of the masked model answer as in the paper.",
         "Plain tokens are drawn anew for every row unless it is said otherwise.",
     ),
 )
@@ -344,7 +346,7 @@ FIGURE_5 = Table(
     paper=PAPER,
     name="rapt-figure-5",
     title="Figure 5: representations, layer by layer",
-    source="Figure 5, section 4.5.3",
+    source="Figure 5, section 5",
     measure="Mean distance of the representations of 500 test rows of SST-2 in two models that were tuned in different "
     "ways, in the plane of the two greatest principal components of both. Layer 0 is what enters the first.",
     columns=tuple(f"layer {number}" for number in range(_LAYERS)),
