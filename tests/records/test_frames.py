@@ -20,10 +20,16 @@ from langchain_dp.accounting import MetricLedger, PrivacyBudget, PrivacyLedger
 from langchain_dp.errors import InvalidParameter, LangChainDPError, PrivateDataError
 from langchain_dp.opt import DPPromptOptimizer
 from langchain_dp.rapt import RAPTSanitizer, SanitizingRetriever
-from langchain_dp.rapt.tuning import RAPTPromptTuner
 from langchain_dp.records import PrivateRecords
 
 WRONG = [{"text": f"{CANARY} {number}", "label": "a label that nobody named"} for number in range(40)]
+
+
+def _tuner_without_backbone() -> None:
+    pytest.importorskip("torch", reason="needs the extra tuning")
+    from langchain_dp.rapt.tuning import RAPTPromptTuner
+
+    RAPTPromptTuner(None, labels=["a"])  # type: ignore[arg-type]
 
 
 def stopping(_: object) -> None:
@@ -170,7 +176,7 @@ def test_an_event_tells_nothing_of_the_records(make: Callable[[], Any], version:
         lambda: RAPTSanitizer(eta=-1.0),
         lambda: PrivacyLedger(PrivacyBudget(1.0), "no such folder/ledger.db"),
         lambda: MetricLedger(-1.0),
-        lambda: RAPTPromptTuner(None, labels=["a"]),  # type: ignore[arg-type]
+        lambda: _tuner_without_backbone(),
         lambda: SanitizingRetriever(retriever=None, sanitizer=None),  # type: ignore[arg-type]
     ],
 )
