@@ -302,9 +302,9 @@ OTHERS = Table(
         "the rows, delta 1e-5, replace-one neighbours, its rate chosen once on dev rows of SST-2.",
         "Vectors are noised in 16 principal directions of public texts, in the local model: each text is protected "
         "against any other text, train and test. In all 384 coordinates they are at chance. DPNR and CAPE add "
-        "noise to such vectors too. They also train with dropout and an adversary, which this arm does not. They charge "
-        "a sensitivity of one where coordinates lie in [0, 1]. Here it is the number of coordinates, without which the "
-        "printed epsilon does not hold.",
+        "noise to such vectors too. They also train with dropout and an adversary, which this arm does not. They "
+        "charge a sensitivity of one where coordinates lie in [0, 1]. Here it is the number of coordinates, without "
+        "which the printed epsilon does not hold.",
     ),
 )
 

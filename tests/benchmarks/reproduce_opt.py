@@ -418,10 +418,9 @@ TABLE_8 = Table(
         )
     ),
     differences=(
-        "100 of the rows that the writer was given, and 100 of the same file that it was not given. A prompt of OPT and "
-        "of DP-OPT was written from all of the former. DLN-1 showed only some of them to its writer, so its areas lie "
-        "nearer to chance than those of the paper. The attacker takes the better of the writer and Gemma-3-270M, so of a prompt that tells nothing the larger of two areas by "
-        "chance.",
+        "100 of the rows that the writer had, and 100 of the same file that it did not have. DLN-1 showed its writer "
+        "only some of the former, which moves its areas towards chance. The attacker takes the better of the writer "
+        "and Gemma-3-270M, so of a prompt that tells nothing the larger of two areas by chance.",
         "Where a prompt repeats the initial instruction there is nothing to compare: the area is 0.5. One that held "
         "words of a row is attacked as it was published, without them.",
     ),
