@@ -216,8 +216,7 @@ class Backend(abc.ABC):
         wait = BUSY_SECONDS if wait is None else wait
         with self._exclusive(wait):
             try:
-                connection = self._connect(wait)
-                self._begin(connection, write, wait)
+                connection = self._begun(write, wait)
                 yield connection
                 self._commit(connection, wait)
             except self.errors as error:
@@ -226,6 +225,12 @@ class Backend(abc.ABC):
             except BaseException:
                 self._abandon(drop=False)
                 raise
+
+    def _begun(self, write: bool, wait: float) -> Connection:
+        """The connection, in a transaction that has its lock."""
+        connection = self._connect(wait)
+        self._begin(connection, write, wait)
+        return connection
 
     @contextlib.contextmanager
     def alone(self, name: str) -> Iterator[None]:
