@@ -23,6 +23,7 @@ _LONG = 10**40
 _EXACT = 2**53
 """Below this a float that is whole is one whole number and no other."""
 _LONGEST_LABEL = 200
+_QUOTED = re.compile(r"[+-]?\d{1,16}(\.\d{0,16})?(e[+-]?\d{1,3})?", re.IGNORECASE)
 _OPTION = re.compile(r"#?[\w.+-]{0,16}")
 
 
@@ -57,6 +58,7 @@ def number(
     low = "(-inf" if above is None and at_least is None else f"({above}" if above is not None else f"[{at_least}"
     high = "inf)" if below is None and at_most is None else f"{below})" if below is not None else f"{at_most}]"
     bound = f"in {low}, {high}"
+    _refuse_quoted(name, value)
     if isinstance(value, bool) or not isinstance(value, Real) or not _finite(value):
         raise _fail(name, value, f"to be a finite number {bound}", remedy)
     if (
@@ -67,6 +69,12 @@ def number(
     ):
         raise _fail(name, value, bound, remedy)
     return float(value)
+
+
+def _refuse_quoted(name: str, value: object) -> None:
+    """Refuse a number that was given as a text, and say so."""
+    if isinstance(value, str) and _QUOTED.fullmatch(value):
+        raise InvalidParameter(f"Expected {name}={value!r} to be a number, got a str. Write {value}, without quotes.")
 
 
 def _finite(value: Real) -> bool:
@@ -80,6 +88,7 @@ def _finite(value: Real) -> bool:
 def integer(name: str, value: int, *, at_least: int, at_most: int | None = None, remedy: str = "") -> int:
     """Return ``value`` as an int inside its interval, or raise InvalidParameter."""
     bound = f"to be a whole number in [{at_least}, {'inf)' if at_most is None else f'{at_most}]'}"
+    _refuse_quoted(name, value)
     if isinstance(value, Integral) and not isinstance(value, int):  # of numpy, say: no JSON takes it
         raise _fail(name, value, "to be a plain int", f"Give int({name}).")
     if isinstance(value, float) and abs(value) < _EXACT and int(value) == value:

@@ -15,6 +15,7 @@ from dp_accounting.dp_event import DpEvent
 from scipy.optimize import brentq
 
 from langchain_dp._util import validate
+from langchain_dp._util.rounding import bound
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.events import (
     MOST_EPSILON0,
@@ -24,7 +25,7 @@ from langchain_dp.accounting.events import (
     SamplingName,
     TextRoundEvent,
 )
-from langchain_dp.accounting.pld import epsilon
+from langchain_dp.accounting.pld import epsilon, least_delta
 from langchain_dp.errors import InvalidParameter
 
 _MOST_SIGMA = 1e6  # the accountant takes seconds at it, and no vote is heard long before
@@ -66,12 +67,23 @@ def calibrate_noisy_max(
     validate.integer("queries", queries, at_least=1, remedy="Give the number of questions to be answered.")
     q = validate.number("sampling_probability", sampling_probability, above=0.0, at_most=1.0)
     validate.one_of("sampling", sampling, ("fixed", "resample"))
+    _check_delta(budget.delta, [(NoisyMaxEvent(1.0, q, sampling), queries)])
     return _noisy_max_sigma(budget.epsilon, budget.delta, budget.neighbors, queries, q, sampling)
 
 
 def _check_budget(budget: object) -> None:
     if not isinstance(budget, PrivacyBudget):
         raise InvalidParameter(f"Expected budget={budget!r} to be a PrivacyBudget. Give PrivacyBudget(3.0).")
+
+
+def _check_delta(delta: float, events: Sequence[tuple[DpEvent, int]]) -> None:
+    least = least_delta(events)
+    if delta < least:
+        releases = sum(count for _, count in events)
+        raise InvalidParameter(
+            f"Expected delta={delta:g} to be at least {bound(least)} for {releases:,} releases: below it rounding "
+            "hides what they cost. Raise delta, or have fewer releases."
+        )
 
 
 @functools.lru_cache(maxsize=_KEPT)  # of public parameters only: an audit makes many chains of one kind
@@ -128,6 +140,8 @@ def calibrate_limited_domain(
     validate.number("sampling_probability", sampling_probability, above=0.0, at_most=1.0)
     validate.one_of("sampling", sampling, ("fixed", "resample"))
     delta0 = min(0.1 * budget.delta / (tokens * sampling_probability), 0.5)
+
+    _check_delta(budget.delta, [(LimitedDomainEvent(1.0, delta0, sampling_probability, sampling), tokens)])
 
     def cost(inverse: float) -> float:
         event = LimitedDomainEvent(1.0 / inverse, delta0, sampling_probability, sampling)
@@ -203,6 +217,7 @@ def scale_text_rounds(
         raise InvalidParameter("Expected at least one kind of round. Give pairs of a TextRoundEvent and a count.")
     for _, count in kinds:
         validate.integer("rounds", count, at_least=1)
+    _check_delta(budget.delta, kinds)
     return _scaled(kinds, _text_round_scale(budget.epsilon, budget.delta, budget.neighbors, kinds))
 
 

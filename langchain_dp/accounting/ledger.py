@@ -87,7 +87,10 @@ class PrivacyLedger(BaseLedger):
         prepaid: int | None = None,
     ) -> None:
         if not isinstance(budget, PrivacyBudget):
-            raise InvalidParameter(f"Expected budget={budget!r} to be a PrivacyBudget(epsilon, delta, neighbors).")
+            raise InvalidParameter(
+                f"Expected budget{validate.shown(budget)} to be a PrivacyBudget. Write "
+                "PrivacyLedger(PrivacyBudget(3.0), 'privacy.ledger'): the budget comes first, then the path."
+            )
         if prepaid is not None:
             validate.integer("prepaid", prepaid, at_least=1)
         self._over(Account(PlanStore(budget, backend_at(path, LEDGER)), prepaid))

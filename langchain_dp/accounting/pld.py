@@ -1,7 +1,8 @@
 """One accountant for the library's events and ours: a ``dp_accounting`` PLD accountant that knows both.
 
 Each of our events becomes a pessimistic connect-the-dots privacy loss distribution made from its profile, and
-composition is the library's. The resulting epsilon is an upper bound on the true one up to floating point error.
+composition is the library's. The resulting epsilon is an upper bound on the true one: what rounding may take off delta
+when many releases are composed is added to it (:func:`least_delta`).
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ _LIBRARY_EVENTS = (
 )
 MOST_COUNTS = 10**7  # above, composition takes minutes
 _TAIL_MASS = 1e-16  # profile value below which the grid ends; what is left counts as infinite loss
+_ROUNDING = 2.0**-50  # delta that one more release may lose in the library's Fourier transforms: 20 times what it does
 _MAX_POINTS = 400_000
 _FINEST, _COARSEST = 1e-6, 1e-2
 _LEAST_SIGMA = 0.02  # one vote then loses some 1 / sigma^2 nats, beyond the largest loss below
@@ -104,7 +106,8 @@ def epsilon(
         neighbors: Neighbouring relation, or its name.
 
     Returns:
-        Epsilon in nats; inf where none holds at this delta, or none of less than some 600 nats.
+        Epsilon in nats; inf where none holds at this delta, or none of less than some 600 nats, or where delta is too
+        small for rounding: below some 2e-15 per release.
 
     Raises:
         UnsupportedEvent: There is no sound bound for one of the events under these neighbours.
@@ -198,6 +201,10 @@ def _composed(events: Sequence[tuple[DpEvent, int]], delta: float, neighbors: Ne
     )
     if -math.expm1(kept) > delta:
         return math.inf
+    lost = least_delta(events) / 2
+    if delta < 2 * lost:
+        return math.inf
+    delta -= lost
     interval = grid(event for event, _ in events)
     if any(_beyond(event, count, neighbors, interval, delta) for event, count in events):
         return math.inf
@@ -211,6 +218,16 @@ def _composed(events: Sequence[tuple[DpEvent, int]], delta: float, neighbors: Ne
         with np.errstate(over="ignore"):  # the library divides by masses near zero where the answer is far off
             return max(float(accountant.get_epsilon(delta)), 0.0)
     raise UnsupportedEvent(message)
+
+
+def least_delta(events: Sequence[tuple[DpEvent, int]]) -> float:
+    """Smallest delta at which the accountant can tell what all ``events`` cost together.
+
+    Each release that is composed with others may lose 2**-50 of delta to rounding, which is added to what the library
+    finds. Half of delta at most may go into that. 0 for a release that is composed with no other.
+    """
+    transforms = sum(1 if _is_adaptive(event, count) else count for event, count in events) - 1
+    return 2 * _ROUNDING * max(transforms, 0)
 
 
 def _beyond(event: DpEvent, count: int, neighbors: Neighbors, interval: float, delta: float) -> bool:

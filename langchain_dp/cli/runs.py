@@ -176,12 +176,12 @@ def check_apart(out: Path, ledger: str | None) -> None:
     Raises:
         WrongArguments: They are one file.
     """
-    from langchain_dp.accounting.store.base import is_url
+    from langchain_dp.accounting.store.base import file_at, is_url
     from langchain_dp.accounting.store.key_file import SUFFIX
 
     if ledger is None or is_url(ledger):
         return
-    place = os.path.realpath(ledger)
+    place = file_at(ledger)
     if os.path.realpath(out) in (place, f"{place}{SUFFIX}", f"{place}-journal"):
         raise WrongArguments(
             f"Expected --out {out} to be another file than --ledger {ledger} and what lies beside it: what is written "

@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import pathlib
+import re
 import shutil
 import signal
 import sqlite3
@@ -20,8 +21,10 @@ from fakes.places import on_both, path_of
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.events import ExponentialEvent, NoisyMaxEvent
 from langchain_dp.accounting.ledger import PrivacyLedger
+from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.accounting.pld import epsilon
 from langchain_dp.accounting.store import backend
+from langchain_dp.accounting.store.base import is_there
 from langchain_dp.audit.report.opening import open_ledger
 from langchain_dp.audit.watch.reading import Watched
 from langchain_dp.errors import (
@@ -578,3 +581,43 @@ def test_what_sqlite_calls_memory_is_no_file(tmp_path: pathlib.Path, monkeypatch
     ):
         PrivacyLedger(PrivacyBudget(1.0), ":memory:")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_home_folder_is_found(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, a ledger lies in a folder named ~ of the working folder, and the next program finds none."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    PrivacyLedger(BUDGET, "~/home.ledger").close()
+    with MetricLedger(3.0, "~/metric.ledger"):
+        assert {file.name for file in tmp_path.glob("*.ledger")} == {"home.ledger", "metric.ledger"}
+        assert is_there("~/home.ledger")
+    MetricLedger.open("~/metric.ledger").close()
+    with open_ledger("~/home.ledger") as opened:
+        assert isinstance(opened, PrivacyLedger)
+
+
+@pytest.mark.parametrize(
+    ("use", "says"),
+    [
+        (lambda: PrivacyLedger(BUDGET, "a\0b"), "no NUL character"),
+        (lambda: MetricLedger.open("a\0b"), "no NUL character"),
+        (lambda: MetricLedger.open(3.0), "path=3.0 to be the path"),
+        (lambda: PrivacyLedger(BUDGET, BUDGET), "of type PrivacyBudget to be the path"),
+        (lambda: PrivacyLedger("x.ledger", BUDGET), "the budget comes first, then the path"),
+        (lambda: PrivacyBudget("3"), "epsilon='3' to be a number, got a str. Write 3, without quotes"),
+        (lambda: PrivacyBudget(3.0, "1e-5"), "Write 1e-5, without quotes"),
+        (lambda: NoisyMaxEvent("4"), "Write 4, without quotes"),
+    ],
+)  # fmt: skip
+def test_what_is_no_path_and_no_number_is_refused_in_our_words(use: Callable[[], object], says: str) -> None:
+    """If it breaks, a slip ends in an error of Python's own, or in advice on something else."""
+    with pytest.raises(InvalidParameter, match=re.escape(says)):
+        use()
+
+
+def test_data_given_as_a_ledger_is_not_called_a_damaged_ledger(tmp_path: pathlib.Path) -> None:
+    """If it breaks, who mixes up two arguments looks for a backup of a ledger that never was."""
+    path = tmp_path / "clean.csv"
+    path.write_text("text,label\nGood.,positive\n" * 100)
+    with pytest.raises(LedgerCorrupt, match=r"to be a ledger, but it is another kind of file\. Give a path of its own"):
+        PrivacyLedger(BUDGET, path)

@@ -9,6 +9,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -22,6 +23,7 @@ from langchain_dp.accounting.store import postgres as dialect
 from langchain_dp.audit.report import report
 from langchain_dp.ensemble.journal import alone
 from langchain_dp.errors import (
+    BudgetExceeded,
     InvalidParameter,
     LedgerCorrupt,
     LedgerError,
@@ -431,7 +433,7 @@ every_step = pytest.mark.parametrize(
 )
 
 
-@every_step
+@pytest.mark.parametrize(("statement", "after"), [pair for pair in every_step.args[1] if pair[0] != b"BEGIN"])
 def test_a_lost_connection_is_raised_and_never_tried_again(url: str, statement: bytes, after: bool) -> None:
     """If it breaks, a charge whose outcome nobody knows is taken for none, or is written twice."""
     with PrivacyLedger(BUDGET, url) as ledger:
@@ -444,6 +446,126 @@ def test_a_lost_connection_is_raised_and_never_tried_again(url: str, statement: 
         assert ("Nothing was charged" in str(lost.value)) is not unknown
         plan.spend(VOTE)  # over a new connection
     assert used(url) == (5 if unknown and after else 4)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_connection_that_is_gone_when_a_charge_begins_is_made_anew(url: str, after: bool) -> None:
+    """If it breaks, a charge fails of which nothing was written yet, and the caller has to ask once more."""
+    with PrivacyLedger(BUDGET, url) as ledger:
+        assert left(ledger) == MOST - 3
+        harm(ledger, b"BEGIN", after, lambda raw: raw.close())
+        spend(ledger)
+    assert used(url) == 4
+
+
+def _end_session(server: Server, ledger: PrivacyLedger) -> None:
+    pid = ledger._store.backend._connection.raw.info.backend_pid  # type: ignore[union-attr]  # of PostgreSQL
+    server.ask(f"SELECT pg_terminate_backend({pid}, 10000)")
+
+
+def _wait_idle(server: Server, ledger: PrivacyLedger) -> None:
+    pid = ledger._store.backend._connection.raw.info.backend_pid  # type: ignore[union-attr]  # as above
+    while server.ask(f"SELECT 1 FROM pg_stat_activity WHERE pid = {pid}"):
+        pass
+
+
+def _restart(server: Server, _: PrivacyLedger) -> None:
+    server.stop()
+    server.start()
+
+
+@pytest.mark.parametrize(
+    ("options", "gone"),
+    [("", _end_session), ("&options=-c%20idle_session_timeout%3D50", _wait_idle), ("", _restart)],
+    ids=["ended by an administrator", "idle for too long", "server restarted"],
+)
+def test_a_session_that_ended_between_two_charges_is_made_anew(
+    mortal: Server, tmp_path: pathlib.Path, options: str, gone: Callable[[Server, PrivacyLedger], None]
+) -> None:
+    """If it breaks, the first query after each quiet hour or restart fails."""
+    url = mortal.fresh(tmp_path)
+    with PrivacyLedger(BUDGET, url) as ledger:
+        ledger.reserve([(VOTE, MOST)], name="p")
+    with PrivacyLedger(BUDGET, url + options) as ledger:
+        spend(ledger)
+        gone(mortal, ledger)
+        spend(ledger)
+        gone(mortal, ledger)
+        assert left(ledger) == MOST - 2
+
+
+def test_a_role_without_permission_is_told_what_it_lacks(postgres: Server, url: str, tmp_path: pathlib.Path) -> None:
+    """If it breaks, a missing GRANT is reported as a ledger that vanished, and somebody restores a backup over it."""
+    schema = schema_of(url)
+    postgres.ask("DROP ROLE IF EXISTS clerk")
+    postgres.ask("CREATE ROLE clerk LOGIN")
+    clerk = url.replace("postgres@", "clerk@")
+    lacks_schema = "permission denied for schema.*Grant its role.*USAGE on the schema"
+    lacks_table = "permission denied for table.*SELECT, INSERT, UPDATE on all its tables"
+    try:
+        for use in (lambda: PrivacyLedger(BUDGET, clerk), lambda: report(clerk)):
+            with pytest.raises(LedgerUnwritable, match=lacks_schema):
+                use()
+        postgres.ask(f"GRANT USAGE ON SCHEMA {schema} TO clerk")
+        with pytest.raises(LedgerUnwritable, match=lacks_table):
+            PrivacyLedger(BUDGET, clerk)
+        postgres.ask(f"GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA {schema} TO clerk")
+        with PrivacyLedger(BUDGET, clerk) as ledger:
+            spend(ledger)
+            postgres.ask(f"REVOKE USAGE ON SCHEMA {schema} FROM clerk")
+            with pytest.raises(LedgerUnwritable, match=lacks_schema):
+                spend(ledger)
+        with pytest.raises(LedgerUnwritable, match=r"permission denied for database.*CREATE on the database"):
+            PrivacyLedger(BUDGET, postgres.fresh(tmp_path).replace("postgres@", "clerk@"))
+    finally:
+        postgres.ask("DROP OWNED BY clerk")
+        postgres.ask("DROP ROLE clerk")
+    assert used(url) == 4
+
+
+def test_a_database_of_another_encoding_is_refused_by_name(postgres: Server, tmp_path: pathlib.Path) -> None:
+    """If it breaks, a ledger fails at the first name that its database cannot write, and is called damaged."""
+    postgres.ask("DROP DATABASE IF EXISTS latin")
+    postgres.ask("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    with pytest.raises(LedgerUnwritable, match=r"server_encoding=LATIN1.*UTF8.*Make the database"):
+        PrivacyLedger(BUDGET, postgres.fresh(tmp_path).replace("/postgres?", "/latin?"))
+    postgres.ask("DROP DATABASE latin")
+
+
+def test_names_are_kept_whatever_encoding_the_client_asks_for(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, a setting meant for another program makes a charge fail on the name of a chain."""
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    for options in ("", "&client_encoding=LATIN1", "&options=-c%20client_encoding%3DLATIN1"):
+        with PrivacyLedger(BUDGET, url + options) as ledger:
+            plan = ledger.plan("p")
+            assert plan is not None
+            plan.spend(VOTE, chain="Zoë, 東京")
+            assert [entry.chain for entry in ledger.entries()][-1] == "Zoë, 東京"
+
+
+def test_two_plans_reserved_at_once_share_the_budget(postgres: Server, tmp_path: pathlib.Path) -> None:
+    """If it breaks, each of two machines reads what is left before the other has written, and both take it all."""
+    url = postgres.fresh(tmp_path)
+    place = dialect.Place(url)
+    with contextlib.ExitStack() as stack:
+        ledgers = [stack.enter_context(PrivacyLedger(BUDGET, url)) for _ in range(2)]
+        pids = [ledger._store.backend._connection.raw.info.backend_pid for ledger in ledgers]  # type: ignore[union-attr]
+        other = stack.enter_context(psycopg.connect(postgres.conninfo))
+        other.execute(f"LOCK TABLE {place.schema}.plans IN EXCLUSIVE MODE")  # plans can be read, and not be written
+        pool = stack.enter_context(ThreadPoolExecutor(2))
+        plans = [
+            pool.submit(ledger.reserve, [(VOTE, 1)], name=f"plan {number}", epsilon=5.0, delta=1e-6)
+            for number, ledger in enumerate(ledgers)
+        ]
+        waiting = (
+            f"SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND pid IN ({pids[0]}, {pids[1]})"
+        )
+        while postgres.ask(waiting) != [(2,)]:
+            pass
+        other.rollback()
+        refused = [plan.exception() for plan in plans if plan.exception()]
+        assert [type(error) for error in refused] == [BudgetExceeded]
+        assert ledgers[0].reserved()[0] == 5.0
 
 
 @every_step

@@ -1,6 +1,7 @@
 """Spends a second of a ledger, in a file and in PostgreSQL, and what a long history costs. Run by ``make bench``.
 
 - spends: 1, 16 and 64 processes without a pause, and 16 that pay for 100 at a time; the slowest of a hundred, too;
+- fairness: 16 processes beside two that keep the processors busy, against one alone beside the same two;
 - history: one process on a ledger of 1,000 entries and on one of many, each filled by SQL through the ledger's schema.
 
 Both stores lie in one folder, on the same disk, and take turns.
@@ -12,6 +13,7 @@ import argparse
 import contextlib
 import os
 import shutil
+import signal
 import sqlite3
 import statistics
 import sys
@@ -42,8 +44,8 @@ def new(place: str) -> None:
         ledger.reserve([(PAST, MOST), (VOTE, MOST)], name="p", epsilon=2.9)
 
 
-def writers(place: str, count: int, seconds: float, prepaid: int | None = None) -> tuple[float, float]:
-    """Spends a second of all processes together, and the seconds below which 99 of 100 spends stay."""
+def writers(place: str, count: int, seconds: float, prepaid: int | None = None) -> list[float]:
+    """Seconds that each spend took, of all processes together."""
     gate_read, gate_write = os.pipe()
     pipes = []
     for _ in range(count):
@@ -65,7 +67,26 @@ def writers(place: str, count: int, seconds: float, prepaid: int | None = None) 
         os.waitpid(pid, 0)
     os.close(gate_read)
     os.close(gate_write)
-    return len(taken) / seconds, statistics.quantiles(taken, n=100)[98]
+    return taken
+
+
+@contextlib.contextmanager
+def busy_processes(count: int) -> Iterator[None]:
+    """Processes that do nothing but keep a processor busy."""
+    spinning = []
+    for _ in range(count):
+        pid = os.fork()
+        if pid == 0:
+            while os.getppid() != 1:  # it ends with the benchmark
+                pass
+            os._exit(0)
+        spinning.append(pid)
+    try:
+        yield
+    finally:
+        for pid in spinning:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 def _write(place: str, seconds: float, prepaid: int | None, gate: int, told: int) -> None:
@@ -148,6 +169,7 @@ def main() -> None:
     """Print figures and ratios."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=4.0, help="length of each measurement")
+    parser.add_argument("--fair-seconds", type=float, default=20.0, help="length of the measurement of fairness")
     parser.add_argument("--entries", type=int, default=10_000_000, help="length of the long history")
     parser.add_argument("--out", type=Path, help="results file to append the figures to")
     options = parser.parse_args()
@@ -157,7 +179,9 @@ def main() -> None:
         with stores(folder) as found:
             for places in found.values():
                 new(places[0])
-            _spends({name: places[0] for name, places in found.items()}, options)
+            first = {name: places[0] for name, places in found.items()}
+            _spends(first, options)
+            _fairness(first, options)
             for name, places in found.items():
                 _history(name, places[1], places[2], options)
     finally:
@@ -168,7 +192,8 @@ def _spends(places: dict[str, str], options: argparse.Namespace) -> None:
     base: dict[str, float] = {}
     for count, prepaid in [*((count, None) for count in WRITERS), (16, PREPAID)]:
         for store, place in places.items():
-            rate, slowest = writers(place, count, options.seconds, prepaid)
+            taken = writers(place, count, options.seconds, prepaid)
+            rate, slowest = len(taken) / options.seconds, statistics.quantiles(taken, n=100)[98]
             one = base.setdefault(store, rate)
             paid = "" if prepaid is None else f", {prepaid} paid for at a time"
             print(
@@ -178,6 +203,23 @@ def _spends(places: dict[str, str], options: argparse.Namespace) -> None:
             )
             settings = {"store": store, "writers": count, "prepaid": prepaid, "seconds": options.seconds}
             keep(options.out, "ledger spends", settings, {"spends a second": rate, "p99": slowest})
+
+
+def _fairness(places: dict[str, str], options: argparse.Namespace) -> None:
+    for store, place in places.items():
+        with busy_processes(2):
+            alone = len(writers(place, 1, options.seconds)) / options.seconds
+            taken = writers(place, 16, options.fair_seconds)
+        rate, median, slowest = len(taken) / options.fair_seconds, statistics.median(taken), max(taken)
+        print(
+            f"{store}, 16 writers beside two busy processes: {rate:,.0f} spends a second ({rate / alone:.2f} of one "
+            f"writer's beside them), the slowest spend takes {slowest / median:.1f} times the median "
+            f"({slowest:.2f} s, {median * 1000:.1f} ms)",
+            flush=True,
+        )
+        settings = {"store": store, "writers": 16, "busy": 2, "seconds": options.fair_seconds}
+        figures = {"spends a second": rate, "of one": rate / alone, "median": median, "slowest": slowest}
+        keep(options.out, "ledger fairness", settings, figures)
 
 
 def _history(store: str, short: str, long: str, options: argparse.Namespace) -> None:

@@ -10,7 +10,9 @@ import abc
 import contextlib
 import functools
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any, ClassVar, Protocol
 
 from langchain_dp._util import forks
@@ -45,6 +47,43 @@ class NotHeld(Exception):  # no error: whoever asked says it in words of its own
     """A run is somebody else's, or cannot be taken for the reason that is given."""
 
 
+class _FairLock:
+    """A lock that threads get in the order in which they ask for it: the fast ones do not overtake the others."""
+
+    def __init__(self) -> None:
+        self._held = False
+        self._waiting: deque[Future[None]] = deque()
+        self._guard = threading.Lock()  # for moments
+
+    def acquire(self, timeout: float | None = None) -> bool:
+        """Wait for the lock. Return False after ``timeout`` seconds."""
+        with self._guard:
+            if not self._held:
+                self._held = True
+                return True
+            waiter: Future[None] = Future()
+            self._waiting.append(waiter)
+        try:
+            waiter.result(timeout)
+        except TimeoutError:
+            return not waiter.cancel()
+        except BaseException:  # Ctrl-C
+            if not waiter.cancel():
+                self.release()
+            raise
+        return True
+
+    def release(self) -> None:
+        """Hand the lock to the first thread that still waits."""
+        with self._guard:
+            while self._waiting:
+                waiter = self._waiting.popleft()
+                if waiter.set_running_or_notify_cancel():
+                    waiter.set_result(None)
+                    return
+            self._held = False
+
+
 class Backend(abc.ABC):
     """Transactions on one ledger, or on a memory that only this process may use.
 
@@ -67,8 +106,8 @@ class Backend(abc.ABC):
         self.path = path
         self.kind = kind
         self.ledger_id = ledger_id
-        self._lock = threading.Lock()
-        self._process = forks.process()
+        self._lock = _FairLock()
+        self._process = self._forking = forks.process()
         self._closed = False
         self._runs: set[str] = set()
         self._connection = self._memory() if path is None else None
@@ -153,7 +192,7 @@ class Backend(abc.ABC):
 
     @contextlib.contextmanager
     def _exclusive(self, wait: float) -> Iterator[None]:
-        if not self._lock.acquire(timeout=wait):
+        if not self._lock.acquire(wait):
             raise LedgerUnwritable(
                 f"Expected the {self.kind.name} to be free within {wait:g} s, but other threads kept it. "
                 "Nothing was charged: try again, with fewer threads."
@@ -177,8 +216,7 @@ class Backend(abc.ABC):
         wait = BUSY_SECONDS if wait is None else wait
         with self._exclusive(wait):
             try:
-                connection = self._connect(wait)
-                self._begin(connection, write, wait)
+                connection = self._begun(write, wait)
                 yield connection
                 self._commit(connection, wait)
             except self.errors as error:
@@ -187,6 +225,12 @@ class Backend(abc.ABC):
             except BaseException:
                 self._abandon(drop=False)
                 raise
+
+    def _begun(self, write: bool, wait: float) -> Connection:
+        """The connection, in a transaction that has its lock."""
+        connection = self._connect(wait)
+        self._begin(connection, write, wait)
+        return connection
 
     @contextlib.contextmanager
     def alone(self, name: str) -> Iterator[None]:
@@ -202,7 +246,7 @@ class Backend(abc.ABC):
             give_back()
 
     def _hold_here(self, name: str) -> Callable[[], None]:
-        with self._lock:
+        with self._exclusive(BUSY_SECONDS):
             if name in self._runs:
                 raise NotHeld
             self._runs.add(name)
@@ -254,14 +298,18 @@ class Backend(abc.ABC):
     def before_fork(self) -> None:
         """Wait for a running transaction and close the connection; see ``forks.py``."""
         self._lock.acquire()
+        self._forking = forks.process()
         if self.path is not None and self._connection is not None and self._process == forks.process():
             connection, self._connection = self._connection, None
             with contextlib.suppress(self.errors):
                 connection.close()
 
     def after_fork(self) -> None:
-        """Let transactions start again, in the parent and in the child."""
-        self._lock.release()
+        """Let transactions start again, in the parent and in the child, where no other thread waits."""
+        if self._forking == forks.process():
+            self._lock.release()
+        else:
+            self._lock = _FairLock()
 
     def __del__(self) -> None:
         # Nobody else can hold the lock here; half-built objects may lack it, and at exit modules are gone one by one.

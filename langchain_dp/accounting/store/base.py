@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+from langchain_dp._util import validate
 from langchain_dp.accounting.store.backend import Backend, Connection
 from langchain_dp.accounting.store.key_file import bound_key, digest, new_key
 from langchain_dp.accounting.store.schema import LedgerKind
@@ -36,16 +37,32 @@ def backend_at(path: str | os.PathLike[str] | None, kind: LedgerKind, ledger_id:
     Raises:
         MissingExtra: A URL, and psycopg is not installed.
     """
-    if not isinstance(path, (str, os.PathLike, type(None))):
-        raise InvalidParameter(f"Expected path={path!r} to be a path of a file, or None for a ledger in memory.")
     if path == ":memory:":
         raise InvalidParameter("Expected path=':memory:' to be a path of a file, or None for a ledger in memory.")
     if is_url(path):
         from langchain_dp.accounting.store.postgres import Postgres
 
         return Postgres(str(path), kind, ledger_id)
-    # Resolved once: a later chdir, or a second name through a symlink, must not lead to another file.
-    return SQLite(None if path is None else os.path.realpath(os.fsdecode(path)), kind, ledger_id)
+    return SQLite(None if path is None else file_at(path), kind, ledger_id)
+
+
+def file_at(path: str | os.PathLike[str]) -> str:
+    """The real path of a ledger's file, with ``~`` for the home folder.
+
+    Resolved once: a later chdir, or a second name through a symlink, must not lead to another file.
+
+    Raises:
+        InvalidParameter: It is no path.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise InvalidParameter(
+            f"Expected path{validate.shown(path)} to be the path of a ledger's file, or None for a ledger in memory. "
+            "Write PrivacyLedger(PrivacyBudget(3.0), 'privacy.ledger')."
+        )
+    name = os.path.expanduser(os.fsdecode(path))
+    if "\0" in name:
+        raise InvalidParameter("Expected the path of a ledger to hold no NUL character, but it does. Remove it.")
+    return os.path.realpath(name)
 
 
 def is_url(path: object) -> bool:
@@ -69,7 +86,7 @@ def is_there(path: str | os.PathLike[str]) -> bool:
         from langchain_dp.accounting.store.postgres import is_made
 
         return is_made(str(path))
-    return os.path.exists(path)
+    return os.path.exists(file_at(path))
 
 
 class LedgerStore(abc.ABC):

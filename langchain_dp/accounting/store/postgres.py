@@ -1,8 +1,10 @@
 """A ledger in a PostgreSQL database: one schema is one ledger, shared by as many machines as reach the server.
 
 A transaction that writes begins with the lock of the ledger's one row, so writers follow one another as they do on a
-file, and none is ever tried again. A COMMIT whose answer is lost may have been carried out: nobody knows. It is raised,
-counts as spent, and nothing is released for it.
+file. A connection may be gone when a transaction begins: idle for too long, ended by an administrator, or from before a
+restart. Nothing was written then, and the transaction begins once more over a new one. Later nothing is tried again. A
+COMMIT whose answer is lost may have been carried out: nobody knows. It is raised, counts as spent, and nothing is
+released for it.
 
 Nothing hangs on the state of a session, so that a pooler may stand between: what a transaction needs is set in it.
 """
@@ -45,9 +47,12 @@ _ALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 
 _OUT_OF_REACH = {"08", "28", "3D", "40", "53", "54", "57", "58"}
 """Classes of errors: the connection, the role, the database, a deadlock, a full disk, a shutdown, the system."""
 
-_FACTS = (
-    "SELECT ledger_id, tableoid::bigint, current_setting('fsync'), current_setting('full_page_writes'), "
-    "pg_is_in_recovery() FROM ledger"
+_ENCODINGS = ("UTF8", "SQL_ASCII")
+"""Encodings of a database that keep every text as it is."""
+
+_GRANTS = (
+    "Grant its role what it lacks: USAGE on the schema and SELECT, INSERT, UPDATE on all its tables; or, for a new "
+    "ledger, CREATE on the database or on an empty schema"
 )
 
 
@@ -95,10 +100,17 @@ class Place:
         """A new connection, which begins no transaction by itself and leaves nothing in the server's session."""
         timeout = max(2, math.ceil(min(wait, BUSY_SECONDS)))
         return psycopg.connect(
-            conninfo.make_conninfo("", **{"connect_timeout": timeout, "client_encoding": "utf8", **self._reached}),
+            conninfo.make_conninfo("", **{"connect_timeout": timeout, **self._reached, "client_encoding": "utf8"}),
             autocommit=True,
             prepare_threshold=None,
         )
+
+    @property
+    def facts(self) -> str:
+        """The statement that finds the ledger and what its server could forget."""
+        # By the name of the schema: a path leaves out a schema that the role may not use, as if it were not there.
+        checks = "current_setting('fsync'), current_setting('full_page_writes'), pg_is_in_recovery()"
+        return f'SELECT ledger_id, tableoid::bigint, {checks} FROM "{self.schema}".ledger'  # noqa: S608  # a checked name
 
     def begin(self, raw: psycopg.Connection[Any], *, write: bool, wait: float, then: str = "") -> Any:
         """Begin a transaction on the schema, in one journey, and return the row that the statement ``then`` finds."""
@@ -178,9 +190,9 @@ class Postgres(Backend):
                 lock = f"SELECT pg_advisory_xact_lock({_number(f'schema {schema}')})"
                 self._place.begin(raw, write=True, wait=BUSY_SECONDS, then=lock)
                 connection = _Speaking(raw)
-                there, replica, fsync, whole_pages = connection.execute(
+                there, replica, fsync, whole_pages, encoding = connection.execute(
                     "SELECT to_regnamespace(?) IS NOT NULL, pg_is_in_recovery(), current_setting('fsync'), "
-                    "current_setting('full_page_writes')",
+                    "current_setting('full_page_writes'), current_setting('server_encoding')",
                     (f'"{schema}"',),
                 ).fetchone()
                 if there and _tables(connection, schema):
@@ -190,6 +202,11 @@ class Postgres(Backend):
                     raise LedgerError(
                         f"The {self.kind.name} {self.path} is gone. Restore its schema; a new one would forget its "
                         "spends."
+                    )
+                if encoding not in _ENCODINGS:
+                    raise LedgerUnwritable(
+                        f"Expected server_encoding={encoding} of the database of {self.path} to be UTF8, or it could "
+                        "not keep every name and journal. Make the database with ENCODING 'UTF8' TEMPLATE template0."
                     )
                 if not there:
                     connection.execute(f'CREATE SCHEMA "{schema}"')
@@ -224,7 +241,7 @@ class Postgres(Backend):
                 f"Expected schema={kind[1]} of the {self.kind.name} {self.path} to be {self.kind.version}. Use the "
                 "version of this package that wrote it."
             )
-        row = connection.execute(_FACTS).fetchone()
+        row = connection.execute(self._place.facts).fetchone()
         if row is None:
             raise LedgerCorrupt(f"The {self.kind.name} {self.path} holds no first row. {self.kind.restore}")
         found, oid, fsync, whole_pages, replica = row
@@ -252,11 +269,21 @@ class Postgres(Backend):
 
     # --- transactions ------------------------------------------------------------------------------------------
 
+    def _begun(self, write: bool, wait: float) -> Connection:
+        """Begin, once more over a new connection where the kept one is gone: nothing but BEGIN was sent over it."""
+        kept = self._connection
+        try:
+            return super()._begun(write, wait)
+        except self.errors:
+            if not isinstance(kept, _Speaking) or not kept.raw.closed:
+                raise
+        self._abandon(drop=True)
+        return super()._begun(write, wait)
+
     def _begin(self, connection: Connection, write: bool, wait: float) -> None:
         assert isinstance(connection, _Speaking)
-        row = self._place.begin(
-            connection.raw, write=write, wait=wait, then=f"{_FACTS} FOR UPDATE" if write else _FACTS
-        )
+        facts = self._place.facts
+        row = self._place.begin(connection.raw, write=write, wait=wait, then=f"{facts} FOR UPDATE" if write else facts)
         if row is None or row[0] != self.ledger_id:
             raise LedgerMismatch(
                 f"The {self.kind.name} {self.path} was replaced by another one while it was in use. Nothing was "
@@ -338,7 +365,8 @@ def kind_at(place: Place, connection: Connection, wait: float, path: str) -> tup
     place.begin(connection.raw, write=False, wait=wait)
     if "store" not in (tables := _tables(connection, place.schema)) and tables:
         raise LedgerCorrupt(f"The schema of {path} holds tables, but no ledger of this package. Give another schema.")
-    mark, version = connection.execute("SELECT application_id, version FROM store").fetchone() or (0, 0)
+    marks = f'SELECT application_id, version FROM "{place.schema}".store'  # noqa: S608  # a checked name
+    mark, version = connection.execute(marks).fetchone() or (0, 0)
     return int(mark), int(version)
 
 
@@ -408,7 +436,14 @@ def refusal(error: Exception, path: str | None, wait: float, kind: LedgerKind) -
         return LedgerError(
             f"The {name} vanished from its database. Nothing may be released: restore the schema that was there."
         )
-    if not code or code[:2] in _OUT_OF_REACH or code == "42501":
+    if code == "42501":
+        return LedgerUnwritable(f"The role of the {name} may not use it ({why}). Nothing was charged. {_GRANTS}.")
+    if code in ("22P05", "22021"):
+        return LedgerUnwritable(
+            f"The database of the {name} cannot keep a text in its encoding ({why}). Nothing was charged: move the "
+            "ledger into a database of ENCODING 'UTF8', by a dump."
+        )
+    if not code or code[:2] in _OUT_OF_REACH:
         return LedgerUnwritable(
             f"The {name} cannot be reached or written ({why}). Nothing was charged: see that its server runs and "
             "takes this role, then try again."

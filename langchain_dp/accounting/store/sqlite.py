@@ -27,12 +27,12 @@ from langchain_dp.accounting.store.sqlite_file import (
     verify_header,
     verify_journal,
 )
+from langchain_dp.accounting.store.sqlite_queue import is_in_use, turn
 from langchain_dp.accounting.store.sqlite_upgrade import upgrade
 from langchain_dp.errors import LedgerError, LedgerMismatch, LedgerUnwritable
 
 FIRST_NAP, LONGEST_NAP = 0.0005, 0.004
-"""Seconds between two tries for the file's lock, at most. SQLite's own waits grow to a tenth of a second: two writers
-that spend without a pause leave gaps so short that a third one, asking so rarely, missed them for half a minute."""
+"""Seconds between two tries for the file's lock, at most. Only the first in line tries: see ``sqlite_queue.py``."""
 
 _JITTER = random.SystemRandom()  # a generator with a state would be the same in parent and child after a fork
 T = TypeVar("T")
@@ -74,9 +74,9 @@ class SQLite(Backend):
     def _open(self, wait: float) -> Connection:
         path = self._file()
         before = place_of(path)
-        connection = _patiently(self._opened_file, wait)
+        connection = self._in_turn(self._opened_file, wait)
         try:
-            found = _patiently(lambda: verify_header(connection, path, self.kind), wait)
+            found = self._in_turn(lambda: verify_header(connection, path, self.kind), wait)
             if place_of(path) != before or self.ledger_id not in (None, found):
                 raise LedgerError(f"The file {path} was replaced by another. Restore the file that was there.")
         except BaseException:
@@ -90,7 +90,7 @@ class SQLite(Backend):
 
     def _begin(self, connection: Connection, write: bool, wait: float) -> None:
         """Refuse when the path leads to another file now, or the file holds another ledger, or its journal is off."""
-        found = _patiently(lambda: _begun(connection, write), wait)
+        found = self._in_turn(lambda: _begun(connection, write), wait, write=write)
         if self.path is None:
             return
         if found != self.ledger_id:
@@ -104,6 +104,21 @@ class SQLite(Backend):
                 "was there."
             )
         verify_journal(connection, self.path, self.kind)
+
+    def _in_turn(self, step: Callable[[], T], wait: float, *, write: bool = False) -> T:
+        """Return what ``step`` returns, after the processes that wait already. Only readers may go first."""
+        if self.path is None:
+            return step()
+        end = time.monotonic() + wait
+        if not write or not is_in_use(self.path):
+            try:
+                return step()
+            except sqlite3.OperationalError as error:
+                if not held(error) or not wait:
+                    raise
+        # A queue that does not move, behind a process that was stopped, must not cost the whole time.
+        with turn(self.path, wait / 2):
+            return _patiently(step, end - time.monotonic())
 
     def _commit(self, connection: Connection, wait: float) -> None:
         # Who waits here for readers to end keeps new ones out, so that no reader starves a writer.

@@ -53,6 +53,12 @@ def refusal(error: Exception, path: str | None, busy_seconds: float, kind: Ledge
             f"The {kind.name} {path} cannot be written durably ({error}). Make file and folder writable, free space on "
             "the disk, or give another path."
         )
+    if code == sqlite3.SQLITE_NOTADB:
+        return LedgerCorrupt(
+            f"Expected {path} to be a {kind.name}, but it is another kind of file. Give a path of its own to the "
+            f"{kind.name}, and data in a file as examples. If this file was a {kind.name}, its beginning was "
+            f"overwritten. {kind.restore}"
+        )
     return LedgerCorrupt(f"The {kind.name} {path} is damaged or not a {kind.name} ({error}). {kind.restore}")
 
 

@@ -20,7 +20,7 @@ from langchain_dp.accounting._account import Account
 from langchain_dp.accounting.ledger import ledger_over
 from langchain_dp.accounting.metric import metric_ledger_over
 from langchain_dp.accounting.store.backend import BUSY_SECONDS, Connection
-from langchain_dp.accounting.store.base import is_url
+from langchain_dp.accounting.store.base import file_at, is_url
 from langchain_dp.accounting.store.metric import MetricStore
 from langchain_dp.accounting.store.plans import PlanStore
 from langchain_dp.accounting.store.schema import KINDS, LEDGER, METRIC_LEDGER, LedgerKind
@@ -55,7 +55,7 @@ def open_ledger(path: str | os.PathLike[str]) -> PrivacyLedger | MetricLedger:
     """
     if is_url(path):
         return _open_schema(str(path))
-    real = os.path.realpath(os.fsdecode(path))
+    real = file_at(path)
     kind = _kind(real)
     try:
         if kind is METRIC_LEDGER:
@@ -84,7 +84,7 @@ def name_of(path: str | os.PathLike[str]) -> str:
         from langchain_dp.accounting.store.postgres import Place
 
         return Place(str(path)).schema
-    return os.path.basename(os.path.realpath(path))
+    return os.path.basename(file_at(path))
 
 
 def made(ledger: PrivacyLedger | MetricLedger) -> str:
