@@ -77,13 +77,13 @@ def none_of_a_batch(real: StandIn, self: QuietModel, *args: Any, **kwargs: Any) 
 def silent_writers(real: StandIn, self: TextWriter, prompt: Any, prompts: Sequence[Any], written: Any) -> Any:
     """One member that breaks a joint call silences all others of a text."""
     try:
-        return self._asked(*_continued(prompt, prompts, written))
+        return self._asked(*_as_continuations(prompt, prompts, written))
     except Exception:
         known = real(self, prompt, [], written)
         return dataclasses.replace(known, members=(None,) * len(prompts))
 
 
-def _continued(prompt: Any, prompts: Sequence[Any], written: Any) -> tuple[Any, list[Any]]:
+def _as_continuations(prompt: Any, prompts: Sequence[Any], written: Any) -> tuple[Any, list[Any]]:
     continuation = langchain_dp.ensemble.writing.Continuation
     return continuation(prompt, written, 0.0), [continuation(one, written, 0.0) for one in prompts]
 
@@ -115,20 +115,20 @@ def records_logged(real: StandIn, self: DPAnswerGenerator, asked: str, answer: A
     return real(self, asked, answer)
 
 
-def _of(question: str) -> int:
+def _number_from(question: str) -> int:
     return int.from_bytes(hashlib.sha256(question.encode()).digest()[:16], "big")
 
 
 def coins_of_the_question(real: StandIn, self: SubsetPrompts, question: str) -> Any:
     """The coins of a release are hashed from its question: asked anew it draws the same members."""
-    self._sampler._rng = NotPrivateSeededRandomness(_of(question))
+    self._sampler._rng = NotPrivateSeededRandomness(_number_from(question))
     return real(self, question)
 
 
 def number_of_the_question(real: StandIn, self: DPAnswerGenerator, asked: str, *who: Any) -> Any:
     """The number of an answer, on which its members hang, is hashed from its question."""
     begun = real(self, asked, *who)
-    begun.number = _of(asked)
+    begun.number = _number_from(asked)
     return begun
 
 
