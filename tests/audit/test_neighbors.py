@@ -47,3 +47,9 @@ def test_a_record_in_the_log_breaks_every_audit(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(suite, "checks", lambda: [Check("loud", "holds", sound)])
     [row] = suite.run(sound=1, quiet=True)
     assert (row.fine, row.seen) == (False, "1 log lines hold a record, the first by langchain_dp.icl")
+
+
+@pytest.mark.parametrize("fault", faults()["cost caches"])
+def test_a_cost_that_is_kept_for_others_is_found(fault: str) -> None:
+    """If it breaks, a cache that leaves out delta or the neighbors says less than was spent."""
+    assert faults()["cost caches"][fault]().broken

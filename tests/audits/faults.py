@@ -133,6 +133,7 @@ def faults() -> Faults:
         "nobody": under(synth.nobody, texts.NOBODY),
         "texts": under(rapt.faces, swaps.FACES),
         "padded": under(rapt.padded, swaps.PADS),
+        "cost caches": under(accountant.caches, swaps.CACHES),
         "accountant": {
             "charged at sensitivity 1": lambda: accountant.references(planted.charged_at_sensitivity_one(epsilon))
         },

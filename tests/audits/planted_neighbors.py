@@ -13,7 +13,7 @@ import langchain_dp.ensemble.writing
 import langchain_dp.icl.release
 import langchain_dp.icl.voters
 from audits.planted_chains import StandIn, Swap, method
-from langchain_dp.ensemble.subsets import FixedPartition
+from langchain_dp.ensemble.subsets import FixedPartition, SubsetSampler
 from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.icl.subset_prompts import SubsetPrompts
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
@@ -132,6 +132,11 @@ def number_of_the_question(real: StandIn, self: DPAnswerGenerator, asked: str, *
     return begun
 
 
+def coins_of_the_plan(real: StandIn, self: SubsetSampler, record_ids: Any, scheme: Any, rng: Any) -> None:
+    """Every process that goes on with a plan tosses the same coins."""
+    real(self, record_ids, scheme, NotPrivateSeededRandomness(len(list(record_ids))))
+
+
 Faults = Mapping[str, Sequence[Swap]]
 _VOTES = langchain_dp.icl.release
 _VOTERS = langchain_dp.icl.voters
@@ -158,6 +163,7 @@ WRITTEN: Faults = {
 
 ASKED_AGAIN: Faults = {
     "coins of the question": [(SubsetPrompts, "draw", method(coins_of_the_question))],
+    "coins of the plan": [(SubsetSampler, "__init__", method(coins_of_the_plan))],
     "members of the question": [(DPAnswerGenerator, "_begun", method(number_of_the_question))],
 }
 """Found where one question is asked many times."""

@@ -319,7 +319,11 @@ def written(seeds: int = 8, damage: type[BaseException] = ValueError) -> Finding
 
 def asked_again(releases: int = 60) -> Finding:
     """One question many times, of which no answer is kept: its members are drawn by new coins each time."""
-    tests = {"answers": _votes_again(releases), "written answers": _written_again(releases)}
+    tests = {
+        "answers": _votes_again(releases),
+        "written answers": _written_again(releases),
+        "chains that go on with one plan": _chains_again(releases // 3),
+    }
     worst_of_all = min(tests, key=lambda name: tests[name])
     return Finding(
         tests[worst_of_all] < ERROR / len(tests),
@@ -340,6 +344,20 @@ def _votes_again(releases: int) -> float:
                 seen.prompts.append([])
                 chain.invoke(question)
     return coins(attendance(seen.prompts[::2]), 0.375)
+
+
+def _chains_again(releases: int) -> float:
+    """As many processes, or replicas, that share a plan: each draws by coins of its own."""
+    seen = Observed()
+    with PrivacyLedger(PrivacyBudget(500.0, 0.5, _R1)) as ledger:
+        ledger.reserve([(NoisyMaxEvent(5.0, 0.375, "fixed"), releases)], name="dp-icl")
+        for _ in range(releases):
+            seen.prompts.append([])
+            DPICLClassifier(
+                llm=_Engine(seen), examples=examples(48), labels=LABELS, ledger=ledger, max_queries=releases, shots=1,
+                subsets=18, sampling=Sampling("fixed", 48, 0.375), calibrate=False,
+            ).invoke("the same question")  # fmt: skip
+    return coins(attendance(seen.prompts), 0.375)
 
 
 def _written_again(releases: int) -> float:
