@@ -17,7 +17,7 @@ import dataclasses
 import threading
 from collections.abc import Collection, Hashable, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter
@@ -300,6 +300,29 @@ class ScoresNextToken(WritesText, Protocol):
 
         Raises:
             ModelUnavailable: The public prompt could not be evaluated.
+        """
+        ...
+
+
+@runtime_checkable
+class ChecksPrompts(Protocol):
+    """A chat model that can tell, without a call, whether it would refuse a prompt.
+
+    Private chains ask it about public prompts before they charge.
+
+    Examples:
+        >>> if isinstance(chat_model, ChecksPrompts):
+        ...     chat_model.check_prompt([HumanMessage("Where is my parcel?")])
+    """
+
+    def check_prompt(self, messages: list[Any]) -> None:
+        """Check the length of a prompt, and that it can be tokenized.
+
+        Args:
+            messages: LangChain messages.
+
+        Raises:
+            InvalidParameter: A call would refuse the prompt.
         """
         ...
 

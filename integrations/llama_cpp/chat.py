@@ -7,22 +7,31 @@ import os
 import queue
 import re
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, ClassVar, Literal, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel, LangSmithParams
-from langchain_core.messages import AIMessageChunk, BaseMessage, message_chunk_to_message
+from langchain_core.exceptions import OutputParserException
+from langchain_core.language_models import BaseChatModel, LangSmithParams, LanguageModelInput
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage, message_chunk_to_message
+from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
 from langchain_core.outputs import ChatGeneration as Generation
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
-from pydantic import Field, PrivateAttr
+from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
+from langchain_core.utils.function_calling import convert_to_json_schema
+from langchain_core.utils.pydantic import is_basemodel_subclass
+from pydantic import BaseModel, Field, PrivateAttr, field_validator
 
 from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter
 
 from .chat_worker import ChatRequest, GivenUp, LoadedChat, Piece
+from .tool_calls import forced_grammar, openai_tools, read_calls, schema_grammar
 
 _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}
+_OPTIONS = ("temperature", "top_p", "max_tokens", "logprobs", "seed", "tools", "tool_choice", "json_schema")
+_METHODS = ("json_schema", "function_calling", "json_mode")
 
 
 class ChatLlamaCpp(BaseChatModel):
@@ -41,7 +50,7 @@ class ChatLlamaCpp(BaseChatModel):
         temperature: 0 always takes the most probable token.
         top_p: Sample from the smallest set of tokens that holds this much probability.
         max_tokens: Longest answer in tokens.
-        stop: Strings that end the answer; they are not part of it.
+        stop: A string, or a list of strings, that ends the answer; it is not part of it.
         logprobs: Put the log-probability of every answered token into ``response_metadata["logprobs"]``.
         seed: Seed of the sampling; None draws a fresh one for every call.
         verbose_llama: Let llama.cpp write its log to standard error.
@@ -53,6 +62,8 @@ class ChatLlamaCpp(BaseChatModel):
     Examples:
         >>> llm = ChatLlamaCpp(temperature=0, max_tokens=20)  # the embedded model
         >>> llm.invoke("Name a fruit.").text
+        >>> schema = {"title": "Fruit", "type": "object", "properties": {"name": {"enum": ["pear", "fig"]}}}
+        >>> llm.with_structured_output(schema).invoke("Name a fruit.")
     """
 
     serializes_calls: ClassVar[bool] = True
@@ -108,23 +119,115 @@ class ChatLlamaCpp(BaseChatModel):
             params["ls_stop"] = ends
         return params
 
-    def get_num_tokens(self, text: str) -> int:
-        """Tokens of a text by the model itself, which is loaded for it."""
-        return self._loaded.count(text, self._request([], None, {}))
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _as_list(cls, stop: object) -> object:
+        return [stop] if isinstance(stop, str) else stop
+
+    def get_token_ids(self, text: str) -> list[int]:
+        """Return the tokens of a text. The model itself cuts it, and is loaded for it."""
+        if self.custom_get_token_ids is not None:
+            return self.custom_get_token_ids(text)
+        return self._loaded.token_ids(text, self._request([], None, {}))
+
+    def get_num_tokens_from_messages(self, messages: list[BaseMessage], tools: Sequence[Any] | None = None) -> int:
+        """Return the tokens of a whole prompt: the messages, and tools, in the model's chat template."""
+        options = {"tools": openai_tools(tools)} if tools else {}
+        return self._loaded.count(self._request(messages, None, options))
+
+    def check_prompt(self, messages: list[BaseMessage]) -> None:
+        """Raise InvalidParameter if a call would refuse these messages. Nothing is generated.
+
+        ``langchain_dp.ports.ChecksPrompts``: private chains ask it about public prompts, before they charge.
+        """
+        self._loaded.check_prompt(self._request(messages, None, {}))
+
+    def bind_tools(
+        self, tools: Sequence[Any], *, tool_choice: Any = None, **kwargs: Any
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """Bind tools, which the model's chat template describes to the model. The model is loaded to look at it.
+
+        With tools an answer is streamed whole, in one piece.
+
+        Args:
+            tools: Functions, pydantic classes, JSON schemas or LangChain tools.
+            tool_choice: "auto" or None: the model chooses. "any" or a tool's name: a grammar forces one call.
+            **kwargs: Options of a call, such as ``max_tokens``.
+
+        Raises:
+            InvalidParameter: The chat template has no place for tools, as that of the embedded model, or it writes
+                calls in another form than ``<tool_call>{...}</tool_call>``; or there is no such tool.
+        """
+        described = openai_tools(tools)
+        if described:
+            self._loaded.check_tools(self._request([], None, {}), self.model_name)
+            forced_grammar(described, tool_choice)
+        return self.bind(tools=described, tool_choice=tool_choice, **kwargs)
+
+    def with_structured_output(
+        self,
+        schema: dict[str, Any] | type,
+        *,
+        include_raw: bool = False,
+        method: str = "json_schema",
+        strict: bool | None = None,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, Any]:
+        """Answer with an object of a schema. A grammar lets the model write nothing else, so every method is the same.
+
+        The model sees the schema's field names as it writes them, and no descriptions: say in the prompt what each
+        field holds. Bound long strings (``maxLength``), or the object may not end within ``max_tokens``.
+
+        Args:
+            schema: A pydantic class, of which an object is returned; or a TypedDict or a JSON schema, for a dict.
+            include_raw: Return a dict of "raw", "parsed" and "parsing_error" instead.
+            method: "json_schema", "function_calling" or "json_mode".
+            strict: Makes no difference: the grammar is always strict.
+            **kwargs: None are taken.
+
+        Raises:
+            InvalidParameter: The schema has no grammar, or there is another argument.
+            OutputParserException: On a call: ``max_tokens`` cut the object off, or a validator of the pydantic class
+                refuses it.
+        """
+        del strict
+        validate.no_further(kwargs)
+        validate.one_of("method", method, _METHODS)
+        try:
+            json_schema = convert_to_json_schema(schema)
+        except (ValueError, TypeError) as error:
+            raise InvalidParameter(
+                f"Expected schema={schema!r} to be a pydantic class, a TypedDict or a JSON schema with a title "
+                f"({type(error).__name__}: {error})."
+            ) from None
+        schema_grammar(json_schema)
+        model = self.bind(
+            json_schema=json_schema,
+            ls_structured_output_format={"kwargs": {"method": "json_schema"}, "schema": json_schema},
+        )
+        parser: Any = _WholeObject()
+        if isinstance(schema, type) and is_basemodel_subclass(schema):
+            parser = _WholePydantic(pydantic_object=schema)
+        if not include_raw:
+            return cast(Runnable[LanguageModelInput, Any], model | parser)
+        parsed = RunnablePassthrough.assign(parsed=itemgetter("raw") | parser, parsing_error=lambda _: None)
+        failed = RunnablePassthrough.assign(parsed=lambda _: None)
+        whole: Runnable[LanguageModelInput, Any] = RunnableMap(raw=model)
+        return whole | parsed.with_fallbacks([failed], exception_key="parsing_error")
 
     def close(self) -> None:
         """Free the model, for all copies of this object. The next call loads it again."""
         self._loaded.close()
 
-    def _request(self, messages: list[BaseMessage], stop: list[str] | None, options: dict[str, Any]) -> ChatRequest:
-        unknown = set(options) - {"temperature", "top_p", "max_tokens", "logprobs", "seed"}
+    def _request(
+        self, messages: list[BaseMessage], stop: str | list[str] | None, options: dict[str, Any]
+    ) -> ChatRequest:
+        unknown = set(options) - set(_OPTIONS)
         if unknown:
-            raise InvalidParameter(
-                f"Expected options {sorted(unknown)} to be among temperature, top_p, max_tokens, logprobs, seed, stop."
-            )
-        ends = tuple(stop or self.stop or ())
-        if not all(isinstance(end, str) and end for end in ends):
-            raise InvalidParameter("Expected stop= to hold strings that are not empty. Leave the others out.")
+            raise InvalidParameter(f"Expected options {sorted(unknown)} to be among {', '.join(_OPTIONS)}, stop.")
+        ends = [stop] if isinstance(stop, str) else stop or self.stop or []
+        if not isinstance(ends, (list, tuple)) or not all(isinstance(end, str) and end for end in ends):
+            raise InvalidParameter("Expected stop= to be a string or a list of strings, none of them empty.")
         chosen = {
             name: options.get(name, getattr(self, name)) for name in ("temperature", "top_p", "max_tokens", "seed")
         }
@@ -140,9 +243,10 @@ class ChatLlamaCpp(BaseChatModel):
             n_threads=self.n_threads,
             verbose=self.verbose_llama,
             messages=[_as_dict(message) for message in messages],
-            stop=ends,
+            stop=tuple(ends),
             logprobs=options.get("logprobs", self.logprobs),
             **chosen,
+            **_constraints(options),
         )
 
     def _chunk(self, piece: Piece) -> ChatGenerationChunk:
@@ -167,11 +271,20 @@ class ChatLlamaCpp(BaseChatModel):
         request = self._request(messages, stop, kwargs)
         pieces: list[Piece] = []
         self._loaded.answer(request, pieces.append, GivenUp())
-        return self._result(pieces)
+        return self._result(pieces, request)
 
-    def _result(self, pieces: list[Piece]) -> ChatResult:
-        whole = cast(AIMessageChunk, self._chunk(Piece.joined(pieces)).message)
-        return ChatResult(generations=[Generation(message=message_chunk_to_message(whole))])
+    def _whole(self, pieces: list[Piece], request: ChatRequest) -> ChatGenerationChunk:
+        chunk = self._chunk(Piece.joined(pieces))
+        if request.tools:
+            message = cast(AIMessageChunk, chunk.message)
+            text, calls = read_calls(message.text)
+            message = AIMessageChunk(**{**message.model_dump(), "content": text, "tool_call_chunks": calls})
+            chunk = ChatGenerationChunk(message=message)
+        return chunk
+
+    def _result(self, pieces: list[Piece], request: ChatRequest) -> ChatResult:
+        message = cast(AIMessageChunk, self._whole(pieces, request).message)
+        return ChatResult(generations=[Generation(message=message_chunk_to_message(message))])
 
     async def _agenerate(
         self,
@@ -180,14 +293,15 @@ class ChatLlamaCpp(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        arriving, given_up = self._begun(self._request(messages, stop, kwargs))
+        request = self._request(messages, stop, kwargs)
+        arriving, given_up = self._begun(request)
         pieces: list[Piece] = []
         try:
             while (piece := await _next(arriving)) is not None:
                 pieces.append(piece)
         finally:
             given_up.set()
-        return self._result(pieces)
+        return self._result(pieces, request)
 
     def _stream(
         self,
@@ -199,6 +313,7 @@ class ChatLlamaCpp(BaseChatModel):
         request = self._request(messages, stop, kwargs)
         given_up = GivenUp()
         pieces: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
+        kept: list[Piece] = []
         # A thread of its own: a reader that asks the same model between two tokens must wait, not lock up.
         worker = threading.Thread(target=self._work, args=(request, pieces.put, given_up), daemon=True)
         worker.start()
@@ -206,7 +321,10 @@ class ChatLlamaCpp(BaseChatModel):
             while (piece := pieces.get()) is not None:
                 if isinstance(piece, BaseException):
                     raise piece
-                chunk = self._chunk(piece)
+                kept.append(piece)
+                if request.tools and piece.finish_reason is None:
+                    continue
+                chunk = self._whole(kept, request) if request.tools else self._chunk(piece)
                 if run_manager:
                     run_manager.on_llm_new_token(chunk.text, chunk=chunk)
                 yield chunk
@@ -221,10 +339,15 @@ class ChatLlamaCpp(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        arriving, given_up = self._begun(self._request(messages, stop, kwargs))
+        request = self._request(messages, stop, kwargs)
+        arriving, given_up = self._begun(request)
+        kept: list[Piece] = []
         try:
             while (piece := await _next(arriving)) is not None:
-                chunk = self._chunk(piece)
+                kept.append(piece)
+                if request.tools and piece.finish_reason is None:
+                    continue
+                chunk = self._whole(kept, request) if request.tools else self._chunk(piece)
                 if run_manager:
                     await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
                 yield chunk
@@ -264,7 +387,44 @@ async def _next(pieces: asyncio.Queue[Piece | BaseException | None]) -> Piece | 
     return piece
 
 
-def _as_dict(message: BaseMessage) -> dict[str, str]:
+class _WholeObject(JsonOutputParser):
+    """Parses an object; of one that was cut off it says so."""
+
+    def parse_result(self, result: list[Any], *, partial: bool = False) -> Any:
+        _check_whole(result, partial=partial)
+        return super().parse_result(result, partial=partial)
+
+
+class _WholePydantic(PydanticOutputParser[BaseModel]):
+    """The same for a pydantic class."""
+
+    def parse_result(self, result: list[Any], *, partial: bool = False) -> Any:
+        _check_whole(result, partial=partial)
+        return super().parse_result(result, partial=partial)
+
+
+def _check_whole(result: list[Any], *, partial: bool) -> None:
+    message = getattr(result[0], "message", None)
+    if not partial and message is not None and message.response_metadata.get("finish_reason") == "length":
+        raise OutputParserException(
+            "Expected max_tokens to hold the whole object, but it was cut off there. Raise max_tokens, or bound the "
+            "schema's strings and lists (maxLength, maxItems)."
+        )
+
+
+def _constraints(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Tools and grammar of a call."""
+    tools, choice, schema = options.get("tools"), options.get("tool_choice"), options.get("json_schema")
+    if schema is not None:
+        if tools:
+            raise InvalidParameter("Expected tools or a json_schema, not both. Unbind one of them.")
+        return {"grammar": schema_grammar(schema)}
+    if not tools or choice == "none":
+        return {}
+    return {"tools": tools, "grammar": forced_grammar(tools, choice)}
+
+
+def _as_dict(message: BaseMessage) -> dict[str, Any]:
     role = message.role if message.type == "chat" else _ROLES.get(message.type)  # type: ignore[attr-defined]  # of ChatMessage
     if role is not None and not re.fullmatch(r"[\w-]{1,32}", role):
         raise InvalidParameter(
@@ -275,7 +435,10 @@ def _as_dict(message: BaseMessage) -> dict[str, str]:
         raise InvalidParameter(f"Expected a message of type {message.type!r} to be one of {sorted(_ROLES)}.")
     blocks = [message.content] if isinstance(message.content, str) else message.content
     texts = []
+    calls = message.tool_calls if isinstance(message, AIMessage) else []
     for block in blocks:
+        if calls and isinstance(block, dict) and block.get("type") in ("tool_use", "tool_call"):
+            continue  # it is among the message's calls
         if isinstance(block, str):
             texts.append(block)
         elif block.get("type") == "text":
@@ -284,4 +447,12 @@ def _as_dict(message: BaseMessage) -> dict[str, str]:
             raise InvalidParameter(
                 f"Expected content of type {block.get('type')!r} to be text, all that this model reads."
             )
-    return {"role": role, "content": "".join(texts)}
+    said: dict[str, Any] = {"role": role, "content": "".join(texts)}
+    if calls:
+        said["tool_calls"] = [
+            {"type": "function", "id": call["id"], "function": {"name": call["name"], "arguments": call["args"]}}
+            for call in calls
+        ]
+    if isinstance(message, ToolMessage):
+        said["tool_call_id"] = message.tool_call_id
+    return said

@@ -5,21 +5,23 @@ from __future__ import annotations
 import atexit
 import codecs
 import dataclasses
+import json
 import re
 import secrets
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from langchain_core.messages.ai import UsageMetadata
 
-from langchain_dp.errors import InvalidParameter, ModelUnavailable
+from langchain_dp.errors import InvalidParameter, ModelUnavailable, PrivateDataError
 from langchain_dp.ports import given_up
 
 from .context import LONGEST_RUN, import_llama, too_long_a_run
 from .model_files import prepared_model_path
+from .tool_calls import check_renders_tools
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -31,13 +33,15 @@ class ChatRequest:
     n_gpu_layers: int
     n_threads: int | None
     verbose: bool
-    messages: list[dict[str, str]]
+    messages: list[dict[str, Any]]
     stop: tuple[str, ...]
     temperature: float
     top_p: float
     max_tokens: int
     logprobs: bool
     seed: int | None
+    tools: list[dict[str, Any]] | None = None
+    grammar: str | None = None
 
     @property
     def model(self) -> tuple[Any, ...]:
@@ -80,6 +84,8 @@ class GivenUp:
 class LoadedChat:
     """A model that is loaded when first asked, behind a lock: a llama.cpp context is not thread-safe.
 
+    A copy, deep or not, is the same object: copies of a chat model share its weights.
+
     When the interpreter exits, the answer under way stops at its next token and the model is freed after that: a
     thread that is still inside llama.cpp while the process is taken down would crash it.
     """
@@ -90,6 +96,18 @@ class LoadedChat:
         self._model: tuple[Any, ...] | None = None
         self._llama: Any = None
         self._formatter: Any = None
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise PrivateDataError(
+            "A ChatLlamaCpp holds a model that is loaded in this process and cannot be pickled. Build it anew from its "
+            "model_path in the other process."
+        )
 
     def close(self) -> None:
         """Free the model."""
@@ -120,13 +138,31 @@ class LoadedChat:
         with self._lock:
             go_on()
             self._ready(request)
-            _Answer(self._llama, self._prompt(request), request).run(put, go_on)
+            _Answer(self._llama, self._checked_prompt(request), request).run(put, go_on)
 
-    def count(self, text: str, request: ChatRequest) -> int:
+    def token_ids(self, text: str, request: ChatRequest) -> list[int]:
         """Tokens of a text, by the model of a request."""
         with self._lock:
             self._ready(request)
-            return len(self._tokens(text, special=True))
+            return self._tokens(text, special=True)
+
+    def count(self, request: ChatRequest) -> int:
+        """Tokens of a request's conversation in the model's chat template."""
+        with self._lock:
+            self._ready(request)
+            return len(self._prompt(request))
+
+    def check_prompt(self, request: ChatRequest) -> None:
+        """Raise InvalidParameter if :meth:`answer` would refuse the conversation."""
+        with self._lock:
+            self._ready(request)
+            self._checked_prompt(request)
+
+    def check_tools(self, request: ChatRequest, name: str) -> None:
+        """Raise InvalidParameter unless the model's chat template renders tools and their calls."""
+        with self._lock:
+            self._ready(request)
+            check_renders_tools(lambda messages, tools: self._formatter(messages=messages, tools=tools).prompt, name)
 
     def _ready(self, request: ChatRequest) -> None:
         if self._model != request.model:
@@ -165,13 +201,29 @@ class LoadedChat:
         self._formatter = Jinja2ChatFormatter(template=template, eos_token=eos, bos_token=bos)
         self._llama, self._model = llama, request.model
 
+    def _checked_prompt(self, request: ChatRequest) -> list[int]:
+        tokens = self._prompt(request)
+        if len(tokens) >= request.n_ctx:
+            raise InvalidParameter(
+                f"Expected a prompt of {len(tokens)} tokens to leave room for an answer in n_ctx={request.n_ctx}. "
+                "Shorten it, or raise n_ctx."
+            )
+        return tokens
+
     def _prompt(self, request: ChatRequest) -> list[int]:
         """Tokens of the conversation. A marker of the template that a message spells is its text, and ends no turn."""
-        messages, told = request.messages, {}
+        messages: list[dict[str, Any]] = request.messages
+        told: dict[str, str] = {}
+        described = [json.dumps(part) for part in (request.tools or [], *(one.get("tool_calls") for one in messages))]
+        if any(self._tokens(text) != self._tokens(text, special=True) for text in described):
+            raise InvalidParameter(
+                "Expected tools and calls of tools to spell no marker of the model's chat template. Take it out of "
+                "their names, descriptions and arguments."
+            )
         if any(self._tokens(one["content"]) != self._tokens(one["content"], special=True) for one in messages):
             told = {secrets.token_hex(16): one["content"] for one in messages}
             messages = [{**one, "content": name} for one, name in zip(messages, told, strict=True)]
-        formatted = self._formatter(messages=messages)
+        formatted = self._formatter(messages=messages, tools=request.tools)
         parts = re.split(f"({'|'.join(told)})", formatted.prompt) if told else [formatted.prompt]
         if told and not told.keys() <= set(parts):
             raise InvalidParameter(
@@ -182,11 +234,6 @@ class LoadedChat:
         for place, part in enumerate(parts):
             begins = place == 0 and not formatted.added_special
             tokens += self._tokens(told.get(part, part), begins=begins, special=part not in told)
-        if len(tokens) >= request.n_ctx:
-            raise InvalidParameter(
-                f"Expected a prompt of {len(tokens)} tokens to leave room for an answer in n_ctx={request.n_ctx}. "
-                "Shorten it, or raise n_ctx."
-            )
         return tokens
 
     def _tokens(self, text: str, *, begins: bool = False, special: bool = False) -> list[int]:
@@ -230,7 +277,9 @@ class _Answer:
         llama.set_seed(secrets.randbits(32) if request.seed is None else request.seed)
         room = min(request.max_tokens, request.n_ctx - len(self._prompt))
         produced, reason = 0, "length"
-        sampled = llama.generate(self._prompt, top_k=0, top_p=request.top_p, min_p=0.0, temp=request.temperature)
+        sampled = llama.generate(
+            self._prompt, top_k=0, top_p=request.top_p, min_p=0.0, temp=request.temperature, grammar=self._grammar()
+        )
         for token in sampled:
             go_on()
             produced += 1
@@ -253,6 +302,21 @@ class _Answer:
         count = len(self._prompt)
         usage = UsageMetadata(input_tokens=count, output_tokens=produced, total_tokens=count + produced)
         put(Piece(rest, [], reason, usage))
+
+    def _grammar(self) -> Any:
+        """The request's grammar as llama-cpp-python takes it, or None."""
+        text = self._request.grammar
+        if text is None:
+            return None
+        # llama-cpp-python does not look at what this returns, and the process dies of a null pointer.
+        sampler = self._module.llama_sampler_init_grammar(self._llama._model.vocab, text.encode(), b"root")
+        if not sampler:
+            raise InvalidParameter(
+                "Expected the schema to become a grammar that llama.cpp can read. Use plain types, enums, lists and "
+                "nested objects."
+            )
+        self._module.llama_sampler_free(sampler)
+        return self._module.LlamaGrammar.from_string(text, verbose=False)
 
     def _released(self, new: str) -> tuple[str, bool]:
         """Text that can be given out now, and whether a stop string ended the answer."""

@@ -14,11 +14,14 @@ from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, Toke
 from langchain_dp.redact import redacting
 
 from .._choice import Scores
-from .._engine import BaseEngine, check_common, check_written
+from .._engine import BaseEngine, check_common, check_frame, check_written
 from .calls import Calibrations, Calls, scores
 from .company import COMPANY, compared
 from .dialect import END, LISTED, probed
 from .http import Server, ServerError
+
+_FRAMES = 100
+"""Public texts around members that are remembered to fit."""
 
 
 class CompletionServerEnsemble(BaseEngine):
@@ -132,6 +135,7 @@ class CompletionServerEnsemble(BaseEngine):
         self._end_tokens = frozenset({END})
         self._in_flight = in_flight
         self._calls = Calls(self._dialect, in_flight)
+        self._fitting: set[tuple[str, str, str]] = set()
         self._calibrations = Calibrations()
 
     @property
@@ -188,6 +192,7 @@ class CompletionServerEnsemble(BaseEngine):
         _check_texts("decoding.banned", decoding.banned)
 
     def _written(self, asked: Sequence[Continuation], decoding: Decoding, rules: None) -> list[Token | None]:
+        self._check_frame(asked[0].prompt)
         return self._calls.next_tokens(asked, decoding, self._framed(bool(decoding.chat)))
 
     @redacting
@@ -215,6 +220,7 @@ class CompletionServerEnsemble(BaseEngine):
             check_common([one.prompt for one in asked])
             check_written(asked)
             self._check_lists()
+            self._check_frame(public.prompt)
             frame = self._framed(chat)
             first, why = {}, "no log-probabilities"
             try:  # in no company: it says what can be written
@@ -266,6 +272,17 @@ class CompletionServerEnsemble(BaseEngine):
         if not chat:
             return "", ""
         return self._turn or self._dialect.turn()  # which raises: it was asked before
+
+    def _check_frame(self, prompt: MemberPrompt) -> None:
+        """Refuse public text that leaves no member room. The server counts each public text once."""
+        public = (prompt.head, prompt.tail, prompt.begins)
+        if len("".join(public).encode(errors="replace")) <= self._max_prompt_tokens:  # no token is shorter than a byte
+            return
+        if public not in self._fitting:
+            check_frame(sum(self._count(text) for text in public if text), self._max_prompt_tokens)
+            if len(self._fitting) >= _FRAMES:
+                self._fitting.clear()
+            self._fitting.add(public)
 
     def _check_tail(self, tail: str) -> None:
         tokens = self._count(tail)

@@ -8,13 +8,14 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from langchain_dp.errors import LangChainDPError, ModelUnavailable
+from langchain_dp.errors import InvalidParameter, LangChainDPError, ModelUnavailable
 from langchain_dp.quiet.context import sealed
 from langchain_dp.quiet.filters import Level
 from langchain_dp.redact import interruption
 
 Member = TypeVar("Member")
 Answer = TypeVar("Answer")
+_PLAIN = "This is a test."
 
 
 class Counts(Protocol):
@@ -67,6 +68,24 @@ def asked_publicly(ask: Callable[[], Answer]) -> Answer:
     if stop is not None:
         raise stop
     raise ModelUnavailable(f"The engine failed on a text that shows no record ({failure}). Check the model.")
+
+
+def count_publicly(engine: Counts, text: str) -> int:
+    """Return the tokens of a public text.
+
+    Raises:
+        InvalidParameter: The engine cannot tokenize this text, though it tokenizes others.
+        ModelUnavailable: The engine counts no text.
+    """
+    try:
+        return asked_publicly(lambda: engine.count_tokens(text))
+    except ModelUnavailable as error:
+        why = str(error)
+    asked_publicly(lambda: engine.count_tokens(_PLAIN))
+    raise InvalidParameter(
+        f"Expected the model to tokenize a public text of {len(text):,} characters, but it could not, while it "
+        f"tokenizes others. It said: {why} Shorten the text, or break up long runs of one kind of character."
+    )
 
 
 def row_of(scores: object, length: int) -> npt.NDArray[np.float64] | None:

@@ -18,6 +18,7 @@ from langchain_dp._util.validate import no_further
 from langchain_dp.accounting import PrivacyCertificate
 from langchain_dp.ensemble.questions import ChecksBatches
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
+from langchain_dp.quiet.calls import in_own_thread
 
 
 class PrivateChat(ChecksBatches, BaseChatModel):
@@ -67,7 +68,8 @@ class PrivateChat(ChecksBatches, BaseChatModel):
 
     async def agenerate(self, messages: list[list[BaseMessage]], *args: Any, **kwargs: Any) -> LLMResult:
         """As :meth:`generate`."""
-        return await super().agenerate(self._looked_at(messages, len(messages) < 2), *args, **kwargs)
+        checked = await in_own_thread(self._looked_at, messages, len(messages) < 2)
+        return await super().agenerate(checked, *args, **kwargs)
 
     def _count(self, text: str) -> int:
         """Tokens of a text, or an estimate."""
@@ -137,7 +139,7 @@ def reply_metadata(
         said: The answer. How many tokens the private records held is private.
     """
     fields: dict[str, Any] = {"response_metadata": {"dp": certificate.to_dict(), "model_name": certificate.model}}
-    with contextlib.suppress(ModelUnavailable):
+    with contextlib.suppress(ModelUnavailable, InvalidParameter):
         read, written = count(asked), count(said)
         fields["usage_metadata"] = UsageMetadata(input_tokens=read, output_tokens=written, total_tokens=read + written)
     return fields

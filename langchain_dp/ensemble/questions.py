@@ -14,6 +14,7 @@ from langchain_core.runnables import ConfigurableFieldSpec, RunnableConfig
 
 from langchain_dp.accounting import LedgerPlan
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.quiet.calls import in_own_thread
 from langchain_dp.records import TEXT_OR_NUMBER, encodable, is_missing
 from langchain_dp.records.tables import fields_of
 
@@ -222,7 +223,7 @@ class ChecksBatches:
 
     async def abatch(self, inputs: list[Any], *args: Any, return_exceptions: bool = False, **kwargs: Any) -> list[Any]:
         """As :meth:`batch`."""
-        questions = self._looked_at(inputs, return_exceptions)
+        questions = await in_own_thread(self._looked_at, inputs, return_exceptions)
         return await super().abatch(questions, *args, return_exceptions=return_exceptions, **kwargs)  # type: ignore[misc, no-any-return]
 
     def batch_as_completed(

@@ -12,7 +12,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
-from langchain_dp.ensemble.asking import Counts, count_quietly
+from langchain_dp.ensemble.asking import Counts, count_publicly, count_quietly
 from langchain_dp.errors import ModelUnavailable
 
 LEAST = 16
@@ -49,9 +49,10 @@ class Room:
             more: Tokens that will be written after it.
 
         Raises:
-            ModelUnavailable: The engine could not count the tokens of a public text.
+            InvalidParameter: The engine cannot tokenize a public text.
+            ModelUnavailable: The engine counts no text.
         """
-        return limit - sum(map(self._engine.count_tokens, public)) - more - _JOINTS
+        return limit - sum(count_publicly(self._engine, text) for text in public) - more - _JOINTS
 
     def fitting(self, texts: Sequence[str], *, whole: Callable[[Sequence[str]], str], tokens: int) -> list[str]:
         """The texts, the longest of them cut after equally many characters, at a blank if there is one.

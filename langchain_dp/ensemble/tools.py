@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NoReturn, get_args
 
 from dp_accounting.dp_event import DpEvent
 from langchain_core.runnables import RunnableConfig
@@ -16,7 +16,7 @@ from langchain_dp._util import forks, validate
 from langchain_dp._util.callers import warn_caller
 from langchain_dp.accounting import LedgerPlan
 from langchain_dp.ensemble.questions import asker_of
-from langchain_dp.errors import BudgetExceeded, BudgetRunsLow, InvalidParameter, ShareExceeded
+from langchain_dp.errors import BudgetExceeded, BudgetRunsLow, InvalidParameter, PrivateDataError, ShareExceeded
 
 ExitBehavior = Literal["error", "end", "continue"]
 """What a call of the tool does when the plan is used up, named as in LangChain's own limits of calls."""
@@ -75,6 +75,16 @@ class Remaining:
                 "examples is not refilled: plan for what comes after it.",
                 BudgetRunsLow,
             )
+
+
+class _PrivateTool(StructuredTool):
+    """A tool that calls a private chain, whose records must not leave the process with it."""
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise PrivateDataError(
+            "A tool of a private chain holds the chain and its records, and cannot be pickled. Build it anew where "
+            "it is used."
+        )
 
 
 def private_tool(
@@ -164,7 +174,7 @@ def private_tool(
             stop = refused(error)
         raise stop
 
-    tool = StructuredTool.from_function(
+    tool = _PrivateTool.from_function(
         func=call,
         coroutine=acall,
         name=re.sub(r"[^\w-]", "_", name, flags=re.ASCII),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_dp._util import forks, validate
-from langchain_dp.ensemble.asking import ask_together, asked_publicly, row_of
+from langchain_dp.ensemble.asking import ask_together, asked_publicly, count_publicly, row_of
 from langchain_dp.ensemble.echo import Echo
 from langchain_dp.errors import InvalidParameter, LangChainDPError, ModelUnavailable
 from langchain_dp.mechanisms import ClippedSum, Randomness
@@ -184,8 +184,8 @@ class TextWriter:
             Tokens that are left.
         """
         room = self._engine.max_prompt_tokens - kept
-        needed = self._engine.count_tokens(head) + self._engine.count_tokens(tail) + self.noise.event.tokens + _MARGIN
-        needed += more
+        public = count_publicly(self._engine, head) + count_publicly(self._engine, tail)
+        needed = public + self.noise.event.tokens + _MARGIN + more
         if needed > room:
             raise InvalidParameter(
                 f"Expected {needed} tokens of instruction, question and text to be at most {room}, the longest prompt "

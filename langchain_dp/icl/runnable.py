@@ -42,6 +42,7 @@ from langchain_dp.icl.voters import Voter, make_voter
 from langchain_dp.icl.votes import Shot
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
 from langchain_dp.ports import ScoresLabels
+from langchain_dp.quiet.calls import in_own_thread
 from langchain_dp.records import (
     Examples,
     FromDataFrame,
@@ -350,7 +351,8 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
 
     async def _arelease(self, question: Question, config: RunnableConfig) -> Released:
         asker = asker_of(self._reservation.plan, config)
-        return await self._releaser.arelease(self._checked_question(question), asker)
+        # In a thread: a local model may be busy with another call, and the event loop must not wait for it.
+        return await self._releaser.arelease(await in_own_thread(self._checked_question, question), asker)
 
     def _checked_question(self, question: Question) -> str:
         text = checks.render_question(question, self.prompt, text_key=self._records.text_key)

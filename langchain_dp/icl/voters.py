@@ -14,9 +14,17 @@ from typing import Any, Protocol
 
 import numpy as np
 from langchain_core.language_models import BaseChatModel, BaseLanguageModel, BaseLLM
+from langchain_core.messages import HumanMessage
 from langchain_core.runnables import Runnable
 
-from langchain_dp.ensemble.asking import ask_together, count_quietly, is_remote, row_of
+from langchain_dp.ensemble.asking import (
+    ask_together,
+    asked_publicly,
+    count_publicly,
+    count_quietly,
+    is_remote,
+    row_of,
+)
 from langchain_dp.ensemble.room import LEAST, Room, beginning
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.icl.asking import Asking, OnUnhealthy
@@ -24,7 +32,7 @@ from langchain_dp.icl.companion import invented, public_question
 from langchain_dp.icl.prompts import ICLPrompt
 from langchain_dp.icl.votes import SubsetPrompt, Vote
 from langchain_dp.parsing import parse_label
-from langchain_dp.ports import MemberPrompt, ScoresLabels
+from langchain_dp.ports import ChecksPrompts, MemberPrompt, ScoresLabels
 from langchain_dp.quiet.calls import in_own_thread
 from langchain_dp.quiet.context import sealed
 from langchain_dp.quiet.filters import Level
@@ -56,7 +64,7 @@ class Voter(Protocol):
         """Raise UnsafeEnvironment if a call now would be refused for what is set in this process. Before any spend."""
 
     def check(self, question: str) -> None:
-        """Raise InvalidParameter if the question is too long for the model. Data-independent."""
+        """Raise InvalidParameter if the question is too long for the model, or has no tokens. Data-independent."""
 
     def probe(self) -> None:
         """Ask a public question, so that a dead model is found before any budget is spent.
@@ -150,6 +158,7 @@ class ModelVoter:
         )  # fmt: skip
         plain = QuietModel(llm, accept_unchecked_model=accept_unchecked_model) if structured_output else self._model
         self.name = plain.name
+        self._checker = _checker(llm)
         self._prompt = prompt
         self._words = list(words)
         self._timeout = asking.timeout
@@ -168,13 +177,20 @@ class ModelVoter:
         return prompt.head() + prompt.body(shots) + subset_prompt.question
 
     def check(self, question: str) -> None:
-        """Raise InvalidParameter if the question is longer than ``max_question_chars``."""
+        """Raise InvalidParameter if the question is longer than ``max_question_chars``, or the model cannot read it.
+
+        A model that can tell is shown the question after invented examples: ``ports.ChecksPrompts``.
+        """
         if len(question) > self._max_question_chars:
             raise InvalidParameter(
                 f"Expected the question, {len(question)} characters with its template, to be at most "
                 f"max_question_chars={self._max_question_chars}. Shorten it, or raise the limit in Asking(...) if the "
                 "model's context holds it beside the examples."
             )
+        if (checker := self._checker) is not None:
+            public = self._render(invented(self._prompt, self._words, question))
+            messages = public if isinstance(public, list) else [HumanMessage(public)]
+            asked_publicly(lambda: checker.check_prompt(messages))
 
     def probe(self) -> None:
         """A public text after invented examples."""
@@ -284,7 +300,7 @@ class EngineVoter:
                 f"{max(self._tokens, 0)}: every answer would be noise. Shorten it, or give the engine a larger "
                 "max_tokens. Nothing was spent."
             )
-        tokens, most = self.count_tokens(question), self._engine.max_tail_tokens
+        tokens, most = count_publicly(self._engine, question), self._engine.max_tail_tokens
         if tokens > most:
             raise InvalidParameter(
                 f"Expected the question, {tokens} tokens with its template, to be at most {most} tokens. "
@@ -444,6 +460,16 @@ def _best(scores: object, labels: int) -> Vote:
     """The label of the largest score, ties to the smaller index; None for what are no scores."""
     row = row_of(scores, labels)
     return None if row is None or np.isnan(row).any() else int(np.argmax(row))
+
+
+def _checker(llm: Any) -> ChecksPrompts | None:
+    """The model itself, out of its bindings and of a chain that it begins, if it can check a prompt."""
+    while not isinstance(llm, BaseLanguageModel):
+        inner = getattr(llm, "bound", None) or getattr(llm, "first", None)
+        if not isinstance(inner, Runnable):
+            return None
+        llm = inner
+    return llm if isinstance(llm, ChecksPrompts) else None
 
 
 def _takes_text(llm: Any) -> bool:

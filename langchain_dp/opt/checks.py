@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from langchain_dp._util import validate
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger
+from langchain_dp.ensemble.asking import count_publicly
 from langchain_dp.ensemble.questions import check_text
 from langchain_dp.ensemble.room import LEAST
 from langchain_dp.ensemble.scheme import Sampling
@@ -118,7 +119,7 @@ def check_room(model: VotesNextToken, settings: Settings) -> None:
         shortest = prompts.backward_body([Demonstration("a", "a", None)] * settings.shots)
         tails = [prompts.backward_tail(i, settings.instruction) for i in range(len(prompts.messages))]
         text = prompts.backward_head(settings.instruction) + shortest + max(tails, key=len) + CUE
-    needed = model.count_tokens(text) + settings.shots * LEAST + settings.max_new_tokens
+    needed = count_publicly(model, text) + settings.shots * LEAST + settings.max_new_tokens
     if needed > model.max_prompt_tokens:
         raise InvalidParameter(
             f"Expected a prompt of one subset to fit into the model's {model.max_prompt_tokens} tokens, but with "

@@ -9,9 +9,9 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from langchain_dp.ensemble.asking import ask_together, is_remote, row_of
+from langchain_dp.ensemble.asking import ask_together, count_publicly, is_remote, row_of
 from langchain_dp.ensemble.room import LEAST, Room
-from langchain_dp.errors import ModelUnavailable
+from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import CONTENT_FREE, OptPrompts
 from langchain_dp.ports import MemberPrompt, ScoresLabels, VotesNextToken
@@ -58,16 +58,21 @@ class Forward:
             words: What the labels are called, public; those of the task by default.
 
         Raises:
+            InvalidParameter: The instruction is too long, or cannot be tokenized.
             ModelUnavailable: It cannot. Public: no record was shown.
         """
         shown = tuple(words) or self._shown
         room = self._left(self._prompts.forward_head(instruction, shown), [f" {word}" for word in shown])
-        least = LEAST + self._engine.count_tokens(self._prompts.forward_body(""))
-        if room < least or self._prior(instruction, words) is None:
+        least = LEAST + count_publicly(self._engine, self._prompts.forward_body(""))
+        if room < least:
+            raise InvalidParameter(
+                f"Expected the instruction {textwrap.shorten(instruction, 60)!r} to leave {least} tokens for a record, "
+                f"but it leaves {max(room, 0)}. Shorten it, or raise the engine's max_tokens=."
+            )
+        if self._prior(instruction, words) is None:
             raise ModelUnavailable(
                 "The model could not score the labels after a public text without content, under the instruction "
-                f"{textwrap.shorten(instruction, 60)!r}. Is it longer than the model's context? Shorten it, or give "
-                "the engine more room."
+                f"{textwrap.shorten(instruction, 60)!r}. Check the model."
             )
 
     def watch(self, instruction: str) -> None:

@@ -19,6 +19,7 @@ from langchain_dp._util.validate import group, moved, no_further
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
 from langchain_dp.accounting.budget import warn_of, weak_points
 from langchain_dp.accounting.events import SamplingName
+from langchain_dp.ensemble.asking import count_publicly
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for, unreserved
 from langchain_dp.ensemble.scheme import MOVED_SAMPLING, Sampling, sampling_from
 from langchain_dp.errors import InvalidParameter, PrivateDataError
@@ -292,7 +293,9 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             share = (
                 unreserved(ledger) if plan is None else PrivacyBudget(plan.epsilon, plan.delta, ledger.budget.neighbors)
             )
-        tokens = model.count_tokens(checks.check_instruction(instruction)) if isinstance(model, VotesNextToken) else 0
+        tokens = 0
+        if isinstance(model, VotesNextToken):
+            tokens = count_publicly(model, checks.check_instruction(instruction))
         writing = group("writing", settings.get("writing"), Writing)
         if decoder is None:
             decoding = group("decoding", settings.get("decoding"), Decoding)

@@ -359,7 +359,8 @@ def _described(error: BaseException, *, whole: bool) -> str:
     """
     status, code = getattr(error, "status_code", None), getattr(error, "errno", None)
     kind = f"{type(error).__name__}" if not isinstance(status, int) else f"{type(error).__name__} (status {status})"
-    if not whole and status not in _OF_THE_REQUEST:
+    # This package's own refusal of a prompt tells of that prompt alone.
+    if not whole and status not in _OF_THE_REQUEST and not isinstance(error, InvalidParameter):
         said = f": {os.strerror(code)}" if isinstance(error, OSError) and isinstance(code, int) else ""
         return f"{kind}{said}; its text is withheld"
     try:

@@ -21,6 +21,7 @@ from langchain_dp.accounting import Askers, LedgerPlan, PrivacyBudget, PrivacyCe
 from langchain_dp.accounting.budget import warn_of, warn_of_clip
 from langchain_dp.accounting.events import MOST_TOKENS, count_is_public
 from langchain_dp.ensemble.answers import KEPT, AnswerCache
+from langchain_dp.ensemble.asking import count_publicly
 from langchain_dp.ensemble.journal import secret_key
 from langchain_dp.ensemble.questions import ChecksBatches, Question, asker_of, asker_specs
 from langchain_dp.ensemble.reservation import LedgerOrPath, affordable, check_promise, check_same, ledger_for
@@ -287,7 +288,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         """Pieces of answers. Who takes them ``whole`` waits for another who asks the same, and shares the answer."""
         asker = asker_of(self._plan, config)
         for question in questions:
-            asked, page = self._checked_question(question), self._page()
+            asked, page = self._asked(question), self._page()
             pieces: list[str] = []
             begun, done, owner = None, False, object()
             try:
@@ -329,7 +330,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         if found is not None and not found.drawing and found.process == forks.process():
             return found
         self._remaining.before_charge(asker)
-        self._writer.check_room("", asked, kept=self._kept_for_records())
+        self._check_room(asked)
         if self._remaining.answers(asker):
             self._check_model(public_prompt(self.prompts.head, asked))
         self._plan.spend(self._design.charged(0), chain=self._name, asker=asker)
@@ -348,7 +349,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
     def _check_record_fits(self) -> None:
         """Refuse public text beside which records would be cut to nothing, whatever is asked."""
         empty = self.prompts.shown(dict.fromkeys(self.prompts.variables("record"), ""))
-        half, head = self._kept_for_records(), self._engine.count_tokens(self.prompts.head)
+        half, head = self._kept_for_records(), count_publicly(self._engine, self.prompts.head)
         if self._room.beside(half, self.prompts.head, empty) < LEAST:
             raise InvalidParameter(
                 f"Expected prompts.head of {head} tokens to leave room for {LEAST} tokens of a record in {half}, half "
@@ -388,6 +389,15 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
                 self._engine.forget(*gone)  # also what was evaluated after it was forgotten
 
     def _checked_question(self, question: Question) -> str:
+        asked = self._asked(question)
+        with contextlib.suppress(ModelUnavailable):  # answers that are kept need no model
+            self._check_room(asked)
+        return asked
+
+    def _check_room(self, asked: str) -> None:
+        self._writer.check_room("", asked, kept=self._kept_for_records())
+
+    def _asked(self, question: Question) -> str:
         asked = self.prompts.asked(question, text_key=self._records.text_key)
         if len(asked) > self._longest:
             raise InvalidParameter(
@@ -436,7 +446,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
 
     def count_tokens(self, text: str) -> int:
         """Tokens of a public text, as the model counts them."""
-        return self._engine.count_tokens(text)
+        return count_publicly(self._engine, text)
 
     def answers_left(self, *, asker: str | None = None) -> int:
         """How many more answers the plan covers; with ``asker``, also the share of that asker.

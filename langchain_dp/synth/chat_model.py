@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from pydantic import PrivateAttr
 
-from langchain_dp.ensemble.asking import count_quietly
+from langchain_dp.ensemble.asking import count_publicly
 from langchain_dp.ensemble.chat import PrivateChat, check_no_askers, check_nothing_further, reply_metadata, stop_strings
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.synth.answers import DPAnswerGenerator
@@ -67,7 +67,7 @@ class ChatDPGenerator(PrivateChat):
         return self._generator.certificate_model
 
     def _count(self, text: str) -> int:
-        return count_quietly(self._generator._engine, text)
+        return count_publicly(self._generator._engine, text)
 
     def _generate(
         self,

@@ -16,6 +16,7 @@ from langchain_dp.accounting import (
     TextRoundEvent,
 )
 from langchain_dp.accounting.budget import warn_of, warn_of_clip
+from langchain_dp.ensemble.asking import count_publicly
 from langchain_dp.ensemble.describing import answers
 from langchain_dp.ensemble.echo import Echo
 from langchain_dp.ensemble.journal import CANCELLED, alone, check_settings, fingerprint, marks, masked, secret_key
@@ -290,7 +291,7 @@ class SynthesisRuns:
         prompts, how = self._settings.prompts, self._settings.describe
         more = 0 if design.describing is None else design.describing.event.tokens
         empty = prompts.body([dict.fromkeys(prompts.variables, "")])
-        kept = self._settings.shots * (LEAST + self._engine.count_tokens(empty))
+        kept = self._settings.shots * (LEAST + count_publicly(self._engine, empty))
         for given in self._settings.labels.values():
             writers[False].check_room(prompts.described(given), prompts.tail, more=more, kept=kept)
             if how is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from audits import planted, planted_chains, planted_texts
+from audits import planted, planted_chains, planted_neighbors, planted_texts
 from audits.faults import CLASSIC, faults
 
 import langchain_dp
@@ -62,7 +62,8 @@ def test_every_classic_fault_is_planted_once() -> None:
 
 def test_stand_ins_are_not_offered() -> None:
     """If it breaks, something deliberately broken is installed with the package."""
-    made = [name for name, thing in {**vars(planted), **vars(planted_chains), **vars(planted_texts)}.items()
+    parts = (planted, planted_chains, planted_neighbors, planted_texts)
+    made = [name for part in parts for name, thing in vars(part).items()
             if getattr(thing, "__module__", "").startswith("audits.") and name not in HELPERS]  # fmt: skip
     assert "half_the_gumbel_scale" in made
     assert "every_third_free" in made

@@ -8,10 +8,11 @@ from typing import Any
 
 from audits import planted
 from audits import planted_chains as swaps
+from audits import planted_neighbors as near
 from audits import planted_texts as texts
 from audits.planted_chains import under
 from langchain_dp.accounting import epsilon
-from langchain_dp.audit.self_check import accountant, chains, coins, draws, icl, opt, rapt, synth
+from langchain_dp.audit.self_check import accountant, chains, coins, draws, icl, neighbors, opt, rapt, synth
 from langchain_dp.audit.self_check.suite import Faults
 
 CLASSIC = (
@@ -100,6 +101,9 @@ def faults() -> Faults:
             **under(functools.partial(icl.subset_prompts, icl.SETTINGS[1:2], 300), swaps.SHARES),
             **under(functools.partial(icl.subset_prompts, icl.SETTINGS[-1:]), swaps.ELSEWHERE),
         },
+        "neighbors": under(neighbors.votes, near.VOTES),
+        "neighbors 2": under(neighbors.written, near.WRITTEN),
+        "asked again": under(neighbors.asked_again, near.ASKED_AGAIN),
         "tokens": {
             **under(functools.partial(opt.tokens, opt.WRITING[:1], 2), swaps.TOKENS),
             **under(functools.partial(opt.tokens, opt.WRITING[:1], 4), swaps.VOTES),
@@ -129,6 +133,7 @@ def faults() -> Faults:
         "nobody": under(synth.nobody, texts.NOBODY),
         "texts": under(rapt.faces, swaps.FACES),
         "padded": under(rapt.padded, swaps.PADS),
+        "cost caches": under(accountant.caches, swaps.CACHES),
         "accountant": {
             "charged at sensitivity 1": lambda: accountant.references(planted.charged_at_sensitivity_one(epsilon))
         },

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+import langchain_dp.accounting._account
+import langchain_dp.accounting.calibrate
 import langchain_dp.ensemble.subsets
 import langchain_dp.icl.reservation
 import langchain_dp.opt.data
@@ -674,3 +676,29 @@ PADS: dict[str, list[Swap]] = {
     "short texts stay short": [(Items, "fit", method(only_cut))],
 }
 """Faults of a fixed length."""
+
+
+def without_delta(real: StandIn) -> Any:
+    """A cost is kept by its events alone, whatever the delta."""
+    kept: dict[Any, float] = {}
+    return lambda counts, delta, neighbors: kept.setdefault(counts, real(counts, delta, neighbors))
+
+
+def noise_without_delta(real: StandIn) -> Any:
+    """The noise of a plan is kept by its epsilon alone."""
+    kept: dict[Any, float] = {}
+    return lambda target, delta, neighbors, *how: kept.setdefault((target, how), real(target, delta, neighbors, *how))
+
+
+def without_neighbors(real: StandIn) -> Any:
+    """A cost is kept by its events and delta, whoever the neighbors are."""
+    kept: dict[Any, float] = {}
+    return lambda counts, delta, neighbors: kept.setdefault((counts, delta), real(counts, delta, neighbors))
+
+
+CACHES: Mapping[str, Sequence[Swap]] = {
+    "cost without delta": [(langchain_dp.accounting._account, "_composed", without_delta)],
+    "cost without neighbors": [(langchain_dp.accounting._account, "_composed", without_neighbors)],
+    "noise without delta": [(langchain_dp.accounting.calibrate, "_noisy_max_sigma", noise_without_delta)],
+}
+"""Found where one event has several costs."""

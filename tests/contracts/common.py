@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import pickle
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from fakes.canary import CANARY
 
-from langchain_dp.errors import PrivateDataError
+from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.ports import Continuation, MemberPrompt, Token
 
 HEAD = "Read the text.\n"
@@ -66,10 +67,22 @@ class EngineContract:
         """If it breaks, an outage of a server is answered by noise."""
         assert getattr(engine, "remote", False) is self.remote
 
+    def test_a_public_text_that_has_no_tokens_is_refused(self, engine: Any) -> None:
+        """If it breaks, a question that cannot be tokenized is called an outage."""
+        for text in unreadable(engine):
+            with contextlib.suppress(InvalidParameter):
+                assert engine.count_tokens(text) > 0
+
     def test_texts_are_counted(self, engine: Any) -> None:
         """If it breaks, a length limit is checked against nonsense."""
         counts = [engine.count_tokens(text) for text in ("", "good", "good " * 20)]
         assert counts[0] == 0 < counts[1] < counts[2]
+
+
+def unreadable(engine: Any) -> list[str]:
+    """Public texts that no member has room for: a run of one mark, and many words."""
+    most = getattr(engine, "max_prompt_tokens", 2 * engine.max_tail_tokens)  # of engines that write tokens too
+    return ["!" * max(9_000, 20 * most), "word " * (2 * most)]
 
 
 def without_trace(call: Callable[[], object], expected: type[Exception], caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fakes.canary import CANARY
 
-from contracts.common import TAIL, EngineContract, prompt, without_trace
+from contracts.common import TAIL, EngineContract, prompt, unreadable, without_trace
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import MemberPrompt, ScoresLabels
 
@@ -119,7 +119,7 @@ class LabelContract(EngineContract):
     ) -> None:
         """If it breaks, whether a question is accepted depends on the records, or its text is in an exception."""
         long = f"{CANARY} " * (engine.max_tail_tokens + 1)
-        for tail, free in ((long, ()), (TAIL, (long,))):
+        for tail, free in ((long, ()), (TAIL, (long,)), *((text, ()) for text in unreadable(engine))):
             mine = [prompt(0, tail=tail)]
             without_trace(
                 lambda mine=mine, free=free: engine.score_labels(mine, self.labels, content_free=free),

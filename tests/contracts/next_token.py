@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from fakes.canary import CANARY
 
-from contracts.common import WORDS, EngineContract, asked, prompt, without_trace
+from contracts.common import WORDS, EngineContract, asked, prompt, unreadable, without_trace
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, VotesNextToken
 
@@ -202,6 +202,12 @@ class NextTokenContract(EngineContract):
         one, two = prompt(0), prompt(1)
         answers = self.tokens(engine, asked([one, two]))
         assert self.tokens(engine, asked([dataclasses.replace(two, member=one.member)])) == answers[1:]
+
+    def test_public_text_that_fills_the_context_is_refused(self, engine: Any) -> None:
+        """If it breaks, every member abstains because of a public text, and noise is paid for."""
+        for text in unreadable(engine):
+            with pytest.raises(InvalidParameter):
+                self.tokens(engine, asked([prompt(0, tail=text)]))
 
     def test_public_parts_have_to_be_equal(self, engine: Any, caplog: pytest.LogCaptureFixture) -> None:
         """If it breaks, a mistake in the caller turns into wrong votes, or its message quotes the records."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fakes.canary import CANARY
 
-from contracts.common import HEAD, TAIL, EngineContract, asked, prompt, without_trace
+from contracts.common import HEAD, TAIL, EngineContract, asked, prompt, unreadable, without_trace
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Continuation, MemberPrompt, ScoresNextToken, Token, TokenScores
 
@@ -117,6 +117,12 @@ class TokenScoreContract(EngineContract):
             engine.score_next_token(public, asked([prompt(0, tail="Other:")]), candidates=3)
         with pytest.raises(InvalidParameter, match="candidates"):
             engine.score_next_token(public, [], candidates=0)
+
+    def test_a_public_prompt_that_fills_the_context_is_refused(self, engine: Any) -> None:
+        """If it breaks, a question that is too long is called an outage, or stops a text that is paid for."""
+        for text in unreadable(engine):
+            with pytest.raises(InvalidParameter):
+                engine.score_next_token(asked([prompt(0, body="", tail=text)])[0], [], candidates=3)
 
     def test_errors_hold_nothing_of_what_was_asked(self, engine: Any, caplog: pytest.LogCaptureFixture) -> None:
         """If it breaks, an exception or the log carries a record."""

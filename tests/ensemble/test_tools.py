@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +22,7 @@ from pydantic import BaseModel, Field
 from langchain_dp import PrivacyBudget, PrivacyLedger
 from langchain_dp.accounting import Askers, NoisyMaxEvent
 from langchain_dp.ensemble.tools import Remaining
-from langchain_dp.errors import BudgetExceeded, BudgetRunsLow, InvalidParameter
+from langchain_dp.errors import BudgetExceeded, BudgetRunsLow, InvalidParameter, PrivateDataError
 from langchain_dp.icl import ICLPrompt
 
 agents = pytest.importorskip("langchain.agents")
@@ -65,6 +67,15 @@ def test_a_tool_has_a_name_a_description_and_a_schema() -> None:
     assert tool.invoke({"text": "x"}) == "positive"
     named = classifier().as_tool(name="moods", description="Tells moods.")
     assert (named.name, named.description) == ("moods", "Tells moods.")
+
+
+@pytest.mark.parametrize("make", [classifier, generator])
+def test_a_tool_is_not_pickled_and_a_copy_asks_the_same_chain(make: Any) -> None:
+    """If it breaks, pickling a tool ends in a raw error of pickle's, or carries the records away."""
+    tool = make().as_tool()
+    with pytest.raises(PrivateDataError, match="A tool of a private chain"):
+        pickle.dumps(tool)
+    assert copy.copy(tool).func is copy.deepcopy(tool).func is tool.func
 
 
 async def test_a_tool_answers_by_the_name_of_a_label_on_every_face() -> None:

@@ -169,6 +169,8 @@ class WordEngine:
         number("temperature", decoding.temperature, at_least=0)
         number("repetition_penalty", decoding.repetition_penalty, at_least=1)
         _equal([one.prompt for one in asked])
+        if asked:
+            self._check_frame(asked[0].prompt)
         return [self._token(place, one, decoding) for place, one in enumerate(asked)]
 
     def score_labels(
@@ -195,6 +197,7 @@ class WordEngine:
             self.calls.append(list(members))
         self._during()
         _equal([one.prompt for one in (public, *members)])
+        self._check_frame(public.prompt)
         rows = [self._shares(place, one, chat) for place, one in enumerate(members)]
         known = self._shares(0, public, chat)
         assert known is not None
@@ -205,6 +208,10 @@ class WordEngine:
             np.array([known[token] for token in tokens]),
             tuple(None if row is None else np.array([row[token] for token in tokens]) for row in rows),
         )
+
+    def _check_frame(self, prompt: MemberPrompt) -> None:
+        if self.count_tokens(prompt.head + prompt.tail + prompt.begins) > self._max:
+            raise InvalidParameter(f"Expected a head and a tail of at most {self._max} tokens, or no member fits.")
 
     def _shares(self, place: int, asked: Continuation, chat: bool) -> list[float] | None:
         """Log-softmax of a member's logits, of which none is far above the others: a script prefers by ten nats."""

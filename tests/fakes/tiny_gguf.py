@@ -15,8 +15,8 @@ class TinyGGUF:
     """A GGUF file of the tiny model in ``folder``, written by the package that defines the format.
 
     ``metadata`` changes it: ``architecture``, ``pre`` (of the tokenizer), ``start`` (texts begin with a token for it),
-    ``extra`` (name of one more tensor), ``without`` (name of one that is left out), ``length`` (of a text) and ``wide``
-    (256 numbers a row: K-quants need a multiple of that).
+    ``extra`` (name of one more tensor), ``without`` (name of one that is left out), ``length`` (of a text),
+    ``template`` (of chats) and ``wide`` (256 numbers a row: K-quants need a multiple of that).
     """
 
     def __init__(self, folder: Path, **metadata: Any) -> None:
@@ -47,7 +47,7 @@ class TinyGGUF:
         writer.add_bos_token_id(1)
         writer.add_eos_token_id(2)
         writer.add_add_bos_token(metadata.pop("start", False))
-        writer.add_chat_template(TEMPLATE)
+        writer.add_chat_template(metadata.pop("template", TEMPLATE))
         for name, weight in self.model.state_dict().items():
             written = self._name(name)
             if written != metadata.get("without"):

@@ -19,6 +19,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, ChatMessage, HumanMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_dp.integrations.llama_cpp import ChatLlamaCpp
+from langchain_dp.integrations.llama_cpp.tool_calls import schema_grammar
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 from langchain_tests.unit_tests import ChatModelUnitTests
 
@@ -34,18 +35,18 @@ def chat(model_path: str) -> Iterator[ChatLlamaCpp]:
 
 
 class _NoTools:
-    """What a small local model without a tool-calling template does not do."""
+    """What the embedded model does, whose chat template has no place for tools."""
 
     @property
     def chat_model_class(self) -> type[BaseChatModel]:
         return ChatLlamaCpp
 
-    # bind_tools is not implemented: the embedded model's template has no place for tools.
+    # bind_tools refuses a template without tools: test_llama_chat_tools.py has one with them.
     has_tool_calling = property(lambda self: False)
     has_tool_choice = property(lambda self: False)
-    # with_structured_output needs tools, and answers are not constrained by a grammar.
-    has_structured_output = property(lambda self: False)
-    supports_json_mode = property(lambda self: False)
+    # By a grammar.
+    has_structured_output = property(lambda self: True)
+    supports_json_mode = property(lambda self: True)
     # Text only.
     supports_image_inputs = property(lambda self: False)
 
@@ -58,9 +59,23 @@ class TestChatLlamaCppUnit(_NoTools, ChatModelUnitTests):
 
 class TestChatLlamaCppIntegration(_NoTools, ChatModelIntegrationTests):
     @pytest.fixture
-    def model(self, request: Any, chat: ChatLlamaCpp) -> BaseChatModel:
+    def model(self, chat: ChatLlamaCpp, monkeypatch: pytest.MonkeyPatch) -> BaseChatModel:
         # The suite's own fixture would load the weights anew for every test.
-        return chat
+        monkeypatch.setattr("langchain_dp.integrations.llama_cpp.chat.schema_grammar", _of_short_strings)
+        return chat.model_copy(update={"max_tokens": 120})
+
+
+def _of_short_strings(schema: Any) -> str:
+    """A grammar whose strings end, which those of random weights do not by themselves."""
+
+    def bounded(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {key: bounded(value) for key, value in part.items()} | (
+                {"maxLength": 8} if part.get("type") == "string" else {}
+            )
+        return [bounded(one) for one in part] if isinstance(part, list) else part
+
+    return schema_grammar(bounded(schema))
 
 
 def test_stream_invoke_and_their_async_twins_say_the_same(chat: ChatLlamaCpp) -> None:

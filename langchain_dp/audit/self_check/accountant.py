@@ -16,6 +16,9 @@ from langchain_dp.accounting import (
     LimitedDomainEvent,
     Neighbors,
     NoisyMaxEvent,
+    PrivacyBudget,
+    PrivacyLedger,
+    calibrate_noisy_max,
     epsilon,
     profiles,
 )
@@ -179,7 +182,25 @@ def _independent(law: Mapping[int | None, float], times: int) -> dict[Any, float
     return {tuple(key for key, _ in each): math.prod(chance for _, chance in each) for each in draws}
 
 
+def caches() -> Finding:
+    """One event, kept by ledgers of several deltas and neighbors in one process: each ledger says its own cost."""
+    wrong, event = [], NoisyMaxEvent(5.0)
+    settings = list(itertools.product((1e-2, 1e-6, 1e-4), (_ZERO, _ADD, _ONE)))
+    for delta, neighbors in settings:
+        budget = PrivacyBudget(50.0, delta, neighbors)
+        with PrivacyLedger(budget) as ledger:
+            ledger.spend(event, 20)
+            said, _ = ledger.spent()
+        due = epsilon([(event, 20)], delta, neighbors=neighbors)
+        sigma = calibrate_noisy_max(PrivacyBudget(2.0, delta, neighbors), queries=20)
+        made = epsilon([(NoisyMaxEvent(sigma), 20)], delta, neighbors=neighbors)
+        if said < due or not 1.9 < made <= 2.0:
+            wrong.append(f"delta {delta:g}, {neighbors.name}: {said:.3f} of {due:.3f}, noise for 2.0 costs {made:.3f}")
+    return Finding(bool(wrong), wrong[0] if wrong else f"{len(settings)} deltas and neighbors, each at its own cost")
+
+
 CHECKS = [
+    Check("cost caches", "each delta is charged its own cost", caches, once=True),
     Check("accountant", "the reference numbers, within 1%", lambda: references(epsilon), once=True),
     Check("choice law", "a choice costs what its law says", choices, once=True),
     Check("token law", "a token costs what its law says", tokens, once=True),

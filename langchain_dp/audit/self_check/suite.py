@@ -16,8 +16,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from langchain_dp.audit.self_check import accountant, chains, coins, draws, icl, opt, rapt, synth
+from langchain_dp.audit.self_check import accountant, chains, coins, draws, icl, neighbors, opt, rapt, synth
 from langchain_dp.audit.self_check.check import Check, Finding
+from langchain_dp.audit.self_check.neighbors import Listening
+from langchain_dp.audit.self_check.stubs import RECORD
 from langchain_dp.errors import BudgetRunsLow, WeakPromiseWarning
 
 Faults = Mapping[str, Mapping[str, Callable[[], Finding]]]
@@ -61,7 +63,9 @@ class AuditRow:
 
 def checks() -> list[Check]:
     """All audits, in the order of the table."""
-    return [check for room in (draws, coins, chains, icl, opt, synth, rapt, accountant) for check in room.CHECKS]
+    return [
+        check for room in (draws, coins, chains, icl, neighbors, opt, synth, rapt, accountant) for check in room.CHECKS
+    ]
 
 
 def run(
@@ -112,7 +116,11 @@ def _run(one: tuple[Callable[[], Faults], str, str | None]) -> Finding:
         # Audits promise little on purpose, and use plans up: a fault shows soonest there.
         warnings.simplefilter("ignore", WeakPromiseWarning)
         warnings.simplefilter("ignore", BudgetRunsLow)
-        return audit()
+        with Listening() as heard:
+            found = audit()
+    if shown := [line for line in heard.lines if RECORD.search(line[2])]:
+        return Finding(True, f"{len(shown)} log lines hold a record, the first by {shown[0][0]}")
+    return found
 
 
 def _row(check: Check, fault: str | None, findings: Sequence[Finding]) -> AuditRow:
