@@ -53,7 +53,7 @@ from langchain_dp.records import (
     label_words,
 )
 from langchain_dp.records.files import READING
-from langchain_dp.redact import Held, redacted
+from langchain_dp.redact import Held, redact_errors, redacted
 
 
 class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], Generic[Label]):
@@ -438,17 +438,13 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
 
     # --------------------------------------------------------------------------------------------- the examples
 
+    @redact_errors("while an example was added")
     def add(self, example: Any, *, record_id: str | None = None) -> str:
         """Add a private example; it joins one subset by its own coin. Returns the id to forget it by.
 
         Without an id it is numbered; under add/remove neighbours, where the number of records is private, its id is
         drawn at random.
         """
-        held = Held(example, record_id)
-        del example
-        return redacted(self._added, held, "while an example was added")
-
-    def _added(self, example: Any, record_id: str | None) -> str:
         row = self._records.read(example)
         checks.check_example(row, self.prompt, self.labels)
         given = id_of(row.get("id")) if record_id is None else record_id

@@ -26,7 +26,7 @@ from langchain_dp.ports import ScoresLabels, ScoresNextToken
 from langchain_dp.quiet.run import check_environment
 from langchain_dp.records import Examples, KeepsExamples, PrivateRecords, check_labels, encodable
 from langchain_dp.records.files import READING
-from langchain_dp.redact import Held, redacted
+from langchain_dp.redact import Held, hold_arguments, redacted
 from langchain_dp.synth.describing import Describing, told
 from langchain_dp.synth.examples import SyntheticExample, SyntheticExamples
 from langchain_dp.synth.filters import Filters, counted, judged
@@ -174,6 +174,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
 
     # ------------------------------------------------------------------------------------------------ Runnable
 
+    @hold_arguments("input")
     def invoke(self, input: Examples | None, config: RunnableConfig | None = None, **kwargs: Any) -> SyntheticExamples:  # noqa: A002  # Runnable's name
         """Write the examples, or what is missing of them.
 
@@ -196,11 +197,10 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
                 has begun was over other records.
             ModelUnavailable: The model does not answer public text.
         """
-        held = Held.of(input)
-        del input  # error reporters read the locals of each frame
         no_further(kwargs)
-        return self._synthesize(held, config, lambda: False)
+        return self._synthesize(Held.of(input), config, lambda: False)
 
+    @hold_arguments("input")
     async def ainvoke(
         self,
         input: Examples | None,  # noqa: A002
@@ -208,11 +208,10 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         **kwargs: Any,
     ) -> SyntheticExamples:
         """Async twin of :meth:`invoke`, in a worker thread, which stops at its next token when cancelled."""
-        held, cancelled = Held.of(input), threading.Event()
-        del input
         no_further(kwargs)
+        cancelled = threading.Event()
         try:
-            return await run_in_executor(config, self._synthesize, held, config, cancelled.is_set)
+            return await run_in_executor(config, self._synthesize, Held.of(input), config, cancelled.is_set)
         except asyncio.CancelledError:
             cancelled.set()
             raise
@@ -343,6 +342,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
             "the same name= and ledger= it goes on with the run."
         )
 
+    @hold_arguments("examples")
     def plan(self, examples: Examples | int | None = None) -> SynthesisPlan:
         """What a run would cost and whether it is worth it. Spends and reserves nothing.
 
@@ -353,9 +353,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         Raises:
             InvalidParameter, BudgetExceeded: As :meth:`invoke` would.
         """
-        held = Held(examples)
-        del examples
-        records, count = redacted(self._counted, held, READING)
+        records, count = redacted(self._counted, Held.of(examples), READING)
         share, design = self._runs.prospect(count)
         made = planned(self._engine, self.settings, share, design, records)
         warn_of(made.weak)
