@@ -7,12 +7,14 @@ of tests stand for the caller's own code, and for models, which hold what they w
 from __future__ import annotations
 
 import asyncio
+import inspect
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.batches import table_folder
 from fakes.canary import CANARY
 from fakes.optimizers import optimizer
 from fakes.rapt import sanitizer
@@ -23,22 +25,26 @@ from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.example_selectors import BaseExampleSelector
 from langchain_core.language_models import BaseChatModel, FakeListChatModel
+from langchain_core.messages import HumanMessage
 from langchain_core.outputs import ChatResult
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.retrievers import BaseRetriever
 
+from langchain_dp.accounting import MetricLedger
 from langchain_dp.icl import DPICLClassifier
 from langchain_dp.opt import DPPromptOptimizer, evaluate_prompt
 from langchain_dp.rapt import (
     Paraphrasing,
     RAPTParaphraser,
+    RAPTSanitizer,
+    SanitizeBatches,
     SanitizingExampleSelector,
     SanitizingRetriever,
 )
 from langchain_dp.rapt.pseudonyms import PseudonymizeBatches, Pseudonymizer
 from langchain_dp.rapt.tuning import PlainTokens, RAPTClassifier, RAPTClient
 from langchain_dp.records import PrivateRecords
-from langchain_dp.synth import DPExampleSynthesizer
+from langchain_dp.synth import DPAnswerGenerator, DPExampleSynthesizer
 
 TESTS = str(Path(__file__).parent)
 NOBODY = {"configurable": {"user": 3}}
@@ -190,6 +196,15 @@ CALLS: dict[str, Callable[[], Any]] = {
     "add_example": lambda: selector([]).add_example([CANARY]),  # type: ignore[arg-type]
     "aadd_example": lambda: asyncio.run(selector([]).aadd_example([CANARY])),  # type: ignore[arg-type]
     "batches of pseudonyms": lambda: PseudonymizeBatches(lambda: Pseudonymizer(down), "text")({"text": [CANARY]}),
+    "restore of batches": lambda: PseudonymizeBatches(
+        lambda: Pseudonymizer(), "text", map_column="map", key=lambda: b"0" * 43 + b"="
+    ).restore({"text": [CANARY], "map": [CANARY]}),
+    "wrap_model_call": lambda: middleware().wrap_model_call(model_request(), down),
+    "awrap_model_call": lambda: asyncio.run(middleware().awrap_model_call(model_request(), adown)),
+    "before_model": lambda: hiding().before_model({"messages": [CANARY]}, None),
+    "abefore_model": lambda: asyncio.run(hiding().abefore_model({"messages": [CANARY]}, None)),
+    "wrap_model_call of pseudonyms": lambda: hiding().wrap_model_call(model_request(), down),
+    "awrap_model_call of pseudonyms": lambda: asyncio.run(hiding().awrap_model_call(model_request(), adown)),
     "request": lambda: client().request([CANARY, 3]),  # type: ignore[list-item]
     "requests": lambda: client().requests([CANARY], at_once=0),
     "privatize": lambda: client().privatize([{"text": CANARY, "label": "x"}], labels=["a", "b"]),
@@ -218,6 +233,30 @@ CALLS: dict[str, Callable[[], Any]] = {
     "a prompt, aoptimize": lambda: asyncio.run(optimizer().aoptimize(list(WRONG))),
     "a prompt, from_dataframe": lambda: DPPromptOptimizer.from_dataframe(ROWS, text_key="note"),
 }
+
+
+def middleware() -> Any:
+    pytest.importorskip("langchain.agents", reason="needs the extra agents")
+    from langchain_dp.rapt.middleware import RAPTMiddleware
+
+    return RAPTMiddleware(sanitizer())
+
+
+def hiding() -> Any:
+    pytest.importorskip("langchain.agents", reason="needs the extra agents")
+    from langchain_dp.rapt.pseudonyms.middleware import PseudonymMiddleware
+
+    return PseudonymMiddleware(Pseudonymizer(terms=[CANARY]))
+
+
+def model_request() -> Any:
+    agents = pytest.importorskip("langchain.agents.middleware", reason="needs the extra agents")
+    messages = [HumanMessage(CANARY)]
+    return agents.ModelRequest(model=DownChat(), messages=messages, state={"messages": messages}, tools=[])
+
+
+async def adown(*_: object) -> Any:
+    raise OutsideError("429")
 
 
 def selector(examples: Any) -> SanitizingExampleSelector:
@@ -266,3 +305,69 @@ def test_no_style_of_a_call_leaves_its_input_in_a_frame(case: str, style: str) -
 def test_no_entry_point_leaves_its_private_arguments_in_a_frame(call: str) -> None:
     """If it breaks, an error reporter that reads the locals of each frame is sent the records or texts of a call."""
     check(CALLS[call])
+
+
+@pytest.mark.parametrize("call", ["columns", "units"])
+def test_no_batch_stays_in_a_frame(call: str, tmp_path: Path) -> None:
+    """If it breaks, an error reporter on a worker is sent the texts of a batch."""
+    ledger, table = MetricLedger(100.0, tmp_path / "account"), table_folder(tmp_path / "table")
+    made = SanitizeBatches("text", document="id", ledger=ledger, embeddings=table, eta=1.0, table_folder=tmp_path)
+    check(lambda: made({"text": [CANARY], "id": [None]}) if call == "columns" else made.release([CANARY]))  # type: ignore[list-item]
+
+
+WALKED: dict[type, set[str]] = {
+    RAPTSanitizer: {
+        "sanitize", "sanitize_mappings", "transform_documents", "atransform_documents", "invoke_with_certificate",
+        "ainvoke_with_certificate",
+    },
+    Pseudonymizer: {"sanitize"},
+    SanitizingRetriever: set(),
+    SanitizingExampleSelector: {"select_examples", "aselect_examples", "add_example", "aadd_example"},
+    SanitizeBatches: {"release"},
+    PseudonymizeBatches: {"restore"},
+    RAPTClient: {"request", "requests", "privatize"},
+    RAPTClassifier: {"predict_proba"},
+    PrivateRecords: {"add", "read", "from_dataframe"},
+    DPICLClassifier: {"add", "from_dataframe"},
+    DPPromptOptimizer: {"optimize", "aoptimize", "plan", "check", "from_dataframe"},
+    DPExampleSynthesizer: {"plan", "from_dataframe"},
+    DPAnswerGenerator: {"from_dataframe"},
+}  # fmt: skip
+PUBLIC = {
+    # They take nothing, or only what is public or released: settings, ids, questions, what holds placeholders.
+    "anew", "answers_left", "as_tool", "auto", "baseline", "calibration", "certificate", "check_limit", "count_tokens",
+    "differences", "forget", "from_jsonl", "get", "give_up_round", "ids", "in_pandas", "load", "mark", "mark_reply",
+    "model_post_init", "plain_rows", "public_examples", "released", "report", "restorer", "save", "warm", "with_budget",
+    # What they take was taken apart behind an entry point that is walked.
+    "check_room", "privatize_checked", "release",
+}  # fmt: skip
+QUESTIONS = {DPICLClassifier: {"invoke_with_certificate", "ainvoke_with_certificate"}, DPAnswerGenerator: {"plan"}}
+"""Methods that take public questions, or nothing, where those of other classes take private text."""
+RESTORING = {RAPTSanitizer, Pseudonymizer}
+
+
+@pytest.mark.parametrize("kind", WALKED, ids=lambda kind: str(kind.__name__))
+def test_every_public_method_is_walked_or_takes_no_private_text(kind: type) -> None:
+    """If it breaks, a method was added that takes private text and of which no test looks at the frames."""
+    ours = [base for base in kind.__mro__ if base.__module__.startswith("langchain_dp.")]
+    methods = {
+        name
+        for base in ours
+        for name, value in vars(base).items()
+        if not name.startswith("_") and (inspect.isfunction(value) or isinstance(value, (classmethod, staticmethod)))
+    }
+    asked = {*STYLES, *WALKED[kind], *PUBLIC, *QUESTIONS.get(kind, ()), *({"restore"} if kind in RESTORING else ())}
+    if kind is DPICLClassifier:
+        asked |= {"plan"}
+    assert sorted(methods - asked) == []
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize("make", [sanitizer, Pseudonymizer])
+def test_no_event_of_a_sanitizer_shows_its_input(make: Callable[[], Any], version: Any) -> None:
+    """If it breaks, whoever reads the events of a sanitizer reads the text that it keeps back."""
+    make = make if make is sanitizer else lambda: Pseudonymizer(terms=[CANARY])
+    events = asyncio.run(pulled(make().astream_events(CANARY, version=version)))
+    assert any(event["event"] == "on_chain_end" for event in events)
+    assert CANARY not in repr(events)

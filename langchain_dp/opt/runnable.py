@@ -19,6 +19,7 @@ from langchain_dp._util.validate import group, moved, no_further
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
 from langchain_dp.accounting.budget import warn_of, weak_points
 from langchain_dp.accounting.events import SamplingName
+from langchain_dp.accounting.provenance import MadeWith, ReleasedText, costs_in, declared, merged
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for, unreserved
 from langchain_dp.ensemble.scheme import MOVED_SAMPLING, Sampling, sampling_from
 from langchain_dp.errors import InvalidParameter, PrivateDataError
@@ -101,6 +102,10 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         glossary: How "glossary" asks, and whether the model is told the labels' names.
         progress: Show progress; None shows it on a terminal only. It shows released values only.
         labels_read: The labels were read off the examples. No epsilon counts that: the certificate says so.
+        made_with: Certificate of a run whose released text stands in ``labels``, ``instruction``, ``prompts``
+            or ``alternatives``, or several, where the text does not know
+            it any more: it was read from a file, or formatted. The certificate adds up what was spent. What a run of
+            this package hands over, and :func:`~langchain_dp.opt.load_prompt` reads, knows it by itself.
         not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
 
     Raises:
@@ -154,6 +159,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         glossary: Glossary | None = None,
         progress: bool | None = None,
         labels_read: bool = False,
+        made_with: MadeWith = None,
         not_private_seed: int | None = None,
     ) -> None:
         checks.check_model(model)
@@ -225,6 +231,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
                 name=name,
                 progress=progress,
                 rng=self._randomness(),
+                costs=merged((*costs_in(labels, instruction, prompts, alternatives, glossary), *declared(made_with))),
             )
 
     @classmethod
@@ -445,7 +452,10 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
 
         Of DLN-1 every prompt that its last run sampled. None of them is private.
         """
-        return list(self._sampled) if self._private is None else self._private.released()
+        if self._private is None:
+            return list(self._sampled)
+        texts = self._private.released()
+        return [ReleasedText(text, self.certificate().as_sources()) for text in texts]
 
     def certificate(self) -> PrivacyCertificate:
         """The promise of the run as it stands.

@@ -18,6 +18,7 @@ from langchain_dp._util.reprs import also_unmade
 from langchain_dp._util.validate import group, no_further
 from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.budget import warn_of
+from langchain_dp.accounting.provenance import MadeWith, costs_in, declared, merged
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for
 from langchain_dp.ensemble.writing import check_scores
 from langchain_dp.errors import InvalidParameter, NothingKept, PrivateDataError
@@ -81,6 +82,10 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
             label is "a description", and of a text that was lost "given up". True: show a bar; None: on a terminal
             only; False: nothing.
         labels_read: The labels were read off the records. No epsilon counts that: the certificate says so.
+        made_with: Certificate of a run whose released text stands in ``labels`` or ``prompts``, or several, where the
+            text does not know it any more: it was read from a file, or formatted. The certificate adds up what was
+            spent. What a run of this package hands over, and :func:`~langchain_dp.opt.load_prompt` reads, knows it by
+            itself.
         not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
 
     Raises:
@@ -130,12 +135,14 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         chat: bool = False,
         progress: Callable[[SyntheticExample], None] | bool | None = None,
         labels_read: bool = False,
+        made_with: MadeWith = None,
         not_private_seed: int | None = None,
     ) -> None:
         check_scores(model)
         check_promise(budget, ledger, not_private_seed)
         validate.short_text("name", name, at_least=1)
         self.name = name
+        self._costs = merged((*costs_in(labels, prompts, describe), *declared(made_with)))
         self.settings = SynthesisSettings(
             labels=_described(labels),
             count=count,
@@ -291,7 +298,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         """As many examples by the model alone, to which no record is shown: what private ones have to beat.
 
         Free, before a run or after it. Descriptions that a run has released are shown, as they are to it: what comes
-        out then has that run's promise, else epsilon and delta are zero.
+        out then has that run's promise, and that of released text in ``labels``; else epsilon and delta are zero.
 
         Raises:
             InvalidParameter: Instruction and text do not fit into the model's context.
@@ -304,7 +311,8 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
             >>> prompt = free.as_few_shot_prompt(16)
         """
         described = self._runs.described()  # once: a run in another process may release some at any moment
-        certificate = self.certificate() if described else unasked(self._engine, *self.settings.notes)
+        free = unasked(self._engine, *self.settings.notes).including(self._costs)
+        certificate = self.certificate() if described else free
         written = []
         with self._shown(self.settings.rounds * len(self.settings.labels)) as told_of:
             for one in self._runs.public(described):
@@ -330,7 +338,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         Raises:
             InvalidParameter: No run has started yet.
         """
-        return self._runs.certificate()
+        return self._runs.certificate().including(self._costs)
 
     @also_unmade
     def __repr__(self) -> str:
