@@ -27,7 +27,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 given_up: ContextVar[threading.Event | None] = ContextVar("langchain_dp_given_up", default=None)
-"""Set, in the context of a call in a thread, once nobody waits for it any more. A local model may stop by it."""
+"""Set, in the context of a call in a thread, once nobody waits for it any more. A local model may stop by it.
+
+Engines are called in worker threads: what they raise, of whatever kind, is an abstention, and the caller's Ctrl-C does
+not reach them. One that keeps caches needs a lock, since a call that was given up may still run beside the next one.
+"""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

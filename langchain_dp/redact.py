@@ -1,16 +1,26 @@
 """Errors without private text: what goes wrong with private work is raised without the values it was done on.
 
 Callbacks get the error of a run, error reporters keep the locals of each of its frames, and the exceptions of a codec
-carry the text itself. :func:`redacted` wraps one piece of work, :func:`redacting` a method of an engine.
+carry the text itself. Every public entry point that takes private text stands behind one of two decorators:
+
+- :func:`redact_errors`, where the package does all of the work itself: no frame of it is ever raised;
+- :func:`hold_arguments`, where a model or a chain of the caller is called, whose errors must pass as they are: the
+  method gets its private arguments as :class:`Held`, and gives each piece of work on them to :func:`redacted`.
+
+The frames that count are those below the entry point: ours, and those of LangChain and of the standard library that
+are called from ours. What a caller's own frames hold, and LangChain's above the entry point in a chain of the caller,
+is out of reach. :func:`redacting` wraps a method of an engine.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import inspect
 import os
-from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any, NoReturn, ParamSpec, TypeVar, cast
 
 from langchain_dp.errors import LangChainDPError, ModelUnavailable, PrivateDataError
 
@@ -69,6 +79,145 @@ async def aredacted(work: Callable[..., Awaitable[R]], held: Held, when: str = S
     except BaseException as error:  # raised again below
         stop = without_frames(error, when)
     raise stop
+
+
+def hold_arguments(*names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a public entry point so that it gets these arguments as :class:`Held`, read by :meth:`Held.of`.
+
+    Args:
+        *names: Parameters that take private values.
+    """
+
+    def decorate(method: Callable[P, R]) -> Callable[P, R]:
+        places = [place for place, name in enumerate(inspect.signature(method).parameters) if name in names]
+
+        def held(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+            return (
+                tuple(Held.of(value) if place in places else value for place, value in enumerate(args)),
+                {name: Held.of(value) if name in names else value for name, value in kwargs.items()},
+            )
+
+        return _behind(held, method, method)
+
+    return decorate
+
+
+def redact_errors(when: str = SANITIZING) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a public entry point, a function or a coroutine function, so that :func:`redacted` does all of it.
+
+    Args:
+        when: What is being done, for the text of a foreign error.
+    """
+
+    def decorate(method: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(method)
+
+        def held(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:  # it names parameters alone
+                return (TypeError(f"{method.__qualname__}(): {error}"),), {}
+            return (Held(args, kwargs),), {}
+
+        def work(given: Held | TypeError) -> Any:
+            if isinstance(given, TypeError):
+                raise given
+            how: Callable[..., Any] = aredacted if inspect.iscoroutinefunction(method) else redacted
+            return how(lambda args, kwargs: method(*args, **kwargs), given, when)
+
+        return _behind(held, work, method)
+
+    return decorate
+
+
+def _behind(held: Callable[..., Any], work: Callable[..., Any], method: Callable[P, R]) -> Callable[P, R]:
+    """A frame that lets go of its raw arguments before the work begins; of the same kind as the method."""
+    if inspect.iscoroutinefunction(method):
+
+        @functools.wraps(method)
+        async def acall(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = held(args, kwargs)
+            return await work(*args, **kwargs)
+
+        return cast("Callable[P, R]", acall)
+
+    if inspect.isasyncgenfunction(method):
+
+        @functools.wraps(method)
+        async def aparts(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+            args, kwargs = held(args, kwargs)
+            async with contextlib.aclosing(work(*args, **kwargs)) as parts:
+                async for part in parts:
+                    yield part
+
+        return cast("Callable[P, R]", aparts)
+
+    if inspect.isgeneratorfunction(method):
+
+        @functools.wraps(method)
+        def parts(*args: Any, **kwargs: Any) -> Iterator[Any]:
+            args, kwargs = held(args, kwargs)
+            yield from work(*args, **kwargs)
+
+        return cast("Callable[P, R]", parts)
+
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> R:
+        args, kwargs = held(args, kwargs)
+        return cast("R", work(*args, **kwargs))
+
+    return cast("Callable[P, R]", call)
+
+
+class HeldInputs:
+    """LangChain's own ways to call the Runnable beside it, each given its input held: its frames and events show none.
+
+    They end in the Runnable's ``invoke``, ``ainvoke``, ``stream`` or ``astream``, which take what is held.
+    """
+
+    def batch(self, inputs: list[Any], *args: Any, **kwargs: Any) -> list[Any]:
+        """As LangChain's."""
+        inputs = [Held.of(one) for one in inputs]
+        return super().batch(inputs, *args, **kwargs)  # type: ignore[misc, no-any-return]
+
+    def batch_as_completed(self, inputs: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """As LangChain's."""
+        inputs = [Held.of(one) for one in inputs]
+        return super().batch_as_completed(inputs, *args, **kwargs)  # type: ignore[misc, no-any-return]
+
+    def abatch_as_completed(self, inputs: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        """As LangChain's."""
+        inputs = [Held.of(one) for one in inputs]
+        return super().abatch_as_completed(inputs, *args, **kwargs)  # type: ignore[misc, no-any-return]
+
+    def transform(self, input: Iterator[Any], *args: Any, **kwargs: Any) -> Iterator[Any]:  # noqa: A002
+        """As LangChain's: one result, when all input has come in."""
+        return super().transform(map(Held.of, input), *args, **kwargs)  # type: ignore[misc, no-any-return]
+
+    def atransform(self, input: AsyncIterator[Any], *args: Any, **kwargs: Any) -> AsyncIterator[Any]:  # noqa: A002
+        """As LangChain's: one result, when all input has come in."""
+        return super().atransform((Held.of(one) async for one in input), *args, **kwargs)  # type: ignore[misc, no-any-return]
+
+    def astream_log(self, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
+        """As LangChain's. The input is in no entry."""
+        return super().astream_log(Held.of(input), *args, **kwargs)  # type: ignore[misc]
+
+    async def abatch(self, inputs: list[Any], *args: Any, **kwargs: Any) -> list[Any]:
+        """As LangChain's."""
+        inputs = [Held.of(one) for one in inputs]
+        return await super().abatch(inputs, *args, **kwargs)  # type: ignore[misc, no-any-return]
+
+    def stream(self, input: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:  # noqa: A002  # Runnable's name
+        """As LangChain's: one result, when it is complete."""
+        return super().stream(Held.of(input), *args, **kwargs)  # type: ignore[misc, no-any-return]
+
+    def astream(self, input: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:  # noqa: A002
+        """As LangChain's: one result, when it is complete."""
+        return super().astream(Held.of(input), *args, **kwargs)  # type: ignore[misc, no-any-return]
+
+    def astream_events(self, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
+        """As LangChain's. The input is in no event."""
+        return super().astream_events(Held.of(input), *args, **kwargs)  # type: ignore[misc]
 
 
 def redacting(method: Callable[P, R]) -> Callable[P, R]:

@@ -28,6 +28,7 @@ from langchain_dp.accounting.events import (
 from langchain_dp.accounting.ledger import LedgerPlan, PrivacyLedger
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
 from langchain_dp.accounting.pld import Accountant, epsilon
+from langchain_dp.accounting.provenance import ReleaseCost
 
 __all__ = [
     "Accountant",
@@ -45,6 +46,7 @@ __all__ = [
     "PrivacyBudget",
     "PrivacyCertificate",
     "PrivacyLedger",
+    "ReleaseCost",
     "TextRoundEvent",
     "calibrate_limited_domain",
     "calibrate_noisy_max",

@@ -26,6 +26,7 @@ from langchain_dp.accounting.events import (
     event_to_json,
 )
 from langchain_dp.accounting.pld import epsilon as composed_epsilon
+from langchain_dp.accounting.provenance import ReleaseCost
 from langchain_dp.accounting.store.base import LedgerStore, backend_at
 from langchain_dp.accounting.store.plans import SLACK, PlanStore, StoredPlan
 from langchain_dp.accounting.store.schema import LEDGER
@@ -290,7 +291,14 @@ class Account(Same):
             reason=reason,
             notes=(*notes, *added),
             parameters=_public_parameters(shown) if parameters is None else parameters,
-        )
+            sources=tuple(
+                ReleaseCost(
+                    ledger=self.store.ledger_id, plan=plan.name, epsilon=plan.epsilon, delta=plan.delta,
+                    neighbors=self.budget.neighbors, reason=reason,
+                )
+                for plan in plans
+            ),
+        )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=_SHARED)

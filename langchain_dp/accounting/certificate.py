@@ -5,19 +5,23 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from langchain_dp._util import validate
 from langchain_dp._util.rounding import bound
 from langchain_dp.accounting._certificate_faces import CertificateFaces, loss_in, loss_out, one_line, public
-from langchain_dp.accounting.budget import neighbors_from
+from langchain_dp.accounting.budget import neighbors_from, weak_points
 from langchain_dp.accounting.events import Neighbors, count_is_public
+from langchain_dp.accounting.provenance import ReleaseCost, merged, sources_of
 from langchain_dp.errors import InvalidParameter
 
 PUBLIC_COUNT = "the number of records is public"
 """Note of every certificate whose neighbours hold equally many records."""
+
+INCLUDING = "released text went into this: what it cost is counted as reserved, and added up"
+"""Note of a certificate with more than one source by :meth:`PrivacyCertificate.including`."""
 
 _RELATIONS = {
     Neighbors.REPLACE_ONE: "replace one record",
@@ -55,6 +59,8 @@ class PrivacyCertificate(CertificateFaces):
         notes: What else a reader must know. The note that the number of records is public is added under
             replace-one and zero-out, where it always holds.
         parameters: Public parameters of the mechanism, e.g. ``{"sigma": 1.3}``.
+        sources: The reservations that ``epsilon`` and ``delta`` add up: the one that the releases are charged to first,
+            then those that paid for released text which was made use of (:meth:`including`).
 
     Raises:
         InvalidParameter: A value lies outside its bound, or ``private`` contradicts ``reason`` or ``epsilon``.
@@ -79,6 +85,7 @@ class PrivacyCertificate(CertificateFaces):
     reason: str = ""
     notes: tuple[str, ...] = ()
     parameters: Mapping[str, float | int | str] = dataclasses.field(default_factory=dict, hash=False)
+    sources: tuple[ReleaseCost, ...] = ()
 
     def __post_init__(self) -> None:
         neighbors = neighbors_from(self.neighbors)
@@ -121,12 +128,62 @@ class PrivacyCertificate(CertificateFaces):
             "reason": self.reason,
             "notes": list(self.notes),
             "parameters": dict(self.parameters),
+            "sources": [
+                dataclasses.asdict(source)
+                | {"epsilon": loss_out(source.epsilon), "neighbors": source.neighbors.name.lower()}
+                for source in self.sources
+            ],
         }
 
     @classmethod
     def _read(cls, values: dict[str, Any]) -> dict[str, Any]:
         spent = tuple(loss_in(value) for value in values["spent"])
-        return {**values, "epsilon": loss_in(values["epsilon"]), "spent": spent}
+        sources = tuple(ReleaseCost(**{**each, "epsilon": loss_in(each["epsilon"])}) for each in values["sources"])
+        return {**values, "epsilon": loss_in(values["epsilon"]), "spent": spent, "sources": sources}
+
+    def as_sources(self) -> tuple[ReleaseCost, ...]:
+        """What was released under this certificate costs whoever makes something of it: nothing, if it cost nothing."""
+        return self.sources or sources_of(self.to_dict())
+
+    def including(self, costs: Sequence[ReleaseCost]) -> PrivacyCertificate:
+        """The certificate of what was made with released text: the promise of both.
+
+        Epsilons and deltas add up, within one ledger and over several (basic composition, which holds however the
+        later run was chosen). A reservation that is named twice counts once: its claim covers all of its releases.
+
+        Args:
+            costs: Of the released text; ``spent`` counts them as reserved.
+
+        Raises:
+            InvalidParameter: The text was released for other neighbors, so that the promises do not add up.
+        """
+        own = self.as_sources()
+        known = {(source.ledger, source.plan) for source in own}
+        new = [cost for cost in merged(costs) if (cost.ledger, cost.plan) not in known]
+        if not new:
+            return self
+        neighbors = self.neighbors if own else new[0].neighbors  # what costs nothing promises it for all
+        if other := next((cost for cost in new if cost.neighbors is not neighbors), None):
+            raise InvalidParameter(
+                f"Expected text that the plan {other.plan!r} released for neighbors {other.neighbors.name} to be "
+                f"released for {neighbors.name}, as what is made with it: the two promises do not add up. Make both "
+                "under one relation, or leave the text out."
+            )
+        epsilon, delta = math.fsum(cost.epsilon for cost in new), math.fsum(cost.delta for cost in new)
+        reasons = [f"made with text that is not private: {cost.reason}" for cost in new if cost.reason]
+        total = self.epsilon + epsilon, min(1.0, self.delta + delta)
+        weak = [] if reasons or not self.private else weak_points(*total)
+        return dataclasses.replace(
+            self,
+            epsilon=total[0],
+            delta=total[1],
+            neighbors=neighbors,
+            spent=(self.spent[0] + epsilon, min(1.0, self.spent[1] + delta)),
+            private=self.private and not reasons,
+            reason="; ".join(filter(None, (self.reason, *reasons))),
+            notes=(*self.notes, INCLUDING, *(point for point in weak if point not in self.notes)),
+            sources=(*own, *new),
+        )
 
     def _own_rows(self) -> list[tuple[str, str]]:
         rows = [
@@ -135,6 +192,9 @@ class PrivacyCertificate(CertificateFaces):
             ("spent so far", f"epsilon = {bound(self.spent[0])}, delta = {bound(self.spent[1], 3)}"),
             ("neighbours", f"{_RELATIONS[self.neighbors]} [{self.neighbors.name}]"),
         ]
+        for source in self.sources if len(self.sources) > 1 else ():
+            cost = f"epsilon = {bound(source.epsilon)}, delta = {bound(source.delta, 3)}"
+            rows.append(("of which", f"{cost}: plan {source.plan!r} of the ledger {source.ledger[:8]}"))
         if self.remaining is not None:
             rows.append(("releases left", f"{self.remaining:,}"))
         if self.model:

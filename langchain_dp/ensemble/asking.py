@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+import hashlib
+import json
+from collections.abc import Callable, Hashable, Sequence
+from typing import Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from langchain_dp.errors import InvalidParameter, LangChainDPError, ModelUnavailable
-from langchain_dp.quiet.context import sealed
-from langchain_dp.quiet.filters import Level
-from langchain_dp.redact import interruption
+from langchain_dp.errors import InvalidParameter, ModelUnavailable
+from langchain_dp.quiet.worker import call_engine
 
 Member = TypeVar("Member")
 Answer = TypeVar("Answer")
 _PLAIN = "This is a test."
+
+
+class Forgets(Protocol):
+    """What of an engine forgets."""
+
+    def forget(self, *members: Hashable) -> None:
+        """Drop everything that is cached of these members."""
+        ...
 
 
 class Counts(Protocol):
@@ -40,15 +48,10 @@ def count_quietly(engine: Counts, text: str) -> int:
     Raises:
         ModelUnavailable: The engine could not count them.
     """
-    stop: BaseException | None = None
-    try:
-        with sealed(Level.QUIET):
-            return engine.count_tokens(text)
-    except BaseException as error:  # raised again below, without its text; a library may raise kinds of its own
-        stop, failure = interruption(error), type(error).__name__
-    if stop is not None:
-        raise stop
-    raise ModelUnavailable(f"The engine failed to count tokens ({failure}); its text is withheld.")
+    result = call_engine(lambda: engine.count_tokens(text))
+    if result.failure:
+        raise ModelUnavailable(f"The engine failed to count tokens ({result.failure}); its text is withheld.")
+    return cast("int", result.answer)
 
 
 def asked_publicly(ask: Callable[[], Answer]) -> Answer:
@@ -57,17 +60,12 @@ def asked_publicly(ask: Callable[[], Answer]) -> Answer:
     Raises:
         ModelUnavailable: It failed, of whatever kind its error is.
     """
-    stop: BaseException | None = None
-    try:
-        with sealed(Level.QUIET):
-            return ask()
-    except LangChainDPError:
-        raise
-    except BaseException as error:  # a library may raise kinds of its own
-        stop, failure = interruption(error), type(error).__name__
-    if stop is not None:
-        raise stop
-    raise ModelUnavailable(f"The engine failed on a text that shows no record ({failure}). Check the model.")
+    result = call_engine(ask)
+    if result.error is not None:
+        raise result.error
+    if result.failure:
+        raise ModelUnavailable(f"The engine failed on a text that shows no record ({result.failure}). Check the model.")
+    return cast("Answer", result.answer)
 
 
 def count_publicly(engine: Counts, text: str) -> int:
@@ -90,15 +88,12 @@ def count_publicly(engine: Counts, text: str) -> int:
 
 def row_of(scores: object, length: int) -> npt.NDArray[np.float64] | None:
     """One member's scores as so many numbers; None if they are none. Private: an engine may answer one member oddly."""
-    stop: BaseException | None = None
-    try:
+    row: npt.NDArray[np.float64] | None
+    if type(scores) is np.ndarray and scores.dtype.kind == "f":  # no code of the engine's runs here
         row = np.asarray(scores, dtype=np.float64)
-        return row if row.shape == (length,) else None
-    except BaseException as error:  # whatever an engine answered: its member could not be asked
-        stop = interruption(error)
-    if stop is not None:
-        raise stop
-    return None
+    else:
+        row = call_engine(lambda: np.asarray(scores, dtype=np.float64)).answer
+    return row if row is not None and row.shape == (length,) else None
 
 
 def ask_together(
@@ -107,22 +102,42 @@ def ask_together(
     """Answers of ``ask``, one a member; None for a member whose content breaks the call.
 
     If the joint call fails, or does not answer for each, every member is asked alone: what one of them holds can then
-    silence nobody else. What was raised is dropped, whatever its kind, for it may hold private text; Ctrl-C and its kin
-    pass, empty. An engine may be a client of a server, or stand on LangChain: what it logs, warns of or traces inside
-    the call goes nowhere.
+    silence nobody else. What was raised is dropped, whatever its kind, for it may hold private text. Ctrl-C and a
+    cancellation of the caller's pass; one that the engine raises is an abstention like any other failure.
     """
     if not members:
         return []
-    stop = None
-    try:
-        with sealed(Level.QUIET):
-            answers = ask(members)
-        if len(answers) == len(members):
-            return answers
-    except BaseException as error:  # a library may raise kinds of its own that are no Exception
-        stop = interruption(error)
-    if stop is not None:
-        raise stop
+    answers = call_engine(lambda: list(ask(members))).answer
+    if answers is not None and len(answers) == len(members):
+        return answers
     if len(members) == 1:
         return [None]
     return [ask_together(ask, [member])[0] for member in members]
+
+
+def opaque(secret: bytes, *parts: object) -> str:
+    """Key under which an engine may keep what a member shows: who it is cannot be read from it.
+
+    Args:
+        secret: 32 bytes, drawn for this alone: it is no key of coins.
+        *parts: What tells members and their content apart, as JSON can hold it.
+    """
+    return hashlib.blake2b(json.dumps(parts).encode(), key=secret, digest_size=16).hexdigest()
+
+
+def forget_quietly(engine: Forgets, *members: Hashable) -> None:
+    """Drop what an engine keeps of members after a release. A failure is not told: it may depend on what they hold."""
+    call_engine(lambda: engine.forget(*members))
+
+
+def forget_for_good(engine: Forgets, *members: Hashable) -> None:
+    """Drop what an engine keeps of a record that its owner takes out.
+
+    Raises:
+        ModelUnavailable: The engine failed, so that it may keep the record.
+    """
+    if failure := call_engine(lambda: engine.forget(*members)).failure:
+        raise ModelUnavailable(
+            f"The engine failed to forget ({failure}; its text is withheld): it may keep what it was shown of the "
+            "record. Close the engine, and build it anew."
+        )

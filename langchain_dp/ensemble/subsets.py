@@ -201,6 +201,12 @@ class SubsetSampler:
         return before
 
 
+KEYED = (
+    "who takes part is drawn by HMAC-SHA-256 under a secret key: this holds as far as that cannot be told from chance"
+)
+"""Note of certificates that rest on :class:`KeyedCoins`."""
+
+
 class KeyedCoins:
     """Who takes part in a round, by coins that hang on a key, the round and a slot or id, and on no content.
 

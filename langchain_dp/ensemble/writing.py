@@ -9,14 +9,12 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_dp._util import forks, validate
-from langchain_dp.ensemble.asking import ask_together, asked_publicly, count_publicly, row_of
+from langchain_dp.ensemble.asking import ask_together, asked_publicly, count_publicly, forget_quietly, row_of
 from langchain_dp.ensemble.echo import Echo
 from langchain_dp.errors import InvalidParameter, LangChainDPError, ModelUnavailable
 from langchain_dp.mechanisms import ClippedSum, Randomness
 from langchain_dp.ports import Continuation, MemberPrompt, ScoresNextToken, Token, TokenScores
-from langchain_dp.quiet.context import sealed
-from langchain_dp.quiet.filters import Level
-from langchain_dp.redact import interruption
+from langchain_dp.quiet.worker import call_engine
 
 INVENTED = "An example."
 """Stands for a record where none may be shown."""
@@ -138,7 +136,7 @@ class TextWriter:
         try:
             scores = self._scores(public, [dataclasses.replace(public, body=invented, member=key) for key in keys], ())
         finally:
-            self._engine.forget(*keys)
+            forget_quietly(self._engine, *keys)
         heard = sum(row is not None for row in _rows(scores, range(len(scores.tokens))))
         if 2 * heard < len(keys):
             raise ModelUnavailable(
@@ -227,13 +225,8 @@ class TextWriter:
     def _scores(self, prompt: MemberPrompt, prompts: Sequence[MemberPrompt], written: tuple[Token, ...]) -> TokenScores:
         public = Continuation(prompt, written, 0.0)
         members = [Continuation(one, written, 0.0) for one in prompts]
-        stop = None
-        try:
-            return self._asked(public, members)
-        except BaseException as error:  # an engine may stand on a library that raises kinds of its own
-            stop = interruption(error)
-        if stop is not None:
-            raise stop
+        if (scores := call_engine(lambda: self._asked(public, members)).answer) is not None:
+            return scores
         # The public prompt alone says whether the model is there; one member's failure must not silence the others.
         known = self._public(public)
         return dataclasses.replace(known, members=tuple(self._alone(public, member, known) for member in members))
@@ -246,8 +239,7 @@ class TextWriter:
         return None if scores is None or scores.tokens != known.tokens else scores.members[0]
 
     def _asked(self, public: Continuation, members: Sequence[Continuation]) -> TokenScores:
-        with sealed(Level.QUIET):
-            scores = self._engine.score_next_token(public, members, candidates=self._candidates, chat=self._chat)
+        scores = self._engine.score_next_token(public, members, candidates=self._candidates, chat=self._chat)
         if len(scores.members) != len(members):
             raise ModelUnavailable("The engine did not answer for each member.")
         return scores

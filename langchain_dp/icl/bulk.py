@@ -10,7 +10,7 @@ from langchain_dp._util.reprs import also_unmade
 from langchain_dp.accounting import PrivacyCertificate
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl.runnable import DPICLClassifier
-from langchain_dp.redact import Held, redacted
+from langchain_dp.redact import redact_errors
 
 
 class ClassifyBatches(WorksOnBatches[DPICLClassifier[Any]]):
@@ -73,6 +73,7 @@ class ClassifyBatches(WorksOnBatches[DPICLClassifier[Any]]):
         self._build = chain
         super().__init__(self._built())
 
+    @redact_errors()
     def __call__(self, batch: B) -> B:
         """Label one batch; every question in it is checked before the first is charged.
 
@@ -90,16 +91,6 @@ class ClassifyBatches(WorksOnBatches[DPICLClassifier[Any]]):
             ModelUnavailable: The model does not answer; see :class:`DPICLClassifier`.
             LedgerError: The ledger cannot be trusted or written.
         """
-        held = Held(batch)
-        del batch
-        labelled: B = redacted(self._labelled, held)
-        return labelled
-
-    def certificate(self) -> PrivacyCertificate:
-        """The promise, with what all workers have spent so far."""
-        return self._open().certificate()
-
-    def _labelled(self, batch: B) -> B:
         columns = Columns(batch)
         columns.check_there(self._kept)
         rows = list(zip(*(columns.texts(name) for name in self._columns), strict=True))
@@ -118,6 +109,10 @@ class ClassifyBatches(WorksOnBatches[DPICLClassifier[Any]]):
         labels = dict(zip(asked, (names[answer] for answer in chain.batch(list(asked.values()))), strict=True))
         new = [labels.get(row) for row in rows]
         return columns.with_new(self._label, new, like=self._columns[0], kept=self._kept)  # type: ignore[no-any-return]  # its type
+
+    def certificate(self) -> PrivacyCertificate:
+        """The promise, with what all workers have spent so far."""
+        return self._open().certificate()
 
     def _built(self) -> DPICLClassifier[Any]:
         chain = self._build()

@@ -19,6 +19,7 @@ from langchain_dp.accounting import Askers, NoisyMaxEvent, PrivacyBudget, Privac
 from langchain_dp.accounting.budget import warn_of_noise
 from langchain_dp.accounting.events import SamplingName, count_is_public
 from langchain_dp.accounting.pld import MOST_COUNTS
+from langchain_dp.accounting.provenance import MadeWith, costs_in, declared, merged
 from langchain_dp.ensemble.answers import KEPT
 from langchain_dp.ensemble.questions import ChecksBatches, Question, asker_of, asker_specs
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise
@@ -54,7 +55,7 @@ from langchain_dp.records import (
     label_words,
 )
 from langchain_dp.records.files import READING
-from langchain_dp.redact import Held, redacted
+from langchain_dp.redact import Held, redact_errors, redacted
 
 
 class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], Generic[Label]):
@@ -98,6 +99,10 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             ``config={"configurable": {"asker": "team-7"}}``; answers that were released stay free for all of them.
         accept_unchecked_model: Take a model with compiled parts, which cannot be looked into, at your word that no call
             of it can see the prompt of another. The certificate says so. A memory that is found is always refused.
+        made_with: Certificate of a run whose released text stands in ``labels`` or ``prompt``, or several, where the
+            text does not know it any more: it was read from a file, or formatted. The certificate adds up what was
+            spent. What a run of this package hands over, and :func:`~langchain_dp.opt.load_prompt` reads, knows it by
+            itself.
         not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
 
     Raises:
@@ -145,11 +150,13 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         replicas: bool = False,
         askers: Askers | None = None,
         accept_unchecked_model: bool = False,
+        made_with: MadeWith = None,
         not_private_seed: int | None = None,
     ) -> None:
         held = Held(examples)
         del examples  # error reporters read the locals of each frame
         self.name = name
+        self._costs = merged((*costs_in(labels, prompt), *declared(made_with)))
         self._given = given_labels(labels)
         self.labels = tuple(self._given)
         self.prompt = prompts.plain(self.labels) if prompt is None else prompt_from(prompt)
@@ -367,7 +374,9 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
 
     def certificate(self) -> PrivacyCertificate:
         """The promise under which this chain releases, with what is spent and left."""
-        return self._reservation.certificate(self._voter.name, seeded=not self._rng.private, notes=self._voter.notes)
+        seeded = not self._rng.private
+        made = self._reservation.certificate(self._voter.name, seeded=seeded, notes=self._voter.notes)
+        return made.including(self._costs)
 
     def answers_left(self, *, asker: str | None = None) -> int:
         """How many more answers the plan covers. The same question again takes none, while its answer is kept.
@@ -440,17 +449,13 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
 
     # --------------------------------------------------------------------------------------------- the examples
 
+    @redact_errors("while an example was added")
     def add(self, example: Any, *, record_id: str | None = None) -> str:
         """Add a private example; it joins one subset by its own coin. Returns the id to forget it by.
 
         Without an id it is numbered; under add/remove neighbours, where the number of records is private, its id is
         drawn at random.
         """
-        held = Held(example, record_id)
-        del example
-        return redacted(self._added, held, "while an example was added")
-
-    def _added(self, example: Any, record_id: str | None) -> str:
         row = self._records.read(example)
         checks.check_example(row, self.prompt, self.labels)
         given = id_of(row.get("id")) if record_id is None else record_id

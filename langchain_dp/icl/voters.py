@@ -7,7 +7,6 @@ beside the subsets, the same question after invented examples, and what becomes 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
@@ -22,6 +21,8 @@ from langchain_dp.ensemble.asking import (
     asked_publicly,
     count_publicly,
     count_quietly,
+    forget_for_good,
+    forget_quietly,
     is_remote,
     row_of,
 )
@@ -34,9 +35,8 @@ from langchain_dp.icl.votes import SubsetPrompt, Vote
 from langchain_dp.parsing import parse_label
 from langchain_dp.ports import ChecksPrompts, MemberPrompt, ScoresLabels
 from langchain_dp.quiet.calls import in_own_thread
-from langchain_dp.quiet.context import sealed
-from langchain_dp.quiet.filters import Level
 from langchain_dp.quiet.model import Failure, QuietModel
+from langchain_dp.quiet.worker import call_engine
 
 _SHOWN = 200
 _TEST = "a public test question"
@@ -379,15 +379,14 @@ class EngineVoter:
     def forget(self, member: Hashable) -> None:
         """Drop the subset's key/value cache and scores."""
         self._stale.add(member)
-        self._engine.forget(member)
+        forget_for_good(self._engine, member)
 
     def warm(self, subset_prompts: Sequence[SubsetPrompt]) -> None:
         """Evaluate the examples of every subset once."""
         try:
             for subset_prompt in subset_prompts:
-                # It stays cold if that fails; what it says, logs or traces may hold private text.
-                with contextlib.suppress(Exception), sealed(Level.QUIET):
-                    self._engine.warm([self._member(subset_prompt)])
+                # It stays cold if that fails.
+                call_engine(lambda one=subset_prompt: self._engine.warm([self._member(one)]))  # type: ignore[misc]
         finally:
             self._drop(subset_prompts, every=False)
 
@@ -396,7 +395,7 @@ class EngineVoter:
             subset_prompt.member for subset_prompt in subset_prompts if every or subset_prompt.member in self._stale
         ]
         if gone:
-            self._engine.forget(*gone)
+            forget_quietly(self._engine, *gone)
 
     def count_tokens(self, text: str) -> int:
         """Tokens of the engine's model.

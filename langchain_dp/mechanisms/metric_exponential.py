@@ -65,8 +65,11 @@ class MetricExponential:
     Formal guarantee:
         For two inputs of the same number of points, the chance of any output changes by at most
         exp(eta * sum_i |x_i - x'_i|): one draw costs ``event``. It holds for real numbers. Here distances
-        and weights are worked out in double precision, which moves them by about 1e-8 in relative terms, and bounds and
-        weights are rounded to multiples of 2^-63 at both steps, which moves the chance of any set of words by at most
+        and weights are worked out in double precision, which moves them by about 1e-8 in relative terms. At both steps
+        a share is a quotient of doubles, scaled by a product: each of the four operations moves a chance by at most
+        2^-53 in relative terms, and so does the sum over the chances that are left after a refusal, together at most
+        2^-50; the rounding of the sum of the bounds is common to all buckets and cancels. Then shares are rounded to
+        multiples of 2^-63, and raised by one, which moves the chance of any set of words by at most
         (buckets + rows a bucket) * 2^-63, below 1e-15. Every row that may be written keeps a chance above 0 from
         every point, and the draw itself is exact: uniform whole numbers against cumulative tables. A bound lies above
         the weight by more than rounding can move it, so that a refused draw says nothing and changes no chance; how

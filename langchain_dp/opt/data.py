@@ -89,7 +89,8 @@ def split(
         So two neighbours differ within one part.
     """
     names = [str(slot) for slot in range(len(record_ids))] if even else list(record_ids)
-    coins = [hmac.new(key, name.encode(), hashlib.sha256).digest() for name in names]
+    # Coins of rounds hang on the same key: a record's id must not name one of theirs.
+    coins = [hmac.new(key, f"split\n{name}".encode(), hashlib.sha256).digest() for name in names]
     if even:
         order = sorted(range(len(record_ids)), key=lambda slot: coins[slot])
         taken = order[:rows]

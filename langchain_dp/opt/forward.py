@@ -9,7 +9,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from langchain_dp.ensemble.asking import ask_together, count_publicly, is_remote, row_of
+from langchain_dp.ensemble.asking import ask_together, count_publicly, forget_quietly, is_remote, row_of
 from langchain_dp.ensemble.room import LEAST, Room
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.opt.settings import Settings
@@ -124,7 +124,7 @@ class Forward:
             rows = ask_together(lambda some: self._engine.score_labels(some, answers), members)
         finally:
             keys: list[Hashable] = [member.member for member in members]
-            self._engine.forget(*keys)
+            forget_quietly(self._engine, *keys)
         return [_row(row, len(shown)) for row in rows]
 
     def _left(self, head: str, answers: Sequence[str]) -> int:

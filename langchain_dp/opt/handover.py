@@ -17,6 +17,7 @@ from langchain_core.runnables import Runnable
 from langchain_dp._util.documents import Form
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting import PrivacyCertificate
+from langchain_dp.accounting.provenance import ReleasedText, released
 from langchain_dp.ensemble.naming import label_parser, names_of, told_alike
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.candidates import Candidate, PromptChoice, described_choices
@@ -64,6 +65,15 @@ class OptimizedPrompt:
     descriptions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     words: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        costs = self.certificate.as_sources()
+        for name in ("prompt", "instruction", "system"):
+            object.__setattr__(self, name, ReleasedText(getattr(self, name), costs))
+        for name in ("descriptions", "words"):
+            object.__setattr__(self, name, released(getattr(self, name), costs))
+        candidates = [dataclasses.replace(each, text=ReleasedText(each.text, costs)) for each in self.candidates]
+        object.__setattr__(self, "candidates", tuple(candidates))
+
     def __or__(self, other: Any) -> Runnable[Any, Any]:
         """As its :meth:`template` in a chain: ``prompt | model``. What answers says ``words``: see :meth:`chain`."""
         chain: Runnable[Any, Any] = self.template() | other
@@ -81,7 +91,7 @@ class OptimizedPrompt:
         For whatever asks a model about these labels: ``ICLPrompt(words=optimized.names)``. They are released: free.
         """
         said = {label: text for label, text in self.descriptions.items() if text != label}
-        return names_of(list(self.words or self.descriptions), said)
+        return released(names_of(list(self.words or self.descriptions), said), self.certificate.as_sources())
 
     def choices(self) -> list[PromptChoice]:
         """All that may be handed over, released or public: the initial instruction first, then what was selected."""
@@ -129,7 +139,13 @@ class OptimizedPrompt:
         names_under = glossary["instruction"] if glossary["named"] else ""
         found = dict.fromkeys(described_choices(initial, labels, self.candidates, names_under=names_under))
         found.pop(initial, None)  # where every description is but its label's word
-        return [Alternative(each.instruction, dict(zip(labels, each.words, strict=True))) for each in found]
+        costs = self.certificate.as_sources()
+        return [
+            Alternative(
+                ReleasedText(each.instruction, costs), released(dict(zip(labels, each.words, strict=True)), costs)
+            )
+            for each in found
+        ]
 
     def template(self) -> ChatPromptTemplate:
         """The prompt, as one human message or after a system message; ``metadata["dp"]`` is the certificate.

@@ -19,6 +19,7 @@ from langchain_dp.accounting import (
 )
 from langchain_dp.accounting.budget import LABELS_READ, warn_of, warn_of_clip, warn_of_noise, weak_points
 from langchain_dp.accounting.events import count_is_public
+from langchain_dp.accounting.provenance import ReleaseCost
 from langchain_dp.ensemble.journal import (
     CANCELLED,
     alone,
@@ -31,7 +32,7 @@ from langchain_dp.ensemble.journal import (
 )
 from langchain_dp.ensemble.reservation import affordable
 from langchain_dp.ensemble.scheme import Scheme
-from langchain_dp.ensemble.subsets import KeyedCoins, SubsetSampler
+from langchain_dp.ensemble.subsets import KEYED, KeyedCoins, SubsetSampler
 from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import ClippedSum, Exponential, Randomness
@@ -97,6 +98,7 @@ class PrivateRuns:
         name: Name of the plan.
         progress: Show progress.
         rng: Source of coins and noise.
+        costs: Of the released text among the settings.
     """
 
     def __init__(
@@ -109,8 +111,10 @@ class PrivateRuns:
         name: str,
         progress: bool | None,
         rng: Randomness,
+        costs: Sequence[ReleaseCost] = (),
     ) -> None:
         self.agreement = 1.0
+        self._costs = tuple(costs)
         """Share of the votes with which a token must be able to win, or nothing is reserved."""
         self._engine = engine
         self._settings = settings
@@ -419,6 +423,7 @@ class PrivateRuns:
                 *(["training and validation records are disjoint: their costs combine by the larger"] * writes),
                 *([_ONE_ROUND if self._settings.decoder == "clip" else _LABELS[self.neighbors]] if glossary else []),
                 choice_note(reservation.selection, self._settings.choices),
+                KEYED,
                 *([LABELS_READ] if self._settings.labels_read else []),
                 *weak,
                 *getattr(self._engine, "notes", ()),
@@ -430,7 +435,7 @@ class PrivateRuns:
                 **(_writing(reservation, journal.written) if writes else {}),
                 **({"calls_paid": reservation.calls.paid(self.neighbors)} if glossary else {}),
             },
-        )
+        ).including(self._costs)
 
     def _clipped(self, token: TextRoundEvent, scheme: Scheme) -> ClippedSum:
         """How tokens are drawn where nobody votes."""

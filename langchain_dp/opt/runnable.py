@@ -19,6 +19,7 @@ from langchain_dp._util.validate import group, moved, no_further
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
 from langchain_dp.accounting.budget import warn_of, weak_points
 from langchain_dp.accounting.events import SamplingName
+from langchain_dp.accounting.provenance import MadeWith, ReleasedText, costs_in, declared, merged
 from langchain_dp.ensemble.asking import count_publicly
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for, unreserved
 from langchain_dp.ensemble.scheme import MOVED_SAMPLING, Sampling, sampling_from
@@ -40,7 +41,7 @@ from langchain_dp.ports import Decoding, VotesNextToken
 from langchain_dp.quiet.run import check_environment
 from langchain_dp.records import Examples, KeepsExamples, PrivateRecords, check_labels, label_words
 from langchain_dp.records.files import READING
-from langchain_dp.redact import Held, redacted
+from langchain_dp.redact import Held, hold_arguments, redacted
 
 _INSTRUCTION, _DESCRIPTION = 50, 12
 """Tokens of a candidate, and of a label's description, unless told otherwise."""
@@ -102,6 +103,10 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         glossary: How "glossary" asks, and whether the model is told the labels' names.
         progress: Show progress; None shows it on a terminal only. It shows released values only.
         labels_read: The labels were read off the examples. No epsilon counts that: the certificate says so.
+        made_with: Certificate of a run whose released text stands in ``labels``, ``instruction``, ``prompts``
+            or ``alternatives``, or several, where the text does not know
+            it any more: it was read from a file, or formatted. The certificate adds up what was spent. What a run of
+            this package hands over, and :func:`~langchain_dp.opt.load_prompt` reads, knows it by itself.
         not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
 
     Raises:
@@ -155,6 +160,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         glossary: Glossary | None = None,
         progress: bool | None = None,
         labels_read: bool = False,
+        made_with: MadeWith = None,
         not_private_seed: int | None = None,
     ) -> None:
         checks.check_model(model)
@@ -226,6 +232,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
                 name=name,
                 progress=progress,
                 rng=self._randomness(),
+                costs=merged((*costs_in(labels, instruction, prompts, alternatives, glossary), *declared(made_with))),
             )
 
     @classmethod
@@ -332,6 +339,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
 
     # ------------------------------------------------------------------------------------------------ Runnable
 
+    @hold_arguments("input")
     def invoke(self, input: Examples | None, config: RunnableConfig | None = None, **kwargs: Any) -> ChatPromptTemplate:  # noqa: A002  # Runnable's name
         """Release one prompt.
 
@@ -356,11 +364,10 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             PlanError: The ledger holds another plan, or a complete run over other examples, under this name.
             UnsafeEnvironment: A global setting would print prompts. Nothing was spent.
         """
-        held = Held.of(input)
-        del input  # error reporters read the locals of each frame
         no_further(kwargs)
-        return self._optimize(held, config).template()
+        return self._optimize(Held.of(input), config).template()
 
+    @hold_arguments("input")
     async def ainvoke(
         self,
         input: Examples | None,  # noqa: A002
@@ -368,11 +375,10 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         **kwargs: Any,
     ) -> ChatPromptTemplate:
         """Async twin of :meth:`invoke`. A cancelled call spends nothing more; the next one goes on from there."""
-        held = Held.of(input)
-        del input
         no_further(kwargs)
-        return (await self._aoptimize(held, config)).template()
+        return (await self._aoptimize(Held.of(input), config)).template()
 
+    @hold_arguments("examples")
     def optimize(self, examples: Examples | None = None, config: RunnableConfig | None = None) -> OptimizedPrompt:
         """As :meth:`invoke`, but returns the prompt with certificate and settings, ready to be saved.
 
@@ -381,10 +387,9 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         process too. Only a choice among the candidates that was charged, and whose process is gone, is lost: the
         candidates stay in :meth:`released`. A complete run gives its prompt again, at no further cost.
         """
-        held = Held(examples)
-        del examples
-        return self._optimize(held, config)
+        return self._optimize(Held.of(examples), config)
 
+    @hold_arguments("examples")
     async def aoptimize(
         self, examples: Examples | None = None, config: RunnableConfig | None = None
     ) -> OptimizedPrompt:
@@ -392,9 +397,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
 
         A choice that is charged is made all the same: a process that ended before it would lose it.
         """
-        held = Held(examples)
-        del examples
-        return await self._aoptimize(held, config)
+        return await self._aoptimize(Held.of(examples), config)
 
     async def _aoptimize(self, held: Held, config: RunnableConfig | None) -> OptimizedPrompt:
         cancelled = threading.Event()
@@ -452,7 +455,10 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
 
         Of DLN-1 every prompt that its last run sampled. None of them is private.
         """
-        return list(self._sampled) if self._private is None else self._private.released()
+        if self._private is None:
+            return list(self._sampled)
+        texts = self._private.released()
+        return [ReleasedText(text, self.certificate().as_sources()) for text in texts]
 
     def certificate(self) -> PrivacyCertificate:
         """The promise of the run as it stands.
@@ -467,6 +473,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             )
         return self._private.certificate()
 
+    @hold_arguments("examples")
     def check(self, examples: Examples | int | None = None) -> OptPlanReport:
         """As :meth:`plan`, but refuses, as :meth:`invoke` would, a run in which no token can win.
 
@@ -474,14 +481,13 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             InvalidParameter: No token can win, or a choice that was fitted (:meth:`auto`) would be one at random; it
                 names what would help.
         """
-        held = Held(examples)
-        del examples
-        records, count = redacted(self._counted, held, READING)
+        records, count = redacted(self._counted, Held.of(examples), READING)
         found = self.plan(count if records is None else records)
         assert self._private is not None  # or there would be no plan
         self._private.check_reachable(found.token, found.budget, found.scheme, count)
         return found
 
+    @hold_arguments("examples")
     def plan(self, examples: Examples | int | None = None) -> OptPlanReport:
         """What a run would cost, whether its votes can win, and in its verdict whether it is worth it. Spends nothing.
 
@@ -493,13 +499,11 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             InvalidParameter, BudgetExceeded: As :meth:`invoke` would.
             ModelUnavailable: The engine could not count the tokens of an example.
         """
-        held = Held(examples)
-        del examples
         if self._private is None:
             raise InvalidParameter(
                 f"Expected method={self.settings.method!r} to be one of {list(PRIVATE)} to plan a budget."
             )
-        records, count = redacted(self._counted, held, READING)
+        records, count = redacted(self._counted, Held.of(examples), READING)
         neighbors: Neighbors = self._private.neighbors
         share, token, selection = self._private.prospect(count)
         scheme = scheme_for(self.settings, neighbors, count)

@@ -19,6 +19,7 @@ from langchain_dp.quiet.model import CALLS, QuietModel
 from langchain_dp.records import Examples, PrivateRecords, check_labels, label_name, label_words, named_words, row_fault
 from langchain_dp.records.faults import placed
 from langchain_dp.records.tables import fields_of, rows_of
+from langchain_dp.redact import redact_errors
 
 _LEAST_ROWS = 20
 """With fewer one lucky answer would choose."""
@@ -77,6 +78,7 @@ class TargetChoice:
         return "\n".join(f"{mark} {each}" for mark, each in zip(marks, self.scores, strict=True))
 
 
+@redact_errors("while prompts were compared")
 def choose_for_target(
     prompt: OptimizedPrompt, model: Runnable[Any, Any], rows: Examples, *, max_concurrency: int = CALLS
 ) -> TargetChoice:
@@ -144,6 +146,7 @@ def paired_gain(right: Sequence[bool], before: Sequence[bool]) -> tuple[float, f
     return sum(gains) / len(gains), math.sqrt(sum(map(abs, gains))) / len(gains)
 
 
+@redact_errors("while a prompt was scored")
 def evaluate_prompt(
     prompt: ChatPromptTemplate | OptimizedPrompt,
     model: Runnable[Any, Any],

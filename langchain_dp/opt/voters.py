@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from langchain_dp.accounting import LimitedDomainEvent
-from langchain_dp.ensemble.asking import ask_together, asked_publicly
+from langchain_dp.ensemble.asking import ask_together, asked_publicly, forget_quietly
 from langchain_dp.ensemble.room import Room
 from langchain_dp.ensemble.subsets import KeyedCoins, Subset, SubsetSampler
 from langchain_dp.ensemble.writing import INVENTED, TextWriter
@@ -170,7 +170,7 @@ class SubsetVotes:
         """
         public = Continuation(self._shown.public(message), (), 0.0)
         answers = asked_publicly(lambda: self._engine.next_tokens([public], self._text.decoding(())))
-        self._engine.forget(public.prompt.member)
+        forget_quietly(self._engine, public.prompt.member)
         if not count_votes(answers):
             raise ModelUnavailable("The engine wrote no token after a text that shows no record. Check the model.")
 
@@ -203,7 +203,7 @@ class SubsetVotes:
     def close(self) -> None:
         """Drop what the engine keeps of the subsets."""
         if self._asked:
-            self._engine.forget(*self._asked)
+            forget_quietly(self._engine, *self._asked)
             self._asked.clear()
 
 
@@ -286,7 +286,7 @@ class _Clipped:
     def close(self) -> None:
         """Drop what is cached of the members."""
         if self._asked:
-            self._engine.forget(*self._asked)
+            forget_quietly(self._engine, *self._asked)
             self._asked.clear()
 
 

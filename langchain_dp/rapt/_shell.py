@@ -20,7 +20,7 @@ from langchain_dp._util.validate import no_further
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.core import Core
 from langchain_dp.rapt.streams import TextStream
-from langchain_dp.redact import Held, redacted
+from langchain_dp.redact import Held, HeldInputs, hold_arguments, redacted
 
 _KNOWN = "Known are user= and document=."
 
@@ -37,7 +37,7 @@ NOTHING: Any = object()
 """Stands for no chunk at all; None is a chunk, and refused."""
 
 
-class SanitizerShell(Runnable[Any, Any]):
+class SanitizerShell(HeldInputs, Runnable[Any, Any]):
     """Every call style of a Runnable over one core."""
 
     _core: Core
@@ -47,6 +47,7 @@ class SanitizerShell(Runnable[Any, Any]):
         """What a config may say: whose account is charged."""
         return user_specs()
 
+    @hold_arguments("input")
     def invoke(
         self,
         input: S,  # noqa: A002  # Runnable's name
@@ -73,14 +74,14 @@ class SanitizerShell(Runnable[Any, Any]):
             BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
-        given = Held(input)
-        del input  # from this frame, of which error reporters keep the locals
+        given = Held.of(input)
         no_further(kwargs, remedy=_KNOWN)
         held = Held(*given.values, _whose(given, user, config), document)
         released: S = self._call_with_config(lambda _: redacted(self._core.sanitize, held), WITHHELD, config)
         _tell_of_ids(given, released)
         return released
 
+    @hold_arguments("input")
     async def ainvoke(
         self,
         input: S,  # noqa: A002
@@ -91,8 +92,7 @@ class SanitizerShell(Runnable[Any, Any]):
         **kwargs: Any,
     ) -> S:
         """Async twin of :meth:`invoke`; the work is done in a thread."""
-        given = Held(input)
-        del input
+        given = Held.of(input)
         no_further(kwargs, remedy=_KNOWN)
         held = Held(*given.values, _whose(given, user, config), document)
 
@@ -103,6 +103,7 @@ class SanitizerShell(Runnable[Any, Any]):
         _tell_of_ids(given, released)
         return released
 
+    @hold_arguments("inputs")
     def batch(
         self,
         inputs: Sequence[S],
@@ -118,8 +119,7 @@ class SanitizerShell(Runnable[Any, Any]):
         Each input is a document. Equal ones get releases of their own, which under a limit for each document add up.
         With ``return_exceptions`` an input that is refused does not keep the others back.
         """
-        given = Held(*inputs)
-        del inputs
+        given = Held(*Held.of(inputs).values[0])
         no_further(kwargs, remedy=_KNOWN)
         users = _whose_each(given, user, config)
         held = Held(given.values, return_exceptions, users, document)
@@ -130,6 +130,7 @@ class SanitizerShell(Runnable[Any, Any]):
             return_exceptions=return_exceptions,
         )
 
+    @hold_arguments("inputs")
     async def abatch(
         self,
         inputs: Sequence[S],
@@ -141,8 +142,7 @@ class SanitizerShell(Runnable[Any, Any]):
         **kwargs: Any,
     ) -> list[S]:
         """Async twin of :meth:`batch`."""
-        given = Held(*inputs)
-        del inputs
+        given = Held(*Held.of(inputs).values[0])
         no_further(kwargs, remedy=_KNOWN)
         users = _whose_each(given, user, config)
         held = Held(given.values, return_exceptions, users, document)
@@ -163,12 +163,12 @@ class SanitizerShell(Runnable[Any, Any]):
             "model, as sanitizer | model, or, of RAPTSanitizer, as RAPTMiddleware of an agent."
         )
 
+    @hold_arguments("input")
     def stream(self, input: S, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[S]:  # noqa: A002
         """Sanitize one input and yield it whole: nothing of it can leave before it is charged."""
-        given = iter([input])
-        del input
-        yield from self.transform(given, config, **kwargs)
+        yield from self.transform(iter(Held.of(input).values), config, **kwargs)
 
+    @hold_arguments("input")
     async def astream(
         self,
         input: S,  # noqa: A002
@@ -176,8 +176,7 @@ class SanitizerShell(Runnable[Any, Any]):
         **kwargs: Any,
     ) -> AsyncIterator[S]:
         """Async twin of :meth:`stream`."""
-        given = Held(input)
-        del input
+        given = Held.of(input)
 
         async def one() -> AsyncIterator[S]:
             yield given.values[0]

@@ -20,7 +20,7 @@ from langchain_dp.rapt.formal import COUNTED, FormalReleases
 from langchain_dp.rapt.policies import Policies
 from langchain_dp.rapt.privatize import Mechanism
 from langchain_dp.rapt.release import Texts, Unit
-from langchain_dp.redact import Held, redacted
+from langchain_dp.redact import redact_errors
 
 
 class SanitizeBatches(WorksOnBatches[FormalReleases]):
@@ -129,6 +129,7 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
         self._eta, self._settings = releases.engine.eta, releases.engine.settings
         super().__init__(releases)
 
+    @redact_errors()
     def __call__(self, batch: B) -> B:
         """Sanitize one batch: all rows that are new are charged together, or none.
 
@@ -144,48 +145,6 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
             BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
-        held = Held(batch)
-        del batch
-        released: B = redacted(self._sanitized, held)
-        return released
-
-    def release(self, units: Sequence[Unit]) -> list[Texts]:
-        """Sanitize documents that stand in no columns, as a call does those that do.
-
-        Args:
-            units: The documents, each under a name of its own, or with its place among equal ones.
-
-        Returns:
-            The texts of each, in order.
-
-        Raises:
-            BudgetExceeded, LedgerError: As for a call.
-        """
-        held = Held(units)
-        del units
-        released: list[Texts] = redacted(lambda held_units: self._open().release(held_units), held)
-        return released
-
-    def certificate(self) -> MetricCertificate:
-        """The promise, with what all workers have spent so far."""
-        releases = self._open()
-        kept = ", ".join(self._kept)
-        return releases.certificate(
-            (
-                *(note for note in releases.notes() if note not in COUNTED),  # documents are named here
-                "Rows with equal texts, document and user come out equal. The number of rows, their order, and which "
-                "texts are missing or blank are in clear.",
-                *([f"Columns that pass in clear: {kept}."] if kept else []),
-            ),
-            {},
-        )
-
-    @property
-    def ledger(self) -> MetricLedger:
-        """The account that is charged."""
-        return self._ledger
-
-    def _sanitized(self, batch: B) -> B:
         columns = Columns(batch)
         columns.check_only(self._kept)
         texts = [columns.texts(name) for name in self._columns]
@@ -208,6 +167,40 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
             for into, column in zip(new, texts, strict=True):
                 into.append(None if column[row] is None else next(words))
         return columns.with_only(dict(zip(self._columns, new, strict=True)), self._kept)  # type: ignore[no-any-return]  # its type
+
+    @redact_errors()
+    def release(self, units: Sequence[Unit]) -> list[Texts]:
+        """Sanitize documents that stand in no columns, as a call does those that do.
+
+        Args:
+            units: The documents, each under a name of its own, or with its place among equal ones.
+
+        Returns:
+            The texts of each, in order.
+
+        Raises:
+            BudgetExceeded, LedgerError: As for a call.
+        """
+        return self._open().release(units)
+
+    def certificate(self) -> MetricCertificate:
+        """The promise, with what all workers have spent so far."""
+        releases = self._open()
+        kept = ", ".join(self._kept)
+        return releases.certificate(
+            (
+                *(note for note in releases.notes() if note not in COUNTED),  # documents are named here
+                "Rows with equal texts, document and user come out equal. The number of rows, their order, and which "
+                "texts are missing or blank are in clear.",
+                *([f"Columns that pass in clear: {kept}."] if kept else []),
+            ),
+            {},
+        )
+
+    @property
+    def ledger(self) -> MetricLedger:
+        """The account that is charged."""
+        return self._ledger
 
     def _built(self) -> FormalReleases:
         releases = self._opened({"eta": self._eta})

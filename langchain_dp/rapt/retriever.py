@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NoReturn
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
@@ -20,10 +20,12 @@ from langchain_dp.quiet.filters import Level
 from langchain_dp.quiet.run import check_environment
 from langchain_dp.rapt._shell import named_user
 from langchain_dp.rapt.runnable import RAPTSanitizer
-from langchain_dp.redact import Held, redacted, without_frames
+from langchain_dp.redact import Held, HeldInputs, aredacted, hold_arguments, redacted, without_frames
+
+IN_RETRIEVER = "in the inner retriever"
 
 
-class SanitizingRetriever(BaseRetriever):
+class SanitizingRetriever(HeldInputs, BaseRetriever):
     """Wraps a retriever: the query that leaves is sanitized, or the documents that come back, or both.
 
     ``query=True`` is for a search engine outside the trust boundary: it sees, and so do callbacks and tracers, the
@@ -91,6 +93,7 @@ class SanitizingRetriever(BaseRetriever):
         kwargs |= {"retriever": retriever, "sanitizer": sanitizer, "query": query, "documents": documents, "k": k}
         super().__init__(**kwargs)
 
+    @hold_arguments("input")
     def invoke(  # type: ignore[override]  # one more keyword
         self,
         input: str,  # noqa: A002  # Runnable's name
@@ -113,10 +116,13 @@ class SanitizingRetriever(BaseRetriever):
             InvalidParameter: The query is no str, or there is a user and no query to charge.
             BudgetExceeded: An account has too little left for the query, or for the documents.
         """
-        self._check(input, user)
-        query = self.sanitizer.sanitize(input, user=named_user(user, config)) if self.query else input
-        return super().invoke(query, config, **kwargs)
+        query: Held = redacted(self._told, Held(*Held.of(input).values, user, config))
+        ask: Callable[..., list[Document]] = super().invoke
+        if self.query:
+            return ask(*query.values, config, **kwargs)
+        return redacted(lambda raw: ask(raw, config, **kwargs), query, IN_RETRIEVER)
 
+    @hold_arguments("input")
     async def ainvoke(  # type: ignore[override]
         self,
         input: str,  # noqa: A002
@@ -126,11 +132,12 @@ class SanitizingRetriever(BaseRetriever):
         **kwargs: Any,
     ) -> list[Document]:
         """Async twin of :meth:`invoke`."""
-        self._check(input, user)
-        query = input
+        held = Held(*Held.of(input).values, user, config)
+        ask: Callable[..., Awaitable[list[Document]]] = super().ainvoke
+        query = await asyncio.to_thread(redacted, self._told, held)
         if self.query:
-            query = await asyncio.to_thread(self.sanitizer.sanitize, input, user=named_user(user, config))
-        return await super().ainvoke(query, config, **kwargs)
+            return await ask(*query.values, config, **kwargs)
+        return await aredacted(lambda raw: ask(raw, config, **kwargs), query, IN_RETRIEVER)
 
     def _get_relevant_documents(
         self,
@@ -149,7 +156,7 @@ class SanitizingRetriever(BaseRetriever):
             try:
                 found = Held(_listed(self.retriever.invoke(query, {"callbacks": []}, **kwargs))[:most])
             except Exception as error:  # it may quote a document
-                found = without_frames(error, "in the inner retriever")
+                found = without_frames(error, IN_RETRIEVER)
         if isinstance(found, BaseException):
             raise found
         return redacted(self._sanitized, found)
@@ -171,12 +178,13 @@ class SanitizingRetriever(BaseRetriever):
             try:
                 found = Held(_listed(await self.retriever.ainvoke(query, {"callbacks": []}, **kwargs))[:most])
             except Exception as error:  # it may quote a document
-                found = without_frames(error, "in the inner retriever")
+                found = without_frames(error, IN_RETRIEVER)
         if isinstance(found, BaseException):
             raise found
         return await asyncio.to_thread(redacted, self._sanitized, found)
 
-    def _check(self, query: object, user: str | None) -> None:
+    def _told(self, query: object, user: str | None, config: RunnableConfig | None) -> Held:
+        """What the inner retriever is asked."""
         if not isinstance(query, str):
             raise InvalidParameter(f"Expected a query of type {type(query).__name__} to be a str.")
         if user is not None and not self.query:
@@ -184,6 +192,7 @@ class SanitizingRetriever(BaseRetriever):
                 "Expected user= with query=True only: it says who asks. Documents are charged to whom their metadata "
                 "name; give the sanitizer documents=DocumentRules(user_key=...)."
             )
+        return Held(self.sanitizer.sanitize(query, user=named_user(user, config)) if self.query else query)
 
     def _most(self, k: int | None) -> int | None:
         return self.k if k is None else validate.integer("k", k, at_least=1)

@@ -30,7 +30,7 @@ from langchain_dp.rapt.policies import Policies
 from langchain_dp.rapt.privatize import Keep, Mechanism
 from langchain_dp.rapt.restore import Restorer
 from langchain_dp.rapt.vocabulary import Vocabulary
-from langchain_dp.redact import Held, redacted
+from langchain_dp.redact import Held, hold_arguments, redact_errors, redacted
 
 
 class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
@@ -139,6 +139,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
             releases = placeholder_releases(only, targets, options, ledger=ledger, limit=limit)
         self._core = Core(releases, messages, documents)
 
+    @redact_errors()
     def sanitize(
         self, value: S, *, user: str | None = None, document: str | None = None, keys_keep: Sequence[str] = ()
     ) -> S:
@@ -150,10 +151,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
             document: Which document it is, for its account.
             keys_keep: Further keys of JSON objects in messages that pass in clear.
         """
-        held = Held(value, user, document, sorted(checked_keys(keys_keep)))
-        del value
-        released: S = redacted(self._core.sanitize, held)
-        return released
+        return self._core.sanitize(value, user, document, sorted(checked_keys(keys_keep)))
 
     def mark_reply(self, reply: AIMessage) -> AIMessage:
         """Mark the reply of a model that was told sanitized text only: in later histories it passes as it is.
@@ -165,6 +163,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
             raise InvalidParameter(f"Expected reply of type {type(reply).__name__} to be an AIMessage.")
         return self._core.marked(reply)
 
+    @redact_errors()
     def sanitize_mappings(
         self, mappings: Sequence[Mapping[str, Any]], *, keep: Sequence[str] = (), user_key: str | None = None
     ) -> list[dict[str, Any]]:
@@ -175,13 +174,11 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
             keep: Keys whose values pass in clear.
             user_key: Key that says whose account is charged; it is not passed on.
         """
-        held = Held(mappings, keep, user_key)
-        del mappings
-        released: list[dict[str, Any]] = redacted(self._core.sanitize_mappings, held)
-        return released
+        return self._core.sanitize_mappings(mappings, keep, user_key)
 
     # ---------------------------------------------------------------------------------------------- documents
 
+    @hold_arguments("documents")
     def transform_documents(self, documents: Sequence[Document], **kwargs: Any) -> list[Document]:
         """Sanitize documents: the page content and the metadata named in ``metadata_sanitize``, as one release each.
 
@@ -195,16 +192,18 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
             InvalidParameter: Something else than a document, or one without its user or document key.
             BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
         """
-        check_documents(documents)
-        return self.invoke(list(documents), **kwargs)
+        listed: Any = redacted(_checked, Held.of(documents))
+        return self.invoke(listed, **kwargs)  # type: ignore[no-any-return]  # as what is held
 
+    @hold_arguments("documents")
     async def atransform_documents(self, documents: Sequence[Document], **kwargs: Any) -> list[Document]:
         """Async twin of :meth:`transform_documents`."""
-        check_documents(documents)
-        return await self.ainvoke(list(documents), **kwargs)
+        listed: Any = redacted(_checked, Held.of(documents))
+        return await self.ainvoke(listed, **kwargs)  # type: ignore[no-any-return]
 
     # -------------------------------------------------------------------------------------------- the promise
 
+    @hold_arguments("value")
     def invoke_with_certificate(
         self,
         value: Sanitizable,
@@ -214,8 +213,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         document: str | None = None,
     ) -> Sanitized:
         """Sanitize one input and return it with its certificate, whose notes name what passed in clear."""
-        held = Held(value, user, document)
-        del value
+        held = Held(*Held.of(value).values, user, document)
         made: list[Sanitized] = []
 
         def run(_: Any) -> Any:
@@ -225,6 +223,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         self._call_with_config(run, WITHHELD, config)
         return made[0]
 
+    @hold_arguments("value")
     async def ainvoke_with_certificate(
         self,
         value: Sanitizable,
@@ -234,8 +233,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         document: str | None = None,
     ) -> Sanitized:
         """Async twin of :meth:`invoke_with_certificate`."""
-        held = Held(value, user, document)
-        del value
+        held = Held(*Held.of(value).values, user, document)
         made: list[Sanitized] = []
 
         async def run(_: Any) -> Any:
@@ -315,3 +313,8 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
 
     def __copy__(self) -> RAPTSanitizer:
         return self
+
+
+def _checked(documents: Sequence[Document]) -> Held:
+    check_documents(documents)
+    return Held(list(documents))

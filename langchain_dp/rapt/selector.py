@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
@@ -15,7 +14,7 @@ from langchain_dp._util.reprs import also_unmade
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.rapt.restore import each_text
 from langchain_dp.rapt.runnable import RAPTSanitizer
-from langchain_dp.redact import Held, redacted
+from langchain_dp.redact import redact_errors
 
 
 class SanitizingExampleSelector(BaseExampleSelector):
@@ -73,6 +72,7 @@ class SanitizingExampleSelector(BaseExampleSelector):
         self._user_key = user_key
         self._inputs = inputs
 
+    @redact_errors("while examples were selected")
     def add_example(self, example: dict[str, str]) -> Any:
         """Add a raw example to the selector, which keeps it inside the trust boundary."""
         if self._inner is not None:
@@ -80,12 +80,14 @@ class SanitizingExampleSelector(BaseExampleSelector):
         self._examples.append(_checked(example))
         return None
 
+    @redact_errors("while examples were selected")
     async def aadd_example(self, example: dict[str, str]) -> Any:
         """Async twin of :meth:`add_example`."""
         if self._inner is not None:
             return await self._inner.aadd_example(example)
         return self.add_example(example)
 
+    @redact_errors("while examples were selected")
     def select_examples(self, input_variables: dict[str, str]) -> list[dict[str, Any]]:
         """Select examples and sanitize them.
 
@@ -96,6 +98,7 @@ class SanitizingExampleSelector(BaseExampleSelector):
             return self._sanitized(self._examples)
         return self._sanitized(self._inner.select_examples(self._query(input_variables)))
 
+    @redact_errors("while examples were selected")
     async def aselect_examples(self, input_variables: dict[str, str]) -> list[dict[str, Any]]:
         """Async twin of :meth:`select_examples`."""
         if self._inner is None:
@@ -109,10 +112,7 @@ class SanitizingExampleSelector(BaseExampleSelector):
         return self._sanitizer.sanitize_mappings([input_variables])[0]
 
     def _sanitized(self, examples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        held = Held(examples)
-        del examples
-        how = functools.partial(self._sanitizer.sanitize_mappings, keep=self._keep, user_key=self._user_key)
-        released: list[dict[str, Any]] = redacted(how, held)
+        released = self._sanitizer.sanitize_mappings(examples, keep=self._keep, user_key=self._user_key)
         return [
             {key: each if key in self._keep else _without_braces(each) for key, each in one.items()} for one in released
         ]

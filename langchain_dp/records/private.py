@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from os import PathLike
 from types import MappingProxyType
 from typing import Any, NoReturn, Self
@@ -14,7 +14,7 @@ from langchain_dp.records.checks import encodable, exact, is_missing, label_name
 from langchain_dp.records.faults import Faults, placed
 from langchain_dp.records.files import READING, read_jsonl
 from langchain_dp.records.tables import fields_of, rows_of
-from langchain_dp.redact import Held, redacted
+from langchain_dp.redact import Held, HeldInputs, hold_arguments, redact_errors, redacted
 
 AUTOMATIC = "#"
 """First letter of the ids that number records by their place; no given id may start with it."""
@@ -101,13 +101,12 @@ class PrivateRecords:
             )
 
     @classmethod
+    @redact_errors(READING)
     def from_dataframe(
         cls, data: Examples, *, text_key: str = "text", label_key: str = "label", label: str | None = None
     ) -> Self:
         """The rows of a DataFrame, or of whatever else holds examples: the same as the class itself."""
-        held = Held(data)
-        del data
-        return redacted(functools.partial(cls, text_key=text_key, label_key=label_key, label=label), held, READING)
+        return cls(data, text_key=text_key, label_key=label_key, label=label)
 
     @classmethod
     def from_jsonl(
@@ -120,15 +119,14 @@ class PrivateRecords:
         """
         return cls(read_jsonl(path), text_key=text_key, label_key=label_key, label=label)
 
+    @redact_errors(READING)
     def add(self, example: object, *, record_id: str | None = None) -> str:
         """Add one record and return its id.
 
         Raises:
             InvalidParameter: Text or label is missing, or the id is taken.
         """
-        held = Held(example)
-        del example
-        made = self._named(held.values[0], record_id)
+        made = self._named(example, record_id)
         if isinstance(made, str):
             raise InvalidParameter(placed(made, "the example"))
         return self._keep(*made)
@@ -159,15 +157,14 @@ class PrivateRecords:
         """Ids of all records, oldest first."""
         return list(self._records)
 
+    @redact_errors(READING)
     def read(self, example: object) -> Mapping[str, Any]:
         """One example as it would be kept, with ``text`` and ``label``; nothing is added. Private.
 
         Raises:
             InvalidParameter: Text or label is missing.
         """
-        held = Held(example)
-        del example
-        row = self._read(held.values[0])
+        row = self._read(example)
         if isinstance(row, str):
             raise InvalidParameter(placed(row, "the example"))
         return row
@@ -305,6 +302,7 @@ class FromDataFrame:
     """What is made of private examples can be made of a DataFrame, in one call."""
 
     @classmethod
+    @hold_arguments("data")
     def from_dataframe(
         cls,
         data: Examples,
@@ -326,17 +324,15 @@ class FromDataFrame:
         Raises:
             InvalidParameter: As of :class:`PrivateRecords`, and of the class.
         """
-        held = Held(data)
-        del data
         read = functools.partial(PrivateRecords, text_key=text_key, label_key=label_key, label=label)
-        return cls._over(redacted(read, held, READING), settings)
+        return cls._over(redacted(read, Held.of(data), READING), settings)
 
     @classmethod
     def _over(cls, records: PrivateRecords, settings: Mapping[str, Any]) -> Self:
         return cls(examples=records, **settings)  # type: ignore[call-arg]  # of those who take this as a base
 
 
-class KeepsExamples(FromDataFrame):
+class KeepsExamples(HeldInputs, FromDataFrame):
     """As :class:`FromDataFrame`, for what is given its examples when it runs: those of the DataFrame stand for None.
 
     Its ``settings`` have the public ``labels``, and ``prompts`` with ``variables``. LangChain's own ways to call it get
@@ -356,50 +352,6 @@ class KeepsExamples(FromDataFrame):
             f"Expected {type(self).__name__} to be no tool: an agent that calls one has read the examples already. "
             "Call it before, and give the agent what comes out."
         )
-
-    def batch(self, inputs: list[Any], *args: Any, **kwargs: Any) -> list[Any]:
-        """As LangChain's."""
-        inputs = [Held.of(one) for one in inputs]
-        return super().batch(inputs, *args, **kwargs)  # type: ignore[misc, no-any-return]  # of the Runnable beside it
-
-    def batch_as_completed(self, inputs: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """As LangChain's."""
-        inputs = [Held.of(one) for one in inputs]
-        return super().batch_as_completed(inputs, *args, **kwargs)  # type: ignore[misc, no-any-return]
-
-    def abatch_as_completed(self, inputs: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        """As LangChain's."""
-        inputs = [Held.of(one) for one in inputs]
-        return super().abatch_as_completed(inputs, *args, **kwargs)  # type: ignore[misc, no-any-return]
-
-    def transform(self, input: Iterator[Any], *args: Any, **kwargs: Any) -> Iterator[Any]:  # noqa: A002
-        """As LangChain's: one result, when all examples have come in."""
-        return super().transform(map(Held.of, input), *args, **kwargs)  # type: ignore[misc, no-any-return]
-
-    def atransform(self, input: AsyncIterator[Any], *args: Any, **kwargs: Any) -> AsyncIterator[Any]:  # noqa: A002
-        """As LangChain's: one result, when all examples have come in."""
-        return super().atransform((Held.of(one) async for one in input), *args, **kwargs)  # type: ignore[misc, no-any-return]
-
-    def astream_log(self, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
-        """As LangChain's. The examples are in no entry."""
-        return super().astream_log(Held.of(input), *args, **kwargs)  # type: ignore[misc]
-
-    async def abatch(self, inputs: list[Any], *args: Any, **kwargs: Any) -> list[Any]:
-        """As LangChain's."""
-        inputs = [Held.of(one) for one in inputs]
-        return await super().abatch(inputs, *args, **kwargs)  # type: ignore[misc, no-any-return]
-
-    def stream(self, input: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:  # noqa: A002  # Runnable's name
-        """As LangChain's: one result, when it is complete."""
-        return super().stream(Held.of(input), *args, **kwargs)  # type: ignore[misc, no-any-return]
-
-    def astream(self, input: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:  # noqa: A002
-        """As LangChain's: one result, when it is complete."""
-        return super().astream(Held.of(input), *args, **kwargs)  # type: ignore[misc, no-any-return]
-
-    def astream_events(self, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
-        """As LangChain's. The examples are in no event."""
-        return super().astream_events(Held.of(input), *args, **kwargs)  # type: ignore[misc]
 
     @classmethod
     def _over(cls, records: PrivateRecords, settings: Mapping[str, Any]) -> Self:

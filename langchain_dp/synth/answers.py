@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import secrets
 import threading
-from collections.abc import AsyncIterator, Hashable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, NoReturn
 
 from langchain_core.runnables import ConfigurableFieldSpec, Runnable, RunnableConfig
@@ -20,8 +21,9 @@ from langchain_dp._util.validate import group, integer, no_further, number, one_
 from langchain_dp.accounting import Askers, LedgerPlan, PrivacyBudget, PrivacyCertificate, TextRoundEvent
 from langchain_dp.accounting.budget import warn_of, warn_of_clip
 from langchain_dp.accounting.events import MOST_TOKENS, count_is_public
+from langchain_dp.accounting.provenance import MadeWith, costs_in, declared, merged
 from langchain_dp.ensemble.answers import KEPT, AnswerCache
-from langchain_dp.ensemble.asking import count_publicly
+from langchain_dp.ensemble.asking import count_publicly, forget_for_good, forget_quietly, opaque
 from langchain_dp.ensemble.journal import secret_key
 from langchain_dp.ensemble.questions import ChecksBatches, Question, asker_of, asker_specs
 from langchain_dp.ensemble.reservation import LedgerOrPath, affordable, check_promise, check_same, ledger_for
@@ -92,6 +94,9 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         max_question_chars: Longest question, in characters.
         askers: Shares of ``max_queries`` for the users or tenants who ask. Every call then names one, in
             ``config={"configurable": {"asker": "team-7"}}``; answers that are kept stay free for all of them.
+        made_with: Certificate of a run whose released text stands in ``prompts``, or several, where the text does not
+            know it any more: it was read from a file, or formatted. The certificate adds up what was spent. What a run
+            of this package hands over, and :func:`~langchain_dp.opt.load_prompt` reads, knows it by itself.
         not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
 
     Raises:
@@ -131,10 +136,12 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         keep_answers: int = KEPT,
         max_question_chars: int = 4_000,
         askers: Askers | None = None,
+        made_with: MadeWith = None,
         not_private_seed: int | None = None,
     ) -> None:
         held = Held(examples)
         del examples  # error reporters read the locals of each frame
+        self._costs = merged((*costs_in(prompts), *declared(made_with)))
         check_scores(model)
         self.name, self._name, self._engine = name, name, model
         check_promise(budget, ledger, not_private_seed)
@@ -152,6 +159,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         check_records(self._records, None, self.prompts.variables("record"))
         self._rng = SystemRandomness() if not_private_seed is None else NotPrivateSeededRandomness(not_private_seed)
         self._key = secret_key(self._rng)
+        self._members = secrets.token_bytes(32)  # of the names under which the engine keeps records
         self._room = Room(self._engine)
         self._check_record_fits()
         self._ledger = ledger_for(budget, ledger)
@@ -361,14 +369,15 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         most = self._room.beside(self._kept_for_records(), self.prompts.head)
         with self._lock:
             drawn = Members(self._key, self._slots).drawn(answer.number, self._design.noise.event.sampling_probability)
-            bodies: dict[tuple[Hashable, str], str] = {
-                (self._key, name): self.prompts.shown(self._records.get(name), room=self._room, tokens=most)
-                for name in drawn
+            names = {opaque(self._members, name): name for name in drawn}
+            bodies = {
+                key: self.prompts.shown(self._records.get(name), room=self._room, tokens=most)
+                for key, name in names.items()
             }
         head, tokens, said = self.prompts.head, answer.tokens, ""
         steps = self._writer.continued(
             public_prompt(head, asked),
-            lambda: [MemberPrompt(head, body, asked, key) for key, body in bodies.items() if key[1] in self._slots],
+            lambda: [MemberPrompt(head, body, asked, key) for key, body in bodies.items() if names[key] in self._slots],
             before=tokens,
             mark=answer.draw,
         )
@@ -385,8 +394,8 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
                 yield text[len(said) :]
                 said = text
         finally:
-            if gone := [key for key in bodies if key[1] not in self._slots]:
-                self._engine.forget(*gone)  # also what was evaluated after it was forgotten
+            if gone := [key for key, name in names.items() if name not in self._slots]:
+                forget_quietly(self._engine, *gone)  # also what was evaluated after it was forgotten
 
     def _checked_question(self, question: Question) -> str:
         asked = self._asked(question)
@@ -427,7 +436,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         return certified(
             self._plan, self._design, self._engine, self._rng,
             "the local model sees the records and the questions; the answers alone leave", quick=True,
-        )  # fmt: skip
+        ).including(self._costs)  # fmt: skip
 
     @property
     def askers(self) -> Askers | None:
@@ -469,7 +478,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
             self._forgotten += 1
             del self._slots[record_id]  # the others keep theirs
             self._answers.turn(self._page())
-        self._engine.forget((self._key, record_id))
+        forget_for_good(self._engine, opaque(self._members, record_id))
 
     @also_unmade
     def __repr__(self) -> str:

@@ -23,6 +23,7 @@ from langchain_dp._util import validate
 from langchain_dp._util.reprs import InNotebooks, also_unmade
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting import PrivacyCertificate
+from langchain_dp.accounting.provenance import ReleasedText, released
 from langchain_dp.ensemble.naming import label_parser, names_of, told_alike
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.redact import Held, redacted
@@ -76,7 +77,11 @@ class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
         certificate: PrivacyCertificate,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        self._released = tuple(examples)
+        self._costs = certificate.as_sources()
+        self._released = tuple(
+            dataclasses.replace(one, text=ReleasedText(one.text, self._costs)) if self._costs else one
+            for one in examples
+        )
         self._kept = tuple(one for one in self._released if not one.dropped)
         self.certificate = certificate
         self.settings = dict(settings or {})
@@ -95,12 +100,12 @@ class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
     @property
     def descriptions(self) -> dict[str, str]:
         """Label -> what its texts have in common, if that was released: empty where it says nothing of use."""
-        return dict(self.settings.get("descriptions") or {})
+        return released(dict(self.settings.get("descriptions") or {}), self._costs)
 
     @property
     def instruction(self) -> str:
         """A task in words that may be shown to any model: the labels, each with its released description."""
-        return instruction_of(self._words(named=False), self.descriptions)
+        return ReleasedText(instruction_of(self._words(named=False), self.descriptions), self._costs)
 
     @property
     def names(self) -> dict[str, str]:
@@ -108,7 +113,7 @@ class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
 
         A model that is asked for names ("sports") instead of codes ("team A") answers far better: see :meth:`chain`.
         """
-        return names_of(self.labels, self.descriptions)
+        return released(names_of(self.labels, self.descriptions), self._costs)
 
     def _words(self, *, named: bool) -> dict[str, str]:
         validate.one_of("named", named, (True, False))
@@ -216,7 +221,9 @@ class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
             turns = [self.as_few_shot_prompt(count, selector=selector, named=named)]
         elif count != 0:  # as messages: LangChain serialises no few-shot prompt
             turns = self.as_few_shot_prompt(count, named=named).format_messages()
-        return ChatPromptTemplate.from_messages([system, *turns, ("human", "{text}")])
+        template = ChatPromptTemplate.from_messages([system, *turns, ("human", "{text}")])
+        template.metadata = {"dp": self.certificate.to_dict()}
+        return template
 
     def chain(self, model: Runnable[Any, Any], count: int | None = None) -> Runnable[Any, str]:
         """A classifier on these examples: :meth:`as_chat_prompt` by names, the model, and the label that it named.

@@ -6,6 +6,7 @@ from typing import Any
 
 from langchain_dp.accounting import LedgerPlan, Neighbors, PrivacyCertificate
 from langchain_dp.accounting.budget import weak_points
+from langchain_dp.ensemble.subsets import KEYED
 from langchain_dp.mechanisms import Randomness
 from langchain_dp.ports import ScoresNextToken
 from langchain_dp.synth.settings import Design
@@ -30,6 +31,7 @@ def certified(
             "each record is in one of the disjoint groups and pays for that one alone"
             if groups
             else "every record takes part in a round by a secret coin",
+            KEYED,
             *(() if design.describing is None else (_DESCRIBED_TOO,)),
             *(() if design.charges == 1 else (_TWICE,)),
             "style and common knowledge of many records come through, what few records hold does not",
@@ -50,7 +52,7 @@ def unasked(engine: ScoresNextToken, *notes: str) -> PrivacyCertificate:
         neighbors=Neighbors.ADD_OR_REMOVE_ONE,
         model=engine.name,
         notes=(
-            "no record was shown to the model: these texts cost nothing",
+            "no record was shown to the model: these texts cost nothing of their own",
             "what the model was told of each label counts as public",
             *notes,
         ),

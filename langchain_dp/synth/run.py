@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import secrets
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from langchain_dp.accounting import (
     TextRoundEvent,
 )
 from langchain_dp.accounting.budget import warn_of, warn_of_clip
-from langchain_dp.ensemble.asking import count_publicly
+from langchain_dp.ensemble.asking import count_publicly, forget_quietly, opaque
 from langchain_dp.ensemble.describing import answers
 from langchain_dp.ensemble.echo import Echo
 from langchain_dp.ensemble.journal import CANCELLED, alone, check_settings, fingerprint, marks, masked, secret_key
@@ -55,6 +56,7 @@ class _Work:
     members: Members
     room: Room
     shown: set[Hashable] = dataclasses.field(default_factory=set)
+    secret: bytes = dataclasses.field(default_factory=lambda: secrets.token_bytes(32))
 
     def go_on(self) -> None:
         """Raise PlanError where the caller has ended the run."""
@@ -238,7 +240,7 @@ class SynthesisRuns:
                     yield journal.written[-1]
         finally:
             if at.shown:
-                self._engine.forget(*at.shown)
+                forget_quietly(self._engine, *at.shown)
 
     def _write(self, at: _Work, number: int, label: str) -> None:
         """Write one text, or the rest of it, and keep it; or keep that it is lost."""
@@ -264,7 +266,7 @@ class SynthesisRuns:
         for names in at.members.of_text(design, number, label):
             rows = {name: row for name in names if (row := at.records.get(name))["label"] == label}
             if rows:
-                key = data, number == DESCRIBED, *rows
+                key = opaque(at.secret, data, number == DESCRIBED, *rows)
                 bodies[key] = self._settings.prompts.body(list(rows.values()), room=at.room, tokens=most)
         at.shown.update(bodies)
         return bodies

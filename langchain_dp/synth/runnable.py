@@ -18,6 +18,7 @@ from langchain_dp._util.reprs import also_unmade
 from langchain_dp._util.validate import group, no_further
 from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.budget import warn_of
+from langchain_dp.accounting.provenance import MadeWith, costs_in, declared, merged
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for
 from langchain_dp.ensemble.writing import check_scores
 from langchain_dp.errors import InvalidParameter, NothingKept, PrivateDataError
@@ -26,7 +27,7 @@ from langchain_dp.ports import ScoresLabels, ScoresNextToken
 from langchain_dp.quiet.run import check_environment
 from langchain_dp.records import Examples, KeepsExamples, PrivateRecords, check_labels, encodable
 from langchain_dp.records.files import READING
-from langchain_dp.redact import Held, redacted
+from langchain_dp.redact import Held, hold_arguments, redacted
 from langchain_dp.synth.describing import Describing, told
 from langchain_dp.synth.examples import SyntheticExample, SyntheticExamples
 from langchain_dp.synth.filters import Filters, counted, judged
@@ -81,6 +82,10 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
             label is "a description", and of a text that was lost "given up". True: show a bar; None: on a terminal
             only; False: nothing.
         labels_read: The labels were read off the records. No epsilon counts that: the certificate says so.
+        made_with: Certificate of a run whose released text stands in ``labels`` or ``prompts``, or several, where the
+            text does not know it any more: it was read from a file, or formatted. The certificate adds up what was
+            spent. What a run of this package hands over, and :func:`~langchain_dp.opt.load_prompt` reads, knows it by
+            itself.
         not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
 
     Raises:
@@ -130,12 +135,14 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         chat: bool = False,
         progress: Callable[[SyntheticExample], None] | bool | None = None,
         labels_read: bool = False,
+        made_with: MadeWith = None,
         not_private_seed: int | None = None,
     ) -> None:
         check_scores(model)
         check_promise(budget, ledger, not_private_seed)
         validate.short_text("name", name, at_least=1)
         self.name = name
+        self._costs = merged((*costs_in(labels, prompts, describe), *declared(made_with)))
         self.settings = SynthesisSettings(
             labels=_described(labels),
             count=count,
@@ -174,6 +181,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
 
     # ------------------------------------------------------------------------------------------------ Runnable
 
+    @hold_arguments("input")
     def invoke(self, input: Examples | None, config: RunnableConfig | None = None, **kwargs: Any) -> SyntheticExamples:  # noqa: A002  # Runnable's name
         """Write the examples, or what is missing of them.
 
@@ -196,11 +204,10 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
                 has begun was over other records.
             ModelUnavailable: The model does not answer public text.
         """
-        held = Held.of(input)
-        del input  # error reporters read the locals of each frame
         no_further(kwargs)
-        return self._synthesize(held, config, lambda: False)
+        return self._synthesize(Held.of(input), config, lambda: False)
 
+    @hold_arguments("input")
     async def ainvoke(
         self,
         input: Examples | None,  # noqa: A002
@@ -208,11 +215,10 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         **kwargs: Any,
     ) -> SyntheticExamples:
         """Async twin of :meth:`invoke`, in a worker thread, which stops at its next token when cancelled."""
-        held, cancelled = Held.of(input), threading.Event()
-        del input
         no_further(kwargs)
+        cancelled = threading.Event()
         try:
-            return await run_in_executor(config, self._synthesize, held, config, cancelled.is_set)
+            return await run_in_executor(config, self._synthesize, Held.of(input), config, cancelled.is_set)
         except asyncio.CancelledError:
             cancelled.set()
             raise
@@ -292,7 +298,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         """As many examples by the model alone, to which no record is shown: what private ones have to beat.
 
         Free, before a run or after it. Descriptions that a run has released are shown, as they are to it: what comes
-        out then has that run's promise, else epsilon and delta are zero.
+        out then has that run's promise, and that of released text in ``labels``; else epsilon and delta are zero.
 
         Raises:
             InvalidParameter: Instruction and text do not fit into the model's context.
@@ -305,7 +311,8 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
             >>> prompt = free.as_few_shot_prompt(16)
         """
         described = self._runs.described()  # once: a run in another process may release some at any moment
-        certificate = self.certificate() if described else unasked(self._engine, *self.settings.notes)
+        free = unasked(self._engine, *self.settings.notes).including(self._costs)
+        certificate = self.certificate() if described else free
         written = []
         with self._shown(self.settings.rounds * len(self.settings.labels)) as told_of:
             for one in self._runs.public(described):
@@ -331,7 +338,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         Raises:
             InvalidParameter: No run has started yet.
         """
-        return self._runs.certificate()
+        return self._runs.certificate().including(self._costs)
 
     @also_unmade
     def __repr__(self) -> str:
@@ -343,6 +350,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
             "the same name= and ledger= it goes on with the run."
         )
 
+    @hold_arguments("examples")
     def plan(self, examples: Examples | int | None = None) -> SynthesisPlan:
         """What a run would cost and whether it is worth it. Spends and reserves nothing.
 
@@ -353,9 +361,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         Raises:
             InvalidParameter, BudgetExceeded: As :meth:`invoke` would.
         """
-        held = Held(examples)
-        del examples
-        records, count = redacted(self._counted, held, READING)
+        records, count = redacted(self._counted, Held.of(examples), READING)
         share, design = self._runs.prospect(count)
         made = planned(self._engine, self.settings, share, design, records)
         warn_of(made.weak)

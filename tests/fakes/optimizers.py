@@ -13,6 +13,7 @@ from typing import Any
 from fakes.canary import CANARY
 from fakes.groups import grouped, with_sampling
 from fakes.next_token import Script, WordEngine, agreeing
+from fakes.stops import press_ctrl_c
 from langchain_dp import Neighbors, PrivacyBudget, PrivacyLedger
 from langchain_dp.opt import Decoding, DPPromptOptimizer, Writing
 from langchain_dp.opt.reservation import TRAINING, VALIDATION
@@ -98,7 +99,7 @@ def stopping(turn: int) -> Looking:
 
     def look(bodies: list[str]) -> None:
         if "Student" in bodies[0] and next(turns) == turn:
-            raise KeyboardInterrupt
+            press_ctrl_c()
 
     return Looking(look)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 
+from fakes.stops import press_ctrl_c
 from langchain_dp.ensemble.writing import INVENTED
 from langchain_dp.ports import Continuation, MemberPrompt, Token, TokenScores
 
@@ -103,6 +104,6 @@ def stop_at(call: int) -> Callable[[list[str]], None]:
 
     def stop(bodies: list[str]) -> None:
         if next(calls) == call:
-            raise KeyboardInterrupt
+            press_ctrl_c()
 
     return stop

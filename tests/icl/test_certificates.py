@@ -86,7 +86,8 @@ async def test_noisy_shares_are_an_option_at_the_same_price() -> None:
         assert sum(answer.shares.values()) == pytest.approx(1.0)
         assert all(0.0 <= share <= 1.0 for share in answer.shares.values())
         assert max(answer.shares, key=lambda label: answer.shares[label]) == answer.label
-    assert plain.certificate().to_dict() == chatty.certificate().to_dict()
+    one, other = plain.certificate().to_dict(), chatty.certificate().to_dict()
+    assert one | {"sources": []} == other | {"sources": []}  # each has a ledger of its own
     assert left(chatty) == left(plain) == 3
     assert plain.invoke_with_certificate("x").shares is None
 

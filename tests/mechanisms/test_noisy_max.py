@@ -116,6 +116,22 @@ def test_what_is_printed_for_one_release_covers_the_noise_on_the_grid(sigma: flo
     assert float((weights * np.maximum(-np.expm1(printed - loss), 0)).sum() / weights.sum()) <= delta
 
 
+def test_the_grid_moves_a_profile_by_no_more_than_is_said() -> None:
+    """If it breaks, noise on the grid costs more than the docstring of GRID says, or than is charged."""
+    worst = 0.0
+    for sigma in (0.3, 0.35, 0.376, 0.5, 0.7, 1.1):
+        moved = np.arange(-int(14 * sigma * GRID), int(14 * sigma * GRID) + 1)
+        weights = np.exp(-((moved / (2 * GRID * sigma)) ** 2))
+        loss = (GRID + moved) / (GRID * sigma**2)
+        for delta in (1e-9, 2e-9, 1e-7, 1e-5, 1e-3, 0.03):
+            charged = epsilon([(NoisyMaxEvent(sigma), 1)], delta)
+            drawn = float((weights * np.maximum(-np.expm1(charged - loss), 0)).sum() / weights.sum())
+            assert drawn <= delta
+            [continuous] = profiles.gaussian(np.array([charged]), distance=math.sqrt(2), sigma=sigma)
+            worst = max(worst, drawn / continuous - 1)
+    assert 1e-7 < worst < 1e-6
+
+
 def exact_at(eps: float, sigma: float, q: float) -> float:
     """Continuous profile of a vanishing vote."""
     base = profiles.poisson_remove(lambda e: profiles.gaussian(e, distance=1.0, sigma=sigma), q, np.array([eps]))

@@ -26,6 +26,7 @@ from fakes.optimizers import (
     notes,
     optimizer,
 )
+from fakes.stops import press_ctrl_c
 
 from langchain_dp import PrivacyBudget, PrivacyLedger, PrivateRecords
 from langchain_dp.accounting import ExponentialEvent, PartEvent, epsilon
@@ -177,7 +178,7 @@ def test_a_choice_whose_process_ended_is_lost_and_not_drawn_again(tmp_path: Path
     """If it breaks, whoever holds the ledger has as many winners as he likes for one charge."""
 
     def stop(bodies: list[str]) -> None:
-        raise KeyboardInterrupt
+        press_ctrl_c()
 
     with ledger_in(tmp_path) as ledger, pytest.raises(KeyboardInterrupt):
         chooser(Looking(stop), ledger=ledger).optimize(examples())

@@ -17,6 +17,7 @@ import pytest
 from fakes.canary import CANARY
 from fakes.next_token import WordEngine, agreeing, by_text
 from fakes.optimizers import ADD_OR_REMOVE, LABELS, ZERO_OUT, Looking, examples, journal_fields, ledger_in, optimizer
+from fakes.stops import press_ctrl_c
 
 from langchain_dp import PrivacyBudget, PrivacyLedger
 from langchain_dp.accounting import PartEvent, TextRoundEvent, epsilon
@@ -202,7 +203,7 @@ def test_a_glossary_that_is_stopped_anywhere_goes_on_with_the_same_members(turn:
 
     def look(bodies: list[str]) -> None:
         if bodies[0].startswith("- ") and next(turns) == turn:
-            raise KeyboardInterrupt
+            press_ctrl_c()
 
     before: set[str] = set()
     with ledger_in(tmp_path) as ledger:
@@ -228,7 +229,7 @@ def test_a_record_that_is_forgotten_leaves_the_others_where_they_are(tmp_path: P
 
     def look(bodies: list[str]) -> None:
         if bodies[0].startswith("- ") and next(turns) == 1:
-            raise KeyboardInterrupt
+            press_ctrl_c()
 
     engine, made = described(Looking, look, ledger=PrivacyLedger(BUDGET), budget=None)
     records = PrivateRecords(rows())
@@ -271,7 +272,7 @@ def test_a_run_that_is_stopped_goes_on_with_the_next_text(turn: int, tmp_path: P
 
     def look(bodies: list[str]) -> None:
         if bodies[0].startswith("# Student") and next(turns) == turn:
-            raise KeyboardInterrupt
+            press_ctrl_c()
 
     with ledger_in(tmp_path) as ledger, pytest.raises(KeyboardInterrupt):
         clipped(Looking(look, agreeing(SENTENCE)), ledger=ledger, budget=None, num_prompts=3).invoke(examples(40))
@@ -295,7 +296,7 @@ def test_the_members_of_a_text_that_is_begun_elsewhere_are_not_drawn_again(tmp_p
     def stop(bodies: list[str]) -> None:
         asked.append("")
         if len(asked) == 4:
-            raise KeyboardInterrupt
+            press_ctrl_c()
 
     engine = Looking(lambda bodies: stop(bodies) if bodies[0].startswith("# Student") else None)
     with ledger_in(tmp_path) as ledger, pytest.raises(KeyboardInterrupt):
@@ -547,7 +548,7 @@ def test_a_record_that_ends_the_process_ends_no_glossary(at: int, tmp_path: Path
     class Ending(WordEngine):
         def score_next_token(self, public: Any, members: Any, **settings: Any) -> Any:
             if any("kind1" in one.prompt.body for one in members) and len(public.written) == at:
-                raise KeyboardInterrupt  # as a fault of a driver would, in every process that comes
+                press_ctrl_c()  # as a fault of a driver would, in every process that comes
             return super().score_next_token(public, members, **settings)
 
     stops = 0
@@ -568,7 +569,7 @@ def test_a_refused_call_leaves_no_slots_behind(tmp_path: Path) -> None:
 
     def look(bodies: list[str]) -> None:
         if bodies[0].startswith("- ") and next(turns) == 2:
-            raise KeyboardInterrupt
+            press_ctrl_c()
 
     with ledger_in(tmp_path) as ledger:
         engine, made = described(Looking, look, ledger=ledger, budget=None)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fakes.next_token import WordEngine, agreeing
 from fakes.optimizers import ADD_OR_REMOVE, INSTRUCTION, LABELS, SENTENCE, Looking, examples, optimizer
+from fakes.stops import press_ctrl_c
 
 from langchain_dp import Neighbors, PrivacyBudget, PrivacyLedger
 from langchain_dp.errors import InvalidParameter
@@ -238,7 +239,7 @@ def test_a_record_forgotten_on_the_way_lets_nobody_in() -> None:
         nonlocal calls
         calls += 1
         if calls == 3:
-            raise KeyboardInterrupt
+            press_ctrl_c()
 
     engine.look = stop
     with pytest.raises(KeyboardInterrupt):

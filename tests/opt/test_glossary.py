@@ -10,6 +10,7 @@ import pytest
 from fakes.canary import CANARY
 from fakes.next_token import WordEngine, by_text
 from fakes.optimizers import ADD_OR_REMOVE, BUDGET, LABELS, ZERO_OUT, Looking, ledger_in, notes, optimizer
+from fakes.stops import press_ctrl_c
 from fakes.synthesizers import synthesizer
 
 from langchain_dp import PrivacyBudget, PrivacyLedger
@@ -229,7 +230,7 @@ def test_a_run_that_is_stopped_anywhere_is_taken_up(tmp_path: Path) -> None:
 
         def look(bodies: list[str], turns: Any = turns, turn: int = turn) -> None:
             if bodies[0].startswith("- ") and next(turns) == turn:
-                raise KeyboardInterrupt
+                press_ctrl_c()
 
         with ledger_in(folder) as ledger, pytest.raises(KeyboardInterrupt):
             glossary(writer(Looking, look), ledger=ledger, budget=None).invoke(rows())

@@ -29,6 +29,7 @@ from fakes.optimizers import (
     stopping,
     used,
 )
+from fakes.stops import press_ctrl_c
 
 import langchain_dp.opt
 from langchain_dp import PrivacyBudget, PrivacyLedger, PrivateRecords
@@ -103,7 +104,7 @@ def stopped_at_the_choice(folder: Path) -> tuple[PrivacyLedger, DPPromptOptimize
         elif turns:  # answers after the last token are those to the validation records
             turns.append(1)
             if turns.count(1) == 2:
-                raise KeyboardInterrupt
+                press_ctrl_c()
 
     ledger = ledger_in(folder)
     made = optimizer(Looking(look), ledger=ledger)
@@ -189,7 +190,7 @@ class Interrupter:
             if event == "line":
                 self.left -= 1
                 if self.left == -1:
-                    raise KeyboardInterrupt
+                    press_ctrl_c()
         return self.trace
 
     def run(self, made: DPPromptOptimizer, rows: Any) -> OptimizedPrompt | None:

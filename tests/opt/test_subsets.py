@@ -13,7 +13,7 @@ from audit_tools import lower, upper
 from fakes.next_token import WordEngine
 
 from langchain_dp.ensemble.scheme import Scheme
-from langchain_dp.ensemble.subsets import SubsetSampler
+from langchain_dp.ensemble.subsets import KeyedCoins, SubsetSampler
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
 from langchain_dp.opt.data import split
 from langchain_dp.opt.voters import SubsetVotes
@@ -217,3 +217,12 @@ def test_nothing_of_a_subset_is_printed() -> None:
     """If it breaks, a log line or a traceback shows who sits in a subset."""
     [subset] = SubsetSampler(["patient 7"], Scheme("fixed", 1, 1.0, True), SystemRandomness()).draw()
     assert "patient" not in repr(subset) + repr(subset.member)
+
+
+def test_a_record_that_is_called_like_a_coin_of_a_round_has_a_coin_of_its_own() -> None:
+    """If it breaks, an id that names a round's coin of another record has that coin: two records share one."""
+    key, names = secrets.token_bytes(32), [str(number) for number in range(200)]
+    drawn = set(KeyedCoins(key, {name: name for name in names}).drawn(0, 0.5))
+    _, chosen = split([f"round\n0\n{name}" for name in names], 0.5, key, even=False)
+    same = sum((f"round\n0\n{name}" in chosen) == (name in drawn) for name in names)
+    assert 50 < same < 150  # red by chance below 1e-12

@@ -21,6 +21,7 @@ from fakes.optimizers import (
     examples,
     optimizer,
 )
+from fakes.stops import press_ctrl_c
 
 from langchain_dp import PrivateRecords
 from langchain_dp.ensemble.scheme import Scheme
@@ -273,7 +274,7 @@ def test_a_run_that_is_stopped_drops_its_caches_too() -> None:
 
     def look(bodies: list[str]) -> None:
         if "Student" in bodies[0] and next(turns) == 2:
-            raise KeyboardInterrupt
+            press_ctrl_c()
 
     engine = Looking(look)
     with pytest.raises(KeyboardInterrupt):

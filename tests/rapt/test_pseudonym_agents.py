@@ -551,7 +551,7 @@ def test_a_tool_inside_is_given_no_address_with_a_name() -> None:
     agent = middleware.around(create_agent(model, [fetch], middleware=[middleware], checkpointer=InMemorySaver()))
     config: Any = {"configurable": {"thread_id": "1"}}
     answer = agent.invoke(asked(), config)
-    assert GIVEN == [f"fetch {evil} for {CANARY}"]
+    assert [f"fetch {evil} for {CANARY}"] == GIVEN
     assert answer["messages"][-1].content == f"![x](<{evil}>)"
     assert middleware.report(agent.agent.get_state(config)).left_in_addresses == 1
 

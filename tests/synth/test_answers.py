@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from fakes.scorer import WORDS, WordScorer
+from fakes.stops import press_ctrl_c
 from fakes.synthesizers import ANSWERS as BUDGET
 from fakes.synthesizers import generator
 from fakes.synthesizers import replies as rows
@@ -160,12 +161,12 @@ def test_a_forgotten_record_is_gone() -> None:
     engine = WordScorer()
     chain = generator(engine, examples=[*rows(40), {"text": "SECRET", "label": "SECRET", "id": "x"}], members=41)
     chain.invoke("one?")
-    assert any("SECRET" in one.prompt.body for one in engine.asked[-1])
+    [key] = {one.prompt.member for one in engine.asked[-1] if "SECRET" in one.prompt.body}
     slots = dict(chain._slots)
     chain.forget("x")
     chain.invoke("one?")
     assert not any("SECRET" in one.prompt.body for one in engine.asked[-1])
-    assert any("x" in str(key) for key in engine.forgotten)
+    assert key in engine.forgotten
     assert chain._slots.items() <= slots.items()
     assert chain.answers_left() == 3
 
@@ -208,15 +209,21 @@ def test_who_waits_for_an_answer_that_fails_asks_for_one() -> None:
         calls.append(bodies)
         if bodies and len(calls) == 2:
             ready.wait(30)
-            raise KeyboardInterrupt
+        if len(calls) in (2, 3):  # also without a record: the model is gone
+            raise RuntimeError
 
     chain = generator(WordScorer(once))
     with ThreadPoolExecutor(2) as pool:
         failing = pool.submit(chain.invoke, "one?")
         waiting = pool.submit(lambda: (ready.wait(30), chain.invoke("one?"))[1])
-        assert isinstance(failing.exception(60), KeyboardInterrupt)
+        assert isinstance(failing.exception(60), ModelUnavailable)
         assert waiting.result(60)
     assert chain.answers_left() == 4, "who waited goes on with what was paid for"
+
+
+def down(kind: type[BaseException]) -> None:
+    """A server that is gone."""
+    raise kind
 
 
 @pytest.mark.parametrize("broken", [GeneratorExit, ConnectionError, KeyboardInterrupt])
@@ -229,7 +236,7 @@ def test_what_broke_off_goes_on_for_nothing(broken: type[BaseException]) -> None
 
         def stumbles(bodies: list[str], failing: list[type[BaseException]] = failing) -> None:
             if failing:
-                raise failing[0]
+                press_ctrl_c() if failing[0] is KeyboardInterrupt else down(failing[0])
 
         engine = WordScorer(stumbles)
         chain = generator(engine, not_private_seed=7)
@@ -410,9 +417,10 @@ def test_an_answer_under_way_forgets_at_once() -> None:
     first = next(steps)
     chain.forget("x")
     before = len(engine.asked)
+    keys = {one.prompt.member for one in engine.asked[-1] if "SECRET" in one.prompt.body}
     engine.forgotten.clear()
     rest = "".join(steps)
-    assert [name for _, name in engine.forgotten] == ["x"], "what was being scored when it was forgotten is dropped too"
+    assert engine.forgotten == keys != set(), "what was being scored when it was forgotten is dropped too"
     assert not any("SECRET" in one.prompt.body for asked in engine.asked[before:] for one in asked)
     assert chain.answers_left() == 4
     chain.invoke("one?")
@@ -541,7 +549,7 @@ def test_a_token_that_was_drawn_and_not_noted_is_not_drawn_again(at: int, monkey
     def stopped(self: ClippedSum, *given: Any, **named: Any) -> Any:
         found = release(self, *given, **named)
         if next(draws) == at:
-            raise KeyboardInterrupt
+            press_ctrl_c()
         return found
 
     monkeypatch.setattr(ClippedSum, "release", stopped)

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from fakes.scorer import Draws, Panic, WordScorer, stop_at
+from fakes.stops import press_ctrl_c
 from fakes.synthesizers import BUDGET, LABELS, entries, generator, rows, synthesizer
 
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger, TextRoundEvent
@@ -372,7 +373,7 @@ def test_another_share_is_refused(complete: bool, share: PrivacyBudget, tmp_path
 
     def stop(_: object) -> None:
         if not complete:
-            raise KeyboardInterrupt
+            press_ctrl_c()
 
     with contextlib.suppress(KeyboardInterrupt):
         synthesizer(Draws(), ledger=PrivacyLedger(BUDGET, path), budget=first, progress=stop).invoke(rows())

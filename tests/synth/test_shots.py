@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from fakes.scorer import Draws
+from fakes.stops import press_ctrl_c
 from fakes.synthesizers import BUDGET, LABELS, rows, synthesizer
 
 from langchain_dp.accounting import LedgerPlan, Neighbors, PrivacyBudget, PrivacyLedger, TextRoundEvent, epsilon
@@ -116,10 +117,10 @@ def test_a_kill_around_the_two_charges_of_a_round_goes_on(
         nonlocal calls
         calls += 1
         if calls == 2 and not charged:
-            raise KeyboardInterrupt
+            press_ctrl_c()
         spend(self, *args, **kwargs)
         if calls == 2:
-            raise KeyboardInterrupt
+            press_ctrl_c()
 
     monkeypatch.setattr(LedgerPlan, "spend_up_to", killed)
     path = tmp_path / "ledger.db"

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from fakes.places import on_both
 from fakes.scorer import Draws, Panic, WordScorer, of_records, stop_at
+from fakes.stops import press_ctrl_c
 from fakes.synthesizers import BUDGET, LABELS, entries, rows, synthesizer
 
 from langchain_dp.accounting import PrivacyLedger
@@ -45,7 +46,7 @@ def test_a_state_before_a_draw_is_older_than_one_after_it(tmp_path: Path, monkey
 
     def stopped(self: ClippedSum, *given: Any, **named: Any) -> Any:
         release(self, *given, **named)
-        raise KeyboardInterrupt
+        press_ctrl_c()
 
     def copied(bodies: list[str]) -> None:
         if len(chain._engine.asked) == 2:  # type: ignore[attr-defined]  # a token is kept, the next one not yet drawn
@@ -175,7 +176,7 @@ def test_a_token_whose_outcome_was_not_kept_is_not_drawn_again(at: int, monkeypa
         draws += 1
         found = release(self, *given, **named)
         if draws == at:
-            raise KeyboardInterrupt
+            press_ctrl_c()
         return found
 
     monkeypatch.setattr(ClippedSum, "release", stopped)
@@ -212,7 +213,7 @@ def test_an_older_copy_is_not_gone_on_with_by_who_has_seen_more(tmp_path: Path) 
 
     def stop(bodies: list[str]) -> None:
         if next(calls) in (2, 4):
-            raise KeyboardInterrupt
+            press_ctrl_c()
 
     with PrivacyLedger(BUDGET, path) as ledger:
         chain = synthesizer(Draws(stop), ledger=ledger)
@@ -259,7 +260,7 @@ def test_a_text_that_is_whole_needs_no_model_to_be_kept(monkeypatch: pytest.Monk
     ledger, keep = PrivacyLedger(BUDGET), SynthesisJournal.keep
 
     def killed(self: SynthesisJournal, text: WrittenText) -> None:
-        raise KeyboardInterrupt
+        press_ctrl_c()
 
     monkeypatch.setattr(SynthesisJournal, "keep", killed)
     with pytest.raises(KeyboardInterrupt):
@@ -282,7 +283,7 @@ def test_a_record_that_ends_the_process_ends_no_run(at: int) -> None:
 
     def ends(bodies: list[str]) -> None:
         if any("POISON" in body for body in bodies) and len(engine.asked[-1][0].written) == at:
-            raise KeyboardInterrupt  # as a fault of a driver would, in every process that comes
+            press_ctrl_c()  # as a fault of a driver would, in every process that comes
 
     poisoned = [{**row, "text": f"{row['text']} POISON"} if i == 4 else row for i, row in enumerate(rows())]
     ledger, engine, stops = PrivacyLedger(BUDGET), Draws(ends), 0
@@ -366,7 +367,7 @@ def test_what_could_not_be_kept_is_not_drawn_again(
     assert entries(ledger) == 3
 
 
-@pytest.mark.parametrize("stop", [SystemExit, KeyboardInterrupt, ModelUnavailable])
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, ModelUnavailable])
 @pytest.mark.parametrize("at", range(1, 5))
 def test_a_round_that_has_begun_goes_on_over_the_same_records_only(stop: type[BaseException], at: int) -> None:
     """If it breaks, one round reads two data sets; or one record decides how many texts there are, without noise."""
@@ -377,7 +378,9 @@ def test_a_round_that_has_begun_goes_on_over_the_same_records_only(stop: type[Ba
         def score_next_token(self, public: Any, members: Any, **settings: Any) -> Any:
             self.begun += bool(of_records(members)) and not public.written
             if self.begun == at and public.written:  # a token of that text is drawn
-                raise stop
+                if stop is KeyboardInterrupt:
+                    press_ctrl_c()
+                raise ModelUnavailable
             return super().score_next_token(public, members, **settings)
 
     ledger = PrivacyLedger(BUDGET)
@@ -403,7 +406,7 @@ def test_other_records_may_write_rounds_of_their_own(scheme: str) -> None:
     def told(example: SyntheticExample) -> None:
         first.remove(example.label)
         if not first:  # the first round is whole
-            raise KeyboardInterrupt
+            press_ctrl_c()
 
     with pytest.raises(KeyboardInterrupt):
         synthesizer(ledger=ledger, scheme=scheme, progress=told).invoke(rows())
@@ -474,7 +477,7 @@ def test_a_round_that_was_charged_and_not_begun_has_the_members_it_had(tmp_path:
         def watch(bodies: list[str]) -> None:
             seen.update(body for body in bodies if "parcel" in body)
             if len(engine.asked) == stop_at:
-                raise KeyboardInterrupt
+                press_ctrl_c()
 
         engine._before = watch
         chain = synthesizer(engine, ledger=PrivacyLedger(BUDGET, path), count=2)

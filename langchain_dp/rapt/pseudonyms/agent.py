@@ -17,7 +17,7 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.parts import listed
 from langchain_dp.rapt.pseudonyms.keeping import Conversation, Conversations
 from langchain_dp.rapt.restore import ChunkRestorer, Restorer, each_text
-from langchain_dp.redact import Held, redacted
+from langchain_dp.redact import Held, HeldInputs, hold_arguments, redacted
 
 PARTS = "pseudonyms"
 """Key of the state under which the conversation is named."""
@@ -59,7 +59,7 @@ def hidden_messages(conversation: Conversation, messages: Sequence[BaseMessage],
     return told
 
 
-class PseudonymousAgent(Runnable[Any, Any]):
+class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
     """An agent as its users call it; made by :meth:`PseudonymMiddleware.around`. It has no run of its own.
 
     Args:
@@ -76,30 +76,34 @@ class PseudonymousAgent(Runnable[Any, Any]):
     def __repr__(self) -> str:
         return "PseudonymousAgent(NOT PRIVATE: no epsilon)"
 
+    @hold_arguments("input")
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
         """Run the agent on hidden messages and return its state with the originals put back."""
         parts = self._parts(config)
         conversation = self._conversations.open(parts)
-        told = redacted(_hidden, Held(conversation, input, parts))
+        told = redacted(_hidden, Held(conversation, *Held.of(input).values, parts))
         return _Restored(conversation).whole(self.agent.invoke(told, config, **kwargs))
 
+    @hold_arguments("input")
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
         """Async twin of :meth:`invoke`."""
         parts = await self._aparts(config)
         conversation = self._conversations.open(parts)
-        told = await asyncio.to_thread(redacted, _hidden, Held(conversation, input, parts))
+        told = await asyncio.to_thread(redacted, _hidden, Held(conversation, *Held.of(input).values, parts))
         return _Restored(conversation).whole(await self.agent.ainvoke(told, config, **kwargs))
 
+    @hold_arguments("input")
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:  # noqa: A002
         """Run the agent on hidden messages and yield what it streams, in any mode, with the originals put back."""
         parts = self._parts(config)
         conversation = self._conversations.open(parts)
-        told = redacted(_hidden, Held(conversation, input, parts))
+        told = redacted(_hidden, Held(conversation, *Held.of(input).values, parts))
         restored = _Restored(conversation)
         for part in self.agent.stream(told, config, **kwargs):
             yield restored.part(part)
         yield from restored.rest()
 
+    @hold_arguments("input")
     async def astream(
         self,
         input: Any,  # noqa: A002
@@ -109,7 +113,7 @@ class PseudonymousAgent(Runnable[Any, Any]):
         """Async twin of :meth:`stream`."""
         parts = await self._aparts(config)
         conversation = self._conversations.open(parts)
-        told = await asyncio.to_thread(redacted, _hidden, Held(conversation, input, parts))
+        told = await asyncio.to_thread(redacted, _hidden, Held(conversation, *Held.of(input).values, parts))
         restored = _Restored(conversation)
         async for part in self.agent.astream(told, config, **kwargs):
             yield restored.part(part)

@@ -12,7 +12,7 @@ from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.pseudonyms.keeping import Conversation, cipher_of
 from langchain_dp.rapt.pseudonyms.runnable import Pseudonymizer
-from langchain_dp.redact import Held, redacted
+from langchain_dp.redact import redact_errors
 
 
 class PseudonymizeBatches(WorksOnBatches[tuple[Pseudonymizer, Any]]):
@@ -82,6 +82,7 @@ class PseudonymizeBatches(WorksOnBatches[tuple[Pseudonymizer, Any]]):
         self._build, self._key = build, key
         super().__init__(self._built())
 
+    @redact_errors()
     def __call__(self, batch: B) -> B:
         """Hide the entities of one batch.
 
@@ -94,36 +95,6 @@ class PseudonymizeBatches(WorksOnBatches[tuple[Pseudonymizer, Any]]):
         Raises:
             InvalidParameter: A column is not there or holds something else than texts.
         """
-        held = Held(batch)
-        del batch
-        hidden: B = redacted(self._hidden, held)
-        return hidden
-
-    def restore(self, batch: B) -> B:
-        """Put back, in the columns of texts, what the placeholders of each row stand for.
-
-        Args:
-            batch: As it came out of a call, whatever was written into its texts since; with its column of maps.
-
-        Returns:
-            The columns of texts and those to keep; the maps are dropped.
-
-        Raises:
-            InvalidParameter: There is no ``map_column``, or it is not there.
-            PrivateDataError: A map was made under another key, or changed.
-        """
-        if self._map is None:
-            raise InvalidParameter("Expected map_column= to be given: without, nobody knows what was hidden.")
-        held = Held(batch)
-        del batch
-        restored: B = redacted(self._restored, held)
-        return restored
-
-    def certificate(self) -> MetricCertificate:
-        """What is not promised, and why."""
-        return self._open()[0].certificate()
-
-    def _hidden(self, batch: B) -> B:
         columns = Columns(batch)
         columns.check_only(self._kept)
         pseudonymizer, cipher = self._open()
@@ -140,10 +111,24 @@ class PseudonymizeBatches(WorksOnBatches[tuple[Pseudonymizer, Any]]):
         kept = [*self._columns, *self._kept]
         return Columns(made).with_new(self._map, maps, like=self._columns[0], kept=kept)  # type: ignore[no-any-return]
 
-    def _restored(self, batch: B) -> B:
+    @redact_errors()
+    def restore(self, batch: B) -> B:
+        """Put back, in the columns of texts, what the placeholders of each row stand for.
+
+        Args:
+            batch: As it came out of a call, whatever was written into its texts since; with its column of maps.
+
+        Returns:
+            The columns of texts and those to keep; the maps are dropped.
+
+        Raises:
+            InvalidParameter: There is no ``map_column``, or it is not there.
+            PrivateDataError: A map was made under another key, or changed.
+        """
+        if self._map is None:
+            raise InvalidParameter("Expected map_column= to be given: without, nobody knows what was hidden.")
         columns = Columns(batch)
         pseudonymizer, cipher = self._open()
-        assert self._map is not None
         new: dict[str, list[str | None]] = {name: [] for name in self._columns}
         maps = columns.texts(self._map)
         for part, *texts in zip(maps, *(columns.texts(name) for name in self._columns), strict=True):
@@ -152,6 +137,10 @@ class PseudonymizeBatches(WorksOnBatches[tuple[Pseudonymizer, Any]]):
             for name, text in zip(self._columns, texts, strict=True):
                 new[name].append(None if text is None else row.pseudonymizer.restore(text))
         return columns.with_only(new, self._kept)  # type: ignore[no-any-return]  # its type
+
+    def certificate(self) -> MetricCertificate:
+        """What is not promised, and why."""
+        return self._open()[0].certificate()
 
     def _built(self) -> tuple[Pseudonymizer, Any]:
         made = self._build()

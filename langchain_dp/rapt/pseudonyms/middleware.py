@@ -20,7 +20,7 @@ from langchain_dp.rapt.pseudonyms.agent import PARTS, PseudonymousAgent, hidden_
 from langchain_dp.rapt.pseudonyms.keeping import Conversation, Conversations, joined
 from langchain_dp.rapt.pseudonyms.runnable import Pseudonymizer, PseudonymReport
 from langchain_dp.rapt.restore import each_text
-from langchain_dp.redact import Held, aredacted, redacted
+from langchain_dp.redact import Held, aredacted, hold_arguments, redacted
 
 with needs("agents", "langchain", why=", 1.4 or newer, whose agents take middleware"):
     from langchain.agents.middleware import AgentMiddleware, AgentState, ModelRequest, ModelResponse
@@ -182,13 +182,15 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
     def _conversation(self, state: Any) -> Conversation:
         return self._conversations.open(list(_parts(state)))
 
+    @hold_arguments("state")
     def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Hide what in the state is not hidden yet, and name the conversation."""
-        return redacted(self._before, Held(state))
+        return redacted(self._before, Held.of(state))
 
+    @hold_arguments("state")
     async def abefore_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Async twin of :meth:`before_model`."""
-        return await asyncio.to_thread(redacted, self._before, Held(state))
+        return await asyncio.to_thread(redacted, self._before, Held.of(state))
 
     def _before(self, state: Any) -> dict[str, Any] | None:
         conversation = self._conversation(state)
@@ -203,19 +205,21 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
 
     # ------------------------------------------------------------------------------------------------- the model
 
+    @hold_arguments("request")
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> Any:
         """Call the model with hidden messages, also of those that other middleware put in."""
-        conversation, told = redacted(self._told, Held(request))
-        return self._answered(conversation, request, handler(told))
+        conversation, told = redacted(self._told, Held.of(request))
+        return self._answered(conversation, Held.of(request).values[0], handler(told))
 
+    @hold_arguments("request")
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> Any:
         """Async twin of :meth:`wrap_model_call`."""
-        conversation, told = await asyncio.to_thread(redacted, self._told, Held(request))
-        return self._answered(conversation, request, await handler(told))
+        conversation, told = await asyncio.to_thread(redacted, self._told, Held.of(request))
+        return self._answered(conversation, Held.of(request).values[0], await handler(told))
 
     def _told(self, request: ModelRequest[Any]) -> tuple[Conversation, ModelRequest[Any]]:
         conversation = self._conversation(request.state)

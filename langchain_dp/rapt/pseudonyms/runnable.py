@@ -21,6 +21,7 @@ from langchain_dp.rapt.pseudonyms.recognize import KINDS, AllEntities, Recognize
 from langchain_dp.rapt.release import Texts, Unit
 from langchain_dp.rapt.restore import Restorer
 from langchain_dp.rapt.runnable import RAPTSanitizer
+from langchain_dp.redact import redact_errors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,6 +229,7 @@ class Pseudonymizer(SanitizerShell):
         other._begin()
         return other
 
+    @redact_errors()
     def sanitize(self, value: S, *, hidden: bool = False, named: bool = False) -> S:
         """Do what :meth:`invoke` does, without a run.
 

@@ -25,7 +25,7 @@ from langchain_dp.rapt.tuning.asking import check_list, check_parts
 from langchain_dp.rapt.tuning.client import NotSanitized, Question, RAPTClient
 from langchain_dp.rapt.tuning.promise import TrainedOn
 from langchain_dp.rapt.tuning.wire import PROVIDER, WEIGHTS, Answer, Request
-from langchain_dp.redact import Held, redacted, without_frames
+from langchain_dp.redact import Held, HeldInputs, hold_arguments, redacted, without_frames
 
 if TYPE_CHECKING:  # the client's machine needs neither torch nor a model
     from langchain_dp.rapt.tuning.provider import RAPTProvider
@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # the client's machine needs neither torch nor a model
 CERTIFICATE = "certificate.json"
 
 
-class RAPTClassifier(Runnable[str, str]):
+class RAPTClassifier(HeldInputs, Runnable[str, str]):
     """Answers with a label. The text is sanitized first; only the release reaches the model.
 
     Callbacks and tracers see that something was asked, and the label, never the text. The root run of a chain shows
@@ -90,6 +90,7 @@ class RAPTClassifier(Runnable[str, str]):
         """What a config may say: whose account is charged."""
         return user_specs()
 
+    @hold_arguments("input")
     def invoke(
         self,
         input: Question,  # noqa: A002  # Runnable's name
@@ -113,10 +114,10 @@ class RAPTClassifier(Runnable[str, str]):
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
         no_further(kwargs)
-        held = Held([input], [named_user(user, config)])
-        del input
+        held = Held(list(Held.of(input).values), [named_user(user, config)])
         return self._call_with_config(lambda _: self._labels(held)[0], WITHHELD, config)
 
+    @hold_arguments("input")
     async def ainvoke(
         self,
         input: Question,  # noqa: A002
@@ -127,14 +128,14 @@ class RAPTClassifier(Runnable[str, str]):
     ) -> str:
         """Async twin of :meth:`invoke`; the work is done in a thread."""
         no_further(kwargs)
-        held = Held([input], [named_user(user, config)])
-        del input
+        held = Held(list(Held.of(input).values), [named_user(user, config)])
 
         async def run(_: str) -> str:
             return (await asyncio.to_thread(self._labels, held))[0]
 
         return await self._acall_with_config(run, WITHHELD, config)
 
+    @hold_arguments("inputs")
     def batch(
         self,
         inputs: Sequence[Question],
@@ -152,9 +153,8 @@ class RAPTClassifier(Runnable[str, str]):
         Raises: As :meth:`invoke`; and InvalidParameter where one string stands in place of a list.
         """
         no_further(kwargs)
-        check_list(inputs)
-        count, held = len(inputs), Held(list(inputs), named_users(user, config, len(inputs)))
-        del inputs
+        held, count = _listed(Held.of(inputs))
+        held = Held(*held.values, named_users(user, config, count))
         return self._batch_with_config(
             lambda _: self._all(held, return_exceptions),
             [WITHHELD] * count,
@@ -162,6 +162,7 @@ class RAPTClassifier(Runnable[str, str]):
             return_exceptions=return_exceptions,
         )
 
+    @hold_arguments("inputs")
     async def abatch(
         self,
         inputs: Sequence[Question],
@@ -173,24 +174,22 @@ class RAPTClassifier(Runnable[str, str]):
     ) -> list[str]:
         """Async twin of :meth:`batch`."""
         no_further(kwargs)
-        check_list(inputs)
-        count, held = len(inputs), Held(list(inputs), named_users(user, config, len(inputs)))
-        del inputs
+        held, count = _listed(Held.of(inputs))
+        held = Held(*held.values, named_users(user, config, count))
 
         async def run(_: list[str]) -> list[Any]:
             return await asyncio.to_thread(self._all, held, return_exceptions)
 
         return await self._abatch_with_config(run, [WITHHELD] * count, config, return_exceptions=return_exceptions)
 
+    @hold_arguments("texts")
     def predict_proba(self, texts: Sequence[Question], *, user: str | None = None) -> NDArray[np.float64]:
         """Probabilities of the labels, (texts, labels), in the order of :attr:`labels`. Charged like :meth:`batch`.
 
         Raises: As :meth:`invoke`.
         """
-        check_list(texts)
-        count, held = len(texts), Held(list(texts), [user] * len(texts))
-        del texts
-        answer = self._answer(held)
+        held, count = _listed(Held.of(texts))
+        answer = self._answer(Held(*held.values, [user] * count))
         return np.array(answer.probabilities, dtype=np.float64).reshape(count, -1 if count else 0)
 
     @property
@@ -340,3 +339,10 @@ def load_certificate(folder: str | PathLike[str]) -> MetricCertificate | None:
     if not path.exists():
         return None
     return MetricCertificate.from_json(path.read_text(encoding="utf-8", errors="replace"))
+
+
+def _listed(held: Held) -> tuple[Held, int]:
+    """A list of texts, and how many."""
+    redacted(check_list, held)
+    texts = list(held.values[0])
+    return Held(texts), len(texts)

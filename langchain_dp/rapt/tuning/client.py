@@ -22,7 +22,7 @@ from langchain_dp._util import validate
 from langchain_dp._util.documents import FileForm, Form
 from langchain_dp._util.reprs import also_unmade
 from langchain_dp._util.whole_files import write_whole
-from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
+from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.ensemble.questions import question_fields
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Embeds
@@ -46,7 +46,7 @@ from langchain_dp.rapt.tuning.settings import PlainTokens
 from langchain_dp.rapt.tuning.wire import MOST, Kind, Plain, Privatized, Request
 from langchain_dp.rapt.vocabulary import Vocabulary, table_name
 from langchain_dp.records import Label, check_labels
-from langchain_dp.redact import Held, redacted
+from langchain_dp.redact import redact_errors
 
 FORMAT = "langchain-dp rapt client 1"
 FILE = "client.json"
@@ -161,6 +161,7 @@ class RAPTClient:
 
     # ------------------------------------------------------------------------------------------------- releases
 
+    @redact_errors()
     def request(self, texts: Sequence[Question], *, user: str | None = None) -> Request:
         """Privatize texts and put plain tokens before them: all are charged together, or none.
 
@@ -174,11 +175,6 @@ class RAPTClient:
             BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
-        held = Held(texts)
-        del texts
-        return redacted(lambda given: self._one_request(given, user), held)
-
-    def _one_request(self, texts: Sequence[Question], user: str | None) -> Request:
         texts = self._checked_texts(texts)
         if len(texts) > MOST:
             raise InvalidParameter(
@@ -188,6 +184,7 @@ class RAPTClient:
         made = self._some_requests(None, texts, user, at_once=MOST)
         return next(iter(made), Request(self.kind, [], []))
 
+    @redact_errors()
     def requests(self, texts: Sequence[Question], *, user: str | None = None, at_once: int = 256) -> list[Request]:
         """The same in several requests of at most so many texts; all texts are charged together, or none.
 
@@ -198,9 +195,7 @@ class RAPTClient:
 
         Raises: As :meth:`request`.
         """
-        held = Held(texts)
-        del texts
-        return redacted(lambda given: self._some_requests(None, given, user, at_once=at_once), held)
+        return self._some_requests(None, texts, user, at_once=at_once)
 
     def _some_requests(
         self,
@@ -221,6 +216,7 @@ class RAPTClient:
         parts = (slice(start, start + at_once) for start in range(0, len(inputs), at_once))
         return [Request(self.kind, plain[part], inputs[part]) for part in parts]
 
+    @redact_errors()
     def privatize(
         self, examples: Examples, *, labels: Iterable[Label], user_key: str | None = None
     ) -> PrivatizedExamples:
@@ -237,11 +233,10 @@ class RAPTClient:
             BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
-        names, held = check_labels(labels), Held(examples)
-        del examples
-        raw = redacted(lambda given: checked(given, names, user_key=user_key), held)
-        return self.privatize_checked(raw, names)
+        names = check_labels(labels)
+        return self.privatize_checked(checked(examples, names, user_key=user_key), names)
 
+    @redact_errors()
     def privatize_checked(self, raw: RawExamples, labels: Sequence[str], *, fresh: bool = False) -> PrivatizedExamples:
         """The same for examples that were checked before; ``fresh`` as for :meth:`release`."""
         released = self.release(raw, fresh=fresh)
@@ -256,6 +251,7 @@ class RAPTClient:
             self._certificate([LABELS_IN_CLEAR], account, fresh=fresh),
         )
 
+    @redact_errors()
     def release(self, examples: RawExamples, *, fresh: bool = False, met: Counter[str] | None = None) -> ReleasedRows:
         """Privatize texts, without plain tokens.
 
@@ -264,9 +260,6 @@ class RAPTClient:
             fresh: Whether texts that were released before are privatized, and charged, again.
             met: Counts equal texts over several calls that belong together; the same empty counter for each of them.
         """
-        return redacted(lambda given: self._released(given, fresh, met), Held(examples))
-
-    def _released(self, examples: RawExamples, fresh: bool, met: Counter[str] | None) -> ReleasedRows:
         for position, text in enumerate(examples.texts):
             if not isinstance(text, str):
                 raise InvalidParameter(
@@ -283,6 +276,7 @@ class RAPTClient:
         inputs: list[Privatized] = [[int(i) for i in row if i != CUT] for row in pieces]
         return ReleasedRows(inputs, sum(row[-1:] == [CUT] for row in pieces))
 
+    @redact_errors()
     def check_room(self, once: Sequence[RawExamples], anew: RawExamples | None, epochs: int) -> None:
         """Refuse a training that an account has no room for, before its first text is charged.
 
@@ -296,17 +290,12 @@ class RAPTClient:
         """
         if self._formal is None or self._formal.ledger.document_limit is self._formal.ledger.limit is None:
             return
-        redacted(self._check_room, Held(self._formal.ledger, once, anew, epochs))
-
-    def _check_room(
-        self, ledger: MetricLedger, once: Sequence[RawExamples], anew: RawExamples | None, epochs: int
-    ) -> None:
         owners = self._releases[False].to_charge([_units(texts) for texts in once])
         remedy = "Give fewer texts, or a ledger with larger limits."
         if anew is not None:
             owners += self._releases[True].to_charge([_units(anew)]) * epochs
             remedy = "Give fewer epochs, privatize='once', or a ledger with larger limits."
-        ledger.check_room(self.eta, owners, remedy=remedy)
+        self._formal.ledger.check_room(self.eta, owners, remedy=remedy)
 
     def plain_rows(self, count: int, coins: np.random.Generator) -> tuple[Ids, list[Plain]]:
         """Plain tokens for so many texts: what is to be reconstructed, (count, m), and what is sent. It is free."""

@@ -33,7 +33,7 @@ from langchain_dp.rapt.tuning.provider import RAPTProvider, assembler, chosen_de
 from langchain_dp.rapt.tuning.settings import TuningSettings
 from langchain_dp.rapt.tuning.training import Trainer, TrainingReport, TrainingTexts
 from langchain_dp.records import Label, check_labels, label_name
-from langchain_dp.redact import Held, redacted
+from langchain_dp.redact import Held, hold_arguments, redact_errors, redacted
 
 NOT_COMPARED = (
     "Training went on from a checkpoint of another account: whether that was begun with the same texts is not known."
@@ -103,12 +103,12 @@ class RAPTPromptTuner:
             self.client = RAPTClient(sanitizer, self.settings.plain, kind="text", max_tokens=self.settings.max_tokens)
         self._assembler = assembler(backbone, self.settings, words, template)
 
+    @redact_errors()
     def privatize(self, examples: Examples) -> PrivatizedExamples:
         """Privatize labelled texts as :meth:`RAPTClient.privatize` does, which needs no model."""
-        held = Held(examples)
-        del examples
-        return redacted(lambda given: self.client.privatize(given, labels=self.labels, user_key=self._user_key), held)
+        return self.client.privatize(examples, labels=self.labels, user_key=self._user_key)
 
+    @hold_arguments("examples", "validation")
     def fit(
         self,
         examples: Examples | PrivatizedExamples,
@@ -145,8 +145,7 @@ class RAPTPromptTuner:
             BudgetExceeded: An account has too little left for validation and training texts, in every epoch if they
                 are privatized anew. Nothing was charged, unless somebody else spent of it meanwhile.
         """
-        given = Held(examples, validation)
-        del examples, validation
+        given = Held(*Held.of(examples).values, *Held.of(validation).values)
         if checkpoint_every is not None:
             validate.integer("checkpoint_every", checkpoint_every, at_least=1)
         if self.settings.patience is not None and given.values[1] is None:

@@ -1,0 +1,195 @@
+"""What released text cost, carried with the text, so that whatever is made with it says so.
+
+Text that one run released may go into another as public text: descriptions of labels, words, an instruction. What comes
+out then depends on the records through both runs. It is released under the sum of both promises, and the epsilon of the
+last step alone would be wrong. So released text is a :class:`ReleasedText`, which knows its costs; whoever takes public
+text looks for them (:func:`costs_in`), and certificates add them up (``PrivacyCertificate.including``).
+
+A str that is made of a released one by a format or by way of a file is a plain str: what it cost is then declared with
+``made_with=`` of the class that takes it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, Self, TypeAlias
+
+from langchain_dp._util import validate
+from langchain_dp.accounting.budget import neighbors_from
+from langchain_dp.accounting.events import Neighbors
+from langchain_dp.errors import InvalidParameter
+
+_DEEPEST = 8  # levels of containers that are looked through
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReleaseCost:
+    """What all releases of one reservation may cost.
+
+    Args:
+        ledger: Id of the ledger; of a certificate without one, a digest of it.
+        plan: Name of the reservation.
+        epsilon: Reserved epsilon; infinite only with ``reason``.
+        delta: Reserved delta.
+        neighbors: Which two data sets must look alike.
+        reason: Why it is not private; empty if it is.
+
+    Examples:
+        >>> cost = ReleaseCost(ledger="3f", plan="glossary", epsilon=5.0, delta=5e-6, neighbors=Neighbors.REPLACE_ONE)
+        >>> cost.plan
+        'glossary'
+    """
+
+    ledger: str
+    plan: str
+    epsilon: float
+    delta: float
+    neighbors: Neighbors
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if self.epsilon != float("inf") or not self.reason:
+            validate.number("epsilon", self.epsilon, at_least=0.0)
+        validate.number("delta", self.delta, at_least=0.0, at_most=1.0)
+        object.__setattr__(self, "neighbors", neighbors_from(self.neighbors))
+
+
+class HasSources(Protocol):
+    """A certificate: it says what was spent."""
+
+    def as_sources(self) -> tuple[ReleaseCost, ...]:
+        """What its releases cost."""
+        ...
+
+
+MadeWith: TypeAlias = HasSources | Sequence[HasSources] | None
+"""Certificates of the runs that released a text."""
+
+
+class ReleasedText(str):
+    """A released text that knows what it cost. It is a str in everything else.
+
+    Copies in lists and mappings, ``strip()``, ``+`` and pickles keep the costs. Formatting, ``str(text)`` and files
+    lose them.
+
+    Args:
+        text: The text.
+        costs: What it cost.
+
+    Examples:
+        >>> cost = ReleaseCost(ledger="3f", plan="glossary", epsilon=5.0, delta=5e-6, neighbors=Neighbors.REPLACE_ONE)
+        >>> text = ReleasedText(" late parcels", [cost])
+        >>> text.strip().costs[0].epsilon
+        5.0
+    """
+
+    costs: tuple[ReleaseCost, ...]
+
+    def __new__(cls, text: str, costs: Iterable[ReleaseCost] = ()) -> Self:
+        """The text with its costs, and those that it had."""
+        made = super().__new__(cls, text)
+        made.costs = merged((*getattr(text, "costs", ()), *costs))
+        return made
+
+    def __getnewargs__(self) -> tuple[str, tuple[ReleaseCost, ...]]:  # type: ignore[override]
+        return str(self), self.costs
+
+    def strip(self, chars: str | None = None, /) -> ReleasedText:
+        """As of any str; with the costs."""
+        return ReleasedText(super().strip(chars), self.costs)
+
+    def __add__(self, other: str, /) -> ReleasedText:
+        return ReleasedText(super().__add__(other), (*self.costs, *getattr(other, "costs", ())))
+
+    def __radd__(self, other: str, /) -> ReleasedText:
+        return ReleasedText(other + str(self), self.costs)
+
+
+def released(texts: Mapping[str, str], costs: Iterable[ReleaseCost]) -> dict[str, str]:
+    """The same mapping, whose texts know what they cost."""
+    return {name: ReleasedText(text, costs) for name, text in texts.items()}
+
+
+def merged(costs: Iterable[ReleaseCost]) -> tuple[ReleaseCost, ...]:
+    """Each reservation once, in order: what it released is paid for by its claim, however often it is used."""
+    return tuple({(cost.ledger, cost.plan): cost for cost in costs}.values())
+
+
+def costs_in(*values: Any) -> tuple[ReleaseCost, ...]:
+    """Costs of all released text in public values: texts, containers and dataclasses of them, certificates, and
+    templates of LangChain whose ``metadata["dp"]`` is a certificate.
+    """
+    return merged(cost for value in values for cost in _costs(value, _DEEPEST))
+
+
+def _costs(value: Any, depth: int) -> Iterable[ReleaseCost]:
+    if isinstance(value, ReleasedText):
+        return value.costs
+    if value is None or isinstance(value, (str, bytes, int, float)) or depth == 0:
+        return ()
+    if hasattr(value, "as_sources"):
+        found: tuple[ReleaseCost, ...] = value.as_sources()
+        return found
+    metadata = getattr(value, "metadata", None)
+    if isinstance(metadata, Mapping) and isinstance(metadata.get("dp"), Mapping):
+        return sources_of(metadata["dp"])
+    if hasattr(getattr(value, "certificate", None), "as_sources"):
+        return _costs(value.certificate, depth - 1)
+    inner: Iterable[Any] = ()
+    if isinstance(value, Mapping):
+        inner = [*value, *value.values()]
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        inner = value
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        inner = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    return [cost for each in inner for cost in _costs(each, depth - 1)]
+
+
+def sources_of(certificate: Mapping[str, Any]) -> tuple[ReleaseCost, ...]:
+    """What releases under a certificate cost whoever makes something of them.
+
+    Args:
+        certificate: Its plain values, as ``to_dict`` gives them.
+
+    Returns:
+        Its sources; of a certificate that names none itself, and nothing where it cost nothing.
+
+    Raises:
+        InvalidParameter: They are no certificate.
+    """
+    try:
+        if certificate["sources"]:
+            return tuple(ReleaseCost(**{**each, "epsilon": float(each["epsilon"])}) for each in certificate["sources"])
+        epsilon, delta = float(certificate["epsilon"]), float(certificate["delta"])
+        if epsilon == delta == 0.0:
+            return ()
+        digest = hashlib.sha256(json.dumps(certificate, sort_keys=True).encode()).hexdigest()[:32]
+        neighbors, reason = certificate["neighbors"], certificate["reason"]
+        return (
+            ReleaseCost(
+                ledger=digest, plan=certificate["mechanism"], epsilon=epsilon, delta=delta, neighbors=neighbors,
+                reason=reason,
+            ),
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError) as error:
+        wrong = type(error).__name__
+    raise InvalidParameter(f'Expected metadata["dp"] of a template to be a certificate ({wrong}). Leave it out.')
+
+
+def declared(made_with: MadeWith) -> tuple[ReleaseCost, ...]:
+    """Costs of the certificates that ``made_with=`` names.
+
+    Raises:
+        InvalidParameter: Something else than a certificate, or a result that has one, is named.
+    """
+    given = made_with if isinstance(made_with, (list, tuple)) else () if made_with is None else (made_with,)
+    for one in given:
+        if not any(hasattr(each, "as_sources") for each in (one, getattr(one, "certificate", None))):
+            raise InvalidParameter(
+                f"Expected made_with of type {type(one).__name__} to be a PrivacyCertificate, or a list of them. Give "
+                "the certificate of the run that released the text, for example load_prompt(path).certificate."
+            )
+    return costs_in(list(given))

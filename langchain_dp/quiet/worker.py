@@ -1,0 +1,99 @@
+"""Calls of an engine in a worker thread, so that only what the caller caused can interrupt the caller.
+
+An engine may raise whatever it likes, and what it raises may depend on one record: a ``CancelledError`` of its HTTP
+client, a ``SystemExit`` of its library. In the thread of the caller these look like the caller's own Ctrl-C or
+cancellation, which must pass, and a release that ends after its charge tells two neighboring data sets apart. In a
+worker thread they cannot be confused: Python delivers Ctrl-C to the main thread alone, and asyncio cancels tasks, not
+threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from langchain_dp._util import forks
+from langchain_dp.errors import LangChainDPError
+from langchain_dp.ports import given_up
+from langchain_dp.quiet.context import sealed
+from langchain_dp.quiet.filters import Level
+
+Answer = TypeVar("Answer")
+_PATIENCE = 0.1  # seconds
+
+
+@dataclasses.dataclass(slots=True, repr=False)
+class EngineResult(Generic[Answer]):
+    """What became of a call of an engine. Private.
+
+    Args:
+        answer: What it returned; None where it failed.
+        failure: The name of the type of what it raised; empty where it raised nothing.
+        error: What it raised, if that is an error of this package.
+    """
+
+    answer: Answer | None = None
+    failure: str = ""
+    error: LangChainDPError | None = None
+
+
+def call_engine(work: Callable[[], Answer]) -> EngineResult[Answer]:
+    """Do the work in a worker thread, in a sealed copy of this context: it is not traced, logged or cached.
+
+    Each thread has one worker, which it uses again: a hop costs some ten microseconds, and an engine whose library
+    keeps a team of threads for each of its callers always sees the same caller.
+
+    Raises:
+        KeyboardInterrupt, SystemExit: As the caller's own signals raise them in this thread, and nothing else. The
+            call goes on in its worker, which finds :data:`langchain_dp.ports.given_up` set.
+    """
+    worker = getattr(_of_thread, "worker", None)
+    if worker is None or worker.process != forks.process():
+        worker = _of_thread.worker = _EngineWorker()
+    mark = threading.Event()
+    results: queue.SimpleQueue[EngineResult[Answer]] = queue.SimpleQueue()
+    context = contextvars.copy_context()
+    context.run(given_up.set, mark)
+    try:
+        worker.tasks.put(lambda: results.put(context.run(_result_of, work)))
+        while True:
+            with contextlib.suppress(queue.Empty):
+                # A signal may come between the look for one and the wait, and on Windows it ends no wait.
+                return results.get(timeout=_PATIENCE)
+    except BaseException:
+        mark.set()
+        _of_thread.worker = None  # this one is busy
+        raise
+
+
+def _result_of(work: Callable[[], Answer]) -> EngineResult[Answer]:
+    try:
+        with sealed(Level.QUIET):
+            return EngineResult(work())
+    except BaseException as error:  # of whatever kind: a library may raise kinds of its own
+        return EngineResult(failure=type(error).__name__, error=error if isinstance(error, LangChainDPError) else None)
+
+
+class _EngineWorker:
+    """A daemon thread that does one task after the other until nobody holds this object."""
+
+    def __init__(self) -> None:
+        self.process = forks.process()
+        self.tasks: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
+        weakref.finalize(self, self.tasks.put, None).atexit = False
+        threading.Thread(target=_work, args=(self.tasks,), name="langchain_dp-engine", daemon=True).start()
+
+
+def _work(tasks: queue.SimpleQueue[Callable[[], Any] | None]) -> None:
+    while (task := tasks.get()) is not None:
+        task()
+        del task  # it holds private text while the next one is awaited
+
+
+_of_thread = threading.local()
