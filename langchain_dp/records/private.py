@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
+from numbers import Integral
 from os import PathLike
 from types import MappingProxyType
 from typing import Any, NoReturn, Self
@@ -34,8 +35,8 @@ class PrivateRecords:
             DataFrame of pandas or polars, an Arrow table, a dataset of Hugging Face; or a path to a JSONL or CSV file.
             Or another ``PrivateRecords``: its records as they are now, under the same ids. What is added to or
             forgotten by one of the two later does not reach the other.
-        text_key: Key, or column, of the text. It is kept under ``text``, too, in place of what else is called so. Of a
-            document "text" is its content.
+        text_key: Key, or column, of the text; its number, where it has no name. It is kept under ``text``, too, in
+            place of what else is called so. Of a document "text" is its content.
         label_key: Key, or column, of the label: a str, an int, a bool, or a member of an Enum. Under ``label`` its
             name is kept, a str: a label as it is written, or the value of an Enum's member (its own name, if the value
             is no str).
@@ -52,7 +53,12 @@ class PrivateRecords:
     """
 
     def __init__(
-        self, examples: Examples = (), *, text_key: str = "text", label_key: str = "label", label: str | None = None
+        self,
+        examples: Examples = (),
+        *,
+        text_key: str | int = "text",
+        label_key: str | int = "label",
+        label: str | None = None,
     ) -> None:
         held, others = Held(examples), examples if isinstance(examples, PrivateRecords) else None
         del examples  # error reporters read the locals of each frame
@@ -102,7 +108,7 @@ class PrivateRecords:
 
     @classmethod
     def from_dataframe(
-        cls, data: Examples, *, text_key: str = "text", label_key: str = "label", label: str | None = None
+        cls, data: Examples, *, text_key: str | int = "text", label_key: str | int = "label", label: str | None = None
     ) -> Self:
         """The rows of a DataFrame, or of whatever else holds examples: the same as the class itself."""
         held = Held(data)
@@ -111,7 +117,12 @@ class PrivateRecords:
 
     @classmethod
     def from_jsonl(
-        cls, path: str | PathLike[str], *, text_key: str = "text", label_key: str = "label", label: str | None = None
+        cls,
+        path: str | PathLike[str],
+        *,
+        text_key: str | int = "text",
+        label_key: str | int = "label",
+        label: str | None = None,
     ) -> Self:
         """Read one JSON object a line, whatever the name of the file ends in.
 
@@ -271,8 +282,12 @@ def unknown_id(record_id: object) -> InvalidParameter:
 
 
 def _key(name: str, given: object) -> str:
+    given = str(given) if isinstance(given, Integral) and not isinstance(given, bool) else given
     if not isinstance(given, str) or not given:
-        raise InvalidParameter(f"Expected {name} of type {type(given).__name__} to be the name of a key: a str.")
+        raise InvalidParameter(
+            f"Expected {name} of type {type(given).__name__} to be the name of a key, a str; or the number of a column "
+            "without a name."
+        )
     return given
 
 
@@ -309,8 +324,8 @@ class FromDataFrame:
         cls,
         data: Examples,
         *,
-        text_key: str = "text",
-        label_key: str = "label",
+        text_key: str | int = "text",
+        label_key: str | int = "label",
         label: str | None = None,
         **settings: Any,
     ) -> Self:
