@@ -9,7 +9,8 @@ from os import PathLike
 from types import MappingProxyType
 from typing import Any, NoReturn, Self
 
-from langchain_dp._util.validate import as_int, shown
+from langchain_dp._util.callers import warn_caller
+from langchain_dp._util.validate import as_int, moved, shown
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.records.checks import encodable, exact, is_missing, label_name, row_fault
 from langchain_dp.records.faults import Faults, placed
@@ -52,6 +53,7 @@ class PrivateRecords:
         {'note': 'Nobody came.', 'kind': 1, 'text': 'Nobody came.', 'label': '1'}
     """
 
+    @moved()
     def __init__(
         self,
         examples: Examples = (),
@@ -107,6 +109,7 @@ class PrivateRecords:
             )
 
     @classmethod
+    @moved()
     def from_dataframe(
         cls, data: Examples, *, text_key: str | int = "text", label_key: str | int = "label", label: str | None = None
     ) -> Self:
@@ -116,6 +119,7 @@ class PrivateRecords:
         return redacted(functools.partial(cls, text_key=text_key, label_key=label_key, label=label), held, READING)
 
     @classmethod
+    @moved()
     def from_jsonl(
         cls,
         path: str | PathLike[str],
@@ -310,10 +314,23 @@ def check_records(
                 f"Expected the {whose} to name {key!r} or {kept!r}, not both: {kept}_key={key!r} makes them one field. "
                 f"Give a column of the examples that is called {kept!r} another name."
             )
+    rows = [records.get(name) for name in records.ids()]
+    lacking = [variable for variable in variables if rows and all(variable not in row for row in rows)]
+    if lacking:
+        raise InvalidParameter(
+            f"Expected the {whose} to name keys of the examples, but none of them has {lacking}. Write {{text}} for "
+            "the text and {label} for the label, or name the key of the text with text_key= of PrivateRecords."
+        )
     for position, name in enumerate(records.ids()):
         if fault := row_fault(records.get(name), labels, variables, whose=whose, plain=plain):
             faults.add(position, fault)
     faults.raise_any()
+    if labels is not None and len(labels) > 1 and len(rows) > 1 and len({row["label"] for row in rows}) == 1:
+        warn_caller(
+            f"All examples have one label of {len(labels)}. Others can hardly win: check the label column, or add "
+            "examples of the other labels. (This warning is about private data: keep it to yourself.)",
+            UserWarning,
+        )
 
 
 class FromDataFrame:
