@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import json
 import warnings
@@ -13,9 +14,10 @@ import pytest
 from fakes.next_token import WordEngine, agreeing
 from fakes.optimizers import INSTRUCTION, SENTENCE, examples
 from fakes.rapt import TABLE
+from fakes.synthesizers import generator, synthesizer
 from fakes.voters import LABELS, VotingChat, private_examples
 
-from langchain_dp import DPICLClassifier, DPPromptOptimizer, PrivacyBudget, PrivacyLedger, RAPTSanitizer
+from langchain_dp import DPICLClassifier, DPPromptOptimizer, PrivacyBudget, PrivacyLedger, PrivateRecords, RAPTSanitizer
 from langchain_dp._util.validate import moved
 from langchain_dp.errors import InvalidParameter, WeakPromiseWarning
 from langchain_dp.icl import Asking, Sampling
@@ -107,11 +109,31 @@ def test_what_moved_is_named_with_a_place_that_exists(kind: type) -> None:
         assert fields.rpartition(", ")[2].removesuffix("={})") in groups[group], place
 
 
-def test_a_typo_is_still_a_typo() -> None:
-    """If it breaks, what no argument ever was called is swallowed."""
-    for made in (classifier, optimizer, sanitizer):
-        with pytest.raises(TypeError, match="unexpected keyword argument 'timeot'"):
+def test_what_no_argument_ever_was_called_is_refused() -> None:
+    """If it breaks, a slip is swallowed, and its default used."""
+    for made in (classifier, optimizer, sanitizer, synthesizer, generator):
+        with pytest.raises(InvalidParameter, match=r"without timeot=, which it does not have\. Remove it"):
             made(timeot=5)
+
+
+@pytest.mark.parametrize(
+    ("made", "given", "meant"),
+    [
+        (classifier, "epsilon", "DPICLClassifier without epsilon=.* Give budget=PrivacyBudget"),
+        (classifier, "model", "Give llm=."),
+        (optimizer, "llm", "DPPromptOptimizer without llm=.* Give (model|engine)=."),
+        (synthesizer, "llm", "DPExampleSynthesizer without llm=.* Give model=."),
+        (generator, "max_querys", "Give max_queries=."),
+        (functools.partial(PrivacyLedger, PrivacyBudget(1.0)), "ledger_path", "PrivacyLedger without .* Give path=."),
+        (PrivateRecords, "id_key", "PrivateRecords without id_key=.* Give the key 'id' for ids: rename the column"),
+        (functools.partial(PrivateRecords.from_dataframe, []), "id_key", "rename the column"),
+    ],
+)  # fmt: skip
+def test_an_argument_by_another_name_is_answered_with_its_own(made: Callable[..., Any], given: str, meant: str) -> None:
+    """If it breaks, a new user reads of an unexpected keyword and has to search for the one that is meant."""
+    with pytest.raises(InvalidParameter, match=meant) as caught:
+        made(**{given: "a private text"})
+    assert "private text" not in str(caught.value)
 
 
 def test_a_private_text_is_not_quoted_where_an_argument_moved() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from numbers import Integral
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from langchain_dp._util import forks
+from langchain_dp._util.validate import as_int
 from langchain_dp.errors import InvalidParameter
 
 B = TypeVar("B")
@@ -112,7 +114,7 @@ class Columns:
         Raises:
             InvalidParameter: The column is not there, or a row has no key, by its row.
         """
-        values = self._values(name)
+        values = [as_int(value) for value in self._values(name)]
         for row, value in enumerate(values):
             if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
                 raise InvalidParameter(
@@ -185,21 +187,26 @@ class Columns:
 
 
 def column_names(columns: object, keep_columns: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of the columns to work on, where a str is one name, and of those that pass in clear.
+    """Names of the columns to work on, where a str or a number is one name, and of those that pass in clear.
 
     Raises:
         InvalidParameter: They are no names, a column is named twice, or there is none to work on.
     """
     found = []
-    for names in ((columns,) if isinstance(columns, str) else columns, keep_columns):
+    for names in ((columns,) if _is_name(columns) else columns, keep_columns):
         listed = tuple(names) if isinstance(names, Iterable) and not isinstance(names, str) else (None,)
-        found.append(tuple(name for name in listed if isinstance(name, str) and name))
+        found.append(tuple(name for name in listed if _is_name(name)))
         if len(set(found[-1])) < len(listed) or not found[0]:
             raise InvalidParameter(
                 f"Expected columns={columns!r} and keep_columns={keep_columns!r} to be lists of names of columns, each "
                 "once, with at least one to work on."
             )
     return found[0], found[1]
+
+
+def _is_name(name: object) -> bool:
+    """Whether it can name a column: a text, or the number of a column of a frame without names."""
+    return isinstance(name, (str, Integral)) and not isinstance(name, bool) and name != ""
 
 
 def _check_columns(batch: Mapping[str, Any]) -> None:

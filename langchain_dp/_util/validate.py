@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
+import inspect
 import math
 import re
 from collections.abc import Callable, Collection
@@ -147,28 +149,58 @@ def no_further(kwargs: Collection[str], *, remedy: str = "Bind them to the inner
 
 
 def moved(**places: str) -> Callable[[F], F]:
-    """Decorate a function some arguments of which are part of a group now: who gives one flat is told where it is.
+    """Decorate a function: an argument that it does not have is refused with the one that is meant.
 
-    The signature stays what it is, so that a type checker sees no argument that is not there.
+    Some arguments are part of a group now: who gives one flat is told where it is. The signature stays what it is, so
+    that a type checker sees no argument that is not there.
 
     Args:
         **places: For each argument that went, how it is given now; ``{}`` stands for its value.
     """
 
     def decorate(function: F) -> F:
+        parameters = inspect.signature(function).parameters
+        known = {name for name, one in parameters.items() if one.kind is not one.VAR_KEYWORD}
+        takes_any = len(known) < len(parameters)
+
         @functools.wraps(function)
         def checked(*args: Any, **kwargs: Any) -> Any:
             old = {name: value for name, value in kwargs.items() if name in places}
+            unknown = [] if takes_any else sorted(kwargs.keys() - known - old.keys())
             given: list[Any] = [args, kwargs]
             del args, kwargs  # they may be records, and error reporters read the locals of each frame
             if old:
                 del given
                 raise InvalidParameter("; ".join(_now(name, places[name], value) for name, value in old.items()) + ".")
+            if unknown:
+                del given
+                of = function.__qualname__.removesuffix(".__init__")
+                raise InvalidParameter(" ".join(_meant(of, name, known) for name in unknown))
             return function(*given.pop(0), **given.pop(0))
 
         return checked  # type: ignore[return-value]  # the same signature
 
     return decorate
+
+
+_MEANT = {
+    **dict.fromkeys(("epsilon", "delta", "neighbors"), (("budget",), "budget=PrivacyBudget(epsilon, delta)")),
+    **dict.fromkeys(("model", "llm", "chat_model", "chat", "engine"), (("model", "llm", "engine"), "")),
+    **dict.fromkeys(("data", "dataset", "records", "rows", "train", "private_examples"), (("examples", "budget"), "")),
+    **dict.fromkeys(("path", "ledger_path", "db"), (("ledger", "path"), "")),
+    "id_key": (("text_key",), "the key 'id' for ids: rename the column"),
+}
+"""Arguments that people give by other names: what the right one is called, and how it is given if not by its name."""
+
+
+def _meant(of: str, name: str, known: Collection[str]) -> str:
+    """What to say of an argument that is not there. Its value is not shown."""
+    names, written = _MEANT.get(name, ((), ""))
+    there = next((one for one in names if one in known), None) or next(
+        iter(difflib.get_close_matches(name, [one for one in known if one != "self"], 1)), None
+    )
+    remedy = "Remove it." if there is None else f"Give {written if name in _MEANT and written else there + '='}."
+    return f"Expected {of} without {name}=, which it does not have. {remedy}"
 
 
 def _now(name: str, place: str, value: object) -> str:

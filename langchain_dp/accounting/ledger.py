@@ -78,6 +78,7 @@ class PrivacyLedger(BaseLedger):
     _store: PlanStore
     _direct: LedgerPlan | None
 
+    @validate.moved()
     def __init__(
         self,
         budget: PrivacyBudget,

@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 from langchain_dp import __version__
 from langchain_dp.cli import audit, completion, demo, ledger, optimize, plan, sanitize, synthesize
-from langchain_dp.cli.parser import PROGRAM, WRONG, Command, Group, Options, WrongArguments, refusal
+from langchain_dp.cli.parser import PROGRAM, UNREAD, WRONG, Command, Group, Options, WrongArguments, refusal
 from langchain_dp.cli.runs import ENDS, ending
 from langchain_dp.cli.show import epilog, line, note
 from langchain_dp.errors import BudgetRunsLow, NothingKept, WeakPromiseWarning
@@ -62,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return WRONG
     except ENDS as error:
         why, code = ending(error)
-        note(options.in_options(why))
+        if code != UNREAD:
+            note(options.in_options(why))
         return code
     finally:
         warnings.formatwarning = in_lines
@@ -85,7 +86,8 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         raise SystemExit(WRONG) from None
     except (OSError, KeyboardInterrupt) as error:
         why, code = ending(error)
-        note(why)
+        if code != UNREAD:
+            note(why)
         raise SystemExit(code) from None
     if isinstance(found, int):
         raise SystemExit(found)

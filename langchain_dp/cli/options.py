@@ -130,7 +130,10 @@ class FileOptions(Options):
         rows = read_rows(path)
         if not rows:
             raise InvalidParameter(f"Expected {path} to hold at least one row, but it holds none. Give more rows.")
-        records = PrivateRecords(rows, text_key=self.text_key, label_key=self.label_key, label=label)
+        try:
+            records = PrivateRecords(rows, text_key=self.text_key, label_key=self.label_key, label=label)
+        except InvalidParameter as error:  # of --data or of --test
+            raise InvalidParameter(f"{error} The file is {path}.") from None
         return [dict(records.get(name)) for name in records.ids()]
 
 

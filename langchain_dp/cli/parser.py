@@ -19,7 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from langchain_dp.errors import InvalidParameter
 
-DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
+DONE, FAILED, WRONG, INTERRUPTED, UNREAD = 0, 1, 2, 130, 141
 """Exit codes; the last is what shells give to a program that Ctrl-C ended."""
 
 PROGRAM = "langchain-dp"

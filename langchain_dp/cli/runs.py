@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_dp._util.rounding import bound
-from langchain_dp.cli.parser import FAILED, INTERRUPTED, WrongArguments
+from langchain_dp.cli.parser import FAILED, INTERRUPTED, UNREAD, WrongArguments
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, LangChainDPError, LedgerMismatch, PlanError
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ ENDS = (LangChainDPError, OSError, KeyboardInterrupt)
 
 
 def ending(error: BaseException) -> tuple[str, int]:
-    """Why a command ended, and its exit code."""
+    """Why a command ended, and its exit code: after ``| head`` the one of a program that SIGPIPE ends."""
     if isinstance(error, OSError) and error.filename is None:  # of a stream, it may be
         quiet_stdout()
     if isinstance(error, BrokenPipeError):
-        return "nobody reads the output any more.", FAILED
+        return "the reader of the output left.", UNREAD
     return ("interrupted", INTERRUPTED) if isinstance(error, KeyboardInterrupt) else (because(error), FAILED)
 
 
@@ -110,15 +110,15 @@ def whole_budget(path: str, budget: PrivacyBudget, whole: tuple[float, float] | 
         InvalidParameter: There is no folder to make the ledger in.
     """
     from langchain_dp.accounting import PrivacyBudget
-    from langchain_dp.accounting.store.base import is_url
+    from langchain_dp.accounting.store.base import file_at, is_url
 
     if whole is not None and (whole[0] < budget.epsilon or whole[1] < budget.delta):
         raise WrongArguments(
             f"Expected --ledger-budget {whole[0]:g} {whole[1]:g} to be no less than this run's --epsilon "
             f"{budget.epsilon:g} and --delta {budget.delta:g}. Give the whole ledger more, or the run less."
         )
-    if not is_url(path) and not os.path.exists(path):
-        check_folder(Path(path), "--ledger")
+    if not is_url(path) and not os.path.exists(file := file_at(path)):
+        check_folder(Path(file), "--ledger")
     return budget if whole is None else PrivacyBudget(*whole, budget.neighbors)
 
 

@@ -194,6 +194,13 @@ def _resume(
             "it was. More records help under another name=, with a plan of its own.",
             UserWarning,
         )
+    if fixed and even and sampling.partitions is None and records < groups * settings["shots"] / 2:
+        warn_caller(
+            f"The plan {plan.name!r} was made for {groups:,} subsets of {settings['shots']} examples, and there are "
+            f"{records:,} examples now: other data than before? A plan belongs to one data set. Give other data "
+            "another name=, with a plan of its own.",
+            UserWarning,
+        )
     return AnswerReservation(plan, scheme, share, event, most, settings, weak)
 
 

@@ -24,8 +24,9 @@ _SHOWN = 300
 def label_name(label: object) -> str | None:
     """The string that a label is known by, in prompts, traces and certificates; None for what is no label.
 
-    A string is itself. A number or bool is as it is written: "1", "True". A member of an Enum is its value where that
-    is a string, else its own name.
+    A string is itself, with its accents composed (NFC): the same letters are one label however a file encodes them. A
+    number or bool is as it is written: "1", "True". A member of an Enum is its value where that is a string, else its
+    own name.
     """
     if isinstance(label, enum.Enum):
         label = label.value if isinstance(label.value, str) else label.name
@@ -33,7 +34,7 @@ def label_name(label: object) -> str | None:
         label = label.item() if hasattr(label, "item") else None
     if isinstance(label, int):
         return str(int(label) if type(label) is not bool else label) if abs(label) < _LONG else None
-    return exact(label) if isinstance(label, str) and label else None
+    return unicodedata.normalize("NFC", exact(label)) if isinstance(label, str) and label else None
 
 
 def named_words(words: object) -> dict[str, str]:
@@ -113,10 +114,37 @@ def given_labels(labels: Iterable[Label], *, at_least: int = 2) -> dict[str, Lab
             f"Expected labels{_shown(labels)} to be a list of non-empty strings of valid Unicode; or all of them whole "
             "numbers, bool, or members of an Enum."
         )
+    _check_distinct(listed)
     if len(names) < at_least or len(set(names)) < len(names):
         many = "two labels" if at_least > 1 else "one label"
         raise InvalidParameter(f"Expected labels{_shown(listed)} to hold at least {many}, each once. Name them all.")
     return {str(name): _plain(label) for name, label in zip(names, listed, strict=True) if label is not None}
+
+
+def _check_distinct(labels: Sequence[object]) -> None:
+    """Refuse two labels that nobody can tell apart by sight, unless they are one and the same."""
+    met: dict[str, str] = {}
+    for label in labels:
+        written = exact(label.value if isinstance(label, enum.Enum) else label)
+        if not isinstance(written, str):
+            continue
+        other = met.setdefault(_as_seen(written), written)
+        if other != written:
+            pair = f": {other!a} and {written!a}" if len(repr(labels)) <= _SHOWN else ""  # as for _shown
+            raise InvalidParameter(
+                f"Expected labels that can be told apart, but two of them look alike{pair}. Remove one, or rename it."
+            )
+
+
+def _as_seen(label: str) -> str:
+    """A label without what nobody sees: how accents are encoded, invisible characters, kinds of blanks."""
+    seen = "".join(letter for letter in unicodedata.normalize("NFC", label) if not _is_invisible(letter))
+    return " ".join(unicodedata.normalize("NFC", seen).split())
+
+
+def _is_invisible(letter: str) -> bool:
+    # Joiners, marks of direction, soft hyphens and other controls of format; and variation selectors.
+    return unicodedata.category(letter) == "Cf" or "\ufe00" <= letter <= "\ufe0f"
 
 
 def _plain(label: Label) -> Label:
@@ -162,8 +190,8 @@ def row_fault(
         known = f"Expected the label of {{where}} to be one of labels={list(labels)}"
         if isinstance(row["label"], str) and _plainly(row["label"]) in map(_plainly, labels):
             return (
-                f"{known}, but it differs in capitals, in white space at its ends, or in how accents are encoded. "
-                "Make them alike."
+                f"{known}, but it differs in capitals, in white space, or in characters that nobody sees. Make them "
+                "alike."
             )
         if str(row["label"]).isdecimal() and not any(label.isdecimal() for label in labels):
             return f"{known}, but it is a number. Give the numbers as labels=, or what they stand for as label."
@@ -181,7 +209,7 @@ def row_fault(
 
 
 def _plainly(label: str) -> str:
-    return unicodedata.normalize("NFC", label).strip().casefold()
+    return _as_seen(label).casefold()
 
 
 def is_missing(value: object) -> bool:

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import io
 import json
+import re
 import sys
 import threading
 from collections import Counter
@@ -90,10 +91,11 @@ def _table(path: str | PathLike[str], delimiter: str) -> list[dict[str, Any]]:
         with _long_fields():
             names = reader.fieldnames or ()
             check_names(names, name)
-            if len(names) == 1 and delimiter == "," and ";" in names[0]:
+            if len(names) == 1 and delimiter == "," and (between := re.search("[;\t]", names[0])):
+                what = "semicolons" if between[0] == ";" else "tabs"
                 raise InvalidParameter(
-                    f"Expected commas between the columns of {name}, but its header has semicolons. Save it with "
-                    "commas, or give the rows of read_csv(path, delimiter=';')."
+                    f"Expected commas between the columns of {name}, but its header has {what}. Save it with commas, "
+                    f"or give the rows of read_csv(path, delimiter={between[0]!r})."
                 )
             line = reader.line_num + 1
             for row in reader:

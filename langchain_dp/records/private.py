@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterable, Mapping
+from numbers import Integral
 from os import PathLike
 from types import MappingProxyType
 from typing import Any, NoReturn, Self
 
-from langchain_dp._util.validate import as_int, shown
+from langchain_dp._util.callers import warn_caller
+from langchain_dp._util.validate import as_int, moved, shown
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.records.checks import encodable, exact, is_missing, label_name, row_fault
 from langchain_dp.records.faults import Faults, placed
@@ -34,8 +36,8 @@ class PrivateRecords:
             DataFrame of pandas or polars, an Arrow table, a dataset of Hugging Face; or a path to a JSONL or CSV file.
             Or another ``PrivateRecords``: its records as they are now, under the same ids. What is added to or
             forgotten by one of the two later does not reach the other.
-        text_key: Key, or column, of the text. It is kept under ``text``, too, in place of what else is called so. Of a
-            document "text" is its content.
+        text_key: Key, or column, of the text; its number, where it has no name. It is kept under ``text``, too, in
+            place of what else is called so. Of a document "text" is its content.
         label_key: Key, or column, of the label: a str, an int, a bool, or a member of an Enum. Under ``label`` its
             name is kept, a str: a label as it is written, or the value of an Enum's member (its own name, if the value
             is no str).
@@ -51,8 +53,14 @@ class PrivateRecords:
         {'note': 'Nobody came.', 'kind': 1, 'text': 'Nobody came.', 'label': '1'}
     """
 
+    @moved()
     def __init__(
-        self, examples: Examples = (), *, text_key: str = "text", label_key: str = "label", label: str | None = None
+        self,
+        examples: Examples = (),
+        *,
+        text_key: str | int = "text",
+        label_key: str | int = "label",
+        label: str | None = None,
     ) -> None:
         held, others = Held(examples), examples if isinstance(examples, PrivateRecords) else None
         del examples  # error reporters read the locals of each frame
@@ -101,16 +109,23 @@ class PrivateRecords:
             )
 
     @classmethod
+    @moved()
     @redact_errors(READING)
     def from_dataframe(
-        cls, data: Examples, *, text_key: str = "text", label_key: str = "label", label: str | None = None
+        cls, data: Examples, *, text_key: str | int = "text", label_key: str | int = "label", label: str | None = None
     ) -> Self:
         """The rows of a DataFrame, or of whatever else holds examples: the same as the class itself."""
         return cls(data, text_key=text_key, label_key=label_key, label=label)
 
     @classmethod
+    @moved()
     def from_jsonl(
-        cls, path: str | PathLike[str], *, text_key: str = "text", label_key: str = "label", label: str | None = None
+        cls,
+        path: str | PathLike[str],
+        *,
+        text_key: str | int = "text",
+        label_key: str | int = "label",
+        label: str | None = None,
     ) -> Self:
         """Read one JSON object a line, whatever the name of the file ends in.
 
@@ -268,8 +283,12 @@ def unknown_id(record_id: object) -> InvalidParameter:
 
 
 def _key(name: str, given: object) -> str:
+    given = str(given) if isinstance(given, Integral) and not isinstance(given, bool) else given
     if not isinstance(given, str) or not given:
-        raise InvalidParameter(f"Expected {name} of type {type(given).__name__} to be the name of a key: a str.")
+        raise InvalidParameter(
+            f"Expected {name} of type {type(given).__name__} to be the name of a key, a str; or the number of a column "
+            "without a name."
+        )
     return given
 
 
@@ -292,10 +311,23 @@ def check_records(
                 f"Expected the {whose} to name {key!r} or {kept!r}, not both: {kept}_key={key!r} makes them one field. "
                 f"Give a column of the examples that is called {kept!r} another name."
             )
+    rows = [records.get(name) for name in records.ids()]
+    lacking = [variable for variable in variables if rows and all(variable not in row for row in rows)]
+    if lacking:
+        raise InvalidParameter(
+            f"Expected the {whose} to name keys of the examples, but none of them has {lacking}. Write {{text}} for "
+            "the text and {label} for the label, or name the key of the text with text_key= of PrivateRecords."
+        )
     for position, name in enumerate(records.ids()):
         if fault := row_fault(records.get(name), labels, variables, whose=whose, plain=plain):
             faults.add(position, fault)
     faults.raise_any()
+    if labels is not None and len(labels) > 1 and len(rows) > 1 and len({row["label"] for row in rows}) == 1:
+        warn_caller(
+            f"All examples have one label of {len(labels)}. Others can hardly win: check the label column, or add "
+            "examples of the other labels. (This warning is about private data: keep it to yourself.)",
+            UserWarning,
+        )
 
 
 class FromDataFrame:
@@ -307,8 +339,8 @@ class FromDataFrame:
         cls,
         data: Examples,
         *,
-        text_key: str = "text",
-        label_key: str = "label",
+        text_key: str | int = "text",
+        label_key: str | int = "label",
         label: str | None = None,
         **settings: Any,
     ) -> Self:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from numbers import Integral
 from os import PathLike
 from typing import Any
 
+from langchain_dp._util.validate import as_int
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.records.files import READING, check_names, read_file
 from langchain_dp.redact import Held, redacted
@@ -33,6 +35,7 @@ def rows_of(examples: object) -> Iterable[Any]:
         )
     if hasattr(examples, "collect_schema") and not hasattr(examples, "to_dicts"):
         raise InvalidParameter(f"Expected examples of type {type(examples).__name__} to be collected. Call .collect().")
+    examples = _in_python(examples)
     names = getattr(examples, "column_names", getattr(examples, "columns", None))
     if isinstance(names, Iterable) and not isinstance(names, str):
         check_names(names, "the table")
@@ -50,6 +53,19 @@ def rows_of(examples: object) -> Iterable[Any]:
     )
 
 
+def _in_python(examples: object) -> Any:
+    """A dataset of Hugging Face with rows of Python's own values, whatever its format; all else as it is."""
+    with_format, features = getattr(examples, "with_format", None), getattr(examples, "features", None)
+    if not callable(with_format) or not isinstance(features, Mapping):
+        return examples
+    form = getattr(examples, "format", None)
+    if not isinstance(form, Mapping):  # a stream
+        return with_format(None)
+    if form.get("type") in (None, "custom"):  # its owner's function makes the rows
+        return examples
+    return with_format(None, columns=form.get("columns"))
+
+
 def _classes(dataset: object) -> dict[str, list[str]]:
     """Column -> names that its numbers stand for (``ClassLabel``), of a dataset of Hugging Face. They are public."""
     features = getattr(dataset, "features", None)
@@ -60,10 +76,8 @@ def _classes(dataset: object) -> dict[str, list[str]]:
 def _named(row: Any, classes: Mapping[str, list[str]]) -> Any:
     if not isinstance(row, Mapping):
         return row
-    return {
-        name: classes[name][value] if name in classes and isinstance(value, int) and value >= 0 else value
-        for name, value in row.items()
-    }
+    named = {name: as_int(value) for name, value in row.items() if name in classes}
+    return {**row, **{name: classes[name][one] for name, one in named.items() if isinstance(one, int) and one >= 0}}
 
 
 def fields_of(example: object) -> Mapping[str, Any] | None:
@@ -72,7 +86,7 @@ def fields_of(example: object) -> Mapping[str, Any] | None:
     Of a document the text is ``page_content``, and the other fields are its metadata.
     """
     if isinstance(example, Mapping):
-        return example
+        return _by_text(example)
     if isinstance(example, type):
         return None
     text, metadata = getattr(example, "page_content", None), getattr(example, "metadata", None)
@@ -86,5 +100,12 @@ def fields_of(example: object) -> Mapping[str, Any] | None:
         dump = getattr(example, method, None)
         if callable(dump):
             made = redacted(dump, Held(), READING)
-            return made if isinstance(made, Mapping) else None
+            return _by_text(made) if isinstance(made, Mapping) else None
     return None
+
+
+def _by_text(row: Mapping[Any, Any]) -> Mapping[str, Any]:
+    """A row whose columns have names: those of a table without a header are called "0", "1", ..."""
+    if all(isinstance(name, str) for name in row):
+        return row
+    return {str(name) if isinstance(name, Integral) else name: value for name, value in row.items()}

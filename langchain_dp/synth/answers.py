@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from langchain_dp._util import forks
 from langchain_dp._util.reprs import also_unmade
-from langchain_dp._util.validate import group, integer, no_further, number, one_of
+from langchain_dp._util.validate import group, integer, moved, no_further, number, one_of
 from langchain_dp.accounting import Askers, LedgerPlan, PrivacyBudget, PrivacyCertificate, TextRoundEvent
 from langchain_dp.accounting.budget import warn_of, warn_of_clip
 from langchain_dp.accounting.events import MOST_TOKENS, count_is_public
@@ -117,6 +117,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         ...     print(piece, end="")
     """
 
+    @moved()
     def __init__(
         self,
         *,

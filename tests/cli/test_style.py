@@ -389,16 +389,26 @@ def test_a_share_of_a_ledger_is_called_as_it_is_typed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line", ["completion bash", "plan icl --records 90 --labels a b --epsilon 3 --queries 5"], ids=["long", "short"]
 )
-def test_a_reader_that_left_is_one_line(
+def test_a_reader_that_left_ends_a_command_without_a_word(
     line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """If it breaks, ``| head`` ends in a traceback, or in one more at the end of the interpreter."""
+    """If it breaks, ``| head`` ends in a traceback or a complaint, or in one more at the end of the interpreter."""
     reads, writes = os.pipe()
     os.close(reads)
     with os.fdopen(writes, "w") as closed:
         monkeypatch.setattr(sys, "stdout", closed)
-        assert main(line.split()) == 1
-    assert capsys.readouterr().err == "langchain-dp: nobody reads the output any more.\n"
+        assert main(line.split()) == 141
+    assert capsys.readouterr().err == ""
+
+
+def test_rows_without_the_columns_are_named_with_their_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, who gives --data and --test reads that a column is missing, and not in which of them."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"note": "Good.", "kind": "praise"}\n' * 2)
+    assert main(["plan", "icl", "--data", str(path), "--labels", "a", "b", "--epsilon", "3", "--queries", "5"]) == 1
+    said = capsys.readouterr().err
+    assert "Expected examples to have 'text' or 'label'" in said
+    assert f"The file is {path}." in said
 
 
 def test_an_interrupt_while_the_command_is_read_is_one_line(

@@ -127,8 +127,8 @@ def test_it_ends_when_nobody_reads_on(
     with os.fdopen(writes, "w") as closed, PrivacyLedger(BUDGET, ledger) as made, monkeypatch.context() as patched:
         steps = Steps(lambda: patched.setattr(sys, "stdout", closed), lambda: made.plans()[0].spend(ANSWER), nothing)
         patched.setattr("langchain_dp.cli.watching.time.sleep", steps)
-        assert main(["ledger", str(ledger), "--watch", *options]) == 1
-    assert capsys.readouterr().err == "langchain-dp: nobody reads the output any more.\n"
+        assert main(["ledger", str(ledger), "--watch", *options]) == 141
+    assert capsys.readouterr().err == ""
 
 
 def test_a_ledger_in_a_database_is_watched(postgres: Any, tmp_path: Path, watching: Any) -> None:

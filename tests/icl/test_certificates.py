@@ -207,7 +207,7 @@ def test_a_weak_promise_says_so(budget: PrivacyBudget, said: str) -> None:
     """Hardly anything is promised, and nobody is told: neither who builds the chain, nor who reads its certificate."""
     ledger = PrivacyLedger(budget)
     with pytest.warns(UserWarning, match=f"The promise is weak: {said}") as warned:
-        chain = classifier(ledger=ledger)
+        chain = classifier(ledger=ledger, examples=private_examples(24, labels=("positive", "negative")))
     assert [warning.filename for warning in warned] == [voters.__file__]  # where the chain was built
     assert f"WARNING      {said}" in str(chain.plan())
     assert [said in note for note in chain.certificate().notes].count(True) == 1
@@ -218,7 +218,9 @@ def test_a_promise_of_sense_is_not_warned_of() -> None:
     """A warning that everybody gets is read by nobody."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        chain = classifier(budget=PrivacyBudget(10.0, 1e-5))
+        chain = classifier(
+            budget=PrivacyBudget(10.0, 1e-5), examples=private_examples(24, labels=("positive", "negative"))
+        )
     assert "promises hardly anything" not in f"{chain.plan()}{chain.certificate()}"
     assert "not below" not in f"{chain.plan()}{chain.certificate()}"
 
@@ -236,7 +238,7 @@ def test_where_the_number_of_records_is_private_no_warning_depends_on_it(samplin
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             chain = classifier(
-                examples=private_examples(count),
+                examples=private_examples(count, labels=("positive", "negative")),
                 budget=PrivacyBudget(20.0, 0.125, Neighbors.ADD_OR_REMOVE_ONE),
                 **settings,
             )

@@ -20,7 +20,12 @@ from langchain_dp.icl.report import majority_survival
 
 def test_whoever_builds_a_chain_of_noise_is_told_so() -> None:
     """If it breaks, answers at random are sold without a word, unless somebody thinks of plan()."""
-    settings: dict[str, Any] = {"examples": private_examples(640), "shots": 4, "subsets": 10, "partitions": None}
+    settings: dict[str, Any] = {
+        "examples": private_examples(640, labels=("positive", "negative")),
+        "shots": 4,
+        "subsets": 10,
+        "partitions": None,
+    }
     settings |= {"sampling_probability": None}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -36,7 +41,11 @@ def test_whoever_builds_a_chain_of_noise_is_told_so() -> None:
 def test_whoever_takes_a_warning_for_an_error_has_reserved_nothing(epsilon_: float) -> None:
     """If it breaks, the ledger is full by the time that one is told to ask for less, and cannot follow."""
     ledger = PrivacyLedger(PrivacyBudget(epsilon_))
-    settings: dict[str, Any] = {"examples": private_examples(640), "partitions": None, "sampling_probability": None}
+    settings: dict[str, Any] = {
+        "examples": private_examples(640, labels=("positive", "negative")),
+        "partitions": None,
+        "sampling_probability": None,
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises((MostlyNoiseWarning, WeakPromiseWarning)):

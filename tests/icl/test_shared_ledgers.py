@@ -31,6 +31,21 @@ def test_many_more_rows_under_an_old_plan_are_said_to_make_long_prompts(rows: in
     assert not warned or "of which each now shows about 9 examples instead of 3" in said[0]
 
 
+@pytest.mark.parametrize(("rows", "warned"), [(480, False), (400, False), (200, True)])
+def test_far_fewer_rows_under_an_old_plan_are_taken_for_other_data(rows: int, warned: bool) -> None:
+    """If it breaks, a chain over other data goes on under the name of an old one, and nobody is asked."""
+    ledger = PrivacyLedger(PrivacyBudget(50.0))
+    settings: dict[str, Any] = {"partitions": None, "sampling_probability": None, "shots": 3, "subsets": 8}
+    labels = ("positive", "negative")
+    classifier(ledger=ledger, examples=private_examples(480, labels=labels), **settings)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        classifier(ledger=ledger, examples=private_examples(rows, labels=labels), **settings)
+    said = [str(one.message) for one in caught if "other data than before" in str(one.message)]
+    assert len(said) == warned
+    assert not warned or "made for 160 subsets of 3 examples, and there are 200 examples now" in said[0]
+
+
 def test_two_chains_share_one_ledger_by_shares() -> None:
     """The claims of two chains do not add up to the ledger's, or one spends the other's releases."""
     ledger = PrivacyLedger(BUDGET)

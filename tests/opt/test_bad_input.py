@@ -59,7 +59,7 @@ from langchain_dp.opt import Alternative, DLNSettings, OptPrompts, OptTask
         ({"validation": 1.0}, r"validation=1.0"),
         ({"num_prompts": 0}, r"num_prompts=0"),
         ({"dln": DLNSettings()}, r'dln= with method="dln-1" only'),
-        ({"num_prompts": "5"}, r"num_prompts='5' to be a whole number"),
+        ({"num_prompts": "5"}, r"num_prompts='5' to be a number, got a str. Write 5"),
         ({"max_new_tokens": 0}, r"max_new_tokens=0"),
         ({"max_calls": 0}, r"max_calls=0"),
         ({"max_retries": -1}, r"max_retries=-1"),
@@ -83,7 +83,7 @@ def test_a_setting_out_of_bounds_is_refused_at_once(changes: dict[str, Any], mes
 def test_a_mistyped_argument_is_refused() -> None:
     """If it breaks, a typing mistake in the name of an argument is swallowed."""
     made = optimizer()
-    with pytest.raises(TypeError):
+    with pytest.raises(InvalidParameter, match=r"without epsilon=.* Give budget=PrivacyBudget"):
         optimizer(epsilon=3.0)
     with pytest.raises(InvalidParameter, match=r"no further arguments, got \['stop'\]"):
         made.invoke(examples(), stop=["\n"])

@@ -8,6 +8,8 @@ import enum
 import functools
 import gzip
 import json
+import re
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +25,8 @@ from pydantic import BaseModel
 
 from langchain_dp import DPICLClassifier, DPPromptOptimizer, PrivacyBudget, PrivateRecords
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.records.checks import row_fault
+from langchain_dp.records import check_records
+from langchain_dp.records.checks import given_labels, label_name, row_fault
 from langchain_dp.records.files import read_csv, read_jsonl
 from langchain_dp.redact import Redacted
 from langchain_dp.synth import DPAnswerGenerator, DPExampleSynthesizer, SyntheticExamples
@@ -239,7 +242,7 @@ def test_a_lazy_frame_and_a_single_column_are_told_so() -> None:
         PrivateRecords(empty)
 
 
-@pytest.mark.parametrize("keys", [{"text_key": 3}, {"label_key": ""}, {"text_key": None}, {"label_key": ["a"]}])
+@pytest.mark.parametrize("keys", [{"text_key": 3.5}, {"label_key": ""}, {"text_key": None}, {"label_key": ["a"]}])
 def test_a_key_is_a_name(keys: dict[str, Any]) -> None:
     """If it breaks, a wrong key is taken for a missing column of every row."""
     with pytest.raises(InvalidParameter, match=r"(text|label)_key of type \w+ to be the name of a key"):
@@ -369,11 +372,92 @@ def test_a_label_that_is_nearly_one_is_told_so(given: str) -> None:
         classifier(examples=examples)
 
 
-def test_a_label_whose_accents_are_encoded_otherwise_is_told_so() -> None:
-    """If it breaks, two labels that look alike on a screen are refused without a word on why they are not."""
-    row = {"text": "x", "label": "cafe\u0301"}
-    assert "how accents are encoded" in row_fault(row, ("caf\u00e9", "tea"), ("text",))
-    assert row_fault(row, ("cafe\u0301", "tea"), ("text",)) == ""
+@pytest.mark.parametrize("form", ["numpy", "pandas", "arrow", "polars"])
+def test_a_dataset_in_another_format_gives_the_same_records(form: str) -> None:
+    """If it breaks, classes come out as "1" and "0" once somebody has set a format, or the data set is refused."""
+    datasets = pytest.importorskip("datasets")
+    pytest.importorskip({"arrow": "pyarrow"}.get(form, form))
+    features = {
+        "text": datasets.Value("string"),
+        "label": datasets.ClassLabel(names=["praise", "complaint"]),
+        "rest": datasets.Value("int64"),
+    }
+    rows = {"text": ["a", "b"], "label": [1, 0], "rest": [7, 8]}
+    made = datasets.Dataset.from_dict(rows, features=datasets.Features(features))
+    records = PrivateRecords(made.with_format(form, columns=["text", "label"]))
+    assert [dict(records.get(name)) for name in records.ids()] == [
+        {"text": "a", "label": "complaint"},
+        {"text": "b", "label": "praise"},
+    ]
+    shouting = made.with_transform(lambda batch: {**batch, "text": [text.upper() for text in batch["text"]]})
+    assert PrivateRecords(shouting).get("#0")["text"] == "A"  # its owner's function is asked
+
+
+def test_columns_without_names_are_named_by_number() -> None:
+    """If it breaks, a table without a header cannot be used, since nothing names its columns."""
+    records = PrivateRecords(pandas_frame([{0: "Good.", 1: "praise"}]), text_key=0, label_key=1)
+    assert dict(records.get("#0")) == {"0": "Good.", "1": "praise", "text": "Good.", "label": "praise"}
+    assert PrivateRecords([{0: "Good.", 1: "praise"}], text_key=0, label_key=1).get("#0")["label"] == "praise"
+    with pytest.raises(InvalidParameter, match="the number of a column"):
+        PrivateRecords([], text_key=True)
+
+
+def test_a_prompt_that_names_no_key_at_all_is_told_so() -> None:
+    """If it breaks, who writes {ticket} for the text reads that all examples lack something, and repairs the data."""
+    with pytest.raises(InvalidParameter, match=r"none of them has \['ticket'\]\. Write \{text\} for the text"):
+        classifier(examples=private_examples(24), prompt="Ticket: {ticket}\nLabel:")
+
+
+def test_examples_of_one_label_alone_are_warned_of() -> None:
+    """If it breaks, a wrong label column makes a chain that knows one answer, and nobody is told."""
+    one = [{"text": f"row {number}", "label": "positive"} for number in range(24)]
+    with pytest.warns(UserWarning, match=r"All examples have one label of 2\..*check the label column"):
+        classifier(examples=one)
+    with pytest.warns(UserWarning, match="All examples have one label") as caught:
+        check_records(PrivateRecords(one), ("positive", "negative"), ("text",))
+    assert not any("positive" in str(each.message) for each in caught)  # which one is private
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_records(PrivateRecords(one), ("positive",), ("text",))
+        check_records(PrivateRecords([*one, {"text": "x", "label": "negative"}]), ("positive", "negative"), ("text",))
+
+
+def test_a_table_with_tabs_is_told_so(tmp_path: Path) -> None:
+    """If it breaks, a table that was saved with tabs is said to lack the columns that everybody sees in it."""
+    path = tmp_path / "notes.csv"
+    path.write_text("text\tlabel\nGood.\tpraise\n")
+    with pytest.raises(InvalidParameter, match=re.escape("its header has tabs. Save it with commas, or give the rows")):
+        PrivateRecords(path)
+    assert read_csv(path, delimiter="\t") == [{"text": "Good.", "label": "praise"}]
+
+
+COMPOSED, DECOMPOSED = "caf\u00e9", "cafe\u0301"
+
+
+def test_a_record_matches_its_label_however_accents_are_encoded() -> None:
+    """If it breaks, rows of one file are refused since another program encodes the same letters otherwise."""
+    rows = [{"text": f"row {number}", "label": (COMPOSED, DECOMPOSED, "tea")[number % 3]} for number in range(48)]
+    for labels in ([COMPOSED, "tea"], [DECOMPOSED, "tea"]):
+        chain = classifier(examples=rows, labels=labels)
+        assert chain.invoke("x") in labels
+    assert {label_name(label) for label in (COMPOSED, DECOMPOSED)} == {COMPOSED}
+    hint = row_fault({"text": "x", "label": "caf\u00e9\u200b"}, (COMPOSED, "tea"), ("text",))
+    assert "in characters that nobody sees" in hint
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "shown"),
+    [
+        (COMPOSED, DECOMPOSED, r"'caf\xe9' and 'cafe\u0301'"),
+        ("a", "a\u200b", r"'a' and 'a\u200b'"),
+        ("re\u00adfund", "refund", r"'re\xadfund' and 'refund'"),
+        ("thank you", "thank\u00a0you", r"'thank you' and 'thank\xa0you'"),
+    ],
+)
+def test_labels_that_look_alike_are_refused_and_told_apart(one: str, other: str, shown: str) -> None:
+    """If it breaks, votes for one label are split in two, and the error shows the same word twice."""
+    with pytest.raises(InvalidParameter, match=re.escape(f"two of them look alike: {shown}")):
+        given_labels([one, "other", other])
 
 
 def test_no_frame_of_an_error_holds_what_was_read(tmp_path: Path) -> None:

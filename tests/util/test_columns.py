@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from langchain_dp._util.columns import Columns
+from langchain_dp._util.columns import Columns, column_names
+from langchain_dp.errors import InvalidParameter
 
 pandas = pytest.importorskip("pandas", reason="pandas is not installed")
 arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
@@ -56,3 +57,23 @@ def test_lists_and_arrays_stay_what_they_are() -> None:
     made = Columns({"text": ["a"], "list": [[1]], "array": np.zeros(1)}).with_only({"text": ["b"]}, ["list", "array"])
     assert made["list"] == [[1]]
     assert isinstance(made["array"], np.ndarray)
+
+
+def test_numbers_of_numpy_are_keys_as_pythons_own_are() -> None:
+    """If it breaks, a column of users is refused where a library gives its numbers one by one."""
+    batch = {"user": [np.int64(7), np.uint8(8), 9, "ten"], "flag": [np.bool_(True), np.float64(1.5), None, ""]}
+    assert Columns(batch).keys("user", "user") == ["7", "8", "9", "ten"]
+    with pytest.raises(InvalidParameter, match="row 0 of a batch to have a text or a whole number"):
+        Columns(batch).keys("flag", "user")
+
+
+def test_columns_without_names_are_named_by_number() -> None:
+    """If it breaks, a table without a header cannot be worked on."""
+    assert column_names(0, ["label", 1]) == ((0,), ("label", 1))
+    frame = pandas.DataFrame([["Good.", "x"], ["Bad.", "y"]])
+    columns = Columns(frame)
+    assert columns.texts(0) == ["Good.", "Bad."]
+    assert columns.with_only({0: ["A.", "B."]}, [1]).to_dict("list") == {0: ["A.", "B."], 1: ["x", "y"]}
+    for wrong in (True, "", 1.5, [], [None]):
+        with pytest.raises(InvalidParameter, match="lists of names of columns"):
+            column_names(wrong, [])
