@@ -160,7 +160,7 @@ class ChatLlamaCpp(BaseChatModel):
         """
         described = openai_tools(tools)
         if described:
-            self._loaded.check_tools(self._request([], None, {}), self.model_name)
+            self._loaded.check_tools(self._request([], None, {}))
             forced_grammar(described, tool_choice)
         return self.bind(tools=described, tool_choice=tool_choice, **kwargs)
 
@@ -421,7 +421,8 @@ def _constraints(options: Mapping[str, Any]) -> dict[str, Any]:
         return {"grammar": schema_grammar(schema)}
     if not tools or choice == "none":
         return {}
-    return {"tools": tools, "grammar": forced_grammar(tools, choice)}
+    described = openai_tools(tools)
+    return {"tools": described, "grammar": forced_grammar(described, choice)}
 
 
 def _as_dict(message: BaseMessage) -> dict[str, Any]:

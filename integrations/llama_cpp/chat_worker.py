@@ -6,6 +6,7 @@ import atexit
 import codecs
 import dataclasses
 import json
+import os
 import re
 import secrets
 import threading
@@ -20,7 +21,7 @@ from langchain_dp.errors import InvalidParameter, ModelUnavailable, PrivateDataE
 from langchain_dp.ports import given_up
 
 from .context import LONGEST_RUN, import_llama, too_long_a_run
-from .model_files import prepared_model_path
+from .model_files import EMBEDDED, prepared_model_path
 from .tool_calls import check_renders_tools
 
 
@@ -158,11 +159,15 @@ class LoadedChat:
             self._ready(request)
             self._checked_prompt(request)
 
-    def check_tools(self, request: ChatRequest, name: str) -> None:
+    def check_tools(self, request: ChatRequest) -> None:
         """Raise InvalidParameter unless the model's chat template renders tools and their calls."""
         with self._lock:
             self._ready(request)
-            check_renders_tools(lambda messages, tools: self._formatter(messages=messages, tools=tools).prompt, name)
+            self._check_tools(request)
+
+    def _check_tools(self, request: ChatRequest) -> None:
+        name = EMBEDDED if request.model_path is None else os.path.basename(request.model_path)
+        check_renders_tools(lambda messages, tools: self._formatter(messages=messages, tools=tools).prompt, name)
 
     def _ready(self, request: ChatRequest) -> None:
         if self._model != request.model:
@@ -214,6 +219,8 @@ class LoadedChat:
         """Tokens of the conversation. A marker of the template that a message spells is its text, and ends no turn."""
         messages: list[dict[str, Any]] = request.messages
         told: dict[str, str] = {}
+        if request.tools:
+            self._check_tools(request)
         described = [json.dumps(part) for part in (request.tools or [], *(one.get("tool_calls") for one in messages))]
         if any(self._tokens(text) != self._tokens(text, special=True) for text in described):
             raise InvalidParameter(

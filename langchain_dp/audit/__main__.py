@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 
@@ -30,8 +29,8 @@ def main(
         description=f"Audits this package's mechanisms and chains{stand_ins}. Needs no model and no data.",
     )
     parser.add_argument("names", nargs="*", metavar="AUDIT", help="only these (default: all)")
-    parser.add_argument("--sound", type=int, default=20, help="runs of the sound code (default: %(default)s)")
-    parser.set_defaults(planted=10)
+    parser.add_argument("--sound", type=int, default=8, help="runs of the sound code (default: %(default)s)")
+    parser.set_defaults(planted=3)
     if faults:
         parser.add_argument("--planted", type=int, help="runs of every planted fault (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=1, help="processes to run them in (default: %(default)s)")
@@ -46,8 +45,9 @@ def main(
         parser.error(f"{'--sound, --planted' if faults else '--sound'} and --jobs must be at least 1")
     sound, planted = (1, 1) if options.quick else (options.sound, options.planted)
     started = time.monotonic()
-    quiet = options.json or not sys.stderr.isatty()
-    rows = run(options.names, sound=sound, planted=planted, faults=faults or dict, jobs=options.jobs, quiet=quiet)
+    rows = run(
+        options.names, sound=sound, planted=planted, faults=faults or dict, jobs=options.jobs, quiet=options.json
+    )
     seconds = time.monotonic() - started
     if options.json:
         print(json.dumps({"seconds": round(seconds, 1), "rows": [row.to_dict() for row in rows]}))

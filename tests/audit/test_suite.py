@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from langchain_dp.audit.self_check.accountant import order
 from langchain_dp.audit.self_check.chains import tightness
 from langchain_dp.audit.self_check.check import Check, Finding
 from langchain_dp.audit.self_check.suite import AuditRow, checks, run, table
+from langchain_dp.errors import BudgetRunsLow, MostlyNoiseWarning, NothingKept, WeakPromiseWarning
 
 CHECKS = {check.name: check for check in checks()}
 FAULTS = faults()
@@ -112,6 +115,27 @@ def test_nine_of_ten_are_enough(broken: int, fine: bool) -> None:
     """If it breaks, the bar is another than the one that is promised."""
     assert AuditRow("a", "b", True, broken, 10, "").fine == fine
     assert not AuditRow("a", "b", False, 1, 20, "").fine
+
+
+def test_each_audit_says_so_when_it_ends(few: list[Check], capsys: Any) -> None:
+    """If it breaks, make audit is silent for minutes, in a terminal or in CI, or warns of its own stubs."""
+
+    def talking() -> Finding:
+        printed.append(capsys.readouterr().err)
+        for kind in (WeakPromiseWarning, MostlyNoiseWarning, NothingKept, BudgetRunsLow):
+            warnings.warn("as stubs make the package say", kind, stacklevel=1)
+        return SOUND
+
+    printed: list[str] = []
+    few.insert(1, Check("talking", "holds", talking, once=True))
+    run(sound=2, planted=1, faults=two_faults)
+    printed.append(capsys.readouterr().err)
+    assert re.fullmatch(r"\[1 of 4, \d+ s\] good: holds in 2 of 2 runs, 1 of 1 planted faults detected\n", printed[0])
+    assert [line.partition("] ")[2] for line in printed[1].splitlines()] == [
+        "talking: holds in 1 of 1 runs",
+        "nervous: BROKEN in 0 of 2 runs",
+        "blind: holds in 1 of 1 runs, 0 of 1 planted faults detected; MISSED: unseen",
+    ]
 
 
 @pytest.mark.parametrize(("names", "code"), [(["good"], 0), (["nervous"], 1), (["blind"], 1), ([], 1)])

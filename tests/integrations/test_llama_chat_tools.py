@@ -161,6 +161,8 @@ def test_a_template_without_tools_is_refused_by_name(embedded: ChatLlamaCpp) -> 
     """If it breaks, an agent over the embedded model ends in an empty NotImplementedError, or never calls a tool."""
     with pytest.raises(InvalidParameter, match="model=SmolLM2-135M-Instruct to render tools"):
         embedded.bind_tools([weather])
+    with pytest.raises(InvalidParameter, match="to render tools"):
+        embedded.invoke("How is the weather in Rome?", tools=[weather])
     agent = create_agent(embedded, [weather])
     with pytest.raises(InvalidParameter, match="to render tools"):
         agent.invoke({"messages": [HumanMessage("How is the weather in Rome?")]})

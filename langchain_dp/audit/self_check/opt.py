@@ -397,7 +397,7 @@ def _follows(asked: Sequence[SeenPrompt], text: str) -> tuple[bool, float]:
     return text.startswith(f"word{likelier}"), 1 / (1 + math.exp(-abs(gap)))
 
 
-def glossaries(runs: int = 80) -> Finding:
+def glossaries(runs: int = 40) -> Finding:
     """Whole glossaries by clipped sums: one charge, one draw of records for all labels, each shown under its own."""
     drawn: list[list[int]] = []
     for face in range(runs):

@@ -10,17 +10,16 @@ import math
 import multiprocessing
 import sys
 import textwrap
+import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
-
-from tqdm import tqdm
 
 from langchain_dp.audit.self_check import accountant, chains, coins, draws, icl, neighbors, opt, rapt, synth
 from langchain_dp.audit.self_check.check import Check, Finding
 from langchain_dp.audit.self_check.neighbors import Listening
 from langchain_dp.audit.self_check.stubs import RECORD
-from langchain_dp.errors import BudgetRunsLow, WeakPromiseWarning
+from langchain_dp.errors import BudgetRunsLow, MostlyNoiseWarning, NothingKept, WeakPromiseWarning
 
 Faults = Mapping[str, Mapping[str, Callable[[], Finding]]]
 """Audits of deliberately broken stand-ins, by the audit's name and the fault's. This package has none of its own."""
@@ -71,8 +70,8 @@ def checks() -> list[Check]:
 def run(
     names: Sequence[str] = (),
     *,
-    sound: int = 20,
-    planted: int = 10,
+    sound: int = 8,
+    planted: int = 3,
     faults: Callable[[], Faults] = dict,
     jobs: int = 1,
     quiet: bool = False,
@@ -85,17 +84,20 @@ def run(
         planted: Runs of each planted fault, at least 1.
         faults: Makes the planted faults; a function that can be imported, for the other processes.
         jobs: Processes to run them in; 1 is this one.
-        quiet: Show no progress.
+        quiet: Print no line when an audit ends.
     """
     broken = faults()
-    rows: list[tuple[Check, str | None, int]] = []
-    for check in checks():
-        if not names or check.name in names:
-            rows.append((check, None, 1 if check.once else sound))
-            rows += [(check, fault, 1 if check.once else planted) for fault in broken.get(check.name, ())]
-    order = [(faults, check.name, fault) for check, fault, runs in rows for _ in range(runs)]
+    chosen = [check for check in checks() if not names or check.name in names]
+    parts = [
+        [(check, None, 1 if check.once else sound)]
+        + [(check, fault, 1 if check.once else planted) for fault in broken.get(check.name, ())]
+        for check in chosen
+    ]
+    order = [(faults, check.name, fault) for part in parts for check, fault, runs in part for _ in range(runs)]
+    rows: list[AuditRow] = []
+    started = time.monotonic()
     with contextlib.ExitStack() as stack:
-        findings: Iterable[Finding]
+        findings: Iterator[Finding]
         if jobs == 1:
             findings = map(_run, order)
         else:
@@ -103,9 +105,25 @@ def run(
             spawned = multiprocessing.get_context("spawn")
             pool = stack.enter_context(concurrent.futures.ProcessPoolExecutor(jobs, mp_context=spawned))
             findings = pool.map(_run, order)
-        bar = tqdm(findings, total=len(order), desc="audits", unit="run", disable=quiet, file=sys.stderr)
-        found = iter(list(bar))
-    return [_row(check, fault, list(itertools.islice(found, runs))) for check, fault, runs in rows]
+        for place, part in enumerate(parts, 1):
+            ended = [_row(check, fault, list(itertools.islice(findings, runs))) for check, fault, runs in part]
+            rows += ended
+            if not quiet:
+                seconds = time.monotonic() - started
+                print(f"[{place} of {len(parts)}, {seconds:.0f} s] {_ended(ended)}", file=sys.stderr, flush=True)
+    return rows
+
+
+def _ended(rows: Sequence[AuditRow]) -> str:
+    """One line on one audit."""
+    sound, *planted = rows
+    said = f"{sound.audit}: {'holds' if sound.fine else 'BROKEN'} in {sound.runs - sound.broken} of {sound.runs} runs"
+    if not planted:
+        return said
+    missed = [row.name for row in planted if not row.fine]
+    return f"{said}, {len(planted) - len(missed)} of {len(planted)} planted faults detected" + (
+        f"; MISSED: {', '.join(missed)}" if missed else ""
+    )
 
 
 def _run(one: tuple[Callable[[], Faults], str, str | None]) -> Finding:
@@ -114,8 +132,8 @@ def _run(one: tuple[Callable[[], Faults], str, str | None]) -> Finding:
     audit = next(check.sound for check in checks() if check.name == name) if fault is None else faults()[name][fault]
     with warnings.catch_warnings():
         # Audits promise little on purpose, and use plans up: a fault shows soonest there.
-        warnings.simplefilter("ignore", WeakPromiseWarning)
-        warnings.simplefilter("ignore", BudgetRunsLow)
+        for kind in (WeakPromiseWarning, MostlyNoiseWarning, NothingKept, BudgetRunsLow):
+            warnings.simplefilter("ignore", kind)
         with Listening() as heard:
             found = audit()
     if shown := [line for line in heard.lines if RECORD.search(line[2])]:
