@@ -111,6 +111,14 @@ TAKERS: dict[str, tuple[Callable[..., PrivacyCertificate], Callable[[OptimizedPr
     "the words of votes": (icl, lambda made: {"prompt": ICLPrompt("{text}", "Label:", words=made.names)}, 3.0),
     "the instruction of votes": (icl, lambda made: {"prompt": ICLPrompt("{text}", "Label:", made.instruction)}, 3.0),
     "a template of votes": (icl, lambda made: {"prompt": handed(made.certificate, system="Sort.").template()}, 3.0),
+    "the labels of votes": (
+        icl,
+        lambda made: {
+            "labels": made.names.values(),
+            "examples": [{"text": f"note {i}", "label": list(made.names.values())[i % 2]} for i in range(24)],
+        },
+        3.0,
+    ),
     "a text of votes": (icl, lambda made: {"prompt": made.instruction + "\n\n{text}\nLabel:"}, 3.0),
     "declared for votes": (icl, lambda made: {"made_with": [made.certificate]}, 3.0),
     "the instruction of a prompt": (opt, lambda made: {"instruction": made.instruction}, OPT),
@@ -240,9 +248,14 @@ def test_text_that_is_not_private_makes_nothing_private() -> None:
 
 def test_text_for_other_neighbors_is_refused() -> None:
     """If it breaks, promises for different neighbors are added up as if they were one."""
-    other = PrivacyLedger(PrivacyBudget(9.0, 1e-4, Neighbors.ADD_OR_REMOVE_ONE))
+    other, account = PrivacyLedger(PrivacyBudget(9.0, 1e-4, Neighbors.ADD_OR_REMOVE_ONE)), ledger()
+    text = handed(spent(other)).descriptions
+    for make in (synth, answers, icl, choosing):
+        with pytest.raises(InvalidParameter, match="released for neighbors ADD_OR_REMOVE_ONE"):
+            make(account, made_with=handed(spent(other)))
     with pytest.raises(InvalidParameter, match="released for neighbors ADD_OR_REMOVE_ONE"):
-        synth(ledger(), labels=handed(spent(other)).descriptions)
+        spent(account).including(costs_in(text))
+    assert [plan.name for plan in account.plans()] == ["glossary"], "nothing was reserved, charged or released"
 
 
 @pytest.mark.parametrize("wrong", ["text", 3, {"epsilon": 5.0}, [None]])

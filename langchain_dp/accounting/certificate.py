@@ -14,7 +14,7 @@ from langchain_dp._util.rounding import bound
 from langchain_dp.accounting._certificate_faces import CertificateFaces, loss_in, loss_out, one_line, public
 from langchain_dp.accounting.budget import neighbors_from, weak_points
 from langchain_dp.accounting.events import Neighbors, count_is_public
-from langchain_dp.accounting.provenance import ReleaseCost, merged, sources_of
+from langchain_dp.accounting.provenance import ReleaseCost, check_neighbors, merged, sources_of
 from langchain_dp.errors import InvalidParameter
 
 PUBLIC_COUNT = "the number of records is public"
@@ -163,12 +163,7 @@ class PrivacyCertificate(CertificateFaces):
         if not new:
             return self
         neighbors = self.neighbors if own else new[0].neighbors  # what costs nothing promises it for all
-        if other := next((cost for cost in new if cost.neighbors is not neighbors), None):
-            raise InvalidParameter(
-                f"Expected text that the plan {other.plan!r} released for neighbors {other.neighbors.name} to be "
-                f"released for {neighbors.name}, as what is made with it: the two promises do not add up. Make both "
-                "under one relation, or leave the text out."
-            )
+        check_neighbors(new, neighbors)
         epsilon, delta = math.fsum(cost.epsilon for cost in new), math.fsum(cost.delta for cost in new)
         reasons = [f"made with text that is not private: {cost.reason}" for cost in new if cost.reason]
         total = self.epsilon + epsilon, min(1.0, self.delta + delta)

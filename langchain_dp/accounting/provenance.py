@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, KeysView, Mapping, Sequence, ValuesView
 from typing import Any, Protocol, Self, TypeAlias
 
 from langchain_dp._util import validate
@@ -141,7 +141,7 @@ def _costs(value: Any, depth: int) -> Iterable[ReleaseCost]:
     inner: Iterable[Any] = ()
     if isinstance(value, Mapping):
         inner = [*value, *value.values()]
-    elif isinstance(value, (list, tuple, set, frozenset)):
+    elif isinstance(value, (list, tuple, set, frozenset, KeysView, ValuesView)):
         inner = value
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         inner = [getattr(value, field.name) for field in dataclasses.fields(value)]
@@ -177,6 +177,39 @@ def sources_of(certificate: Mapping[str, Any]) -> tuple[ReleaseCost, ...]:
     except (KeyError, TypeError, ValueError) as error:
         wrong = type(error).__name__
     raise InvalidParameter(f'Expected metadata["dp"] of a template to be a certificate ({wrong}). Leave it out.')
+
+
+def costs_of_inputs(*values: Any, made_with: MadeWith, budget: Any, ledger: Any) -> tuple[ReleaseCost, ...]:
+    """What the public inputs of a chain cost, before anything is reserved or charged.
+
+    Args:
+        *values: Public inputs, as of :func:`costs_in`.
+        made_with: Certificates that declare what the inputs do not know.
+        budget: The chain's own, whose neighbors count; None is that of the ledger.
+        ledger: The chain's own, if it is open.
+
+    Raises:
+        InvalidParameter: ``made_with`` holds no certificate; or text was released for other neighbors than the chain's.
+    """
+    costs = merged((*costs_in(*values), *declared(made_with)))
+    neighbors = getattr(getattr(ledger, "budget", None) if budget is None else budget, "neighbors", None)
+    if neighbors is not None:
+        check_neighbors(costs, neighbors)
+    return costs
+
+
+def check_neighbors(costs: Iterable[ReleaseCost], neighbors: Neighbors) -> None:
+    """Refuse costs that do not add up with those of a promise for these neighbors.
+
+    Raises:
+        InvalidParameter: One is a promise for others.
+    """
+    if other := next((cost for cost in costs if cost.neighbors is not neighbors), None):
+        raise InvalidParameter(
+            f"Expected text that the plan {other.plan!r} released for neighbors {other.neighbors.name} to be released "
+            f"for {neighbors.name}, as what is made with it: the two promises do not add up. Make both under one "
+            "relation, or leave the text out."
+        )
 
 
 def declared(made_with: MadeWith) -> tuple[ReleaseCost, ...]:

@@ -19,7 +19,7 @@ from langchain_dp.accounting import Askers, NoisyMaxEvent, PrivacyBudget, Privac
 from langchain_dp.accounting.budget import warn_of_noise
 from langchain_dp.accounting.events import SamplingName, count_is_public
 from langchain_dp.accounting.pld import MOST_COUNTS
-from langchain_dp.accounting.provenance import MadeWith, costs_in, declared, merged
+from langchain_dp.accounting.provenance import MadeWith, costs_of_inputs
 from langchain_dp.ensemble.answers import KEPT
 from langchain_dp.ensemble.questions import ChecksBatches, Question, asker_of, asker_specs
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise
@@ -156,7 +156,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         held = Held(examples)
         del examples  # error reporters read the locals of each frame
         self.name = name
-        self._costs = merged((*costs_in(labels, prompt), *declared(made_with)))
+        self._costs = costs_of_inputs(labels, prompt, made_with=made_with, budget=budget, ledger=ledger)
         self._given = given_labels(labels)
         self.labels = tuple(self._given)
         self.prompt = prompts.plain(self.labels) if prompt is None else prompt_from(prompt)

@@ -19,7 +19,7 @@ from langchain_dp._util.validate import group, moved, no_further
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
 from langchain_dp.accounting.budget import warn_of, weak_points
 from langchain_dp.accounting.events import SamplingName
-from langchain_dp.accounting.provenance import MadeWith, ReleasedText, costs_in, declared, merged
+from langchain_dp.accounting.provenance import MadeWith, ReleasedText, costs_of_inputs
 from langchain_dp.ensemble.asking import count_publicly
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for, unreserved
 from langchain_dp.ensemble.scheme import MOVED_SAMPLING, Sampling, sampling_from
@@ -232,7 +232,16 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
                 name=name,
                 progress=progress,
                 rng=self._randomness(),
-                costs=merged((*costs_in(labels, instruction, prompts, alternatives, glossary), *declared(made_with))),
+                costs=costs_of_inputs(
+                    labels,
+                    instruction,
+                    prompts,
+                    alternatives,
+                    glossary,
+                    made_with=made_with,
+                    budget=budget,
+                    ledger=ledger,
+                ),
             )
 
     @classmethod

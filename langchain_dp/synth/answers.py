@@ -21,7 +21,7 @@ from langchain_dp._util.validate import group, integer, moved, no_further, numbe
 from langchain_dp.accounting import Askers, LedgerPlan, PrivacyBudget, PrivacyCertificate, TextRoundEvent
 from langchain_dp.accounting.budget import warn_of, warn_of_clip
 from langchain_dp.accounting.events import MOST_TOKENS, count_is_public
-from langchain_dp.accounting.provenance import MadeWith, costs_in, declared, merged
+from langchain_dp.accounting.provenance import MadeWith, costs_of_inputs
 from langchain_dp.ensemble.answers import KEPT, AnswerCache
 from langchain_dp.ensemble.asking import count_publicly, forget_for_good, forget_quietly, opaque
 from langchain_dp.ensemble.journal import secret_key
@@ -142,7 +142,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
     ) -> None:
         held = Held(examples)
         del examples  # error reporters read the locals of each frame
-        self._costs = merged((*costs_in(prompts), *declared(made_with)))
+        self._costs = costs_of_inputs(prompts, made_with=made_with, budget=budget, ledger=ledger)
         check_scores(model)
         self.name, self._name, self._engine = name, name, model
         check_promise(budget, ledger, not_private_seed)

@@ -18,7 +18,7 @@ from langchain_dp._util.reprs import also_unmade
 from langchain_dp._util.validate import group, moved, no_further
 from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.budget import warn_of
-from langchain_dp.accounting.provenance import MadeWith, costs_in, declared, merged
+from langchain_dp.accounting.provenance import MadeWith, costs_of_inputs
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for
 from langchain_dp.ensemble.writing import check_scores
 from langchain_dp.errors import InvalidParameter, NothingKept, PrivateDataError
@@ -143,7 +143,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         check_promise(budget, ledger, not_private_seed)
         validate.short_text("name", name, at_least=1)
         self.name = name
-        self._costs = merged((*costs_in(labels, prompts, describe), *declared(made_with)))
+        self._costs = costs_of_inputs(labels, prompts, describe, made_with=made_with, budget=budget, ledger=ledger)
         self.settings = SynthesisSettings(
             labels=_described(labels),
             count=count,

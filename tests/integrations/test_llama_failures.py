@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import ctypes
 import json
 import logging
 import signal
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,7 @@ from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 from langchain_dp.integrations.llama_cpp.evaluate import MemberState
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
-from langchain_dp.ports import Continuation, Decoding, MemberPrompt
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt, given_up
 
 HEAD = "Say whether the review is positive or negative.\n\n"
 TAIL = "Review: two hours I will not get back\nSentiment:"
@@ -110,6 +113,23 @@ def test_ctrl_c_leaves_the_engine_without_text_or_frames(
     assert_no_frame_holds_text(error)
     assert engine.score_labels([prompt(0)], WORDS)[0] is not None  # the lock is free
     assert engine.next_tokens([Continuation(prompt(0), (), 0.5)], Decoding())[0] is not None
+
+
+def test_a_call_that_nobody_waits_for_stops_at_its_next_batch(
+    engine: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it breaks, the engine computes on after Ctrl-C, under its lock, and whoever asks next waits for it."""
+    calls: list[int] = []
+    decode = engine._context.llama.llama_decode
+    monkeypatch.setattr(engine._context.llama, "llama_decode", lambda *args: (calls.append(1), decode(*args))[1])
+    mark, context = threading.Event(), contextvars.copy_context()
+    mark.set()
+    context.run(given_up.set, mark)
+    with contextlib.suppress(ModelUnavailable):
+        assert context.run(engine.score_labels, [prompt(0), prompt(1)], WORDS) == [None, None]
+    assert calls == []
+    assert engine.score_labels([prompt(0)], WORDS)[0] is not None
+    assert calls
 
 
 def assert_no_frame_holds_text(error: BaseException) -> None:
@@ -236,7 +256,7 @@ from pathlib import Path
 from fakes.tiny_gguf import TinyGGUF
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.integrations.llama_cpp import ChatLlamaCpp, LlamaCppEnsemble
-from langchain_dp.ports import Continuation, Decoding, MemberPrompt
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt, given_up
 
 path = TinyGGUF(Path(sys.argv[1]), pre=sys.argv[2]).path
 engine = LlamaCppEnsemble(model_path=path, slots=2, max_tokens=256, n_threads=1)

@@ -16,6 +16,7 @@ from langchain_dp.audit.self_check.check import ERROR, Check, Finding, count, ex
 from langchain_dp.audit.self_check.laws import attendance, coins
 from langchain_dp.audit.self_check.stubs import LABELS, at_once, examples
 from langchain_dp.ensemble.writing import INVENTED
+from langchain_dp.errors import ModelUnavailable
 from langchain_dp.mechanisms import ClippedSum
 from langchain_dp.ports import Continuation, Token, TokenScores
 from langchain_dp.synth import Describing, DPAnswerGenerator, DPExampleSynthesizer, Filters, SynthesisPrompts
@@ -38,6 +39,7 @@ class ScoringEngine:
     def __init__(self, charged: Callable[[], int] = lambda: 0) -> None:
         self._charged = charged
         self.stops: set[int] | None = None  # if it is a set: texts that were stopped at their second token, each once
+        self._gone = False
         self._open: dict[tuple[str, str], list[frozenset[str]]] = {}  # answers may be under way side by side
         self._begun: list[tuple[int, list[frozenset[str]]]] = []
 
@@ -69,7 +71,10 @@ class ScoringEngine:
             self._begun.append((self._charged(), self._open[asked]))
         if self.stops is not None and members and public.written and len(self._begun) not in self.stops:
             self.stops.add(len(self._begun))
-            raise KeyboardInterrupt
+            self._gone = True
+        if self._gone:
+            self._gone = bool(members)  # until it is asked without a record: then the run knows, and stops
+            raise ConnectionError
         seen = self._open[asked]
         if len(seen) > len(public.written) and not seen[-1]:
             seen.pop()  # it was asked whether the model answers
@@ -126,7 +131,7 @@ def _stopped(engine: ScoringEngine, ledger: PrivacyLedger) -> None:
     """Every text is stopped at its second token, and the run is taken up by another synthesizer."""
     engine.stops = set()
     for _ in range(len(LABELS) * _ROUNDS + 1):
-        with contextlib.suppress(KeyboardInterrupt):
+        with contextlib.suppress(ModelUnavailable):
             _synthesizer(engine, ledger).invoke(examples(_RECORDS))
             return
 
