@@ -311,20 +311,21 @@ def check_records(
                 f"Expected the {whose} to name {key!r} or {kept!r}, not both: {kept}_key={key!r} makes them one field. "
                 f"Give a column of the examples that is called {kept!r} another name."
             )
-    rows = [records.get(name) for name in records.ids()]
-    lacking = [variable for variable in variables if rows and all(variable not in row for row in rows)]
+    names = records.ids()  # and no rows: error reporters read the locals of each frame
+    lacking = [one for one in variables if names and all(one not in records.get(name) for name in names)]
     if lacking:
         raise InvalidParameter(
             f"Expected the {whose} to name keys of the examples, but none of them has {lacking}. Write {{text}} for "
             "the text and {label} for the label, or name the key of the text with text_key= of PrivateRecords."
         )
-    for position, name in enumerate(records.ids()):
+    for position, name in enumerate(names):
         if fault := row_fault(records.get(name), labels, variables, whose=whose, plain=plain):
             faults.add(position, fault)
     faults.raise_any()
-    if labels is not None and len(labels) > 1 and len(rows) > 1 and len({row["label"] for row in rows}) == 1:
+    several = labels is not None and len(labels) > 1 and len(names) > 1
+    if several and len({records.get(name)["label"] for name in names}) == 1:
         warn_caller(
-            f"All examples have one label of {len(labels)}. Others can hardly win: check the label column, or add "
+            f"All examples have one label of {len(labels or ())}. Others can hardly win: check the label column, or add "
             "examples of the other labels. (This warning is about private data: keep it to yourself.)",
             UserWarning,
         )

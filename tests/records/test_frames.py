@@ -170,7 +170,7 @@ def test_an_event_tells_nothing_of_the_records(make: Callable[[], Any], version:
     "call",
     [
         lambda: DPICLClassifier(llm=VotingChat(), examples=list(WRONG), labels=["a", "b"]),
-        lambda: DPPromptOptimizer(engine=None),  # type: ignore[arg-type, call-arg]
+        lambda: DPPromptOptimizer(model=None, labels=["a", "b"]),  # type: ignore[arg-type]
         lambda: synthesizer(members=0),
         lambda: generator(max_queries=0),
         lambda: RAPTSanitizer(eta=-1.0),
