@@ -54,7 +54,7 @@ def twins_once(real: StandIn, self: SubsetPrompts, question: str) -> Any:
     return drawn
 
 
-def balanced(real: StandIn, self: SubsetPrompts, question: str) -> Any:
+def as_many_of_each_label(real: StandIn, self: SubsetPrompts, question: str) -> Any:
     """Only as many examples of a label are shown as there are of the rarest one."""
     drawn = real(self, question)
     labels = collections.Counter(label for one in drawn for _, label in one.shots)
@@ -190,7 +190,7 @@ VOTES: Faults = {
     "added in turn": [(FixedPartition, "add", method(from_the_first))],
     "forgotten place filled": [(FixedPartition, "forget", method(filled_up))],
     "twins shown once": [(SubsetPrompts, "draw", method(twins_once))],
-    "labels balanced": [(SubsetPrompts, "draw", method(balanced))],
+    "labels balanced": [(SubsetPrompts, "draw", method(as_many_of_each_label))],
     "abstentions for the leader": [(_VOTES, "votes", method(for_the_leader))],
     "votes by place": [(_VOTES, "votes", method(by_place))],
     "votes scaled up": [(_VOTES, "votes", method(shares_of_votes))],

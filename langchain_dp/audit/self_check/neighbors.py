@@ -137,7 +137,7 @@ def _chat(seen: Observed) -> Runnable[Any, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Two neighbors: records that a chain is built with, and those that join it later, or are forgotten (None: neither)."""
+    """Two neighbors: records that a chain is built with, and those that join later or are forgotten (None: neither)."""
 
     name: str
     neighbors: Neighbors
