@@ -33,6 +33,50 @@ def from_the_first(real: StandIn, self: FixedPartition, record_id: str) -> int:
     return self._put(record_id, len(self._subset) % len(self))
 
 
+def filled_up(real: StandIn, self: FixedPartition, record_id: str) -> int:
+    """The place of a forgotten record is taken by one of the largest subset."""
+    place: int = real(self, record_id)
+    largest = max(range(len(self)), key=lambda subset: len(self.members(subset)))
+    if largest != place and self.members(largest):
+        moved = self.members(largest)[-1]
+        real(self, moved)
+        self._put(moved, place)
+    return place
+
+
+def twins_once(real: StandIn, self: SubsetPrompts, question: str) -> Any:
+    """Examples that are equal are shown once, in the first subset that has one."""
+    shown: set[Any] = set()
+    drawn = []
+    for one in real(self, question):
+        drawn.append(dataclasses.replace(one, shots=tuple(shot for shot in one.shots if shot not in shown)))
+        shown.update(one.shots)
+    return drawn
+
+
+def as_many_of_each_label(real: StandIn, self: SubsetPrompts, question: str) -> Any:
+    """Only as many examples of a label are shown as there are of the rarest one."""
+    drawn = real(self, question)
+    labels = collections.Counter(label for one in drawn for _, label in one.shots)
+    left = dict.fromkeys(labels, min(labels.values(), default=0))
+    kept = []
+    for one in drawn:
+        shots = []
+        for shot in one.shots:
+            left[shot[1]] -= 1
+            if left[shot[1]] >= 0:
+                shots.append(shot)
+        kept.append(dataclasses.replace(one, shots=tuple(shots)))
+    return kept
+
+
+def for_the_leader(real: StandIn, prompts: Sequence[Any], labels: int) -> Generator[Any, Any, list[int]]:
+    """Subsets that abstain are counted for the label that leads."""
+    counts = yield from real(prompts, labels)
+    counts[counts.index(max(counts))] += len(prompts) - sum(counts)
+    return counts
+
+
 def by_place(real: StandIn, prompts: Sequence[Any], labels: int) -> Generator[Any, Any, list[int]]:
     """Votes are matched with the subsets that have records, by their places."""
     received = yield prompts
@@ -144,6 +188,10 @@ _VOTERS = langchain_dp.icl.voters
 VOTES: Faults = {
     "added to the smallest subset": [(FixedPartition, "add", method(to_the_smallest))],
     "added in turn": [(FixedPartition, "add", method(from_the_first))],
+    "forgotten place filled": [(FixedPartition, "forget", method(filled_up))],
+    "twins shown once": [(SubsetPrompts, "draw", method(twins_once))],
+    "labels balanced": [(SubsetPrompts, "draw", method(as_many_of_each_label))],
+    "abstentions for the leader": [(_VOTES, "votes", method(for_the_leader))],
     "votes by place": [(_VOTES, "votes", method(by_place))],
     "votes scaled up": [(_VOTES, "votes", method(shares_of_votes))],
     "empty subsets vote": [(_VOTES, "votes", method(empty_ones_vote))],

@@ -14,7 +14,7 @@ from scipy.special import ndtr
 from langchain_dp.accounting import NoisyMaxEvent, epsilon, profiles
 from langchain_dp.accounting.calibrate import LEAST_SIGMA as LEAST_CALIBRATED
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.mechanisms import NotPrivateSeededRandomness, report_noisy_max
+from langchain_dp.mechanisms import NoisyMax, NotPrivateSeededRandomness, report_noisy_max
 from langchain_dp.mechanisms.noisy_max import GRID, LEAST_SIGMA, _largest
 
 
@@ -163,3 +163,10 @@ def test_bad_input_is_named() -> None:
     with pytest.raises(InvalidParameter, match="number of labels=1"):
         report_noisy_max([1], 1.0)
     assert isinstance(report_noisy_max([10**6, 0], 0.3).noisy_counts[0], Fraction)
+
+
+def test_shares_of_counts_that_are_all_below_zero_are_equal_and_sum_to_one() -> None:
+    """If it breaks, noise alone is given out as shares of more than one."""
+    for counts in ([0, 0], [-3, -1], [-1, 0, -2]):
+        shares = NoisyMax(0, tuple(map(Fraction, counts))).shares()
+        assert shares == (1 / len(counts),) * len(counts)

@@ -30,7 +30,7 @@ from langchain_dp.ports import MemberPrompt, TokenScores
 from langchain_dp.synth import DPAnswerGenerator
 
 _R1, _ADD, _ZERO = Neighbors.REPLACE_ONE, Neighbors.ADD_OR_REMOVE_ONE, Neighbors.REPLACE_SPECIAL
-_DAMAGED = "damaged"
+_DAMAGED, _FORGET = "damaged", "forget"
 Row = dict[str, str]
 
 
@@ -137,7 +137,7 @@ def _chat(seen: Observed) -> Runnable[Any, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Two neighbors: records that a chain is built with, and those that join it later (None: nobody does)."""
+    """Two neighbors: records that a chain is built with, and those that join later or are forgotten (None: neither)."""
 
     name: str
     neighbors: Neighbors
@@ -157,6 +157,12 @@ def _pairs() -> list[Pair]:
         Pair("one more where most subsets are empty", _ADD, (few[:3], [*few[:3], one]), subsets=12),
         Pair("one of another kind", _R1, (few, [*few[:3], changed, *few[4:]]), (more, more), subsets=4),
         Pair("one that breaks a call", _R1, (few, [*few[:3], other, *few[4:]]), (more, more), subsets=4),
+        Pair("one is forgotten, and others added later", _ADD, (few, few), ([None, *more], [{_FORGET: "r3"}, *more])),
+        Pair(
+            "a twin of another",
+            _R1,
+            (few, [*few[:3], {**few[3], "text": few[4]["text"], "label": few[4]["label"]}, *few[4:]]),
+        ),
         Pair("one that breaks a call is added later", _ADD, (few, few), ([None], [{**one, "text": other["text"]}])),
     ]
 
@@ -187,7 +193,9 @@ def _released(
         )  # fmt: skip
         for place, row in enumerate(pair.joining[side]):
             same.start(f"add {place}")
-            if row is not None:
+            if row is not None and _FORGET in row:
+                chain.forget(row[_FORGET])
+            elif row is not None:
                 chain.add(row)
         stack.enter_context(_watched(ReportNoisyMax, lambda counts: seen.votes.append(list(counts))))
         for number in range(questions):
