@@ -325,8 +325,8 @@ def check_records(
     several = labels is not None and len(labels) > 1 and len(names) > 1
     if several and len({records.get(name)["label"] for name in names}) == 1:
         warn_caller(
-            f"All examples have one label of {len(labels or ())}. Others can hardly win: check the label column, or add "
-            "examples of the other labels. (This warning is about private data: keep it to yourself.)",
+            f"All examples have one label of {len(labels or ())}. Others can hardly win: check the label column, or "
+            "add examples of the other labels. (This warning is about private data: keep it to yourself.)",
             UserWarning,
         )
 

@@ -29,7 +29,6 @@ def test_planted_faults_are_found(audit: str, fault: str) -> None:
     assert found.broken, found.seen
 
 
-@pytest.mark.xfail(strict=False, reason="what an engine raises beside Exception still ends a release")
 @pytest.mark.parametrize("damage", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
 def test_no_record_ends_a_release_by_what_an_engine_raises(damage: type[BaseException]) -> None:
     """If it breaks, an engine that raises for one record's content tells two neighbors apart."""
