@@ -104,7 +104,7 @@ def integer(name: str, value: int, *, at_least: int, at_most: int | None = None,
 
 def as_int(value: T) -> T | int:
     """A whole number of numpy's, say, as an int; whatever else it is, the value itself."""
-    return int(value) if isinstance(value, Integral) else value
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
 
 
 def one_of(name: str, value: T, allowed: Collection[T], *, remedy: str = "") -> T:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from langchain_dp._util.rounding import bound
 from langchain_dp.cli.parser import FAILED, INTERRUPTED, UNREAD, WrongArguments
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, LangChainDPError, LedgerMismatch, PlanError
+from langchain_dp.records.checks import as_seen
 
 if TYPE_CHECKING:
     from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
@@ -70,14 +71,20 @@ def read_off(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], str]:
             f"Expected at most {_LABELS} labels in the private rows, of at most {_LONG} letters and each in {_ROWS} "
             f"rows on average, but {found}. Text and label may be exchanged; if not, name the labels with --labels."
         )
+    twins = len(labels) - len(set(map(as_seen, labels)))
+    if twins:
+        raise InvalidParameter(
+            f"{twins} of the {len(labels)} labels in the private rows look like another one: they differ in blanks, in "
+            "invisible characters or in how accents are encoded. Repair the rows, or name the labels with --labels."
+        )
     told = (
         f"Note: {len(labels)} labels were read off the private rows and count as public from here on. Name them with "
         "--labels to keep them a constant."
     )
-    alike = len(labels) - len({label.strip().casefold() for label in labels})
+    alike = len(labels) - len({label.casefold() for label in labels})
     if alike:
         told += (
-            f" {alike} of them differ{'s' if alike == 1 else ''} from another one by case or outer blanks only, and "
+            f" {alike} of them differ{'s' if alike == 1 else ''} from another one by case only, and "
             "count as labels of their own: repair the rows first, unless that is meant."
         )
     return labels, told

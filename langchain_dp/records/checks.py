@@ -128,7 +128,7 @@ def _check_distinct(labels: Sequence[object]) -> None:
         written = exact(label.value if isinstance(label, enum.Enum) else label)
         if not isinstance(written, str):
             continue
-        other = met.setdefault(_as_seen(written), written)
+        other = met.setdefault(as_seen(written), written)
         if other != written:
             pair = f": {other!a} and {written!a}" if len(repr(labels)) <= _SHOWN else ""  # as for _shown
             raise InvalidParameter(
@@ -136,7 +136,7 @@ def _check_distinct(labels: Sequence[object]) -> None:
             )
 
 
-def _as_seen(label: str) -> str:
+def as_seen(label: str) -> str:
     """A label without what nobody sees: how accents are encoded, invisible characters, kinds of blanks."""
     seen = "".join(letter for letter in unicodedata.normalize("NFC", label) if not _is_invisible(letter))
     return " ".join(unicodedata.normalize("NFC", seen).split())
@@ -209,7 +209,7 @@ def row_fault(
 
 
 def _plainly(label: str) -> str:
-    return _as_seen(label).casefold()
+    return as_seen(label).casefold()
 
 
 def is_missing(value: object) -> bool:

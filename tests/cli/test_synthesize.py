@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from fakes.scorer import WordScorer
+from fakes.stops import press_ctrl_c
 from fakes.synthesizers import rows
 
 from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
@@ -302,13 +303,19 @@ def test_labels_that_hardly_differ_are_told(
     asked = [*asked[:at], *asked[at + 3 :]]
     assert main(asked) == 0
     assert "case" not in capsys.readouterr().err
-    for place, row in enumerate(lines[:12]):
-        row["label"] = row["label"].upper() if place % 2 else f" {row['label']}"
-    data.write_text("".join(json.dumps(row) + "\n" for row in lines), encoding="utf-8")
-    assert main(asked) == 0
-    said = capsys.readouterr().err
-    assert "differ from another one by case or outer blanks only" in said
-    assert "delivery" not in said.casefold()
+    for change, status, says in (
+        (str.upper, 0, "differ from another one by case only"),
+        (" {}".format, 1, "look like another one"),
+        ("{}\u200b".format, 1, "look like another one"),
+    ):
+        changed = [
+            {**row, "label": change(row["label"]) if place < 12 else row["label"]} for place, row in enumerate(lines)
+        ]
+        data.write_text("".join(json.dumps(row) + "\n" for row in changed), encoding="utf-8")
+        assert main(asked) == status
+        said = capsys.readouterr().err
+        assert says in said
+        assert "delivery" not in said.casefold()
 
 
 def test_an_interrupted_run_goes_on(
@@ -320,7 +327,7 @@ def test_an_interrupted_run_goes_on(
 
     def stopped(self: Any, *args: Any, **kwargs: Any) -> Any:
         if next(calls) == 9:
-            raise KeyboardInterrupt
+            press_ctrl_c()
         return real(self, *args, **kwargs)
 
     with monkeypatch.context() as patch:
@@ -354,7 +361,7 @@ def test_other_rows_go_on_where_the_round_is_given_up(
 
     def killed(self: Engine, *given: Any, **named: Any) -> Any:
         if next(calls) == 6:
-            raise KeyboardInterrupt
+            press_ctrl_c()
         return score(self, *given, **named)
 
     monkeypatch.setattr(Engine, "score_next_token", killed)

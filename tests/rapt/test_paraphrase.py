@@ -214,8 +214,9 @@ def test_the_length_of_a_text_is_counted_unseen(caplog: pytest.LogCaptureFixture
             logging.getLogger("engine").warning("tokenize %s", text)
             return super().count_tokens(text)
 
+    Logs().count_tokens("a public text")
     paraphraser(Logs()).invoke(f"late {CANARY}")
-    assert "tokenize" in caplog.text  # of what is public
+    assert "tokenize a public text" in caplog.text
     assert CANARY not in caplog.text
 
 

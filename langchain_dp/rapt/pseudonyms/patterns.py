@@ -64,9 +64,9 @@ class PatternEntities:
     """Finds entities with a form of their own: no names of people, places or companies.
 
     An IBAN and a card number must have the right checksum, and an IP address must be one. A phone number must be
-    possible: with its country code, or in one of the :data:`REGIONS` without. A number has at least six digits, is a
-    sort code, or follows a word such as "account" with at least five. A date names a day, in figures or with an
-    English month: no year or weekday alone.
+    possible: with its country code, or without it in one of 21 regions such as US, GB and DE. A number has at least six
+    digits, is a sort code, or follows a word such as "account" with at least five. A date names a day, in figures or
+    with an English month: no year or weekday alone.
 
     Args:
         kinds: Which of DATE, EMAIL, PHONE, IBAN, CREDIT_CARD, URL, IP and NUMBER to look for; None for all.
