@@ -8,6 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 QUICK := .venv-check
 DEMO := .venv-demo
+PASSED := $(QUICK)/passed.txt
 
 .PHONY: demo check test lint audit cookbook docs package bench bench-accuracy bench-opt bench-sanitized bench-tuning bench-attacks reproduce clean
 
@@ -39,12 +40,13 @@ check: $(QUICK)/.ready
 	$(QUICK)/bin/ruff format --check .
 	$(QUICK)/bin/mypy
 	$(QUICK)/bin/mypy integrations
-	PYTHONHASHSEED=0 $(QUICK)/bin/python -m pytest --fast --quiet --numprocesses auto --dist loadfile
+	PYTHONHASHSEED=0 $(QUICK)/bin/python -m pytest --fast --quiet --numprocesses auto --dist loadfile --passed-to $(PASSED)
 
-# Everything, in a process a processor, each of which takes up to 3.5 GB. Threads of two that take the same
+# Everything, or what is not in WITHOUT, a file of tests that passed; in a process a processor, each of which takes up to 3.5 GB. Threads of two that take the same
 # processors wait for each other: one each.
 test: lint
-	PYTHONHASHSEED=0 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal
+	PYTHONHASHSEED=0 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal \
+		$(if $(WITHOUT),--without $(WITHOUT))
 
 # Every audit with its planted faults, and a table at the end.
 audit: $(READY)

@@ -62,6 +62,8 @@ def kind_of(path: Path) -> str | None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Which tests, and their seed, or ``system``."""
     parser.addoption("--fast", action="store_true", help="only quick tests, which need no model library")
+    parser.addoption("--passed-to", type=Path, metavar="FILE", help="write the names of the tests that passed")
+    parser.addoption("--without", type=Path, metavar="FILE", help="leave out the tests that such a file names")
     parser.addoption(
         "--kill-rounds", type=int, help="rounds of each test that kills at random; the moments are new ones"
     )
@@ -92,13 +94,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if any(item.get_closest_marker(kind) for kind in KINDS)
             or item.nodeid.removeprefix("tests/").partition("[")[0] in slowest
         }
-        config.hook.pytest_deselected(items=list(slow))
-        items[:] = [item for item in items if item not in slow]
+        _leave_out(config, items, slow)
+    if passed := config.getoption("--without"):
+        names = set(passed.read_text(encoding="utf-8").splitlines())
+        _leave_out(config, items, {item for item in items if item.nodeid in names})
+
+
+def _leave_out(config: pytest.Config, items: list[pytest.Item], some: set[pytest.Item]) -> None:
+    config.hook.pytest_deselected(items=list(some))
+    items[:] = [item for item in items if item not in some]
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let Ctrl-C be heard: a shell starts what it puts into the background with the signal ignored."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if config.getoption("--passed-to") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Passed(config.getoption("--passed-to")), "passed")
     seed = config.getoption("--coins")
     if seed == SYSTEM:
         return
@@ -115,6 +126,21 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header(config: pytest.Config) -> str:
     """Say which coins these are."""
     return f"coins: {config.getoption('--coins')}"
+
+
+class _Passed:
+    """Writes which tests passed, so that another run need not repeat them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._names: dict[str, bool] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        passed = report.passed and not hasattr(report, "wasxfail")
+        self._names[report.nodeid] = passed and self._names.get(report.nodeid, True)
+
+    def pytest_sessionfinish(self) -> None:
+        self._path.write_text("".join(f"{name}\n" for name, passed in self._names.items() if passed), encoding="utf-8")
 
 
 class _Seeding:
