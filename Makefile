@@ -44,7 +44,7 @@ check: $(QUICK)/.ready
 
 # Everything, or what is not in WITHOUT, a file of tests that passed; in a process a processor, each of which takes up to 3.5 GB. Threads of two that take the same
 # processors wait for each other: one each.
-test: lint
+test: $(if $(WITHOUT),,lint) $(READY)
 	PYTHONHASHSEED=0 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal \
 		$(if $(WITHOUT),--without $(WITHOUT))
 

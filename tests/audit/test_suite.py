@@ -26,6 +26,7 @@ CHECKS = {check.name: check for check in checks()}
 FAULTS = faults()
 HELPERS = ("instead", "method", "under")  # of the stand-ins, not broken themselves
 REPEATED = [name for name, check in CHECKS.items() if not check.once]
+LONG = ("text canary",)  # each run takes 15 seconds: `make audit` plants the other faults
 SOUND, BROKEN = Finding(False, "well"), Finding(True, "ill")
 
 
@@ -36,7 +37,8 @@ def test_the_sound_code_passes_and_every_planted_fault_is_seen(name: str) -> Non
     check = CHECKS[name]
     found = check.sound()
     assert not found.broken, found.seen
-    for fault, broken in FAULTS.get(name, {}).items():
+    planted_here = list(FAULTS.get(name, {}).items())
+    for fault, broken in planted_here[:2] if name in LONG else planted_here:
         seen = broken()
         assert seen.broken, (fault, seen.seen)
 
