@@ -40,13 +40,13 @@ check: $(QUICK)/.ready
 	$(QUICK)/bin/ruff format --check .
 	$(QUICK)/bin/mypy
 	$(QUICK)/bin/mypy integrations
-	PYTHONHASHSEED=0 $(QUICK)/bin/python -m pytest --fast --quiet --numprocesses auto --dist loadfile --passed-to $(PASSED)
+	PYTHONHASHSEED=0 $(QUICK)/bin/python -m pytest --fast --quiet --numprocesses auto --dist loadfile --passed-to=$(PASSED)
 
 # Everything, in a process a processor, each of which takes up to 3.5 GB. Threads of two that take the same processors
 # wait for each other: one each. With WITHOUT, a file of tests that `make check` saw pass, all others, without its lint.
 test: $(if $(WITHOUT),,lint) $(READY)
 	PYTHONHASHSEED=0 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal \
-		$(if $(WITHOUT),--without $(WITHOUT))
+		$(if $(WITHOUT),--without=$(WITHOUT))
 
 # Every audit with its planted faults, and a table at the end.
 audit: $(READY)
