@@ -29,11 +29,6 @@ def pieces_of(text: str) -> list[str]:
     return _PIECE.findall(text)
 
 
-def one_form(text: str) -> str:
-    """A text in one form of Unicode, with straight apostrophes and single spaces."""
-    return " ".join(unicodedata.normalize("NFC", text).replace("\u2019", "'").split())
-
-
 def written(word: str) -> str:
     """A pattern of a word in either form of Unicode and of apostrophes, with any space between its parts."""
     forms = dict.fromkeys((word, *(unicodedata.normalize(form, word) for form in ("NFC", "NFD"))))

@@ -108,7 +108,7 @@ def readings(text: str) -> list[Folded]:
 
 def fold(text: str) -> str:
     """The folded copy of a text alone: equal for spellings of one entity, but for case."""
-    return " ".join(readings(text)[0].text.split())
+    return " ".join(_one_form(_decoded(text)).text.split())
 
 
 def caseless(text: str) -> Folded:
