@@ -35,7 +35,16 @@ from langchain_openai import ChatOpenAI
 
 from langchain_dp import DPPromptOptimizer, PrivacyBudget, PrivacyLedger
 from langchain_dp.attacks import find_leaks
-from langchain_dp.opt import Alternative, Decoding, DLNSettings, OptPrompts, Writing, evaluate_prompt, load_prompt
+from langchain_dp.opt import (
+    Alternative,
+    Decoding,
+    DLNSettings,
+    OptPrompts,
+    Writing,
+    evaluate_prompt,
+    load_prompt,
+    optimize_with_dln1,
+)
 from langchain_dp.sample import load
 
 FULL = os.environ.get("COOKBOOK") == "full"
@@ -76,7 +85,7 @@ class Interrupted(LlamaCppEnsemble):
 
 
 model = Interrupted(max_tokens=384, slots=32)
-request = 'Write the instruction as a full sentence. Begin with "Read the message, then choose whether it is".'
+request = "Write the instruction as one full sentence that names praise and complaint."
 first_words = {"Is", "I", "Rewrite", "Re", "Improve"}
 banned = {token for token in range(model.vocabulary_size) if model.detokenize([token]).strip() in first_words}
 ledger = PrivacyLedger(PrivacyBudget(epsilon=8.0, delta=1e-5), "prompt.ledger")
@@ -263,21 +272,21 @@ print("test messages, which must be there:  ", sum(folded(row["text"]) in got fo
 
 # %%
 improve = "Improve the instruction. Show two of the examples above in it."
-dln = DPPromptOptimizer(
+same_task = DPPromptOptimizer(
     model=model,
     labels=LABELS,
     instruction=START,
-    method="dln-1",
     prompts=OptPrompts(messages=(improve,)),
     writing=Writing(stop=("\n\n\n",)),
     validation=0.05,
     calibrate=False,
-    dln=DLNSettings(steps=2 if FULL else 1, prompts_per_step=12, demonstrations=3, temperature=0.7, max_new_tokens=60),
+    budget=PrivacyBudget(8.0),
 )
-dln.optimize(private)
+numbers = DLNSettings(steps=2 if FULL else 1, prompts_per_step=12, demonstrations=3, temperature=0.7, max_new_tokens=60)
+dln = optimize_with_dln1(same_task, private, numbers)
 texts = [row["text"] for row in private]
 known = {"public": [START, request, improve, *LABELS], "held_out": [row["text"] for row in test]}
-for name, prompts in {"DLN-1": dln.released(), "DP-OPT": resumed.released()}.items():
+for name, prompts in {"DLN-1": [candidate.text for candidate in dln.candidates], "DP-OPT": resumed.released()}.items():
     for text in dict.fromkeys(prompts):
         leaks = find_leaks(text, texts, **known)
         print(f"{name:7} {len(leaks.spans)} runs of private messages  {' '.join(text.split())[:90]}")

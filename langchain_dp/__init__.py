@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
     from langchain_dp.errors import BudgetExceeded
     from langchain_dp.icl import ChatDPICL, DPICLClassifier
-    from langchain_dp.opt import DPPromptOptimizer
+    from langchain_dp.opt import DPPromptOptimizer, DPPromptSelector
     from langchain_dp.quiet.run import private_run
     from langchain_dp.rapt import RAPTSanitizer, SanitizingRetriever
     from langchain_dp.rapt.middleware import RAPTMiddleware
@@ -32,6 +32,7 @@ __all__ = [
     "DPExampleSynthesizer",
     "DPICLClassifier",
     "DPPromptOptimizer",
+    "DPPromptSelector",
     "Neighbors",
     "PrivacyBudget",
     "PrivacyCertificate",
@@ -54,6 +55,7 @@ _HOME = {
     "DPExampleSynthesizer": "langchain_dp.synth",
     "DPICLClassifier": "langchain_dp.icl",
     "DPPromptOptimizer": "langchain_dp.opt",
+    "DPPromptSelector": "langchain_dp.opt",
     "Neighbors": "langchain_dp.accounting",
     "PrivacyBudget": "langchain_dp.accounting",
     "PrivacyCertificate": "langchain_dp.accounting",

@@ -75,10 +75,10 @@ def choosing(account: PrivacyLedger, **changed: Any) -> PrivacyCertificate:
 
 
 def optimizer_for_choice(account: PrivacyLedger, **changed: Any) -> Any:
-    from langchain_dp.opt import DPPromptOptimizer
+    from langchain_dp.opt import DPPromptSelector
 
-    return DPPromptOptimizer(
-        model=WordEngine(by_text({})), labels=LABELS, instruction="Sort.", method="choose", progress=False,
+    return DPPromptSelector(
+        model=WordEngine(by_text({})), labels=LABELS, instruction="Sort.", progress=False,
         **{"alternatives": ["Sort well."]} | share(account) | changed,
     )  # fmt: skip
 

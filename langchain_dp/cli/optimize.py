@@ -7,13 +7,12 @@ import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from typer import Option
 
 from langchain_dp._util.rounding import took
 from langchain_dp.cli.options import (
-    METHODS,
     ROWS,
     FileOptions,
     JsonOptions,
@@ -40,7 +39,16 @@ from langchain_dp.errors import InvalidParameter, PlanError
 
 if TYPE_CHECKING:
     from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
-    from langchain_dp.opt import Alternative, DPPromptOptimizer, OptimizedPrompt, OptPlanReport, OptTask, PromptScore
+    from langchain_dp.opt import (
+        Alternative,
+        DPPromptOptimizer,
+        DPPromptSelector,
+        OptimizedPrompt,
+        OptPlanReport,
+        OptTask,
+        PromptScore,
+    )
+    from langchain_dp.opt.base import PromptRunnable
     from langchain_dp.opt.settings import Settings
     from langchain_dp.ports import VotesNextToken
 
@@ -78,18 +86,14 @@ say what tells them apart.
 "after"}} under --test. --plan is `langchain-dp plan opt` with the tokens counted by the model that would write.
 """
     said: ClassVar = WriterOptions.said | {"examples_count": "the number of rows of --data,"}
-    writes_with: ClassVar = (*WriterOptions.writes_with, "temperature", "chat", "steps")
+    writes_with: ClassVar = (*WriterOptions.writes_with, "temperature", "chat")
     data: Path = Option(help=f"{ROWS}: the private rows")
     out: Path = Option(help="JSON file to write: the prompt and its certificate")
-    epsilon: float | None = promised(None, parser=positive, help="the budget; required for the private method")
+    epsilon: float = promised(parser=positive, help="the budget")
     ledger: str | None = run_ledger()
     ledger_budget: tuple[float, float] | None = ledger_budget()
     name: str = promised("dp-opt", help="name of the run in the ledger")
     seed_not_private: int | None = promised(None, min=0, help="reproducible coins, noise: the result is NOT private")
-    method: Literal["dp-opt", "glossary", "choose", "opt", "dln-1"] = of_run(  # type: ignore[assignment]  # two more
-        "dp-opt", help=f"{METHODS}; opt, dln-1: NOT private"
-    )
-    steps: int | None = of_run(None, min=1, help="rounds of dln-1")
     temperature: float | None = of_run(None, parser=not_negative, help="of the votes; 0 is the most probable token")
     chat: bool | None = of_run(
         None, "--chat/--no-chat", help="use the model's chat template (default: where it carries one)"
@@ -114,7 +118,7 @@ say what tells them apart.
         test = self.read(self.test) if self.test else []
         sizes = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
         path = _ledger_path(self)
-        whole = budget and path and whole_budget(path, budget, self.ledger_budget)
+        whole = path and whole_budget(path, budget, self.ledger_budget)
         with contextlib.ExitStack() as held:
             ledger = held.enter_context(opened(path, whole)) if path and whole and is_there(path) else None
             engine = held.enter_context(
@@ -178,27 +182,17 @@ def labels_of(options: WriterOptions, task: OptTask | None, rows: Sequence[dict[
     return labels
 
 
-def _budget(options: Optimize) -> PrivacyBudget | None:
+def _budget(options: Optimize) -> PrivacyBudget:
     from langchain_dp.accounting import PrivacyBudget
 
-    if options.epsilon is not None:
-        if options.method != "choose":
-            options.check_constants()
-        return PrivacyBudget(options.epsilon, options.delta, options.neighbors)
-    if _is_private(options):
-        raise WrongArguments("Expected --epsilon to be given: it is the promise. Usual budgets are 1 to 10.")
-    return None
-
-
-def _is_private(options: Optimize) -> bool:
-    from langchain_dp.opt.settings import PRIVATE
-
-    return options.method in PRIVATE
+    if options.method != "choose":
+        options.check_constants()
+    return PrivacyBudget(options.epsilon, options.delta, options.neighbors)
 
 
 def _ledger_path(options: Optimize) -> str | None:
-    """Ledger to charge; None where nothing is: a plan, a seeded run, a method that promises nothing."""
-    if options.plan or not _is_private(options) or options.seed_not_private is not None:
+    """Ledger to charge; None where nothing is charged: a plan, a seeded run."""
+    if options.plan or options.seed_not_private is not None:
         return None
     return options.ledger or f"{options.out}.ledger"
 
@@ -208,31 +202,28 @@ def optimizer_for(
     engine: VotesNextToken,
     task: OptTask | None,
     labels: list[str],
-    budget: PrivacyBudget | None,
+    budget: PrivacyBudget,
     ledger: PrivacyLedger | None = None,
     *,
     count: int,
-) -> DPPromptOptimizer:
+) -> DPPromptOptimizer | DPPromptSelector:
     """The optimizer of these options for so many rows, over an engine. A plan has none but those that it depends on."""
-    from langchain_dp.opt import Decoding, DLNSettings, DPPromptOptimizer, Glossary, Sampling
-    from langchain_dp.opt.settings import PRIVATE
+    from langchain_dp.opt import Decoding, DPPromptOptimizer, DPPromptSelector, Glossary, Sampling
 
-    own: dict[str, Any] = {"method": options.method, "alternatives": _alternatives(options.alternatives)}
+    instruction = options.instruction if options.instruction is not None else task and task.instruction
+    own: dict[str, Any] = {"model": engine, "labels": labels, "budget": budget, "ledger": ledger}
+    own |= {"instruction": instruction, "alternatives": _alternatives(options.alternatives)}
+    own |= {"labels_read": not (options.labels or task)} | _given(prompts=task and task.prompts)
+    if isinstance(options, Optimize):
+        own |= {"name": options.name} | _given(not_private_seed=options.seed_not_private)
+    if options.method == "choose":
+        return DPPromptSelector.auto(examples_count=count, effort=options.effort, **own)
+    own |= {"method": options.method} | _given(decoder=options.decoder)
     if options.method == "glossary" or options.show_labels or options.kind:
         own |= {"glossary": Glossary(show_labels=options.show_labels, **options.asked())}
     if isinstance(options, Optimize):
-        decoding = Decoding(chat=options.chat, **_given(temperature=options.temperature))
-        own |= {"name": options.name} | ({} if options.method == "choose" else {"decoding": decoding})
-        own |= _given(not_private_seed=options.seed_not_private)
-        if options.method == "dln-1":
-            given = {"prompts_per_step": options.prompts, "max_new_tokens": options.tokens}
-            own["dln"] = DLNSettings(**_given(steps=options.steps, temperature=options.temperature, **given))
-    instruction = options.instruction if options.instruction is not None else task and task.instruction
-    own |= _given(decoder=options.decoder)
-    own |= {"labels_read": not (options.labels or task)}
-    own |= {"model": engine, "labels": labels, "budget": budget, "ledger": ledger, "instruction": instruction}
-    own |= _given(prompts=task and task.prompts)
-    if options.method == "choose" or (options.fits and options.method in PRIVATE):
+        own |= {"decoding": Decoding(chat=options.chat, **_given(temperature=options.temperature))}
+    if options.fits:
         return DPPromptOptimizer.auto(examples_count=count, effort=options.effort, **own)
     return DPPromptOptimizer(
         sampling=Sampling("fixed", options.partitions, options.sampling_probability),
@@ -301,7 +292,7 @@ def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _interrupted(optimizer: DPPromptOptimizer, ledger: PrivacyLedger | None, path: str | None) -> str:
+def _interrupted(optimizer: PromptRunnable, ledger: PrivacyLedger | None, path: str | None) -> str:
     """One line: what is kept, where, and how to go on. Released values only."""
     from langchain_dp.opt.reservation import VALIDATION
 
@@ -328,7 +319,7 @@ def _interrupted(optimizer: DPPromptOptimizer, ledger: PrivacyLedger | None, pat
     )
 
 
-def _candidates(optimizer: DPPromptOptimizer) -> str:
+def _candidates(optimizer: PromptRunnable) -> str:
     return f"the candidates, which are released: {', '.join(map(repr, optimizer.released()))}"
 
 
@@ -363,7 +354,7 @@ def _show(
     if prompt.instruction == instruction and list(prompt.words.values()) == words:
         print("The initial instruction was selected: no other prompt did better by enough.\n")
     if prompt.candidates:
-        print("written:" if options.method == "opt" else "written, and paid for:")
+        print("written, and paid for:")
         print("\n".join(f"  {candidate}" for candidate in prompt.candidates) + "\n")
     for name, score in scores.items():
         print(f"{name:<7} {score}, on the local model")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from langchain_dp.ensemble.scheme import Sampling
+from langchain_dp.opt.baselines import DLNSettings, optimize_with_dln1, optimize_with_opt
 from langchain_dp.opt.candidates import Candidate
-from langchain_dp.opt.dln import DLNSettings
 from langchain_dp.opt.filters import candidate_fault
 from langchain_dp.opt.glossary import Glossary, description_fault
 from langchain_dp.opt.handover import OptimizedPrompt, load_prompt
 from langchain_dp.opt.report import OptPlanReport
 from langchain_dp.opt.runnable import DPPromptOptimizer
 from langchain_dp.opt.scores import PromptScore
+from langchain_dp.opt.selector import DPPromptSelector
 from langchain_dp.opt.settings import Writing
 from langchain_dp.opt.target import TargetChoice, TargetScore, choose_for_target, evaluate_prompt
 from langchain_dp.opt.templates import (
@@ -36,6 +37,7 @@ __all__ = [
     "Candidate",
     "DLNSettings",
     "DPPromptOptimizer",
+    "DPPromptSelector",
     "Decoding",
     "Glossary",
     "OptPlanReport",
@@ -53,4 +55,6 @@ __all__ = [
     "description_fault",
     "evaluate_prompt",
     "load_prompt",
+    "optimize_with_dln1",
+    "optimize_with_opt",
 ]

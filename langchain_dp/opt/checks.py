@@ -71,15 +71,6 @@ def check_instruction(instruction: object) -> str:
     return instruction.strip()
 
 
-def check_unused(**given: object) -> None:
-    """What only a method that writes reads."""
-    for name, value in given.items():
-        if value is not None:
-            raise InvalidParameter(
-                f'Expected {name}={value!r} to be left out with method="choose", which writes nothing.'
-            )
-
-
 _LIKE = 'an instruction (str), Alternative("...", words={...}) and {"instruction": "...", "words": {...}}'
 
 

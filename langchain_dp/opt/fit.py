@@ -16,7 +16,7 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.cost import Lengths, to_evaluate
 from langchain_dp.opt.glossary import Glossary
 from langchain_dp.opt.reservation import CallPlan, votes_needed
-from langchain_dp.opt.settings import PRIVATE, Method
+from langchain_dp.opt.settings import WRITES, Method
 
 Effort = Literal["light", "full"]
 
@@ -110,13 +110,7 @@ def fit(
     """
     validate.integer("examples_count", examples_count, at_least=1)
     validate.one_of("effort", effort, get_args(Effort))
-    written = [each for each in PRIVATE if each != "choose"]
-    validate.one_of(
-        "method",
-        method,
-        written,
-        remedy='"choose" writes nothing and needs none of these; the others promise nothing.',
-    )
+    validate.one_of("method", method, WRITES)
     if not count_is_public(budget.neighbors):
         raise InvalidParameter(
             "Expected neighbors of the budget other than add/remove, under which the number of rows is private and "
@@ -143,7 +137,7 @@ def fit(
     return best
 
 
-def rows_to_choose_by(
+def rows_to_select_by(
     examples_count: int, budget: PrivacyBudget, *, prompts: int, effort: Effort = "light"
 ) -> int | None:
     """Rows that select among public prompts: as many as a model answers in bounded time.

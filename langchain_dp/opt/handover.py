@@ -40,7 +40,7 @@ class OptimizedPrompt:
         model: ``name`` of the model that wrote it, and ``sha256`` of its file where it is one.
         created: Time of the release, ISO 8601, UTC.
         system: Template of the system message: instruction, and line that names the labels. Empty: there is none.
-        candidates: Everything that was written and paid for, with why it was dropped. Empty for "dln-1".
+        candidates: Everything that was written, with why it was dropped.
         descriptions: Label -> what its texts have in common, of a glossary; a label whose description was dropped
             stands for itself. ``DPExampleSynthesizer(labels=...)`` takes them.
         words: Label -> word that the prompt asks for. :meth:`chain` puts the labels back.

@@ -276,7 +276,7 @@ def check_reachable(
     instead = (
         "fewer calls (num_prompts=, max_new_tokens=), more votes (subsets=), or fewer shots= and more records."
         if agreement == 1
-        else 'more records; decoder="clip" and method="choose" do with fewer, as their plan() says.'
+        else 'more records; decoder="clip" and DPPromptSelector do with fewer, as their plan() says.'
     )
     remedy = _remedy(token, share, voters, calls, moved, given=given, fitted=agreement < 1)
     raise InvalidParameter(

@@ -16,9 +16,8 @@ from langchain_dp.ports import Decoding
 
 Method = Literal["dp-opt", "glossary", "choose", "opt", "dln-1"]
 METHODS: tuple[Method, ...] = get_args(Method)
-PRIVATE: tuple[Method, ...] = ("dp-opt", "glossary", "choose")
-"""Methods that promise something."""
-
+WRITES: tuple[Method, ...] = ("dp-opt", "glossary")
+"""Methods that privately write a prompt."""
 
 Decoder = Literal["votes", "clip"]
 
@@ -164,16 +163,10 @@ class Settings:
             )
 
     def _check_alternatives(self) -> None:
-        if self.method == "choose" and not self.alternatives:
+        if not self.writes and not self.alternatives:
             raise InvalidParameter(
-                'Expected alternatives= with method="choose": it writes nothing, and chooses among them and the '
-                'initial instruction. Write for example alternatives=["Say what the question asks for."].'
-            )
-        if self.method == "dln-1" and self.alternatives:
-            raise InvalidParameter('Expected alternatives= to be left out with method="dln-1", which has its own.')
-        if not self.writes and self.validation != 1.0:
-            raise InvalidParameter(
-                f'Expected validation={self.validation} to be left out with method="choose": all examples select.'
+                "Expected alternatives= to hold at least one prompt beside the initial instruction. Write for example "
+                'alternatives=["Say what the question asks for."].'
             )
         said = [(self.instruction, tuple(self.words))]
         for each in self.alternatives:
@@ -198,10 +191,6 @@ class Settings:
         validate.one_of("decoder", self.decoder, get_args(Decoder))
         if self.decoder == "votes":
             return
-        if not self.writes:
-            raise InvalidParameter('Expected decoder="clip" to be left out with method="choose", which writes nothing.')
-        if self.method not in PRIVATE:
-            raise InvalidParameter(f'Expected decoder="clip" with {list(PRIVATE)} only, not with {self.method!r}.')
         if self.sampling.scheme != "fixed":
             raise InvalidParameter(
                 f'Expected sampling={self.sampling.scheme!r} to be "fixed" with decoder="clip": a text is written by '

@@ -378,32 +378,3 @@ class ClippedGlossary(_Clipped):
     def left(self, message: int | None = None, written: Sequence[Token] = ()) -> int:
         """Tokens that a description may still have; by default those of them all: the round pays for each label."""
         return (self._most if message is None else self._length) - len(written)
-
-
-class PlainVote:
-    """The non-private twin (OPT): one batch a candidate, the token with most votes, no noise. Not private."""
-
-    whole = False
-
-    def __init__(self, subset_votes: SubsetVotes, *, max_calls: int) -> None:
-        self._subset_votes = subset_votes
-        self._batch: list[Subset] = []
-        self._left = max_calls
-
-    def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
-        """Token with most votes, ties to the smaller one; None if nobody could be asked."""
-        self._left -= 1
-        if not written or not self._batch:
-            self._batch = self._subset_votes.draw()
-        votes = self._subset_votes.votes(self._batch, message, written)
-        most = max(votes.values(), default=0)
-        winners = [token for token, count in votes.items() if count == most]
-        return sorted(winners, key=lambda token: (isinstance(token, str), token))[0] if winners else None
-
-    def left(self, message: int | None = None, written: Sequence[Token] = ()) -> int:
-        """Calls that the number of candidates and their length allow."""
-        return self._left
-
-    def close(self) -> None:
-        """Drop what is cached of the subsets."""
-        self._subset_votes.close()

@@ -47,10 +47,13 @@ from langchain_dp.opt import (
     Decoding,
     DLNSettings,
     DPPromptOptimizer,
+    DPPromptSelector,
     OptimizedPrompt,
     OptTask,
     Writing,
     evaluate_prompt,
+    optimize_with_dln1,
+    optimize_with_opt,
 )
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.settings import Settings
@@ -252,14 +255,14 @@ def _one(
     began = time.perf_counter()
     prompt = _prompt(engine, task, arm, rows[: options.rows], options)
     seconds = time.perf_counter() - began
-    optimizer = _optimizer(engine, task, options, method="opt")
+    optimizer = _optimizer(engine, task, options)
     instruction = task.instruction if prompt is None else prompt.instruction
     called = optimizer.settings.prompts.words if prompt is None else prompt.words
     words = [called.get(label, label) for label in task.labels]
     if arm == "icl":
         instruction = with_examples(task, rows[: options.rows], task.prompts.naming(words))
         task = dataclasses.replace(task, prompts=dataclasses.replace(task.prompts, answer=""))  # above the rows
-        optimizer = _optimizer(engine, task, options, method="opt")
+        optimizer = _optimizer(engine, task, options)
     test = test[: options.test_rows]
 
     def scored(model: Remembering) -> dict[str, float]:
@@ -308,11 +311,13 @@ def withheld(instruction: str, spans: Sequence[LeakedSpan]) -> str:
 
 def _of_no_run(optimizer: DPPromptOptimizer, instruction: str) -> OptimizedPrompt:
     """An instruction that no run of the optimizer wrote, as one would hand it over."""
-    from langchain_dp.opt.plain import not_private
+    from langchain_dp.opt.baselines import not_private
 
     settings = optimizer.settings
     prompt = settings.prompts.forward(instruction, settings.words)
-    return OptimizedPrompt(prompt, instruction, not_private(settings, optimizer._engine), {}, {})
+    return OptimizedPrompt(
+        prompt, instruction, not_private(dataclasses.replace(settings, method="opt"), optimizer._engine), {}, {}
+    )
 
 
 def _optimizer(engine: Remembering, task: OptTask, options: Any, **more: Any) -> DPPromptOptimizer:
@@ -324,6 +329,7 @@ def _optimizer(engine: Remembering, task: OptTask, options: Any, **more: Any) ->
         "decoding": Decoding(temperature=options.temperature),
         "calibrate": options.calibrate,
         "progress": False,
+        "budget": PrivacyBudget(8.0),
         **({} if options.judges is None else {"validation": options.judges / options.rows}),
     }
     return DPPromptOptimizer(
@@ -354,17 +360,24 @@ def _prompt(engine: Remembering, task: OptTask, arm: str, rows: list[Any], optio
         shown = rows if arm == "dln-1" else _sanitized(rows, float(arm.split()[1]))
         dln = DLNSettings(steps=2, prompts_per_step=4, demonstrations=10, max_new_tokens=40)
         writing = Writing(stop=("\n\n\n",))
-        return _optimizer(engine, task, options, method="dln-1", dln=dln, writing=writing).optimize(shown)
+        return optimize_with_dln1(_optimizer(engine, task, options, writing=writing), shown, dln)
     if arm == "opt":
-        return _optimizer(engine, task, options, method="opt").optimize(rows)
+        return optimize_with_opt(_optimizer(engine, task, options), rows)
     if arm == "pez":
         instruction = _by_gradients(engine, task, rows)
-        return _of_no_run(_optimizer(engine, task, options, method="opt"), instruction)
+        return _of_no_run(_optimizer(engine, task, options), instruction)
     epsilon = float(arm.split()[1])
     if arm.startswith("choose"):
-        unused = dict.fromkeys(("shots", "subsets", "num_prompts", "max_new_tokens", "decoding", "validation"))
-        choice = {"method": "choose", "budget": PrivacyBudget(epsilon), "alternatives": options.alternatives}
-        return _optimizer(engine, task, options, **unused, **choice).optimize(rows)
+        return DPPromptSelector(
+            model=engine,
+            labels=task.labels,
+            instruction=task.instruction,
+            alternatives=options.alternatives,
+            prompts=task.prompts,
+            budget=PrivacyBudget(epsilon),
+            calibrate=options.calibrate,
+            progress=False,
+        ).optimize(rows)
     if arm.startswith("glossary"):
         few = {"method": "glossary", "shots": 1, "subsets": 60, "max_new_tokens": 8, "calibrate": True}
         few |= {"glossary": options.glossary}

@@ -26,9 +26,10 @@ from bench_opt import TASKS, withheld
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 from made import made, so_far
 
+from langchain_dp import PrivacyBudget
 from langchain_dp.attacks import PortScorer, attack_prompt, find_leaks
 from langchain_dp.opt import PRIVACY_INSTRUCTIONS, DLNSettings, DPPromptOptimizer
-from langchain_dp.opt.dln import DLN1
+from langchain_dp.opt.baselines import DLN1
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.text import Text
 from langchain_dp.records import read_jsonl
@@ -92,7 +93,7 @@ def _sampled(
     task = TASKS[name]
     dln = DLNSettings(steps=1, prompts_per_step=options.prompts, demonstrations=SHOWN, max_new_tokens=options.tokens)
     settings = DPPromptOptimizer(
-        model=engine, method="dln-1", labels=task.labels, instruction=task.instruction, dln=dln,
+        model=engine, labels=task.labels, instruction=task.instruction, budget=PrivacyBudget(8.0),
         prompts=dataclasses.replace(task.prompts, secrecy=sentence),
     ).settings  # fmt: skip
     run = DLN1(

@@ -37,6 +37,7 @@ from made import made, so_far
 from remembering import Remembering
 from tqdm import tqdm
 
+from langchain_dp import PrivacyBudget
 from langchain_dp.opt import DPPromptOptimizer, evaluate_prompt
 from langchain_dp.opt.target import paired_gain
 from langchain_dp.records import read_jsonl
@@ -113,7 +114,7 @@ class Scores:
             labels=task.labels,
             instruction=task.instruction,
             prompts=task.prompts,
-            method="opt",
+            budget=PrivacyBudget(8.0),
             progress=False,
         )
         words = [task.prompts.word(label) for label in task.labels]

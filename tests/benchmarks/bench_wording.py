@@ -21,7 +21,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 from made import made, so_far
 
-from langchain_dp.opt import Decoding, DPPromptOptimizer
+from langchain_dp import PrivacyBudget
+from langchain_dp.opt import Decoding, DPPromptOptimizer, optimize_with_opt
 from langchain_dp.opt.templates import TASKS
 from langchain_dp.records import read_jsonl
 
@@ -39,9 +40,9 @@ def trial(task: str, options: argparse.Namespace) -> dict[str, object]:
     needed = round(options.subsets * options.shots / 0.9) + 2
     began = time.monotonic()
     with LlamaCppEnsemble(model_path=options.model, slots=24, max_tokens=640, cache_bytes=2**32) as engine:
-        prompt = DPPromptOptimizer(
+        optimizer = DPPromptOptimizer(
             model=engine,
-            method="opt",
+            budget=PrivacyBudget(8.0),
             labels=known.labels,
             instruction=known.instruction,
             prompts=known.prompts,
@@ -50,7 +51,8 @@ def trial(task: str, options: argparse.Namespace) -> dict[str, object]:
             num_prompts=4,
             max_new_tokens=options.tokens,
             decoding=Decoding(chat=False if options.no_chat else None),
-        ).optimize(rows[:needed])
+        )
+        prompt = optimize_with_opt(optimizer, rows[:needed])
         name = engine.name
     candidates = [{"text": each.text, "dropped": each.dropped} for each in prompt.candidates]
     return {

@@ -217,7 +217,7 @@ SECRET = "secret words"
         ({}, [{"text": SECRET, "label": "yes"}] * 9, "at least subsets"),
         ({"labels": None}, [{"text": SECRET, "label": "yes"}] * 300, "2 different labels"),
         ({"epsilon": 501}, None, "epsilon=501"),
-        ({"method": "opt"}, None, "without --epsilon or --ledger"),
+        ({"method": "opt"}, None, "'opt'"),
         ({"out": "no-such-folder/prompt.json"}, None, "no-such-folder"),
     ],
 )
@@ -343,17 +343,6 @@ def test_labels_read_off_the_rows_are_said_to_be(
     assert "read off" not in shown.err
     assert (settings["labels"], settings["instruction"]) == (list(opt.SST2.labels), opt.SST2.instruction)
     assert settings["shots"] == 3  # what is given goes before the task's
-
-
-@pytest.mark.parametrize("method", ["opt", "dln-1"])
-def test_methods_that_promise_nothing_say_so(
-    method: str, command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """If it breaks, a prompt that may hold rows looks like a private one, or a budget is charged for it."""
-    assert main(command(method=method, epsilon=None, steps=1)) == 0
-    assert "NOT PRIVATE" in capsys.readouterr().out
-    assert not load_prompt(tmp_path / "prompt.json").certificate.private
-    assert not (tmp_path / "prompt.json.ledger").exists()
 
 
 def test_a_seed_repeats_the_run_and_takes_the_promise_away(

@@ -53,7 +53,7 @@ def optimizer(engine: Any = None, **changes: Any) -> DPPromptOptimizer:
         "filtered": False,
         "progress": False,
     } | changes
-    if settings.get("method", "dp-opt") == "dp-opt" and "budget" not in settings and "ledger" not in settings:
+    if "budget" not in settings and "ledger" not in settings:
         settings["budget"] = BUDGET
     return DPPromptOptimizer(**grouped(with_sampling(settings), writing=Writing, decoding=Decoding))
 

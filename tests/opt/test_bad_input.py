@@ -40,8 +40,7 @@ from langchain_dp.opt import Alternative, DLNSettings, OptPrompts, OptTask
         ({"model": Chat()}, r"model=Chat to be a local engine.*LlamaCppEnsemble"),
         ({"model": VotingEngine()}, r"model=VotingEngine"),
         ({"method": "magic"}, r"method='magic' to be one of"),
-        ({"method": "opt", "budget": BUDGET}, r"method='opt' without budget= or ledger=.*\"dp-opt\""),
-        ({"method": "dln-1", "ledger": PrivacyLedger(BUDGET)}, r"method='dln-1' without budget= or ledger="),
+        ({"method": "opt"}, r"method='opt' to be one of"),
         ({"budget": None}, r"budget= or ledger= to be given.*PrivacyBudget\(3.0\)"),
         ({"budget": 3.0}, r"budget=3.0 to be a PrivacyBudget"),
         ({"ledger": PrivacyLedger(BUDGET), "not_private_seed": 1}, r"not_private_seed=1 without a shared ledger"),
@@ -58,7 +57,6 @@ from langchain_dp.opt import Alternative, DLNSettings, OptPrompts, OptTask
         ({"validation": 0.0}, r"validation=0.0 in \(0.0, 1.0\)"),
         ({"validation": 1.0}, r"validation=1.0"),
         ({"num_prompts": 0}, r"num_prompts=0"),
-        ({"dln": DLNSettings()}, r'dln= with method="dln-1" only'),
         ({"num_prompts": "5"}, r"num_prompts='5' to be a number, got a str. Write 5"),
         ({"max_new_tokens": 0}, r"max_new_tokens=0"),
         ({"max_calls": 0}, r"max_calls=0"),
@@ -290,17 +288,10 @@ def test_a_name_that_no_ledger_can_hold_is_refused() -> None:
             optimizer(name=name).invoke(examples())
 
 
-def test_nothing_is_promised_before_a_run_or_by_other_methods() -> None:
+def test_nothing_is_promised_before_a_run() -> None:
     """If it breaks, a certificate is printed for nothing."""
     with pytest.raises(InvalidParameter, match=r"a run to have started. Call invoke"):
         optimizer().certificate()
-    for method in ("opt", "dln-1"):
-        made = optimizer(method=method)
-        with pytest.raises(InvalidParameter, match="promise nothing"):
-            made.certificate()
-        with pytest.raises(InvalidParameter, match="to plan a budget"):
-            made.plan(examples())
-        assert made.released() == []
 
 
 def test_records_are_copied_when_a_run_starts() -> None:

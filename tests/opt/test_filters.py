@@ -91,7 +91,7 @@ REQUEST = "Say only the words that the student needs."
 """Five words of it are asked for by one of the requests."""
 
 
-@pytest.mark.parametrize("method", [{"decoder": "votes"}, {"decoder": "clip", "delta0": None}, {"method": "opt"}])
+@pytest.mark.parametrize("method", [{"decoder": "votes"}, {"decoder": "clip", "delta0": None}])
 @pytest.mark.parametrize("filtered", [True, False])
 def test_what_would_be_dropped_as_an_echo_is_not_written(method: dict[str, Any], filtered: bool) -> None:
     """If it breaks, a whole text is paid for and dropped, where its next best token would have made it of use."""
@@ -102,8 +102,6 @@ def test_what_would_be_dropped_as_an_echo_is_not_written(method: dict[str, Any],
         "budget": PrivacyBudget(400.0, 0.1),
         "epsilon0": 9.0,
     } | method
-    if method.get("method"):
-        settings = {name: value for name, value in settings.items() if name not in {"budget", "epsilon0"}}
     made = optimizer(engine, **settings).optimize(examples())
     request = request_echo(OptPrompts(), INSTRUCTION)
     assert [request(each.text) for each in made.candidates] == [not filtered] * 2

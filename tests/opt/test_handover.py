@@ -22,7 +22,7 @@ from langchain_core.prompts import ChatPromptTemplate
 
 from langchain_dp.accounting import PrivacyCertificate
 from langchain_dp.errors import InvalidParameter, LangChainDPError
-from langchain_dp.opt import OptimizedPrompt, OptPrompts, load_prompt
+from langchain_dp.opt import OptimizedPrompt, OptPrompts, load_prompt, optimize_with_opt
 
 NAMED = "Answer with one of: negative, positive."
 BRACES = 'Say {"label": "positive"} or {{}}, not {text}.'
@@ -111,10 +111,9 @@ def _umask() -> int:
     return old
 
 
-@pytest.mark.parametrize("method", ["opt", "dln-1"])
-def test_a_prompt_that_is_not_private_says_so_in_its_file(method: str, tmp_path: Path) -> None:
+def test_a_prompt_that_is_not_private_says_so_in_its_file(tmp_path: Path) -> None:
     """If it breaks, an infinite epsilon cannot be written, or is read as something else."""
-    prompt = optimizer(method=method, dln=None, not_private_seed=1, max_new_tokens=2).optimize(examples(20))
+    prompt = optimize_with_opt(optimizer(max_new_tokens=2), examples(20), seed=1)
     prompt.save(tmp_path / "prompt.json")
     assert stat.S_IMODE((tmp_path / "prompt.json").stat().st_mode) == 0o600  # it may hold rows, word for word
     json.loads((tmp_path / "prompt.json").read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))

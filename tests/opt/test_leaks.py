@@ -36,7 +36,7 @@ from langchain_core.runnables import Runnable, RunnableLambda
 
 from langchain_dp import PrivateRecords, private_run
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailable, PlanError, UnsafeEnvironment
-from langchain_dp.opt import DPPromptOptimizer, journal
+from langchain_dp.opt import DPPromptOptimizer, journal, optimize_with_dln1, optimize_with_opt
 from langchain_dp.redact import without_frames
 
 
@@ -112,11 +112,11 @@ def test_no_example_is_seen_anywhere(style: str, engine: str, tmp_path: Path) ->
         assert style == "astream_events" or CANARY not in repr(released)
 
 
-@pytest.mark.parametrize("method", ["opt", "dln-1"])
-def test_the_non_private_kin_is_as_quiet(method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("baseline", [optimize_with_opt, optimize_with_dln1])
+def test_the_baselines_print_no_example(baseline: Any, tmp_path: Path) -> None:
     """If it breaks, a method that promises nothing also prints the examples into logs and traces."""
     with leak_surfaces(tmp_path) as surfaces:
-        optimizer(Talkative(), method=method, epsilon0=None, delta0=None).invoke(examples(), config_of(surfaces))
+        baseline(optimizer(Talkative()), examples())
         assert surfaces.where(CANARY) == set()
 
 

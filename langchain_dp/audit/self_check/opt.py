@@ -38,7 +38,7 @@ from langchain_dp.audit.self_check.stubs import (
 )
 from langchain_dp.mechanisms import ClippedSum
 from langchain_dp.mechanisms.clipped_sum import GRID
-from langchain_dp.opt import DPPromptOptimizer, OptPrompts, Sampling, Writing
+from langchain_dp.opt import DPPromptOptimizer, DPPromptSelector, OptPrompts, Sampling, Writing
 from langchain_dp.opt.reservation import TRAINING, VALIDATION
 from langchain_dp.opt.templates import Demonstration
 
@@ -319,7 +319,7 @@ def clipped(runs: int = 3, texts: int = 300) -> Finding:
         with PrivacyLedger(PrivacyBudget(500.0, 0.5)) as ledger:
             witness = Witness(functools.partial(_charges, ledger), right=_right)
             optimizer, rows = _clipping(witness, ledger, texts), examples(128)
-            prompt = asyncio.run(optimizer.aoptimize(rows)) if face % 2 else optimizer.optimize(rows)
+            prompt = asyncio.run(selector.aoptimize(rows)) if face % 2 else selector.optimize(rows)
             paid = [event_from_json(entry.event) for entry in ledger.entries() for _ in range(entry.count)]
         if wrong := _wrong_texts(witness, paid, prompt.certificate):
             return Finding(True, wrong[0])
@@ -404,7 +404,7 @@ def glossaries(runs: int = 40) -> Finding:
         with PrivacyLedger(PrivacyBudget(500.0, 0.5)) as ledger:
             witness, rows = Witness(functools.partial(_charges, ledger), right=_right), examples(60)
             optimizer = _describing(witness, ledger)
-            _ = asyncio.run(optimizer.aoptimize(rows)) if face % 2 else optimizer.optimize(rows)
+            _ = asyncio.run(selector.aoptimize(rows)) if face % 2 else selector.optimize(rows)
             paid = [event_from_json(entry.event) for entry in ledger.entries() for _ in range(entry.count)]
         asked = [each for calls in witness.texts for each in calls[0]]
         wrong = [
@@ -453,9 +453,8 @@ def public_prompts(runs: int = 25) -> Finding:
     for setting, face in itertools.product((_R1, _ADD, _ZERO), range(runs)):
         with PrivacyLedger(PrivacyBudget(0.4, 0.5, setting)) as ledger:
             witness, rows = Witness(functools.partial(_charges, ledger), right=_better), examples(128)
-            optimizer = DPPromptOptimizer(
+            selector = DPPromptSelector(
                 model=witness,
-                method="choose",
                 labels=LABELS,
                 instruction=_INSTRUCTION,
                 alternatives=_ALTERNATIVES,
@@ -463,7 +462,7 @@ def public_prompts(runs: int = 25) -> Finding:
                 calibrate=False,
                 progress=False,
             )
-            prompt = asyncio.run(optimizer.aoptimize(rows)) if face % 2 else optimizer.optimize(rows)
+            prompt = asyncio.run(selector.aoptimize(rows)) if face % 2 else selector.optimize(rows)
             paid = [event_from_json(entry.event) for entry in ledger.entries() for _ in range(entry.count)]
         asked = collections.Counter(each.records for each in witness.shown)
         cost = epsilon(list(collections.Counter(paid).items()), prompt.certificate.delta, neighbors=setting)

@@ -33,22 +33,22 @@ from langchain_dp.accounting import ExponentialEvent, PartEvent, epsilon
 from langchain_dp.accounting.events import event_from_json
 from langchain_dp.errors import InvalidParameter, MostlyNoiseWarning, PlanError
 from langchain_dp.mechanisms import Exponential
-from langchain_dp.opt import Alternative, DPPromptOptimizer, OptPrompts, Writing, load_prompt
+from langchain_dp.opt import Alternative, DPPromptOptimizer, DPPromptSelector, OptPrompts, load_prompt
 from langchain_dp.opt.checks import alternatives
-from langchain_dp.opt.fit import rows_to_choose_by
+from langchain_dp.opt.fit import rows_to_select_by
 from langchain_dp.opt.verdict import ahead_for_sure, choice_note
 
 GOOD = Alternative("Is it good?", {"negative": "dull", "positive": "great"})
 OTHERS = ["Say yes or no.", GOOD]
 
 
-def chooser(engine: Any = None, **changes: Any) -> DPPromptOptimizer:
-    """Chooses between the initial instruction and two others."""
+def selector(engine: Any = None, **changes: Any) -> DPPromptSelector:
+    """Selects among the initial instruction and two others."""
     settings: dict[str, Any] = {"model": engine or WordEngine(), "labels": LABELS, "instruction": INSTRUCTION}
-    settings |= {"method": "choose", "alternatives": OTHERS, "progress": False}
+    settings |= {"alternatives": OTHERS, "progress": False}
     if "ledger" not in changes:
         settings["budget"] = BUDGET
-    return DPPromptOptimizer(**settings | changes)
+    return DPPromptSelector(**settings | changes)
 
 
 class Preferring(WordEngine):
@@ -69,13 +69,13 @@ class Preferring(WordEngine):
 def test_a_choice_at_random_says_so_before_it_is_paid_for() -> None:
     """If it breaks, plan() says that nothing should be spent, and the run spends it without a word."""
     ledger = PrivacyLedger(PrivacyBudget(0.1))
-    small = chooser(ledger=ledger, budget=PrivacyBudget(0.1))
+    small = selector(ledger=ledger, budget=PrivacyBudget(0.1))
     assert small.plan(examples(6)).verdict.worth == "no"
     with pytest.warns(MostlyNoiseWarning, match=r"the choice is one at random, not with 6 rows"):
         small.optimize(examples(6))
     with warnings.catch_warnings():
         warnings.simplefilter("error", MostlyNoiseWarning)
-        chooser().optimize(examples())
+        selector().optimize(examples())
 
 
 def test_words_are_by_labels_of_every_kind() -> None:
@@ -99,7 +99,7 @@ def test_the_prompt_that_answers_best_is_handed_over(
 ) -> None:
     """If it breaks, the choice is one at random, or words and instruction of two prompts are mixed up."""
     engine = Preferring(marker)
-    made = chooser(engine, calibrate=False).optimize(examples())
+    made = selector(engine, calibrate=False).optimize(examples())
     assert (made.instruction, list(made.words.values())) == (instruction, words)
     assert made.candidates == ()  # nothing was written
     [message] = made.template().format_messages(text="a film")
@@ -112,7 +112,7 @@ def test_the_prompt_that_answers_best_is_handed_over(
 def test_all_records_select_and_no_token_is_written() -> None:
     """If it breaks, most records pay and are not asked, or a model writes what nobody paid for."""
     engine = Looking()
-    chooser(engine).optimize(examples())
+    selector(engine).optimize(examples())
     assert engine.calls == []
     assert len(notes(engine.shown)) == 40
     assert len(engine.shown) == 3 * 40
@@ -124,7 +124,7 @@ def test_one_choice_is_charged_before_any_record_is_shown(budget: PrivacyBudget)
     ledger = PrivacyLedger(budget)
     charged: list[int] = []
     engine = Looking(lambda bodies: charged.append(len(list(ledger.entries()))))
-    made = chooser(engine, ledger=ledger).optimize(examples())
+    made = selector(engine, ledger=ledger).optimize(examples())
     [entry] = ledger.entries()
     event = event_from_json(entry.event)
     assert isinstance(event, PartEvent)
@@ -148,7 +148,7 @@ def test_a_certificate_says_how_far_ahead_the_best_prompt_has_to_be(others: int,
         return 1 / (1 + others * math.exp(-weight * rows))
 
     assert wins(ahead) >= 0.95 > wins(ahead - 1)
-    certificate = chooser(Looking()).optimize(examples()).certificate
+    certificate = selector(Looking()).optimize(examples()).certificate
     event = ExponentialEvent(certificate.parameters["epsilon_selection"])
     assert choice_note(event, 3) in certificate.notes
     assert f"answers {ahead_for_sure(event, 3)} more" in str(certificate)
@@ -161,15 +161,15 @@ def test_a_complete_choice_is_given_again_at_no_cost(
     """If it breaks, a choice that was paid for is lost with its process, or drawn a second time."""
     monkeypatch.setattr(Exponential, "release", lambda self, counts, **_: range(len(counts))[place])
     with ledger_in(tmp_path) as ledger:
-        first = chooser(ledger=ledger).optimize(examples())
+        first = selector(ledger=ledger).optimize(examples())
     engine = Looking()
     with ledger_in(tmp_path) as ledger:
-        again = chooser(engine, ledger=ledger).optimize(examples())
+        again = selector(engine, ledger=ledger).optimize(examples())
         assert sum(entry.count for entry in ledger.entries()) == 1
         with pytest.raises(PlanError, match="settings"):
-            chooser(ledger=ledger, alternatives=OTHERS[:1]).optimize(examples())
+            selector(ledger=ledger, alternatives=OTHERS[:1]).optimize(examples())
         with pytest.raises(PlanError, match="over other examples"):
-            chooser(ledger=ledger).optimize(examples(start=1))
+            selector(ledger=ledger).optimize(examples(start=1))
     assert engine.shown == []
     assert dataclasses.replace(first, created="") == dataclasses.replace(again, created="")
 
@@ -181,28 +181,27 @@ def test_a_choice_whose_process_ended_is_lost_and_not_drawn_again(tmp_path: Path
         press_ctrl_c()
 
     with ledger_in(tmp_path) as ledger, pytest.raises(KeyboardInterrupt):
-        chooser(Looking(stop), ledger=ledger).optimize(examples())
+        selector(Looking(stop), ledger=ledger).optimize(examples())
     with ledger_in(tmp_path) as ledger, pytest.raises(PlanError, match="is charged"):
-        chooser(ledger=ledger).optimize(examples())
+        selector(ledger=ledger).optimize(examples())
 
 
 def test_a_plan_of_another_method_is_refused(tmp_path: Path) -> None:
     """If it breaks, a choice goes on with the noise of a run that wrote, or the other way round."""
     with ledger_in(tmp_path, PrivacyBudget(400.0, 0.3)) as ledger:
-        chooser(ledger=ledger, budget=PrivacyBudget(10.0, 1e-3)).optimize(examples())
+        selector(ledger=ledger, name="one", budget=PrivacyBudget(10.0, 1e-3)).optimize(examples())
         with pytest.raises(PlanError):
-            optimizer(ledger=ledger, budget=PrivacyBudget(10.0, 1e-3)).optimize(examples())
+            optimizer(ledger=ledger, name="one", budget=PrivacyBudget(10.0, 1e-3)).optimize(examples())
         optimizer(ledger=ledger, name="other", budget=BUDGET).optimize(examples())
         with pytest.raises(PlanError):
-            chooser(ledger=ledger, name="other", budget=BUDGET).optimize(examples())
+            selector(ledger=ledger, name="other", budget=BUDGET).optimize(examples())
 
 
-@pytest.mark.parametrize("method", ["dp-opt", "glossary", "opt"])
+@pytest.mark.parametrize("method", ["dp-opt", "glossary"])
 def test_alternatives_are_candidates_of_what_is_written(method: str) -> None:
     """If it breaks, a prompt that answers better than what was written is not considered."""
     engine = Preferring("Is it good?")
-    private = {} if method == "opt" else {"budget": BUDGET}
-    made = optimizer(engine, method=method, alternatives=OTHERS, calibrate=False, **private).optimize(examples())
+    made = optimizer(engine, method=method, alternatives=OTHERS, calibrate=False).optimize(examples())
     assert (made.instruction, list(made.words.values())) == ("Is it good?", ["dull", "great"])
     assert made.settings["alternatives"] == [
         {"instruction": "Say yes or no.", "words": {}},
@@ -228,19 +227,12 @@ def test_alternatives_may_be_written_as_the_command_reads_them() -> None:
         ({"alternatives": [Alternative(words={"positive": "Negative"})]}, "differ in more than case"),
         ({"alternatives": [INSTRUCTION]}, "comes twice"),
         ({"alternatives": ["Say yes.", Alternative("Say yes. ", {"positive": "positive"})]}, "comes twice"),
-        ({"shots": 3}, "shots=3"),
-        ({"subsets": 9}, "subsets=9"),
-        ({"writing": Writing(epsilon0=2.0)}, "writing="),
-        ({"sampling": "resample"}, "sampling="),
-        ({"validation": 0.5}, "all examples select"),
-        ({"decoder": "clip"}, "writes nothing"),
-        ({"method": "dln-1", "budget": None}, "dln-1"),
     ],
 )
 def test_what_cannot_be_chosen_among_is_refused(changes: dict[str, Any], said: str) -> None:
     """If it breaks, an argument is ignored, or a run ends in a traceback after it has paid."""
     with pytest.raises(InvalidParameter, match=said):
-        chooser(**changes)
+        selector(**changes)
     with pytest.raises(InvalidParameter, match="empty"):
         Alternative(" ")
     for words in ({"positive": " "}, {1.5: "a", "x": "b"}, {"positive": "gr\neat"}):
@@ -253,9 +245,9 @@ def test_no_examples_cost_nothing() -> None:
     """If it breaks, a budget is spent on a choice by nobody, or ends in a division by zero."""
     ledger = PrivacyLedger(BUDGET)
     with pytest.raises(InvalidParameter, match="at least one example"):
-        chooser(ledger=ledger).optimize([])
-    fitted = {"model": WordEngine(), "labels": LABELS, "instruction": INSTRUCTION, "method": "choose"}
-    made = DPPromptOptimizer.auto(**fitted, alternatives=OTHERS, examples_count=40, ledger=ledger)
+        selector(ledger=ledger).optimize([])
+    fitted = {"model": WordEngine(), "labels": LABELS, "instruction": INSTRUCTION}
+    made = DPPromptSelector.auto(**fitted, alternatives=OTHERS, examples_count=40, ledger=ledger)
     with pytest.raises(InvalidParameter, match="at least one example"):
         made.optimize([])
     assert list(ledger.plans()) == []
@@ -263,12 +255,11 @@ def test_no_examples_cost_nothing() -> None:
 
 
 @pytest.mark.parametrize("calibrate", [True, False])
-@pytest.mark.parametrize("method", ["choose", "dp-opt"])
-def test_a_prompt_that_the_model_cannot_answer_is_found_before_the_charge(calibrate: bool, method: str) -> None:
+@pytest.mark.parametrize("kind", [selector, optimizer])
+def test_a_prompt_that_the_model_cannot_answer_is_found_before_the_charge(calibrate: bool, kind: Any) -> None:
     """If it breaks, a budget buys a choice that one of the prompts could never win, and nobody is told."""
     ledger = PrivacyLedger(BUDGET)
     engine = WordEngine(max_prompt_tokens=300)
-    kind = chooser if method == "choose" else optimizer
     made = kind(engine, ledger=ledger, alternatives=["Say " * 400], calibrate=calibrate)
     with pytest.raises(InvalidParameter, match="'Say Say"):
         made.optimize(examples())
@@ -278,7 +269,7 @@ def test_a_prompt_that_the_model_cannot_answer_is_found_before_the_charge(calibr
 def test_a_choice_that_is_cancelled_before_its_charge_costs_nothing() -> None:
     """If it breaks, a cancelled call spends the whole budget."""
     ledger = PrivacyLedger(BUDGET)
-    made = chooser(ledger=ledger)
+    made = selector(ledger=ledger)
     with pytest.raises(PlanError, match="cancelled"):
         made._private.run(PrivateRecords(examples()), halted=lambda: True)
     assert list(ledger.entries()) == []
@@ -287,15 +278,15 @@ def test_a_choice_that_is_cancelled_before_its_charge_costs_nothing() -> None:
 
 def test_a_plan_says_how_far_ahead_a_prompt_has_to_be() -> None:
     """If it breaks, a choice at random looks like one of use, or rows are asked for that nobody needs."""
-    sound = chooser(budget=PrivacyBudget(1.0)).plan(500)
+    sound = selector(budget=PrivacyBudget(1.0)).plan(500)
     assert (sound.verdict.worth, sound.max_calls, sound.validation) == ("yes", 0, 500)
     assert "among 3 prompts" in str(sound)
     told = json.loads(json.dumps(sound.to_dict()))
     assert (told["epsilon"], told["choices"], told["verdict"]["worth"]) == (1.0, 3, "yes")
     assert "votes" not in str(sound)
     assert "8 more of 500" in sound.verdict.said  # ln(19 * 2) / (1 / 2) is 7.3
-    assert chooser(budget=PrivacyBudget(1.0)).plan(100).verdict.worth == "hardly"
-    assert chooser(budget=PrivacyBudget(1.0)).plan(20).verdict.worth == "no"
+    assert selector(budget=PrivacyBudget(1.0)).plan(100).verdict.worth == "hardly"
+    assert selector(budget=PrivacyBudget(1.0)).plan(20).verdict.worth == "no"
 
 
 @pytest.mark.parametrize(
@@ -303,20 +294,20 @@ def test_a_plan_says_how_far_ahead_a_prompt_has_to_be() -> None:
 )
 def test_what_a_plan_says_would_help_does(count: int, epsilon: float) -> None:
     """If it breaks, a user raises the budget for nothing: below twenty rows none is large enough."""
-    found = chooser(budget=PrivacyBudget(epsilon)).plan(count).verdict
+    found = selector(budget=PrivacyBudget(epsilon)).plan(count).verdict
     assert found.worth != "yes"
     [rows] = re.findall(r"About ([\d,]+) rows", found.said)
-    assert chooser(budget=PrivacyBudget(epsilon)).plan(int(rows.replace(",", ""))).verdict.worth == "yes"
+    assert selector(budget=PrivacyBudget(epsilon)).plan(int(rows.replace(",", ""))).verdict.worth == "yes"
     more = re.findall(r"rows that select or epsilon ([\d.]*\d) would", found.said)
     assert bool(more) is (count >= 20)
     for enough in map(float, more):
-        assert chooser(budget=PrivacyBudget(enough)).plan(count).verdict.worth == "yes"
+        assert selector(budget=PrivacyBudget(enough)).plan(count).verdict.worth == "yes"
 
 
 def test_an_instruction_that_leaves_no_room_for_records_is_refused_before_the_choice() -> None:
     """If it breaks, a long alternative is judged by records of which the model sees nothing, and loses."""
     ledger = PrivacyLedger(BUDGET)
-    long = chooser(ledger=ledger, alternatives=["film " * 965])
+    long = selector(ledger=ledger, alternatives=["film " * 965])
     with pytest.raises(InvalidParameter, match="to leave 21 tokens for a record, but it leaves 16"):
         long.optimize(examples())
     assert ledger.plans() == []
@@ -332,16 +323,16 @@ def test_alternatives_that_are_read_once_are_chosen_among() -> None:
 
 def test_a_choice_that_fits_is_refused_where_it_would_be_one_at_random() -> None:
     """If it breaks, a budget is spent on coins; or a run takes hours because there are many rows."""
-    fitted = {"model": WordEngine(), "labels": LABELS, "instruction": INSTRUCTION, "method": "choose"}
+    fitted = {"model": WordEngine(), "labels": LABELS, "instruction": INSTRUCTION}
     fitted |= {"alternatives": OTHERS, "progress": False}
     ledger = PrivacyLedger(PrivacyBudget(0.2))
     with pytest.raises(InvalidParameter, match="keep your instruction"):
-        DPPromptOptimizer.auto(**fitted, examples_count=40, ledger=ledger).optimize(examples())
+        DPPromptSelector.auto(**fitted, examples_count=40, ledger=ledger).optimize(examples())
     assert list(ledger.plans()) == []
-    made = DPPromptOptimizer.auto(**fitted, examples_count=40, budget=PrivacyBudget(8.0))
+    made = DPPromptSelector.auto(**fitted, examples_count=40, budget=PrivacyBudget(8.0))
     assert made.check(40).verdict.worth in ("yes", "hardly")
     assert made.optimize(examples()).settings["rows"] == 40
-    few = rows_to_choose_by(10**6, PrivacyBudget(8.0), prompts=3)
+    few = rows_to_select_by(10**6, PrivacyBudget(8.0), prompts=3)
     assert few is not None
     assert 500 < few < 10_000
-    assert rows_to_choose_by(10**6, ADD_OR_REMOVE, prompts=3) is None
+    assert rows_to_select_by(10**6, ADD_OR_REMOVE, prompts=3) is None

@@ -1,4 +1,4 @@
-"""The non-private kin: OPT and DLN-1 do what their papers say, and say that they promise nothing."""
+"""The baselines: OPT and DLN-1 do what their papers say, and say that they promise nothing."""
 
 from __future__ import annotations
 
@@ -11,67 +11,84 @@ from typing import Any
 import pytest
 from fakes.canary import CANARY
 from fakes.next_token import WordEngine, agreeing, all_distinct
-from fakes.optimizers import INSTRUCTION, LABELS, SENTENCE, Looking, examples, notes, optimizer
+from fakes.optimizers import BUDGET, INSTRUCTION, LABELS, SENTENCE, Looking, examples, notes, optimizer
 
+from langchain_dp import PrivacyLedger
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.opt import DLNSettings, OptPrompts
-from langchain_dp.opt.dln import DLN1
+from langchain_dp.opt import DLNSettings, OptimizedPrompt, OptPrompts, optimize_with_dln1, optimize_with_opt
+from langchain_dp.opt.baselines import DLN1
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.text import Text
 from langchain_dp.ports import Decoding
 
 FEW = DLNSettings(steps=3, prompts_per_step=2, demonstrations=4, max_new_tokens=6)
-METHODS: list[dict[str, Any]] = [{"method": "opt"}, {"method": "dln-1", "dln": FEW}]
+
+
+def by_opt(engine: Any = None, *, seed: int | None = None, **changes: Any) -> OptimizedPrompt:
+    return optimize_with_opt(optimizer(engine, **changes), examples(), seed=seed)
+
+
+def by_dln(engine: Any = None, *, seed: int | None = None, **changes: Any) -> OptimizedPrompt:
+    return optimize_with_dln1(optimizer(engine, **changes), examples(), FEW, seed=seed)
+
+
+BASELINES = pytest.mark.parametrize("baseline", [by_opt, by_dln], ids=["opt", "dln-1"])
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("baseline", "method", "reason"),
     [
-        (METHODS[0], "OPT counts votes without noise: a prompt may betray a record"),
-        (METHODS[1], "DLN-1 samples prompts from single backward prompts: a prompt may repeat records word for word"),
+        (by_opt, "opt", "OPT counts votes without noise: a prompt may betray a record"),
+        (
+            by_dln,
+            "dln-1",
+            "DLN-1 samples prompts from single backward prompts: a prompt may repeat records word for word",
+        ),
     ],
 )
-def test_they_say_that_they_are_not_private(changes: dict[str, Any], reason: str) -> None:
-    """If it breaks, a baseline passes for a private prompt."""
-    made = optimizer(**changes)
-    prompt = made.optimize(examples())
+def test_they_say_that_they_are_not_private(baseline: Any, method: str, reason: str) -> None:
+    """If it breaks, a baseline passes for a private prompt, or charges a ledger for nothing."""
+    ledger = PrivacyLedger(BUDGET)
+    prompt = baseline(ledger=ledger)
     certificate = prompt.certificate
     assert (certificate.private, certificate.epsilon, certificate.reason) == (False, math.inf, reason)
-    assert certificate.mechanism == f"non-private {changes['method']}"
+    assert certificate.mechanism == f"non-private {method}"
     assert certificate.model == "word-engine-1"
-    shown = made.invoke(examples()).metadata["dp"]
+    shown = prompt.template().metadata["dp"]
     assert shown["private"] is False
     assert shown["reason"] == reason
+    assert list(ledger.entries()) == []
 
 
-@pytest.mark.parametrize("changes", METHODS, ids=["opt", "dln-1"])
-def test_they_drop_their_caches_and_keep_the_rules_of_the_data(changes: dict[str, Any]) -> None:
+@BASELINES
+def test_they_drop_their_caches_and_keep_the_rules_of_the_data(baseline: Any) -> None:
     """If it breaks, a baseline leaves private prompts in the model, or learns from the records it is scored on."""
     engine = Looking()
-    optimizer(engine, **changes).invoke(examples())
+    baseline(engine)
     assert engine.cache == {}
     taught = notes([body for body in engine.shown if "Student" in body])
     scored = notes(engine.shown) - taught
     assert len(taught) <= 32
     assert len(scored) >= 8
-    with pytest.raises(InvalidParameter, match="example 0 to be one of"):
-        optimizer(**changes).invoke([{"text": "x", "label": "neutral"}])
 
 
-@pytest.mark.parametrize("changes", METHODS, ids=["opt", "dln-1"])
-def test_a_seed_repeats_them(changes: dict[str, Any]) -> None:
+def test_labels_are_checked() -> None:
+    """If it breaks, a baseline ends in a traceback of Python's own on a label that nobody knows."""
+    for run in (optimize_with_opt, optimize_with_dln1):
+        with pytest.raises(InvalidParameter, match="example 0 to be one of"):
+            run(optimizer(), [{"text": "x", "label": "neutral"}])
+
+
+@BASELINES
+def test_a_seed_repeats_them(baseline: Any) -> None:
     """If it breaks, a comparison cannot be drawn twice."""
-    prompts = {
-        optimizer(WordEngine(), temperature=1.0, not_private_seed=4, **changes).optimize(examples()).instruction
-        for _ in range(2)
-    }
-    assert len(prompts) == 1
+    assert len({baseline(WordEngine(), temperature=1.0, seed=4).instruction for _ in range(2)}) == 1
 
 
 def test_opt_asks_one_batch_for_the_whole_of_a_candidate() -> None:
     """If it breaks, OPT deals a new batch for every token, which is DP-OPT's way (Algorithm 1 draws once)."""
     engine = WordEngine(agreeing(SENTENCE))
-    optimizer(engine, method="opt", partitions=None, sampling_probability=None, subsets=4).invoke(examples())
+    by_opt(engine, partitions=None, sampling_probability=None, subsets=4)
     batches: list[list[str]] = []
     for call in engine.calls:
         members = sorted(asked.prompt.body for asked in call)
@@ -88,18 +105,15 @@ def test_opt_takes_the_token_with_most_votes_and_the_best_candidate() -> None:
     def script(place: int, asked: Any) -> str:
         return "Think." if place < 7 else "Say yes."
 
-    made = optimizer(WordEngine(script), method="opt", num_prompts=1)
-    runs = {made.optimize(examples()).instruction for _ in range(3)}
+    runs = {by_opt(WordEngine(script), num_prompts=1).instruction for _ in range(3)}
     assert runs <= {"Say yes.", INSTRUCTION}  # 9 votes of 16; one record a subset would do
-    one = optimizer(WordEngine(all_distinct), method="opt", num_prompts=1, max_new_tokens=1)
-    first = {one.optimize(examples()).instruction for _ in range(3)}
+    first = {by_opt(WordEngine(all_distinct), num_prompts=1, max_new_tokens=1).instruction for _ in range(3)}
     assert first <= {WordEngine().detokenize([4]).strip(), "Read", INSTRUCTION}  # ties go to the smaller token
 
 
 def test_opt_ends_where_nobody_can_be_asked() -> None:
     """If it breaks, a silent model sends OPT round for ever."""
-    made = optimizer(WordEngine(lambda place, asked: None), method="opt")
-    assert made.optimize(examples()).instruction == INSTRUCTION
+    assert by_opt(WordEngine(lambda place, asked: None)).instruction == INSTRUCTION
 
 
 # -------------------------------------------------------------------------------------------------------- DLN-1
@@ -200,9 +214,9 @@ def test_dln_shows_all_records_where_there_are_few() -> None:
 @pytest.mark.parametrize(("count", "share"), [(2, 0.1), (2, 0.9)])
 def test_dln_without_records_that_select_or_teach_is_refused(count: int, share: float) -> None:
     """If it breaks, all candidates score "not a number", and the first one is the best."""
-    made = optimizer(method="dln-1", dln=FEW, validation=share, partitions=None, sampling_probability=None)
+    made = optimizer(validation=share, partitions=None, sampling_probability=None)
     with pytest.raises(InvalidParameter, match="to be at least one, and not all"):
-        made.optimize(examples(count))
+        optimize_with_dln1(made, examples(count), FEW)
 
 
 def test_dln_stops_where_a_candidate_ends() -> None:

@@ -1,0 +1,240 @@
+"""What the private prompt Runnables share: running, resuming, planning and certifying."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+from langchain_core.runnables.config import run_in_executor
+
+from langchain_dp._util import forks, validate
+from langchain_dp._util.reprs import also_unmade
+from langchain_dp._util.validate import no_further
+from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
+from langchain_dp.accounting.budget import warn_of, weak_points
+from langchain_dp.accounting.provenance import MadeWith, ReleasedText, costs_of_inputs
+from langchain_dp.ensemble.reservation import LedgerOrPath, ledger_for, unreserved
+from langchain_dp.errors import PrivateDataError
+from langchain_dp.mechanisms import NotPrivateSeededRandomness, SystemRandomness
+from langchain_dp.opt import checks
+from langchain_dp.opt.data import scheme_for
+from langchain_dp.opt.handover import OptimizedPrompt
+from langchain_dp.opt.private import PrivateRuns
+from langchain_dp.opt.report import OptPlanReport, report
+from langchain_dp.opt.settings import Settings
+from langchain_dp.ports import VotesNextToken
+from langchain_dp.quiet.run import check_environment
+from langchain_dp.records import Examples, KeepsExamples, PrivateRecords, label_words
+from langchain_dp.records.files import READING
+from langchain_dp.redact import Held, hold_arguments, redacted
+
+_SHOWN = "<private examples>"
+"""What callbacks see of the input."""
+
+
+class PromptRunnable(KeepsExamples, Runnable[Examples | None, ChatPromptTemplate]):
+    """Base of :class:`DPPromptOptimizer` and :class:`DPPromptSelector`: examples in, one prompt out."""
+
+    settings: Settings
+
+    def _start(
+        self,
+        model: VotesNextToken,
+        settings: Settings,
+        *,
+        budget: PrivacyBudget | None,
+        ledger: LedgerOrPath | None,
+        name: str,
+        progress: bool | None,
+        made_with: MadeWith,
+        not_private_seed: int | None,
+        released_inputs: Sequence[Any],
+    ) -> None:
+        """Set the fields that every prompt Runnable has, from checked settings."""
+        validate.short_text("name", name, at_least=1)
+        self.name = name
+        self.settings = settings
+        label_words(settings.prompts.words, settings.labels)
+        checks.check_room(model, settings)
+        self._engine = model
+        self._progress = progress
+        self._lock = threading.Lock()
+        forks.renew_lock(self)
+        self._private = PrivateRuns(
+            model,
+            settings,
+            ledger=ledger_for(budget, ledger),
+            budget=budget,
+            name=name,
+            progress=progress,
+            rng=SystemRandomness() if not_private_seed is None else NotPrivateSeededRandomness(not_private_seed),
+            costs=costs_of_inputs(*released_inputs, made_with=made_with, budget=budget, ledger=ledger),
+        )
+
+    # ------------------------------------------------------------------------------------------------ Runnable
+
+    @hold_arguments("input")
+    def invoke(self, input: Examples | None, config: RunnableConfig | None = None, **kwargs: Any) -> ChatPromptTemplate:  # noqa: A002  # Runnable's name
+        """Release one prompt.
+
+        The run's own callbacks see neither the examples nor their number. The run AROUND it does: in
+        ``optimizer | chain`` LangChain hands the input to the callbacks of the whole. Pass ``PrivateRecords``, which
+        show nothing, or wrap the call in ``private_run()``.
+
+        Args:
+            input: Private examples, mappings with ``text`` and ``label`` (and what else the template names), or
+                whatever else ``PrivateRecords`` takes. None: those of :meth:`from_dataframe`.
+            config: LangChain config.
+            **kwargs: None are taken.
+
+        Returns:
+            The forward prompt under the released instruction as one human message, or as a system and a human one by
+            ``OptPrompts.system``, braces escaped;
+            ``metadata["dp"]`` is the certificate, and survives ``dumps`` and ``loads``.
+
+        Raises:
+            InvalidParameter: Examples or settings do not do. Nothing was spent.
+            BudgetExceeded: The ledger has no room for the plan. Nothing was spent.
+            PlanError: The ledger holds another plan, or a complete run over other examples, under this name.
+            UnsafeEnvironment: A global setting would print prompts. Nothing was spent.
+        """
+        no_further(kwargs)
+        return self._optimize(Held.of(input), config).template()
+
+    @hold_arguments("input")
+    async def ainvoke(
+        self,
+        input: Examples | None,  # noqa: A002
+        config: RunnableConfig | None = None,
+        **kwargs: Any,
+    ) -> ChatPromptTemplate:
+        """Async twin of :meth:`invoke`. A cancelled call spends nothing more; the next one goes on from there."""
+        no_further(kwargs)
+        return (await self._aoptimize(Held.of(input), config)).template()
+
+    @hold_arguments("examples")
+    def optimize(self, examples: Examples | None = None, config: RunnableConfig | None = None) -> OptimizedPrompt:
+        """As :meth:`invoke`, but returns the prompt with certificate and settings, ready to be saved.
+
+        Ctrl-C loses nothing but the call under way, and with ``decoder="clip"`` the candidate under way: call again
+        with the same examples, and the run is taken up where it stopped; with a ledger in a file that holds for a new
+        process too. Only a choice among the candidates that was charged, and whose process is gone, is lost: the
+        candidates stay in :meth:`released`. A complete run gives its prompt again, at no further cost.
+        """
+        return self._optimize(Held.of(examples), config)
+
+    @hold_arguments("examples")
+    async def aoptimize(
+        self, examples: Examples | None = None, config: RunnableConfig | None = None
+    ) -> OptimizedPrompt:
+        """Async twin of :meth:`optimize`, in a worker thread, which stops before its next call when cancelled.
+
+        A choice that is charged is made all the same: a process that ended before it would lose it.
+        """
+        return await self._aoptimize(Held.of(examples), config)
+
+    async def _aoptimize(self, held: Held, config: RunnableConfig | None) -> OptimizedPrompt:
+        cancelled = threading.Event()
+        try:
+            return await run_in_executor(config, self._optimize, held, config, cancelled.is_set)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    def _optimize(
+        self, held: Held, config: RunnableConfig | None, halted: Callable[[], bool] = lambda: False
+    ) -> OptimizedPrompt:
+        # Before the run: what is wrong with an example is no callback's business.
+        records = redacted(self._checked, held, READING)
+        made: list[OptimizedPrompt] = []
+
+        def run(_: str) -> str:
+            made.append(redacted(self._alone, Held(records, halted), "while a prompt was optimized"))
+            return made[0].instruction
+
+        RunnableLambda(run, name=self.get_name()).invoke(_SHOWN, config)
+        return made[0]
+
+    def _alone(self, records: PrivateRecords, halted: Callable[[], bool]) -> OptimizedPrompt:
+        check_environment()
+        with self._lock:
+            return self._private.run(records, halted=halted)
+
+    @also_unmade
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(labels={list(self.settings.labels)}, name={self.name!r})"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise PrivateDataError(
+            f"A {type(self).__name__} holds a run and its budget, and cannot be pickled or copied. Construct it again: "
+            "with the same name= and ledger= it continues the run."
+        )
+
+    # ------------------------------------------------------------------------------------------------- promise
+
+    def released(self) -> list[str]:
+        """Candidates that were released so far, complete or not; the initial instruction is not among them."""
+        texts = self._private.released()
+        return [ReleasedText(text, self.certificate().as_sources()) for text in texts]
+
+    def certificate(self) -> PrivacyCertificate:
+        """The promise of the run as it stands.
+
+        Raises:
+            InvalidParameter: No run has started yet.
+        """
+        return self._private.certificate()
+
+    @hold_arguments("examples")
+    def check(self, examples: Examples | int | None = None) -> OptPlanReport:
+        """As :meth:`plan`, but refuses, as :meth:`invoke` would, a run in which no token can win.
+
+        Raises:
+            InvalidParameter: No token can win, or a choice that was fitted (:meth:`auto`) would be one at random; it
+                names what would help.
+        """
+        records, count = redacted(self._counted, Held.of(examples), READING)
+        found = self.plan(count if records is None else records)
+        self._private.check_reachable(found.token, found.budget, found.scheme, count)
+        return found
+
+    @hold_arguments("examples")
+    def plan(self, examples: Examples | int | None = None) -> OptPlanReport:
+        """What a run would cost, whether its votes can win, and in its verdict whether it is worth it. Spends nothing.
+
+        Args:
+            examples: The examples, for estimates from their lengths (for the operator, not for publication); or their
+                number.
+
+        Raises:
+            InvalidParameter, BudgetExceeded: As :meth:`invoke` would.
+            ModelUnavailable: The engine could not count the tokens of an example.
+        """
+        records, count = redacted(self._counted, Held.of(examples), READING)
+        neighbors: Neighbors = self._private.neighbors
+        share, token, selection = self._private.prospect(count)
+        scheme = scheme_for(self.settings, neighbors, count)
+        warn_of(weak_points(share.epsilon, share.delta, *scheme.least_records(count)))
+        return report(
+            self._engine,
+            self.settings,
+            budget=share,
+            scheme=scheme,
+            token=token,
+            selection=selection,
+            records=records,
+            count=count,
+        )
+
+
+def share_of(budget: PrivacyBudget | None, ledger: LedgerOrPath | None, name: str) -> PrivacyBudget:
+    """The budget of a run: the one given, that of the run's plan, or all that the ledger has left to reserve."""
+    if budget is not None:
+        return budget
+    assert isinstance(ledger, PrivacyLedger)  # check_promise
+    plan = ledger.plan(name)
+    return unreserved(ledger) if plan is None else PrivacyBudget(plan.epsilon, plan.delta, ledger.budget.neighbors)

@@ -1,0 +1,338 @@
+"""OPT and DLN-1: the prompt optimizers that DP-OPT is compared with. Neither is private.
+
+OPT (Hong et al. 2024, Algorithm 1 without noise) counts the votes of subsets and takes the winner. DLN-1 (Sordoni et
+al. 2023; Algorithm 3 of Hong et al. 2024) samples whole prompts from single batches of records. A prompt of either may
+repeat a record word for word. Use them in comparisons only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from langchain_dp._util import validate
+from langchain_dp.accounting import Neighbors, PrivacyCertificate
+from langchain_dp.ensemble.asking import ask_together
+from langchain_dp.ensemble.journal import secret_key
+from langchain_dp.ensemble.subsets import Subset, SubsetSampler
+from langchain_dp.mechanisms import NotPrivateSeededRandomness, SystemRandomness
+from langchain_dp.opt.candidates import Candidate, PromptChoice, echo_of
+from langchain_dp.opt.data import check_split, prepare, scheme_for
+from langchain_dp.opt.forward import Forward
+from langchain_dp.opt.handover import OptimizedPrompt, described
+from langchain_dp.opt.journal import Journal
+from langchain_dp.opt.plan import count_votes
+from langchain_dp.opt.run import Run
+from langchain_dp.opt.runnable import DPPromptOptimizer
+from langchain_dp.opt.settings import Method, Settings
+from langchain_dp.opt.templates import CUE, Demonstration, OptPrompts
+from langchain_dp.opt.text import Text
+from langchain_dp.opt.voters import Demonstrations, SubsetVotes
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, VotesNextToken
+from langchain_dp.quiet.run import check_environment
+from langchain_dp.records import Examples
+from langchain_dp.redact import redact_errors
+
+
+@dataclasses.dataclass(frozen=True)
+class DLNSettings:
+    """Settings of DLN-1; the defaults are those of Hong et al. 2024.
+
+    Args:
+        steps: Rounds of improvement.
+        prompts_per_step: Candidates sampled in each.
+        demonstrations: Records shown in one backward prompt.
+        temperature: Of the sampled candidates.
+        max_new_tokens: Longest candidate.
+
+    Raises:
+        InvalidParameter: A value is out of bounds.
+
+    Examples:
+        >>> DLNSettings(steps=2).prompts_per_step
+        20
+    """
+
+    steps: int = 20
+    prompts_per_step: int = 20
+    demonstrations: int = 20
+    temperature: float = 0.7
+    max_new_tokens: int = 100
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "prompts_per_step", "demonstrations", "max_new_tokens"):
+            validate.integer(name, getattr(self, name), at_least=1)
+        validate.number("temperature", self.temperature, at_least=0.0)
+
+
+_REASONS = {
+    "opt": "OPT counts votes without noise: a prompt may betray a record",
+    "dln-1": "DLN-1 samples prompts from single backward prompts: a prompt may repeat records word for word",
+}
+
+
+@redact_errors("while a prompt was optimized")
+def optimize_with_opt(optimizer: DPPromptOptimizer, examples: Examples, *, seed: int | None = None) -> OptimizedPrompt:
+    """Write a prompt with the settings of ``optimizer``, but without noise. NOT private, and charged to no ledger.
+
+    One batch of subsets writes a whole candidate, the token with most votes wins, and the candidate with most correct
+    answers on the validation records is returned.
+
+    Args:
+        optimizer: Gives model, labels, templates and settings. Its budget is not used.
+        examples: As of ``optimizer.optimize``.
+        seed: Reproducible coins.
+
+    Returns:
+        The prompt. Its ``certificate.private`` is False.
+
+    Raises:
+        InvalidParameter: Examples or settings are out of bounds.
+
+    Examples:
+        >>> optimize_with_opt(optimizer, rows).certificate.private
+        False
+    """
+    engine, settings, records = optimizer._engine, _settings(optimizer, "opt"), optimizer._checked(examples)
+    check_environment()
+    rng = SystemRandomness() if seed is None else NotPrivateSeededRandomness(seed)
+    scheme = scheme_for(settings, Neighbors.REPLACE_ONE, len(records))
+    data = prepare(records, settings, Neighbors.REPLACE_ONE, secret_key(rng))
+    forward = Forward.of(engine, settings)
+    text = Text(engine, settings.decoding, settings.writing.stop, never=echo_of(settings))
+    subset_votes = SubsetVotes(
+        engine,
+        SubsetSampler(data.training, scheme, rng),
+        Demonstrations(records, forward, settings, engine),
+        watch=lambda: forward.watch(settings.instruction),
+        text=text,
+        rng=rng,
+    )
+    run = Run(
+        settings,
+        text=text,
+        end_tokens=engine.end_tokens,
+        journal=Journal({}, b"", "", "", scheme.groups, scheme.sampling_probability),
+        rng=rng,
+        progress=optimizer._progress,
+    )
+    run.write(MajorityVote(subset_votes, max_calls=settings.calls.most))
+    counts = run.counts(forward, data.rows(data.validation))
+    best = run.choices()[max(range(len(counts)), key=counts.__getitem__)]
+    return described(
+        engine, settings, best, not_private(settings, engine), run.written(),
+        groups=scheme.groups, rate=scheme.sampling_probability,
+    )  # fmt: skip
+
+
+@redact_errors("while a prompt was optimized")
+def optimize_with_dln1(
+    optimizer: DPPromptOptimizer, examples: Examples, dln: DLNSettings | None = None, *, seed: int | None = None
+) -> OptimizedPrompt:
+    """Improve the instruction of ``optimizer`` by DLN-1. NOT private, and charged to no ledger.
+
+    Args:
+        optimizer: Gives model, labels, initial instruction and templates. Its budget is not used.
+        examples: As of ``optimizer.optimize``.
+        dln: Numbers of the run.
+        seed: Reproducible samples.
+
+    Returns:
+        The prompt; ``candidates`` are all prompts that were sampled. Its ``certificate.private`` is False.
+
+    Raises:
+        InvalidParameter: Examples or settings are out of bounds.
+
+    Examples:
+        >>> optimize_with_dln1(optimizer, rows, DLNSettings(steps=2)).certificate.private
+        False
+    """
+    engine, settings, records = optimizer._engine, _settings(optimizer, "dln-1"), optimizer._checked(examples)
+    check_environment()
+    numbers = DLNSettings() if dln is None else dln
+    coins = random.SystemRandom() if seed is None else random.Random(seed)  # noqa: S311  # not private
+    check_split(settings, settings.taking_part(len(records)))
+    data = prepare(records, settings, Neighbors.REPLACE_ONE, coins.randbytes(32))
+    decoding = dataclasses.replace(settings.decoding, temperature=numbers.temperature)
+    run = DLN1(
+        engine,
+        Forward.of(engine, settings),
+        prompts=settings.prompts,
+        labels=settings.labels,
+        settings=numbers,
+        text=Text(engine, decoding, settings.writing.stop),
+        rng=coins,
+    )
+    disabled = None if optimizer._progress is None else not optimizer._progress
+    with tqdm(total=numbers.steps, desc="dln-1", unit="step", disable=disabled) as bar:
+        best = run.run(settings.instruction, data.rows(data.training), data.rows(data.validation), advance=bar.update)
+    chosen = PromptChoice(best, tuple(settings.words))
+    sampled = [Candidate(text) for text in run.sampled]
+    return described(engine, settings, chosen, not_private(settings, engine), sampled)
+
+
+class MajorityVote:
+    """Tokens of OPT: one batch of subsets per candidate, the token with most votes, no noise. Not private."""
+
+    whole = False
+
+    def __init__(self, subset_votes: SubsetVotes, *, max_calls: int) -> None:
+        self._subset_votes = subset_votes
+        self._batch: list[Subset] = []
+        self._left = max_calls
+
+    def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
+        """Token with most votes, ties to the smaller one; None if nobody could be asked."""
+        self._left -= 1
+        if not written or not self._batch:
+            self._batch = self._subset_votes.draw()
+        votes = self._subset_votes.votes(self._batch, message, written)
+        most = max(votes.values(), default=0)
+        winners = [token for token, count in votes.items() if count == most]
+        return sorted(winners, key=lambda token: (isinstance(token, str), token))[0] if winners else None
+
+    def left(self, message: int | None = None, written: Sequence[Token] = ()) -> int:
+        """Calls that the number of candidates and their length allow."""
+        return self._left
+
+    def close(self) -> None:
+        """Drop what is cached of the subsets."""
+        self._subset_votes.close()
+
+
+class DLN1:
+    """One run of DLN-1.
+
+    Args:
+        engine: The local model.
+        forward: Forward pass on the same model.
+        prompts: Templates.
+        labels: Public labels.
+        settings: Numbers of the run.
+        text: Instruction that written tokens spell, and how the next one is taken, at the settings' temperature.
+        rng: Source of samples.
+
+    Attributes:
+        sampled: Every prompt that was sampled so far. Any of them could have been the best.
+    """
+
+    def __init__(
+        self,
+        engine: VotesNextToken,
+        forward: Forward,
+        *,
+        prompts: OptPrompts,
+        labels: Sequence[str],
+        settings: DLNSettings,
+        text: Text,
+        rng: random.Random,
+    ) -> None:
+        self._engine = engine
+        self._forward = forward
+        self._prompts = prompts
+        self._labels = list(labels)
+        self._settings = settings
+        self._text = text
+        self._rng = rng
+        self.sampled: list[str] = []
+
+    def run(
+        self,
+        instruction: str,
+        training: Sequence[Mapping[str, Any]],
+        validation: Sequence[Mapping[str, Any]],
+        *,
+        advance: Callable[[], object],
+    ) -> str:
+        """The best instruction found; the current one stays in the race at every step.
+
+        Args:
+            instruction: Initial instruction.
+            training: Rows to show.
+            validation: Rows to score by: mean log-probability of the right label.
+            advance: Told after each step.
+        """
+        scores: dict[str, float] = {}
+        for step in range(self._settings.steps):
+            shown = self._rng.sample(list(training), min(self._settings.demonstrations, len(training)))
+            candidates = [instruction, *self._candidates(instruction, shown, step)]
+            for candidate in candidates:
+                if candidate not in scores:
+                    scores[candidate] = self._log_probability(candidate, validation)
+            instruction = max(candidates, key=scores.__getitem__)
+            advance()
+        return instruction
+
+    def _candidates(self, instruction: str, rows: Sequence[Mapping[str, Any]], step: int) -> list[str]:
+        texts = [self._prompts.render(row) for row in rows]
+        answers = self._forward.predict(instruction, texts)
+        words = [self._prompts.word(label) for label in self._labels]
+        body = self._prompts.backward_body(
+            [
+                Demonstration(text, self._prompts.word(str(row["label"])), None if answer is None else words[answer])
+                for row, text, answer in zip(rows, texts, answers, strict=True)
+            ]
+        )
+        member = (id(self), step)
+        try:
+            found = [self._written(instruction, body, member) for _ in range(self._settings.prompts_per_step)]
+        finally:
+            self._engine.forget(member)
+        texts = [text for text in map(self._text.instruction, found) if text]
+        self.sampled += texts
+        return texts
+
+    def _written(self, instruction: str, body: str, member: tuple[int, int]) -> list[Token]:
+        message = self._rng.randrange(len(self._prompts.messages))
+        head = self._prompts.backward_head(instruction)
+        tail = self._prompts.backward_tail(message, instruction)
+        prompt = MemberPrompt(head, body, tail, member, begins=CUE)
+        written: list[Token] = []
+        while len(written) < self._settings.max_new_tokens and not self._text.stops(written):
+            asked = Continuation(prompt, tuple(written), self._rng.random())
+            token = self._next(asked, self._text.decoding(written))
+            if token is None or token in self._engine.end_tokens:
+                break
+            written.append(token)
+        return written
+
+    def _next(self, asked: Continuation, decoding: Decoding) -> Token | None:
+        answer = count_votes(ask_together(lambda some: self._engine.next_tokens(some, decoding), [asked]))
+        return next(iter(answer), None)
+
+    def _log_probability(self, instruction: str, rows: Sequence[Mapping[str, Any]]) -> float:
+        texts = [self._prompts.render(row) for row in rows]
+        found = self._forward.log_probabilities(instruction, texts)
+        floor = -100.0  # a row that cannot be asked
+        return float(
+            np.mean(
+                [
+                    floor if row is None else row[self._labels.index(str(truth["label"]))]
+                    for row, truth in zip(found, rows, strict=True)
+                ]
+            )
+        )
+
+
+def _settings(optimizer: DPPromptOptimizer, method: Method) -> Settings:
+    return dataclasses.replace(optimizer.settings, method=method, decoder="votes", glossary=None)
+
+
+def not_private(settings: Settings, engine: VotesNextToken) -> PrivacyCertificate:
+    """Certificate that promises nothing, and says why."""
+    return PrivacyCertificate(
+        mechanism=f"non-private {settings.method}",
+        epsilon=math.inf,
+        delta=0.0,
+        neighbors=Neighbors.REPLACE_ONE,
+        spent=(math.inf, 0.0),
+        model=engine.name,
+        private=False,
+        reason=_REASONS[settings.method],
+    )

@@ -1,0 +1,156 @@
+"""Private selection among public prompts, by the correct answers of a local model to private examples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+from langchain_dp.accounting import PrivacyBudget
+from langchain_dp.accounting.provenance import MadeWith
+from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for
+from langchain_dp.ensemble.scheme import Sampling
+from langchain_dp.opt import checks
+from langchain_dp.opt.base import PromptRunnable, share_of
+from langchain_dp.opt.fit import Effort, rows_to_select_by
+from langchain_dp.opt.settings import Settings, Writing
+from langchain_dp.opt.templates import Alternative, OptPrompts
+from langchain_dp.opt.verdict import NEARLY_ALL
+from langchain_dp.ports import Decoding, VotesNextToken
+from langchain_dp.records import check_labels
+
+
+class DPPromptSelector(PromptRunnable):
+    """Selects one of several public prompts by private examples. It writes nothing.
+
+    A local model answers every example under every prompt. The exponential mechanism selects a prompt by the number of
+    correct answers. This needs far fewer examples than writing a prompt does.
+
+    Args:
+        model: Engine that scores labels (``LlamaCppEnsemble``, ``TransformersEnsemble``, ...). It sees the examples:
+            it must run inside the trust boundary.
+        labels: The public labels.
+        instruction: The initial instruction, public. It is always among the candidates.
+        alternatives: The other public prompts: each an instruction, or an :class:`~langchain_dp.opt.Alternative` with
+            its own words for the labels.
+        budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
+        ledger: Ledger that is charged. Without ``budget``, all that is left of it is reserved. Or the path of a ledger
+            that is opened here with the whole ``budget``.
+        name: Name of the plan in the ledger.
+        prompts: Templates; see :mod:`langchain_dp.opt.templates`.
+        rows: Examples that take part at most, drawn by coins; None is all. Not under add/remove, where their number is
+            private.
+        calibrate: Divide label scores by those of texts without content (Zhao et al. 2021).
+        progress: Show progress; None shows it on a terminal only.
+        labels_read: The labels were read off the examples. No epsilon counts that: the certificate says so.
+        made_with: Certificates of released text among the other arguments, where the text does not carry its cost.
+        not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
+
+    Raises:
+        InvalidParameter: A value is out of bounds, or the engine lacks a port.
+
+    Formal guarantee:
+        The selected prompt is (epsilon, delta)-differentially private in the examples, with the budget's neighbors.
+        One record changes the count of each prompt by one at most. Source: the exponential mechanism, accounted for as
+        bounded range (Dong et al. 2020), as in Hong et al. 2024, Algorithm 4.
+
+    Examples:
+        >>> selector = DPPromptSelector(
+        ...     model=engine, labels=LABELS, instruction="Praise or complaint?",
+        ...     alternatives=["Is the writer happy?"], budget=PrivacyBudget(1.0),
+        ... )  # fmt: skip
+        >>> print(selector.plan(200).verdict)
+        >>> chain = selector.invoke(records) | model
+    """
+
+    def __init__(
+        self,
+        *,
+        model: VotesNextToken,
+        labels: Sequence[str],
+        instruction: str,
+        alternatives: Sequence[str | Alternative],
+        budget: PrivacyBudget | None = None,
+        ledger: LedgerOrPath | None = None,
+        name: str = "prompt-selection",
+        prompts: OptPrompts | None = None,
+        rows: int | None = None,
+        calibrate: bool = True,
+        progress: bool | None = None,
+        labels_read: bool = False,
+        made_with: MadeWith = None,
+        not_private_seed: int | None = None,
+    ) -> None:
+        checks.check_model(model)
+        check_promise(budget, ledger, not_private_seed)
+        settings = Settings(
+            method="choose",
+            instruction=checks.check_instruction(instruction),
+            labels=check_labels(labels),
+            prompts=prompts or OptPrompts(),
+            alternatives=checks.alternatives(alternatives),
+            rows=rows,
+            calibrate=calibrate,
+            labels_read=labels_read,
+            validation=1.0,
+            shots=1,
+            subsets=1,
+            sampling=Sampling(),
+            num_prompts=1,
+            max_new_tokens=1,
+            writing=Writing(),
+            decoding=Decoding(chat=False),
+        )
+        self._start(
+            model,
+            settings,
+            budget=budget,
+            ledger=ledger,
+            name=name,
+            progress=progress,
+            made_with=made_with,
+            not_private_seed=not_private_seed,
+            released_inputs=(labels, instruction, prompts, alternatives),
+        )
+
+    @classmethod
+    def auto(
+        cls,
+        *,
+        alternatives: Sequence[str | Alternative],
+        examples_count: int,
+        effort: Effort = "light",
+        budget: PrivacyBudget | None = None,
+        ledger: LedgerOrPath | None = None,
+        name: str = "prompt-selection",
+        **settings: Any,
+    ) -> Self:
+        """A selector that asks as many examples as the model answers in bounded time, and refuses a random choice.
+
+        Args:
+            alternatives: As in the class.
+            examples_count: Number of examples; public.
+            effort: "light" evaluates some 330,000 tokens at most, "full" ten times as many.
+            budget: As in the class.
+            ledger: As in the class.
+            name: As in the class.
+            **settings: The other arguments of the class, except ``rows``.
+
+        Raises:
+            InvalidParameter: A value is out of bounds.
+            BudgetExceeded: The ledger has no room.
+
+        Examples:
+            >>> selector = DPPromptSelector.auto(
+            ...     model=engine, labels=LABELS, instruction="Praise or complaint?", alternatives=ALTERNATIVES,
+            ...     examples_count=500, budget=budget,
+            ... )  # fmt: skip
+        """
+        check_promise(budget, ledger, settings.get("not_private_seed"))
+        if ledger is not None:
+            ledger = ledger_for(budget, ledger)
+        others = checks.alternatives(alternatives)
+        share = share_of(budget, ledger, name)
+        rows = rows_to_select_by(examples_count, share, prompts=len(others) + 1, effort=effort)
+        selector = cls(alternatives=others, rows=rows, budget=budget, ledger=ledger, name=name, **settings)
+        selector._private.agreement = NEARLY_ALL
+        return selector
