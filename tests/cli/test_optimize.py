@@ -217,7 +217,6 @@ SECRET = "secret words"
         ({}, [{"text": SECRET, "label": "yes"}] * 9, "at least subsets"),
         ({"labels": None}, [{"text": SECRET, "label": "yes"}] * 300, "2 different labels"),
         ({"epsilon": 501}, None, "epsilon=501"),
-        ({"method": "opt"}, None, "'opt'"),
         ({"out": "no-such-folder/prompt.json"}, None, "no-such-folder"),
     ],
 )

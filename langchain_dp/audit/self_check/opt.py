@@ -319,7 +319,7 @@ def clipped(runs: int = 3, texts: int = 300) -> Finding:
         with PrivacyLedger(PrivacyBudget(500.0, 0.5)) as ledger:
             witness = Witness(functools.partial(_charges, ledger), right=_right)
             optimizer, rows = _clipping(witness, ledger, texts), examples(128)
-            prompt = asyncio.run(selector.aoptimize(rows)) if face % 2 else selector.optimize(rows)
+            prompt = asyncio.run(optimizer.aoptimize(rows)) if face % 2 else optimizer.optimize(rows)
             paid = [event_from_json(entry.event) for entry in ledger.entries() for _ in range(entry.count)]
         if wrong := _wrong_texts(witness, paid, prompt.certificate):
             return Finding(True, wrong[0])
@@ -404,7 +404,7 @@ def glossaries(runs: int = 40) -> Finding:
         with PrivacyLedger(PrivacyBudget(500.0, 0.5)) as ledger:
             witness, rows = Witness(functools.partial(_charges, ledger), right=_right), examples(60)
             optimizer = _describing(witness, ledger)
-            _ = asyncio.run(selector.aoptimize(rows)) if face % 2 else selector.optimize(rows)
+            _ = asyncio.run(optimizer.aoptimize(rows)) if face % 2 else optimizer.optimize(rows)
             paid = [event_from_json(entry.event) for entry in ledger.entries() for _ in range(entry.count)]
         asked = [each for calls in witness.texts for each in calls[0]]
         wrong = [
