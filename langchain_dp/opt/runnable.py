@@ -15,14 +15,14 @@ from langchain_core.runnables.config import run_in_executor
 
 from langchain_dp._util import forks, validate
 from langchain_dp._util.reprs import also_unmade
-from langchain_dp._util.validate import group, moved, no_further
+from langchain_dp._util.validate import group, no_further, reject_unknown_arguments
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
 from langchain_dp.accounting.budget import warn_of, weak_points
 from langchain_dp.accounting.events import SamplingName
 from langchain_dp.accounting.provenance import MadeWith, ReleasedText, costs_of_inputs
 from langchain_dp.ensemble.asking import count_publicly
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for, unreserved
-from langchain_dp.ensemble.scheme import MOVED_SAMPLING, Sampling, sampling_from
+from langchain_dp.ensemble.scheme import Sampling, sampling_from
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
 from langchain_dp.opt import checks
@@ -34,7 +34,7 @@ from langchain_dp.opt.handover import OptimizedPrompt
 from langchain_dp.opt.plain import run_dln, run_opt
 from langchain_dp.opt.private import PrivateRuns
 from langchain_dp.opt.report import OptPlanReport, report
-from langchain_dp.opt.settings import METHODS, MOVED_WRITING, PRIVATE, Decoder, Method, Settings, Writing
+from langchain_dp.opt.settings import METHODS, PRIVATE, Decoder, Method, Settings, Writing
 from langchain_dp.opt.templates import Alternative, OptPrompts
 from langchain_dp.opt.verdict import NEARLY_ALL
 from langchain_dp.ports import Decoding, VotesNextToken
@@ -132,7 +132,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         >>> chain = optimizer.invoke(records) | model  # any chat model, wherever it runs
     """
 
-    @moved(**MOVED_SAMPLING, **MOVED_WRITING)
+    @reject_unknown_arguments
     def __init__(
         self,
         *,
