@@ -1,10 +1,9 @@
-"""The rare settings, in groups: made, saved, shared; and what becomes of those who give them flat, as they were."""
+"""The rare settings, in groups: made, saved and shared; unknown arguments are refused."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import json
 import warnings
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from fakes.synthesizers import generator, synthesizer
 from fakes.voters import LABELS, VotingChat, private_examples
 
 from langchain_dp import DPICLClassifier, DPPromptOptimizer, PrivacyBudget, PrivacyLedger, PrivateRecords, RAPTSanitizer
-from langchain_dp._util.validate import moved
 from langchain_dp.errors import InvalidParameter, WeakPromiseWarning
 from langchain_dp.icl import Asking, Sampling
 from langchain_dp.opt import Decoding, Writing
@@ -64,51 +62,6 @@ def test_a_group_is_saved_and_comes_back(group: Any) -> None:
         setattr(group, dataclasses.fields(group)[0].name, None)
 
 
-@pytest.mark.parametrize(
-    ("made", "flat", "said"),
-    [
-        (classifier, {"timeout": 5}, "timeout= is part of Asking now: asking=Asking(timeout=5)."),
-        (classifier, {"max_concurrency": 2}, "asking=Asking(max_concurrency=2)."),
-        (classifier, {"on_unhealthy": "answer"}, "asking=Asking(on_unhealthy='answer')."),
-        (classifier, {"max_question_chars": 9}, "asking=Asking(max_question_chars=9)."),
-        (classifier, {"answer_seconds": 2.5}, "asking=Asking(answer_seconds=2.5)."),
-        (classifier, {"partitions": 8}, 'sampling=Sampling("fixed", partitions=8).'),
-        (optimizer, {"sampling_probability": 0.5}, "sampling=Sampling(scheme, probability=0.5)."),
-        (optimizer, {"epsilon0": 0.5}, "epsilon0= is part of Writing now: writing=Writing(epsilon0=0.5)."),
-        (optimizer, {"stop": ("\n",)}, "writing=Writing(stop=...)."),
-        (optimizer, {"temperature": 0.7}, "temperature= is part of Decoding now: decoding=Decoding(temperature=0.7)."),
-        (sanitizer, {"media": "drop"}, "media= is part of MessageRules now: messages=MessageRules(media='drop')."),
-        (sanitizer, {"keys_keep": ["rows"]}, "messages=MessageRules(keys_keep=...)."),
-        (sanitizer, {"user_key": "patient"}, "documents=DocumentRules(user_key='patient')."),
-        (sanitizer, {"inversion": 0.2}, "inversion= is part of Target now: target=Target(inversion=0.2)."),
-        (sanitizer, {"calibration_texts": ["a"]}, "target=Target(texts=...)."),
-    ],
-    ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
-)  # fmt: skip
-def test_an_old_argument_says_where_it_is_now(made: Callable[..., Any], flat: dict[str, Any], said: str) -> None:
-    """If it breaks, who upgrades reads of an unexpected keyword and has to search, or a setting is silently dropped."""
-    with pytest.raises(InvalidParameter) as caught:
-        made(**flat)
-    assert str(caught.value).endswith(said)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("kind", [DPICLClassifier, DPPromptOptimizer, RAPTSanitizer])
-def test_what_moved_is_named_with_a_place_that_exists(kind: type) -> None:
-    """If it breaks, the line that should help names a group, or a field of it, that is not there."""
-    given = set(inspect.signature(kind).parameters)
-    closure = inspect.getclosurevars(kind.__init__)  # type: ignore[misc]  # the decorated one
-    places: dict[str, str] = closure.nonlocals["places"]
-    assert len(places) >= 7
-    groups = {type(group).__name__: {field.name for field in dataclasses.fields(group)} for group in GROUPS}
-    for name, place in places.items():
-        argument, _, call = place.partition("=")
-        group, _, fields = call.partition("(")
-        assert name not in given
-        assert argument in given
-        assert fields.rpartition(", ")[2].removesuffix("={})") in groups[group], place
-
-
 def test_what_no_argument_ever_was_called_is_refused() -> None:
     """If it breaks, a slip is swallowed, and its default used."""
     for made in (classifier, optimizer, sanitizer, synthesizer, generator):
@@ -134,18 +87,6 @@ def test_an_argument_by_another_name_is_answered_with_its_own(made: Callable[...
     with pytest.raises(InvalidParameter, match=meant) as caught:
         made(**{given: "a private text"})
     assert "private text" not in str(caught.value)
-
-
-def test_a_private_text_is_not_quoted_where_an_argument_moved() -> None:
-    """If it breaks, a value in the wrong place, which may be a text, stands in an exception."""
-
-    @moved(texts="target=Target(texts={})")
-    def function(**given: Any) -> None:
-        """Nothing."""
-
-    with pytest.raises(InvalidParameter) as caught:
-        function(texts="Anna Meier has had diabetes since May")
-    assert "Anna" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -148,39 +148,25 @@ def no_further(kwargs: Collection[str], *, remedy: str = "Bind them to the inner
         raise InvalidParameter(f"Expected no further arguments, got {sorted(kwargs)}. {remedy}")
 
 
-def moved(**places: str) -> Callable[[F], F]:
-    """Decorate a function: an argument that it does not have is refused with the one that is meant.
+def reject_unknown_arguments(function: F) -> F:
+    """Decorate a function to refuse arguments that it lacks, and to suggest the one that is meant.
 
-    Some arguments are part of a group now: who gives one flat is told where it is. The signature stays what it is, so
-    that a type checker sees no argument that is not there.
-
-    Args:
-        **places: For each argument that went, how it is given now; ``{}`` stands for its value.
+    The error shows no value, and its frames hold none.
     """
+    known = inspect.signature(function).parameters.keys()
 
-    def decorate(function: F) -> F:
-        parameters = inspect.signature(function).parameters
-        known = {name for name, one in parameters.items() if one.kind is not one.VAR_KEYWORD}
-        takes_any = len(known) < len(parameters)
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        unknown = sorted(kwargs.keys() - known)
+        arguments: list[Any] = [args, kwargs]
+        del args, kwargs  # they may be records, and error reporters read the locals of each frame
+        if unknown:
+            del arguments
+            of = function.__qualname__.removesuffix(".__init__")
+            raise InvalidParameter(" ".join(_meant(of, name, known) for name in unknown))
+        return function(*arguments.pop(0), **arguments.pop(0))
 
-        @functools.wraps(function)
-        def checked(*args: Any, **kwargs: Any) -> Any:
-            old = {name: value for name, value in kwargs.items() if name in places}
-            unknown = [] if takes_any else sorted(kwargs.keys() - known - old.keys())
-            given: list[Any] = [args, kwargs]
-            del args, kwargs  # they may be records, and error reporters read the locals of each frame
-            if old:
-                del given
-                raise InvalidParameter("; ".join(_now(name, places[name], value) for name, value in old.items()) + ".")
-            if unknown:
-                del given
-                of = function.__qualname__.removesuffix(".__init__")
-                raise InvalidParameter(" ".join(_meant(of, name, known) for name in unknown))
-            return function(*given.pop(0), **given.pop(0))
-
-        return checked  # type: ignore[return-value]  # the same signature
-
-    return decorate
+    return checked  # type: ignore[return-value]  # the same signature
 
 
 _MEANT = {
@@ -201,11 +187,6 @@ def _meant(of: str, name: str, known: Collection[str]) -> str:
     )
     remedy = "Remove it." if there is None else f"Give {written if name in _MEANT and written else there + '='}."
     return f"Expected {of} without {name}=, which it does not have. {remedy}"
-
-
-def _now(name: str, place: str, value: object) -> str:
-    group = place.partition("=")[2].partition("(")[0]
-    return f"{name}= is part of {group} now: {place.format(repr(value) if _plain(value) else '...')}"
 
 
 def function(name: str, given: F, *, of: str) -> F:

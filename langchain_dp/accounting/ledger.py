@@ -78,7 +78,7 @@ class PrivacyLedger(BaseLedger):
     _store: PlanStore
     _direct: LedgerPlan | None
 
-    @validate.moved()
+    @validate.reject_unknown_arguments
     def __init__(
         self,
         budget: PrivacyBudget,

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from langchain_dp import __version__
-from langchain_dp.cli import audit, completion, demo, ledger, optimize, plan, sanitize, synthesize
+from langchain_dp.cli import audit, demo, ledger, optimize, plan, sanitize, synthesize
 from langchain_dp.cli.parser import PROGRAM, UNREAD, WRONG, Command, Group, Options, WrongArguments, refusal
 from langchain_dp.cli.runs import ENDS, ending
 from langchain_dp.cli.show import epilog, line, note
@@ -32,9 +32,11 @@ COMMANDS: tuple[type[Options], ...] = (
     sanitize.Sanitize,
     ledger.Ledger,
     audit.Audit,
-    completion.Completion,
 )
 """In the order of the help."""
+
+COMPLETE = "_LANGCHAIN_DP_COMPLETE"
+"""The environment variable by which typer's scripts for shells ask for completions."""
 
 _NOTES = """\
 Every command has --help with its own examples. Results go to stdout; notes, errors and, on a terminal only, progress
@@ -76,10 +78,10 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         SystemExit: See :func:`main`; 0 after a shell was told what may come next; 1 where nobody can read a help text;
             130 if it was interrupted.
     """
-    if completion.VARIABLE in os.environ:
-        completion.make_ready()
+    if COMPLETE in os.environ:
+        os.environ["COLUMNS"] = "999"  # or rich wraps the lines that a shell reads
     try:
-        found = program().main(arguments, prog_name=PROGRAM, complete_var=completion.VARIABLE, standalone_mode=False)
+        found = program().main(arguments, prog_name=PROGRAM, standalone_mode=False)
         sys.stdout.flush()  # of a help text
     except typer.TyperException as error:
         note(refusal(error))
@@ -105,12 +107,11 @@ def _open_streams() -> None:
 def program() -> TyperGroup:
     """All commands."""
     names = {"help_option_names": ["-h", "--help"], "allow_extra_args": True}
-    settings: dict[str, Any] = {"cls": Group, "context_settings": names}
-    settings |= {"add_completion": False, "pretty_exceptions_enable": False}
+    settings: dict[str, Any] = {"cls": Group, "context_settings": names, "pretty_exceptions_enable": False}
     firsts = (re.match(r"(?:.*\\\n)*.*\n", each.examples) for each in COMMANDS if not each.path.startswith("plan "))
-    ends = epilog("".join(first[0] for first in firsts if first), _NOTES), epilog(plan.EXAMPLES, plan.NOTES)
-    whole = typer.Typer(help="Differential privacy for LangChain.", epilog=ends[0], callback=_whole, **settings)
-    plans = typer.Typer(name="plan", help=plan.WHAT, epilog=ends[1], subcommand_metavar="SYSTEM ...", **settings)
+    epilogs = epilog("".join(first[0] for first in firsts if first), _NOTES), epilog(plan.EXAMPLES, plan.NOTES)
+    whole = typer.Typer(help="Differential privacy for LangChain.", epilog=epilogs[0], callback=_whole, **settings)
+    plans = typer.Typer(name="plan", help=plan.WHAT, epilog=epilogs[1], subcommand_metavar="SYSTEM ...", **settings)
     whole.add_typer(plans)
     for each in COMMANDS:
         app, said = plans if each.path.startswith("plan ") else whole, epilog(each.examples, each.notes)

@@ -11,7 +11,7 @@ from typer import Option
 
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.cli.options import JsonOptions
-from langchain_dp.cli.parser import DONE, FAILED, WrongArguments, paths
+from langchain_dp.cli.parser import DONE, FAILED, WrongArguments
 from langchain_dp.cli.runs import check_folder
 from langchain_dp.cli.show import print_json
 from langchain_dp.errors import InvalidParameter
@@ -41,9 +41,7 @@ python -m langchain_dp.audit --help
 "limits", "attacks", "pseudonyms", ...}; budget, reserved, spent and left by name as in ledger --json.
 For the state of a ledger on a terminal: langchain-dp ledger
 """
-    ledger: str | None = Option(
-        None, metavar="PLACE", autocompletion=paths, help="file or postgresql:// URL of a ledger, of either kind"
-    )
+    ledger: str | None = Option(None, metavar="PLACE", help="file or postgresql:// URL of a ledger, of either kind")
     self_check: bool = Option(False, "--self-check", help="audit the code of this installation instead")
     out: Path | None = Option(None, help="HTML file to write (required without --json)")
     attacks: Path | None = Option(None, help="JSON of attack results to show beside it")

@@ -6,13 +6,12 @@ import collections
 import contextlib
 import dataclasses
 import math
-import os
 import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from typer import Option
 
@@ -36,12 +35,6 @@ if TYPE_CHECKING:
     from langchain_dp.icl import DPICLClassifier, ICLPrompt
     from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 
-_OF_ONE = {
-    "icl": ("epsilon", "prompt", "queries", "shots", "subsets", "picture"),
-    "opt": ("instruction", "opt_epsilon"),
-}
-"""Options that only one of the systems heeds."""
-
 _FULL = ("limit", "rows", "queries", "shots", "subsets")
 """Options that the short demonstration does not heed."""
 
@@ -64,18 +57,15 @@ class Demo(JsonOptions, ModelOptions, VoteOptions, DeltaOptions, FileOptions, La
     examples = """\
   langchain-dp demo
   langchain-dp demo --full
-  langchain-dp demo --system opt
   langchain-dp demo --data tickets.jsonl --json
   langchain-dp demo --data train.jsonl --test test.jsonl --prompt sst2 --queries 10000 --limit 200
 """
     notes = """\
 Without options: votes, noise and answers on the sample that comes with the package, question by question, in less than
-two minutes. --full: tables over 80 questions of both systems, some ten minutes. --system icl (DP-ICL): private answers,
-accuracy against epsilon. --system opt (DP-OPT): a private prompt beside one that leaks. Rows of --data: icl, in full.
+two minutes. --full: a table of accuracy against epsilon over 80 questions, some five minutes. Rows of --data: in full.
 --json: {"rows": [{"method", "epsilon", "accuracy", "n", ...}]}, one row a method; epsilon is null where there is none.
 """
-    full: bool = Option(False, "--full", help="long tables of both systems, on the sample")
-    system: Literal["icl", "opt"] | None = Option(None, help="show only DP-ICL, or only DP-OPT, in full")
+    full: bool = Option(False, "--full", help="a longer table, on the sample")
     data: Path | None = Option(None, help=f"{ROWS}: the private rows (default: a sample)")
     test: Path | None = Option(None, help="rows to score (default: a held-out fifth of --data)")
     limit: int = Option(80, min=1, help="rows to score at most")
@@ -83,10 +73,6 @@ accuracy against epsilon. --system opt (DP-OPT): a private prompt beside one tha
     epsilon: list[float] | None = of_icl(None, parser=positive, help="default: 1 3 8")
     queries: int | None = of_icl(None, min=1, help="answers the noise is made for (default: the rows scored)")
     picture: Path = of_icl(Path("accuracy_vs_epsilon.png"))
-    instruction: str | None = Option(
-        None, rich_help_panel="opt", help="what to start from (default: to classify the text as one of the labels)"
-    )
-    opt_epsilon: float = Option(8.0, parser=positive, rich_help_panel="opt")
 
     @property
     def epsilons(self) -> list[float]:
@@ -96,27 +82,19 @@ accuracy against epsilon. --system opt (DP-OPT): a private prompt beside one tha
     def run(self) -> int:
         """Run the command; returns the exit code."""
         began = time.monotonic()
-        short = not self.full and self.system is None and self.data is None
-        systems: list[str] = [self.system] if self.system else ["icl", "opt"] if self.data is None else ["icl"]
+        short = not self.full and self.data is None
         if short:
             given = self.given(_FULL)
             if given:
-                raise WrongArguments(f"Expected {', '.join(given)} together with --full, --system or --data.")
-        _check(self, systems)
+                raise WrongArguments(f"Expected {', '.join(given)} together with --full or --data.")
+        _check(self)
         data = _data(self)
         from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 
-        rows: list[dict[str, Any]] = []
         if short and not self.json:
             print(_INTRODUCTION.format(rows=len(data.train), name=data.name), flush=True)
         with LlamaCppEnsemble(model_path=self.model, n_gpu_layers=self.gpu_layers) as engine:
-            if short:
-                rows = _short(self, data, engine, began)
-            else:
-                for system in systems:
-                    if rows and not self.json:
-                        print(f"\n{'-' * 100}\n")
-                    rows += _icl(self, data, engine) if system == "icl" else _opt(self, data, engine)
+            rows = _short(self, data, engine, began) if short else _icl(self, data, engine)
         if self.json:
             print_json({"rows": rows})
         if data.said is not None:
@@ -124,17 +102,13 @@ accuracy against epsilon. --system opt (DP-OPT): a private prompt beside one tha
         return DONE
 
 
-def _check(options: Demo, systems: list[str]) -> None:
-    """Nothing that was asked for is left out in silence, and the picture finds its place."""
-    for system, names in _OF_ONE.items():
-        given = options.given(names)
-        if given and system not in systems:
-            raise WrongArguments(f"Expected {', '.join(given)} with --system {system} only, which is not shown here.")
+def _check(options: Demo) -> None:
+    """Refuse options that would be ignored, and a picture that cannot be saved."""
     if options.full and options.data is not None:
         raise WrongArguments("Expected --full without --data: rows of your own are always shown in full.")
     if options.data is None and options.prompt != "plain":
         raise WrongArguments("Expected --prompt together with --data: the sample has its own template.")
-    if "icl" in systems and not options.json:
+    if not options.json:
         if options.picture.suffix.lower() not in _PICTURES:
             raise WrongArguments(f"Expected --picture {options.picture} to end in one of {', '.join(_PICTURES)}.")
         check_folder(options.picture, "--picture")
@@ -237,7 +211,7 @@ is invented. With records of real people nobody sees them, not even in a log.
 """
 
 _NEXT = """\
-Both systems over 80 messages, some ten minutes: langchain-dp demo --full
+The same over 80 messages, some five minutes: langchain-dp demo --full
 On messages of your own: langchain-dp demo --data FILE.jsonl    What it would cost: langchain-dp plan icl --help\
 """
 
@@ -402,16 +376,3 @@ def _save(scores: Sequence[_Score], title: str, options: Demo, shots: int) -> No
     axes.grid(alpha=0.25)
     figure.savefig(options.picture, dpi=150)
     print(f"\nPicture of accuracy against epsilon: {options.picture}\n")
-
-
-def _opt(options: Demo, data: _Data, engine: LlamaCppEnsemble) -> list[dict[str, Any]]:
-    from langchain_dp.cli import leaks
-
-    task = (leaks.own_task if options.data is None else leaks.Task)(data.name, data.train, data.test, data.labels)
-    if options.instruction:
-        task = dataclasses.replace(task, instruction=options.instruction)
-    quiet = not sys.stderr.isatty()
-    result = leaks.run(task, engine, epsilon=options.opt_epsilon, delta=options.delta, quiet=quiet)
-    if not options.json:
-        print(leaks.table(result, color=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
-    return [shown.to_dict() for shown in result.shown]

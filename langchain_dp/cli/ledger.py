@@ -1,4 +1,4 @@
-"""``langchain-dp ledger``: what a ledger holds and what is left of it, once, as it changes, or as a page. Read only."""
+"""``langchain-dp ledger``: what a ledger holds and what is left of it, as a table or as a page. Read only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from langchain_dp._util.rounding import bound, room
 from langchain_dp.cli.options import JsonOptions
-from langchain_dp.cli.parser import DONE, WrongArguments, paths, positive
+from langchain_dp.cli.parser import DONE, WrongArguments, positive
 from langchain_dp.cli.show import columns, strict_json
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ class Ledger(JsonOptions):
     examples = """\
   langchain-dp ledger privacy.ledger
   langchain-dp ledger privacy.ledger --json
-  langchain-dp ledger privacy.ledger --watch
   langchain-dp ledger privacy.ledger --serve --port 8787
 """
     notes = """\
@@ -38,36 +37,26 @@ A file, or a schema of PostgreSQL by its URL without a password, "postgresql://u
 Both kinds: counted in epsilon (DP-ICL, DP-OPT), or in eta (sanitized texts). It is read and not changed, also while
 others charge it. No text of a record is in it; names of plans and chains that read like a text are not shown. Spent is
 what the releases so far cost inside their plans; reserved is the promise. The two are never added.
---watch: draws the table anew when the ledger has changed; in a pipe, one line a change (with --json, one object).
---serve: the report page on http://127.0.0.1:8787, which keeps itself up to date, with /healthz, and /metrics for
-Prometheus. It has no login: it is for browsers on this machine, unless --allow-remote says otherwise. Extra: watch.
-Both end with Ctrl-C.
+--serve: the report page on http://127.0.0.1:8787, which keeps itself up to date until Ctrl-C, with /healthz, and
+/metrics for Prometheus. It has no login: it is for browsers on this machine, unless --allow-remote says otherwise.
+Extra: watch.
 --json: {"kind", "unit", "budget", "reserved", "spent", "left", "total", "plans": [{"name", "made", "epsilon", "delta",
 "spent", "parts", "releases": [{"mechanism", "parameters", "used", "most", "left", "first", "last", "chains"}],
 "askers": [{"name", "used", "most"}], "each"}], "facts"}; "each" is the share of an asker without a name; budget,
 reserved, spent and left by "epsilon" and "delta". Of a ledger in eta these are by the fullest account of a "user" and
 of a "document", and its one plan has name, made and releases.
 """
-    file: str = Argument(
-        metavar="PLACE", autocompletion=paths, help="file or postgresql:// URL of a ledger, of either kind"
-    )
-
-    watch: bool = Option(False, "--watch", help="show it again whenever it has changed, until Ctrl-C")
+    file: str = Argument(metavar="PLACE", help="file or postgresql:// URL of a ledger, of either kind")
     serve: bool = Option(False, "--serve", help="show it as a page in a browser, until Ctrl-C")
     interval: float = Option(2.0, parser=positive, metavar="SECONDS", help="between two looks")
     host: str = Option("127.0.0.1", help="address to serve on")
     port: int = Option(8787, min=0, max=65535, help="port to serve on; 0 for a free one")
     allow_remote: bool = Option(False, "--allow-remote", help="serve other machines, too: whoever reaches it reads it")
 
-    def __post_init__(self) -> None:
-        self.at_most_one("watch", "serve")
-
     def _check(self) -> None:
         """Refuse options that would be ignored."""
-        for given, need in ((("host", "port", "allow_remote"), ("serve",)), (("interval",), ("watch", "serve"))):
-            if (found := self.given(given)) and not self.given(need):
-                said = " or ".join(f"--{name}" for name in need)
-                raise WrongArguments(f"Expected {', '.join(found)} together with {said}.")
+        if (found := self.given(("interval", "host", "port", "allow_remote"))) and not self.serve:
+            raise WrongArguments(f"Expected {', '.join(found)} together with --serve.")
         if self.serve and self.json:
             raise WrongArguments("Expected --serve without --json: it shows a page.")
 
@@ -82,11 +71,6 @@ of a "document", and its one plan has name, made and releases.
                 from langchain_dp.cli.serving import serve
 
                 return serve(watched, self.host, self.port, every=self.interval, allow_remote=self.allow_remote)
-            if self.watch:
-                from langchain_dp.cli.watching import watch
-
-                show = json_of if self.json else text_of
-                return watch(watched, show, every=self.interval, as_json=self.json)
             print((json_of if self.json else text_of)(watched.report(), watched.open()))
             return DONE
         finally:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, get_args
 import typer
 from typer import Option
 
-from langchain_dp.cli.parser import Options, WrongArguments, paths, positive, rate, share, tiny
+from langchain_dp.cli.parser import Options, WrongArguments, positive, rate, share, tiny
 from langchain_dp.errors import InvalidParameter
 
 Neighboring = Literal["replace-one", "add-or-remove-one", "replace-special"]
@@ -32,7 +32,7 @@ promised, of_icl, of_task, of_run = (
 )
 """Options that the help shows together."""
 
-ledger_at = functools.partial(promised, None, metavar="PLACE", autocompletion=paths)
+ledger_at = functools.partial(promised, None, metavar="PLACE")
 """A ledger to charge. No path: a URL would lose a slash."""
 
 run_ledger = functools.partial(
@@ -55,10 +55,6 @@ def _two_labels(labels: list[str] | None) -> list[str] | None:
     return labels
 
 
-def _tables(incomplete: str) -> list[str | tuple[str, str]]:
-    return [*TABLES, *paths(incomplete)]
-
-
 class JsonOptions(Options):
     """Whether a program reads it."""
 
@@ -70,9 +66,7 @@ class ModelOptions(Options):
 
     said: ClassVar = {"model_path": "--model"}
 
-    model: str | None = Option(
-        None, autocompletion=paths, help="path of a GGUF (default: the embedded SmolLM2-135M-Instruct)"
-    )
+    model: str | None = Option(None, help="path of a GGUF (default: the embedded SmolLM2-135M-Instruct)")
     gpu_layers: int = Option(0, min=-1, help="layers to put on a GPU")
 
 
@@ -293,8 +287,13 @@ class TableOptions(Options):
     """Which words, and how private: one target. The long names are those of the library."""
 
     embeddings: str = promised(
-        "glove", "--embeddings", "--table", autocompletion=_tables, metavar="TABLE", help="glove, minilm or a path"
-    )
+        "glove",
+        "--embeddings",
+        "--table",
+        autocompletion=lambda: [*TABLES],
+        metavar="TABLE",
+        help="glove, minilm or a path",
+    )  # fmt: skip
     eta: float | None = promised(None, parser=positive, help="loss per unit of distance, in nats")
     target_replacement: float | None = promised(
         None, "--replacement", "--target-replacement", parser=share, metavar="P",

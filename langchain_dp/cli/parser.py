@@ -6,10 +6,8 @@ import abc
 import contextlib
 import dataclasses
 import difflib
-import glob
 import itertools
 import math
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, dataclass_transform
@@ -58,9 +56,6 @@ class Options(abc.ABC):
 
     def __init_subclass__(cls) -> None:
         dataclasses.dataclass(frozen=True, kw_only=True, repr=False)(cls)
-        for field in dataclasses.fields(cls):
-            if "Path" in str(field.type):
-                field.default.autocompletion = paths  # type: ignore[union-attr]  # typer's, which holds the default
 
     def __post_init__(self) -> None:  # noqa: B027  # nothing to refuse is no fault of a command
         """Refuse what does not go together: every base of a command does, and calls that of its own."""
@@ -186,14 +181,6 @@ def refusal(error: Any) -> str:
 
 def _meant(near: Sequence[str] | None) -> str:
     return f". Did you mean {near[0]}?" if near else ""
-
-
-def paths(incomplete: str) -> list[tuple[str, str]]:
-    """Completion of a path, for bash; the other shells offer files where nothing else is offered."""
-    if os.environ.get("_LANGCHAIN_DP_SHELL") != "bash":
-        return []
-    begins = os.path.expanduser(incomplete)
-    return [(incomplete + name[len(begins) :], "file") for name in sorted(glob.glob(f"{glob.escape(begins)}*"))]
 
 
 def _number(low: float, high: float, bound: str) -> Callable[[str], float]:

@@ -23,7 +23,7 @@ from langchain_dp.cli.options import (
     WriterOptions,
     promised,
 )
-from langchain_dp.cli.parser import DONE, WrongArguments, paths, positive
+from langchain_dp.cli.parser import DONE, WrongArguments, positive
 from langchain_dp.cli.runs import read_off
 from langchain_dp.cli.show import note, show, show_calibration
 
@@ -156,7 +156,7 @@ No model is loaded unless --model names one; tokens are then counted as it count
 estimated. Token counts of --data come from the private rows.
 --json: {"epsilon", "delta", "neighbors", "groups", "epsilon0", "votes_needed", "max_calls", "verdict", ...}.
 """
-    model: str | None = Option(None, autocompletion=paths, help="path of a GGUF that counts the tokens (default: none)")
+    model: str | None = Option(None, help="path of a GGUF that counts the tokens (default: none)")
 
     def run(self) -> int:
         """Run the command; returns the exit code."""

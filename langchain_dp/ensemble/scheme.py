@@ -55,13 +55,6 @@ def sampling_from(given: SamplingName | Sampling) -> Sampling:
     return Sampling(validate.one_of("sampling", given, get_args(SamplingName), remedy="Or give Sampling(...)."))
 
 
-MOVED_SAMPLING = {
-    "partitions": 'sampling=Sampling("fixed", partitions={})',
-    "sampling_probability": "sampling=Sampling(scheme, probability={})",
-}
-"""Where arguments are that were flat once: see :func:`langchain_dp._util.validate.moved`."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Scheme:
     """How records take part in a release. Constants of the configuration, all public.

@@ -57,7 +57,3 @@ class Asking:
         validate.integer("max_example_chars", self.max_example_chars, at_least=1)
         if self.answer_seconds is not None:
             validate.number("answer_seconds", self.answer_seconds, above=0.0)
-
-
-MOVED_ASKING = {field.name: f"asking=Asking({field.name}={{}})" for field in dataclasses.fields(Asking)}
-"""Where arguments are that were flat once: see :func:`langchain_dp._util.validate.moved`."""

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from langchain_dp._util import validate
 from langchain_dp._util.reprs import also_unmade
-from langchain_dp._util.validate import moved, no_further
+from langchain_dp._util.validate import no_further, reject_unknown_arguments
 from langchain_dp.accounting import Askers, NoisyMaxEvent, PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.budget import warn_of_noise
 from langchain_dp.accounting.events import SamplingName, count_is_public
@@ -23,12 +23,12 @@ from langchain_dp.accounting.provenance import MadeWith, costs_of_inputs
 from langchain_dp.ensemble.answers import KEPT
 from langchain_dp.ensemble.questions import ChecksBatches, Question, asker_of, asker_specs
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise
-from langchain_dp.ensemble.scheme import MOVED_SAMPLING, Sampling, Scheme, sampling_from
+from langchain_dp.ensemble.scheme import Sampling, Scheme, sampling_from
 from langchain_dp.ensemble.tools import ExitBehavior, private_tool
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.icl import checks, prompts
 from langchain_dp.icl.answers import DPAnswer, Released
-from langchain_dp.icl.asking import MOVED_ASKING, Asking
+from langchain_dp.icl.asking import Asking
 from langchain_dp.icl.baseline import BaselineMethod, NonPrivateICL
 from langchain_dp.icl.companion import companion_text
 from langchain_dp.icl.pace import Pace
@@ -127,7 +127,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         'complaint'
     """
 
-    @moved(**MOVED_SAMPLING, **MOVED_ASKING)
+    @reject_unknown_arguments
     def __init__(
         self,
         *,

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pydantic
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable
 
@@ -169,8 +168,6 @@ class OptimizedPrompt:
             A Runnable from the prompt's variables to a label. An answer that names none, or several, is LangChain's
             ``OutputParserException``.
         """
-        if not self.words:
-            raise InvalidParameter("Expected words= of this prompt: an older version saved it. Use template().")
         return self.template() | model | label_parser(self.words)
 
     def __str__(self) -> str:
@@ -278,7 +275,7 @@ class _PromptForm(Form):
     settings: dict[str, Any]
     model: dict[str, str]
     created: str
-    system: str = ""
-    candidates: tuple[_CandidateForm, ...] = ()
-    descriptions: dict[str, str] = pydantic.Field(default_factory=dict)
-    words: dict[str, str] = pydantic.Field(default_factory=dict)
+    system: str
+    candidates: tuple[_CandidateForm, ...]
+    descriptions: dict[str, str]
+    words: dict[str, str]

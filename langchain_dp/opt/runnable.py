@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from langchain_dp._util import validate
-from langchain_dp._util.validate import group, moved
+from langchain_dp._util.validate import group, reject_unknown_arguments
 from langchain_dp.accounting import PrivacyBudget
 from langchain_dp.accounting.events import SamplingName
 from langchain_dp.accounting.provenance import MadeWith
 from langchain_dp.ensemble.asking import count_publicly
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for
-from langchain_dp.ensemble.scheme import MOVED_SAMPLING, Sampling, sampling_from
+from langchain_dp.ensemble.scheme import Sampling, sampling_from
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt import checks
 from langchain_dp.opt.base import PromptRunnable, share_of
 from langchain_dp.opt.fit import Effort, Fit, fit
 from langchain_dp.opt.glossary import Glossary
-from langchain_dp.opt.settings import MOVED_WRITING, WRITES, Decoder, Method, Settings, Writing
+from langchain_dp.opt.settings import WRITES, Decoder, Method, Settings, Writing
 from langchain_dp.opt.templates import Alternative, OptPrompts
 from langchain_dp.opt.verdict import NEARLY_ALL
 from langchain_dp.ports import Decoding, VotesNextToken
@@ -108,7 +108,7 @@ class DPPromptOptimizer(PromptRunnable):
         >>> chain = optimizer.invoke(records) | model  # any chat model, wherever it runs
     """
 
-    @moved(**MOVED_SAMPLING, **MOVED_WRITING)
+    @reject_unknown_arguments
     def __init__(
         self,
         *,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self
 
+from langchain_dp._util.validate import reject_unknown_arguments
 from langchain_dp.accounting import PrivacyBudget
 from langchain_dp.accounting.provenance import MadeWith
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for
@@ -62,6 +63,7 @@ class DPPromptSelector(PromptRunnable):
         >>> chain = selector.invoke(records) | model
     """
 
+    @reject_unknown_arguments
     def __init__(
         self,
         *,

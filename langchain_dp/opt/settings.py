@@ -102,12 +102,6 @@ def votes_only(writing: Writing, decoding: Decoding) -> dict[str, Any]:
     }
 
 
-MOVED_WRITING = {field.name: f"writing=Writing({field.name}={{}})" for field in dataclasses.fields(Writing)} | {
-    field.name: f"decoding=Decoding({field.name}={{}})" for field in dataclasses.fields(Decoding)
-}
-"""Where arguments are that were flat once: see :func:`langchain_dp._util.validate.moved`."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """Public settings; :class:`~langchain_dp.opt.runnable.DPPromptOptimizer` explains them.

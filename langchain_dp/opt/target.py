@@ -96,8 +96,7 @@ def choose_for_target(
         max_concurrency: Most calls at a time.
 
     Raises:
-        InvalidParameter: There are too few rows, or one lacks a variable, a text or a known label; or an older version
-            saved the prompt.
+        InvalidParameter: There are too few rows, or one lacks a variable, a text or a known label.
         ModelUnavailable: The model answered no row at all.
 
     Formal guarantee:
@@ -109,10 +108,9 @@ def choose_for_target(
         >>> print(chosen)  # each prompt's accuracy, and what it gains over the initial instruction
         >>> chain = chosen.prompt.chain(model)
     """
-    if not isinstance(prompt, OptimizedPrompt) or not prompt.words:
+    if not isinstance(prompt, OptimizedPrompt):
         raise InvalidParameter(
-            f"Expected prompt of type {type(prompt).__name__} to be what DPPromptOptimizer.optimize() returned, and "
-            "this version wrote: it has to tell its candidates and words."
+            f"Expected prompt of type {type(prompt).__name__} to be what DPPromptOptimizer.optimize() returned."
         )
     labels, asked = prompt.settings["labels"], _read(rows)
     validate.integer("number of rows", len(asked), at_least=_LEAST_ROWS, remedy="With fewer, luck would choose.")

@@ -55,10 +55,6 @@ class Target:
 
 
 _TARGETS = ("eta", "target_replacement", "deniability", "inversion", "max_loss")
-MOVED_TARGETS = {name: f"target=Target({name}={{}})" for name in _TARGETS[2:]} | {
-    "calibration_texts": "target=Target(texts={})"
-}
-"""Where arguments are that were flat once: see :func:`langchain_dp._util.validate.moved`."""
 
 
 _CALIBRATED: dict[tuple[str, tuple[tuple[str, float], ...], str], Calibration] = {}

@@ -36,14 +36,6 @@ REPLY = "rapt_reply"
 """Key under which a reply of the model outside is marked: it was made from sanitized text, and is public."""
 
 
-MOVED_RULES = {
-    field.name: f"{name}={kind.__name__}({field.name}={{}})"
-    for name, kind in (("messages", MessageRules), ("documents", DocumentRules))
-    for field in dataclasses.fields(kind)
-}
-"""Where arguments are that were flat once: see :func:`langchain_dp._util.validate.moved`."""
-
-
 @dataclasses.dataclass(frozen=True, repr=False)
 class Taken:
     """An input in parts. Private.

@@ -12,19 +12,19 @@ from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
 
 from langchain_dp._util.reprs import also_unmade
-from langchain_dp._util.validate import group, moved, one_of, short_text
+from langchain_dp._util.validate import group, one_of, reject_unknown_arguments, short_text
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES
 from langchain_dp.ports import Embeds
 from langchain_dp.rapt._shell import WITHHELD, S, SanitizerShell
-from langchain_dp.rapt.build import MOVED_TARGETS, Target, WordOptions, placeholder_releases, targets_of, word_releases
+from langchain_dp.rapt.build import Target, WordOptions, placeholder_releases, targets_of, word_releases
 from langchain_dp.rapt.calibrate import Calibration
 from langchain_dp.rapt.core import Core, Sanitized
 from langchain_dp.rapt.documents import DocumentRules, check_documents
 from langchain_dp.rapt.formal import FormalReleases
 from langchain_dp.rapt.messages import MessageRules, checked_keys
-from langchain_dp.rapt.parts import MOVED_RULES, Sanitizable
+from langchain_dp.rapt.parts import Sanitizable
 from langchain_dp.rapt.placeholders import FindsEntities, PlaceholderReleases
 from langchain_dp.rapt.policies import Policies
 from langchain_dp.rapt.privatize import Keep, Mechanism
@@ -99,7 +99,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         >>> (prompt | sanitizer | llm).invoke({"text": text})
     """
 
-    @moved(**MOVED_TARGETS, **MOVED_RULES)
+    @reject_unknown_arguments
     def __init__(
         self,
         embeddings: Literal["glove", "minilm"] | str | PathLike[str] | Embeds | Vocabulary = "glove",

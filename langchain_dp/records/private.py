@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn, Self
 
 from langchain_dp._util.callers import warn_caller
-from langchain_dp._util.validate import as_int, moved, shown
+from langchain_dp._util.validate import as_int, reject_unknown_arguments, shown
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.records.checks import encodable, exact, is_missing, label_name, row_fault
 from langchain_dp.records.faults import Faults, placed
@@ -53,7 +53,7 @@ class PrivateRecords:
         {'note': 'Nobody came.', 'kind': 1, 'text': 'Nobody came.', 'label': '1'}
     """
 
-    @moved()
+    @reject_unknown_arguments
     def __init__(
         self,
         examples: Examples = (),
@@ -109,7 +109,7 @@ class PrivateRecords:
             )
 
     @classmethod
-    @moved()
+    @reject_unknown_arguments
     @redact_errors(READING)
     def from_dataframe(
         cls, data: Examples, *, text_key: str | int = "text", label_key: str | int = "label", label: str | None = None
@@ -118,7 +118,7 @@ class PrivateRecords:
         return cls(data, text_key=text_key, label_key=label_key, label=label)
 
     @classmethod
-    @moved()
+    @reject_unknown_arguments
     def from_jsonl(
         cls,
         path: str | PathLike[str],

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from langchain_dp._util import forks
 from langchain_dp._util.reprs import also_unmade
-from langchain_dp._util.validate import group, integer, moved, no_further, number, one_of
+from langchain_dp._util.validate import group, integer, no_further, number, one_of, reject_unknown_arguments
 from langchain_dp.accounting import Askers, LedgerPlan, PrivacyBudget, PrivacyCertificate, TextRoundEvent
 from langchain_dp.accounting.budget import warn_of, warn_of_clip
 from langchain_dp.accounting.events import MOST_TOKENS, count_is_public
@@ -117,7 +117,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         ...     print(piece, end="")
     """
 
-    @moved()
+    @reject_unknown_arguments
     def __init__(
         self,
         *,
@@ -206,7 +206,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
             "members": (kept["members"], members),
             "temperature": (kept["temperature"], float(temperature)),
             "askers": (found.askers, askers),
-            "candidates": (kept.get("candidates", candidates), candidates),  # older plans do not hold it
+            "candidates": (kept["candidates"], candidates),
             # Not given, it is what the plan has: the number of records may have changed since.
             "sampling_probability": (event.sampling_probability, event.sampling_probability if rate is None else rate),
         }

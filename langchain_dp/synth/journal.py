@@ -205,17 +205,13 @@ def found(ledger: PrivacyLedger, plan: LedgerPlan) -> SynthesisJournal:
     journal: SynthesisJournal | None = None
     with explained(f"the journal of the run {plan.name!r} to be one", "Bring the ledger's newest copy back"):
         fields = json.loads(text)
-        if fields["version"] not in (2, _VERSION):
+        if fields["version"] != _VERSION:
             raise ValueError
         journal = SynthesisJournal(
             fields["settings"], fields["design"], unmasked(ledger, fields["key"]), fields["key"], str(fields["data"]),
             [WrittenText(*one) for one in fields["written"]], plan=plan, kept=text,
         )  # fmt: skip
-        if fields["version"] == 2:  # it kept no tokens: the rest of a round that had begun is lost
-            there = [one.label for one in journal.written if one.number == fields["begun"]]
-            lost = [label for label in journal.labels if label not in there] if fields["begun"] is not None else []
-            journal.written += [WrittenText(fields["begun"], label, "", "lost") for label in lost]
-        elif fields["under_way"] is not None:
+        if fields["under_way"] is not None:
             number, label, tokens, drawing, tries = fields["under_way"]
             journal.under_way = UnderWay(number, label, tuple(tokens), drawing, tries)
         if not _is_sound(journal):

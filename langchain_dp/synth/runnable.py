@@ -15,7 +15,7 @@ from tqdm import tqdm
 from langchain_dp._util import forks, validate
 from langchain_dp._util.callers import warn_caller
 from langchain_dp._util.reprs import also_unmade
-from langchain_dp._util.validate import group, moved, no_further
+from langchain_dp._util.validate import group, no_further, reject_unknown_arguments
 from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.budget import warn_of
 from langchain_dp.accounting.provenance import MadeWith, costs_of_inputs
@@ -113,7 +113,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         >>> made.save("synthetic.jsonl")
     """
 
-    @moved()
+    @reject_unknown_arguments
     def __init__(
         self,
         *,

@@ -19,12 +19,10 @@ from typing import Any
 import pytest
 from fakes.kills import told_before_kill
 from fakes.ledger_files import edited
-from fakes.old_files import old_ledger
 from fakes.places import on_both
 
 from langchain_dp.accounting import Askers, NoisyMaxEvent, PrivacyBudget, PrivacyLedger
 from langchain_dp.accounting.store.plans import PlanStore
-from langchain_dp.audit.report.opening import open_ledger
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, LedgerCorrupt, PlanError, ShareExceeded
 
 BUDGET = PrivacyBudget(3.0, 1e-5)
@@ -157,21 +155,6 @@ def test_a_crash_between_the_plan_and_the_share_charges_neither(
     assert (plan.used_by(), plan.remaining(FAINT)) == ({"a": 1}, 9)
     ledger.close()
     PrivacyLedger(BUDGET, path).close()
-
-
-def test_a_file_without_accounts_gets_them(tmp_path: pathlib.Path) -> None:
-    """If this fails, an update of this package loses the ledgers that were made before it, or they have no accounts."""
-    path = tmp_path / "old.db"
-    PrivacyLedger(BUDGET, path).close()
-    old_ledger(path)
-    open_ledger(path).close()  # a report reads it as it is
-    with PrivacyLedger(BUDGET, path) as ledger:
-        plan = ledger.reserve([(FAINT, 4)], name="shared", delta=1e-6, askers=SHARES)
-        plan.spend(FAINT, 2, asker="a")
-    with PrivacyLedger(BUDGET, path) as ledger:
-        again = ledger.plan("shared")
-        assert again is not None
-        assert again.used_by() == {"a": 2}
 
 
 def _ask(place: str, gate: Any, told: Any) -> None:

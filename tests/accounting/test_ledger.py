@@ -76,17 +76,6 @@ def test_a_run_pays_for_what_it_has_not_paid_itself(ledger: PrivacyLedger) -> No
         plan.spend_up_to(NoisyMaxEvent(9.0), 1, chain="run")
 
 
-def test_a_run_that_was_begun_with_blocks_goes_on(tmp_path: pathlib.Path) -> None:
-    """If this fails, what an older process paid for in advance is paid for again, or cannot be had."""
-    with PrivacyLedger(BUDGET, tmp_path / "ledger.db", prepaid=3) as ledger:
-        ledger.reserve([(VOTE, 3)], name="p", delta=4e-6).spend(VOTE, chain="run")
-    with PrivacyLedger(BUDGET, tmp_path / "ledger.db") as ledger:
-        plan = ledger.plan("p")
-        assert plan is not None
-        plan.spend_up_to(VOTE, 2, chain="run")
-        assert [(entry.chain, entry.count) for entry in plan.entries()] == [("run (prepaid)", 3)]
-
-
 def test_what_another_plan_of_the_name_was_charged_pays_for_nothing(tmp_path: pathlib.Path) -> None:
     """If this fails, a run finds its own name in another copy of the file, and takes its rounds for paid."""
     copied, path = tmp_path / "copied.db", tmp_path / "ledger.db"

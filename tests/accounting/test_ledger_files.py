@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from fakes.ledger_files import edited
-from fakes.old_files import old_ledger
 from fakes.places import on_both, path_of
 
 from langchain_dp.accounting.budget import PrivacyBudget
@@ -135,7 +134,6 @@ DAMAGE = {
     "last page lost": _cut_page,
     "scribbled": _scribble,
     "another database": _another_database,
-    "another schema": _sql("PRAGMA user_version = 9"),
     "another application": _sql("PRAGMA application_id = 7"),
     "lowered count": _sql("UPDATE items SET used = 1"),
     "entry removed": _sql("DELETE FROM entries"),
@@ -152,39 +150,13 @@ DAMAGE = {
 }
 
 
-def test_a_file_of_the_first_version_opens_and_learns_settings(path: pathlib.Path) -> None:
-    """If this fails, an update of this package loses the ledgers that were made before it."""
-    old_ledger(path)
-    report = open_ledger(path)  # reads only: the file stays as it is
-    assert isinstance(report, PrivacyLedger)
-    assert [plan.settings for plan in report.plans()] == [None]
-    report.close()
-    for _ in range(2):
-        with PrivacyLedger(BUDGET, path) as ledger:
-            old = ledger.reserve([(VOTE, 10)], name="p", settings={"shots": 4})  # what was not kept cannot differ
-            assert (old.remaining(VOTE), old.settings) == (7, None)
-            new = ledger.reserve([(FAINT, 1)], name="q", delta=1e-6, settings={"shots": 4, "partitions": None})
-            assert new.settings == {"shots": 4, "partitions": None}
-    connection = sqlite3.connect(path)
-    assert connection.execute("PRAGMA user_version").fetchone() == (3,)
-    connection.close()
-
-
-def test_a_file_that_an_older_process_holds_open_is_migrated_under_it(path: pathlib.Path) -> None:
-    """If this fails, a program of the old version that still runs loses its spends when a new one starts beside it."""
-    old_ledger(path)
-    older = sqlite3.connect(path, isolation_level=None)
-    older.execute("SELECT * FROM plans").fetchall()
-    with PrivacyLedger(BUDGET, path) as ledger:
-        older.executescript(
-            "BEGIN IMMEDIATE; UPDATE items SET used = used + 1 WHERE item = 1;"
-            "INSERT INTO entries (time, item, count, chain) VALUES ('', 1, 1, '');"
-            "INSERT INTO plans (name, epsilon, delta, time) VALUES ('old', 0, 0, ''); COMMIT"
-        )
-        older.close()
-        assert [entry.count for entry in ledger.entries()] == [3, 1]
-        assert [plan.settings for plan in ledger.plans()] == [None, None]
-    PrivacyLedger(BUDGET, path).close()
+@pytest.mark.parametrize("version", [1, 2, 9])
+def test_a_ledger_of_another_version_is_refused(path: pathlib.Path, version: int) -> None:
+    """If this fails, a ledger of another schema is misread, and its budget spent twice."""
+    _sql(f"PRAGMA user_version = {version}")(path)
+    for opened in (lambda: PrivacyLedger(BUDGET, path), lambda: open_ledger(path)):
+        with pytest.raises(LedgerCorrupt, match=rf"schema={version} .*ledger\.db to be 3\. Use the version"):
+            opened()
 
 
 @on_both
@@ -201,23 +173,6 @@ def test_a_plan_for_other_settings_is_refused(path: pathlib.Path) -> None:
         for wrong in ({"shots": object()}, {"rate": math.nan}, {1: 2}, [1]):
             with pytest.raises(InvalidParameter, match="settings"):
                 ledger.reserve([(FAINT, 2)], name="r", settings=wrong)  # type: ignore[arg-type]
-
-
-def test_an_old_file_is_taken_over(path: pathlib.Path) -> None:
-    """If this fails, a ledger of version 1 is lost, or begins anew."""
-    old_ledger(path)
-    with open_ledger(path) as reading:  # and a report neither refuses nor changes it
-        assert [entry.count for entry in reading.entries()] == [3]
-    for left in (7, 6):
-        with PrivacyLedger(BUDGET, path) as ledger:
-            plan = ledger.plan("p")
-            assert plan is not None
-            assert (plan.remaining(VOTE), plan.journal) == (left, "")
-            plan.spend(VOTE)
-            plan.keep(f"{left}", instead_of="")
-            assert plan.journal == f"{left}"
-            plan.keep("", instead_of=f"{left}")
-    assert not path.with_name("ledger.db.key").exists()  # nothing asked for one
 
 
 def test_a_journal_is_written_in_place_of_the_one_that_was_read(path: pathlib.Path) -> None:

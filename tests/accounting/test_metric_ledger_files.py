@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import itertools
 import os
 import pathlib
 import shutil
-import signal
 import sqlite3
 import stat
-import sys
 from collections.abc import Callable
 
 import pytest
 from fakes.ledger_files import edited
-from fakes.old_files import old_metric_ledger
 
 from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
-from langchain_dp.accounting.metric import AlreadyReleased, MetricLedger, Owner
-from langchain_dp.audit.report.opening import open_ledger
+from langchain_dp.accounting.metric import MetricLedger, Owner
 from langchain_dp.errors import (
-    BudgetExceeded,
     InvalidParameter,
     LedgerCorrupt,
     LedgerError,
@@ -139,116 +133,6 @@ def test_the_ledger_alone_does_not_let_a_guess_be_tested(tmp_path: pathlib.Path)
         assert not [text for text in guesses if hashed(text.encode()).digest() in file]
     assert not [text for text in guesses if text.encode() in file]
     assert not [text for text in guesses if digest("user", text) in key_of(path).read_bytes()]
-
-
-# --------------------------------------------------------------------------------------------- files of version 1
-
-
-def test_an_old_file_is_taken_over_and_its_key_leaves_it(path: pathlib.Path) -> None:
-    """If it breaks, a ledger of version 1 is lost, begins anew, or still lets guesses be tested."""
-    key = old_metric_ledger(path)
-    assert key in path.read_bytes()
-    for _ in range(2):
-        with MetricLedger(3.0, path) as ledger:
-            assert (ledger.spent(user="u"), ledger.spent(document="d")) == (2.0, 1.0)
-            assert ledger.released().get([b"k", b"l"]) == {b"k": ("word",)}
-            with pytest.raises(AlreadyReleased):
-                ledger.spend(1.0, [Owner("d", "u")], table=TABLE, keys=[b"k"])
-    assert key not in path.read_bytes()
-    assert key_of(path).read_text().split()[1] == key.hex()
-    assert stat.S_IMODE(key_of(path).stat().st_mode) == 0o600
-    with MetricLedger(3.0, path) as ledger:
-        ledger.spend(1.0, [Owner("f", "u")], table=TABLE, keys=[b"m"])
-        with pytest.raises(BudgetExceeded):
-            ledger.spend(0.1, [Owner("g", "u")], table=TABLE)
-
-
-def test_an_old_file_with_a_key_elsewhere_is_taken_over(tmp_path: pathlib.Path) -> None:
-    """If it breaks, a ledger whose key its owner keeps is given another one in a file."""
-    path, key = tmp_path / "metric.db", b"k" * 32
-    with MetricLedger(3.0, path, key=key) as ledger:
-        ledger.spend(1.0, [Owner("d", "u")], table=TABLE)
-        assert not key_of(path).exists()
-    key_of(path).write_text("x " + key.hex())
-    old_metric_ledger(path)
-    _sql("UPDATE ledger SET key = NULL")(path)
-    with pytest.raises(LedgerMismatch, match="to be given"):
-        MetricLedger(3.0, path)
-    with MetricLedger(3.0, path, key=key) as ledger:
-        assert ledger.spent(user="u") == 1.0
-    assert not key_of(path).exists()
-
-
-def dying(step: int) -> Callable[[str, object], None]:
-    """An audit hook that kills its process before the ``step``-th operation on a file."""
-    steps = itertools.count()
-
-    def watch(event: str, _: object) -> None:
-        if event in ("open", "sqlite3.connect", "os.rename", "os.remove") and next(steps) == step:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return watch
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked children")
-def test_a_kill_while_an_old_file_is_taken_over_loses_nothing(path: pathlib.Path) -> None:
-    """If it breaks, the key has left the file and is nowhere, or the file is half of each version."""
-    key, step = old_metric_ledger(path), 0
-    files = {file: file.read_bytes() for file in path.parent.iterdir()}
-    while True:
-        for file in path.parent.iterdir():
-            file.unlink()
-        for file, content in files.items():
-            file.write_bytes(content)
-        pid = os.fork()
-        if pid == 0:
-            try:
-                sys.addaudithook(dying(step))
-                MetricLedger(3.0, path)
-                os._exit(0)
-            finally:
-                os._exit(1)
-        lived = not os.WIFSIGNALED(os.waitpid(pid, 0)[1])
-        with MetricLedger(3.0, path) as ledger:
-            assert ledger.spent(user="u") == 2.0
-            assert ledger.released().get([b"k"]) == {b"k": ("word",)}
-        assert key not in path.read_bytes()
-        if lived:
-            break
-        step += 1
-    assert step > 5
-
-
-@pytest.mark.parametrize("damage", ["empty", "garbage", "truncated", "another application", "no first row"])
-def test_a_damaged_old_file_of_releases_is_refused(path: pathlib.Path, damage: str) -> None:
-    """If it breaks, damage is taken for texts that were released, or the owner is not told that deleting it is safe."""
-    old_metric_ledger(path)
-    beside = path.with_name("metric.db.releases")
-    DAMAGE[damage](beside)
-    with pytest.raises(LedgerCorrupt, match=r"file of releases.*Delete it"):
-        MetricLedger(3.0, path)
-    beside.unlink()
-    with MetricLedger(3.0, path) as ledger:
-        assert ledger.released().get([b"k"]) == {}
-        assert ledger.spent(user="u") == 2.0
-
-
-def test_old_releases_of_another_ledger_are_not_taken_over(path: pathlib.Path) -> None:
-    """If it breaks, texts are given out as released that another ledger has paid for."""
-    old_metric_ledger(path)
-    _sql("UPDATE ledger SET beside = 'another'")(path.with_name("metric.db.releases"))
-    with pytest.raises(LedgerMismatch, match="another ledger"):
-        MetricLedger(3.0, path)
-
-
-def test_an_old_file_is_read_and_not_changed_by_a_report(path: pathlib.Path) -> None:
-    """If it breaks, a report of an old ledger is refused, or changes the file that it reports on."""
-    old_metric_ledger(path)
-    before = path.read_bytes()
-    with open_ledger(path) as ledger:
-        assert len(list(ledger.entries())) == 2
-    assert path.read_bytes() == before
-    assert not key_of(path).exists()
 
 
 @pytest.mark.parametrize("limits", [{"limit": 2.0}, {"limit": None}, {"limit": 3.0, "document_limit": 1.0}])

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.old_files import old_metric_ledger
 
-from langchain_dp.accounting import MetricLedger, NoisyMaxEvent, PrivacyBudget, PrivacyLedger
+from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, PrivacyLedger
 from langchain_dp.accounting.store.schema import LEDGER
 from langchain_dp.accounting.store.sqlite import SQLite
 from langchain_dp.audit.report import opening, report
@@ -82,13 +81,6 @@ def broken(path: Path) -> None:
         file.write(os.urandom(20_000))
 
 
-def texts_beside(path: Path) -> None:
-    with MetricLedger(1.0, path) as made:
-        made.released()
-    old_metric_ledger(path)
-    os.rename(f"{path}.releases", path)
-
-
 def strange_budget(path: Path) -> None:
     PrivacyLedger(PrivacyBudget(1.0), path).close()
     connection = sqlite3.connect(path)
@@ -107,7 +99,6 @@ def strange_budget(path: Path) -> None:
         (other_database, LedgerCorrupt, "no ledger of this package"),
         (with_log, LedgerCorrupt, "keeps a log beside it"),
         (broken, LedgerCorrupt, "damaged"),
-        (texts_beside, LedgerCorrupt, "no ledger of this package"),
         (strange_budget, LedgerCorrupt, "budget cannot be read"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections.abc import Iterator
@@ -15,10 +14,9 @@ from fakes.next_token import WordEngine, agreeing
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 
 from langchain_dp import sample
-from langchain_dp.cli import demo, leaks, main
+from langchain_dp.cli import demo, main
 from langchain_dp.mechanisms import report_noisy_max
-from langchain_dp.opt import DLNSettings
-from langchain_dp.ports import Continuation, MemberPrompt
+from langchain_dp.ports import MemberPrompt
 
 
 def write(path: Path, rows: list[dict[str, str]]) -> Path:
@@ -187,8 +185,6 @@ def test_ctrl_c_has_its_own_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert capsys.readouterr().err == "langchain-dp: interrupted\n"
 
 
-# -------------------------------------------------------------------------------------------------- the demo of DP-OPT
-
 SAID = "Read the message."
 
 
@@ -202,120 +198,25 @@ class Engine(WordEngine):
         pass
 
 
-def copying(place: int, asked: Continuation) -> str:
-    """DLN-1's prompts show four rows: they are answered with the first of them. The votes say what they are told."""
-    rows = re.findall("^Input: (.*)$", asked.prompt.body, re.MULTILINE)
-    return f" {rows[0]}\nOutput: praise\nOutput: complaint\n" if len(rows) == 4 else f" {SAID}"
-
-
-@pytest.fixture(scope="module")
-def shown() -> leaks.Result:
-    rows, test = sample.load()
-    # It answers "praise" to everything, so any candidate does better on 50 rows, whichever the coins choose.
-    biased = "Output: praise\nOutput: praise\nOutput: praise\nIs the message praise or complaint?"
-    task = dataclasses.replace(
-        leaks.own_task("Feedback", rows[:200], test[:6], list(sample.LABELS)), instruction=biased
-    )
-    words = " ".join(f" {row['text']} {row['text']}" for row in rows[:200])
-    engine = WordEngine(copying, extra=f" {words} {SAID}\nOutput: praise\nOutput: complaint\n")
-    sizes = leaks.Sizes(
-        num_prompts=2,
-        max_new_tokens=6,
-        opt_subsets=4,
-        dln_validation=0.25,
-        dln=DLNSettings(steps=1, prompts_per_step=2, demonstrations=4, max_new_tokens=60),
-    )
-    return leaks.run(task, engine, epsilon=30.0, delta=1e-5, quiet=True, sizes=sizes)
-
-
-def test_the_demo_marks_what_leaked(shown: leaks.Result) -> None:
-    """If it breaks, the demonstration hides the leak of DLN-1, or sees one where none is."""
-    by_method = {each.method: each for each in shown.shown}
-    assert list(by_method) == ["start", "DLN-1", "OPT", "DP-OPT"]
-    span = by_method["DLN-1"].leaks.spans[0]
-    assert span.whole
-    assert not by_method["DP-OPT"].leaks.spans
-    assert by_method["DP-OPT"].instruction in {SAID, shown.task.instruction}
-    text = leaks.table(shown, color=False)
-    assert f"all of it of row {span.rows[0]}" in text
-    marked = [line for line in text.splitlines() if ">>" in line and line.startswith("  | ")]
-    assert marked
-    assert all(line.count(">>") == line.count("<<") for line in marked)
-    for part in ("NOT PRIVATE", "Privacy certificate", "not resolved", "epsilon 30", "a token needs"):
-        assert part in text
-
-
-def test_the_demo_shows_what_could_have_leaked(shown: leaks.Result) -> None:
-    """If it breaks, a run in which DLN-1's best prompt is clean by luck shows no leak, or claims one."""
-    assert len(shown.sampled) == 2
-    start, dln, *rest = shown.shown
-    clean = dataclasses.replace(dln, instruction=SAID, leaks=start.leaks)
-    lucky = dataclasses.replace(shown, shown=[start, clean, *rest])
-    text = leaks.table(lucky, color=False)
-    assert "but 2 of the 2 prompts it sampled did" in text
-    assert "all of it of row" in text
-    none = leaks.table(dataclasses.replace(lucky, sampled=[start.leaks]), color=False)
-    assert "None of the 1 prompts it sampled" in none
-    assert "all of it of row" not in none
-
-
-def test_colours_end_on_their_line_and_models_cannot_steer_the_terminal(shown: leaks.Result) -> None:
-    """If it breaks, half of the screen turns red, or a prompt with control characters rewrites it."""
-    text = leaks.table(shown, color=True)
-    red, plain = leaks.RED
-    coloured = [line for line in text.splitlines() if "\x1b" in line]
-    assert coloured
-    assert all(line.startswith("  | ") and line.count(red) == line.count(plain) for line in coloured)
-    steering = leaks._printable("a\x1b[2Jb\x07")
-    assert steering == "a [2Jb "
-
-
-def test_rows_of_the_demo_hold_no_prompt_that_is_not_private(shown: leaks.Result) -> None:
-    """If it breaks, --json writes private rows into a file that looks harmless."""
-    rows = [each.to_dict() for each in shown.shown]
-    assert [row["epsilon"] for row in rows] == [0.0, None, None, 30.0]
-    assert [row["instruction"] is None for row in rows] == [False, True, True, False]
-    assert rows[1]["leaked_spans"] > 0
-    assert "Input" not in repr(shown)
-
-
-def test_in_full_the_demo_shows_both_systems(
+def test_in_full_the_demo_shows_an_answer_before_the_table(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """If it breaks, `langchain-dp demo --full` shows one system and hides the other."""
+    """If it breaks, `langchain-dp demo --full` is silent for minutes, or pays for its first answer twice."""
     extra = " Is the message praise or complaint?"
     monkeypatch.setattr(
         "langchain_dp.integrations.llama_cpp.LlamaCppEnsemble",
         lambda **_: Engine(agreeing(f" {SAID}"), extra=extra + f" {SAID}"),
     )
-    arguments = ["demo", "--full", "--rows", "120", "--limit", "2", "--epsilon", "3", "--opt-epsilon", "60"]
+    arguments = ["demo", "--full", "--rows", "120", "--limit", "2", "--epsilon", "3"]
     assert main([*arguments, "--picture", str(tmp_path / "picture.png")]) == 0
     text = capsys.readouterr().out
-    assert text.index("DP-ICL") < text.index("DLN-1") < text.index("DP-OPT: LimitedDomain")
     question = sample.load()[1][0]["text"]
     assert text.startswith(f"asked:    {question}\nanswered: ")  # long before the tables are done
     assert "epsilon = 3, delta = 1e-05 for 2 such answers together" in text
     assert "releases left                   0" in text  # it was not paid for twice
     assert main([*arguments, "--json"]) == 0
     methods = [row["method"] for row in json.loads(capsys.readouterr().out)["rows"]]
-    assert methods == ["zero-shot", "few-shot", "vote", "dp-icl", "start", "DLN-1", "OPT", "DP-OPT"]
-
-
-def test_the_demo_of_prompts_runs_on_the_embedded_model(real: LlamaCppEnsemble) -> None:
-    """If it breaks, the demonstration works on a fake only."""
-    rows, test = sample.load()
-    task = leaks.own_task("Feedback", rows[:24], test[:2], list(sample.LABELS))
-    sizes = leaks.Sizes(
-        subsets=8,
-        num_prompts=1,
-        max_new_tokens=3,
-        opt_subsets=2,
-        dln=DLNSettings(steps=1, prompts_per_step=1, demonstrations=2, max_new_tokens=5),
-    )
-    result = leaks.run(task, real, epsilon=60.0, delta=1e-5, quiet=True, sizes=sizes)
-    assert result.certificate.private
-    assert result.certificate.parameters["prompts"] == 1
-    assert [each.score.rows for each in result.shown] == [2] * 4
+    assert methods == ["zero-shot", "few-shot", "vote", "dp-icl"]
 
 
 @pytest.mark.usefixtures("embedded")

@@ -1,4 +1,4 @@
-"""What all commands have in common: help, examples, refusals, JSON, progress. And the shells' completion."""
+"""What all commands have in common: help, examples, refusals, JSON, progress. And completion by the shell."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from fakes.next_token import WordEngine, agreeing
@@ -23,7 +23,6 @@ from fakes.scorer import WordScorer
 from langchain_dp import Pseudonymizer, __version__, cli
 from langchain_dp.accounting import ExponentialEvent, NoisyMaxEvent, PrivacyBudget, PrivacyLedger
 from langchain_dp.cli import main
-from langchain_dp.cli.completion import VARIABLE, Shell
 from langchain_dp.cli.optimize import Optimize
 from langchain_dp.cli.synthesize import Synthesize
 from langchain_dp.ensemble.reservation import affordable
@@ -67,7 +66,6 @@ def examples(name: str) -> list[str]:
 
 def arguments(example: str) -> tuple[list[str], dict[str, str]]:
     """Arguments of an example, and the files that stand after its < and >."""
-    example = re.sub(r'^eval "\$\((.*)\)"$', r"\1", example)
     program, *words = shlex.split(example)
     assert program == "langchain-dp"
     streams = {}
@@ -96,9 +94,9 @@ def test_help_names_exit_codes_and_examples(name: str) -> None:
     assert "\x1b" not in shown, "colours in a pipe"
 
 
-def test_every_command_but_those_that_print_scripts_speaks_json() -> None:
+def test_every_command_speaks_json() -> None:
     """If it breaks, a program must read a table that was made for people."""
-    assert [name for name in COMMANDS if "--json" not in helped(name)] == ["completion"]
+    assert [name for name in COMMANDS if "--json" not in helped(name)] == []
 
 
 def test_help_comes_at_once_and_faults_show_no_argument() -> None:
@@ -220,7 +218,7 @@ def parsed_only(words: list[str]) -> bool:
     """Whether a model would be asked thousands of times, only Ctrl-C ends it, or workers would see another table."""
     return bool(
         words[0] == "demo"
-        or {"--self-check", "--watch", "--serve", "--workers"} & {*words}
+        or {"--self-check", "--serve", "--workers"} & {*words}
         or (words[0] == "optimize" and "--plan" not in words)
     )
 
@@ -247,10 +245,10 @@ def test_the_examples_are_true(example: str, place: Path, monkeypatch: pytest.Mo
         ("plan", "expected a system: one of icl, opt, synthesize, answers, rapt."),
         ("ledgr x", "Did you mean ledger?"),
         ("--jsn demo", "unknown option --jsn. See langchain-dp --help."),
-        ("demo --sistem icl", "unknown option --sistem. Did you mean --system? See langchain-dp demo --help."),
-        ("demo --sys icl", "Did you mean --system?"),
+        ("demo --pikture x", "unknown option --pikture. Did you mean --picture? See langchain-dp demo --help."),
+        ("demo --pic x", "Did you mean --picture?"),
         ("plan icl --eps 3", "unknown option --eps. Did you mean --epsilon?"),
-        ("demo --system rapt", "--system: expected one of icl, opt, found 'rapt'"),
+        ("demo --data x --prompt rapt", "--prompt: expected one of plain, sst2, amazon, agnews, trec, found 'rapt'"),
         ("demo --limit 0", "--limit: expected a whole number of at least 1, found '0'"),
         ("demo --delta 2", "--delta: expected a number between 0 and 1, such as 1e-05, found '2'"),
         ("demo --epsilon 1 nan", "--epsilon: expected a number above 0, found 'nan'"),
@@ -294,16 +292,9 @@ def test_the_examples_are_true(example: str, place: Path, monkeypatch: pytest.Mo
         (f"plan icl --epsilon 1 --labels a b --records {10**20}", "--records: expected a whole number from 1 to"),
         (f"plan icl --epsilon 1 --labels a b --records 90 --queries {10**20}", "--queries: expected a whole number"),
         ("audit --ledger x", "Expected --out"),
-        ("completion tcsh", "expected one of bash, zsh, fish, found 'tcsh'"),
         ("demo --test x", "together with --data"),
-        ("demo --system opt --epsilon 1", "Expected --epsilon with --system icl only"),
-        (
-            "demo --system icl --opt-epsilon 1 --instruction x",
-            "Expected --instruction, --opt-epsilon with --system opt",
-        ),
-        ("demo --data x --opt-epsilon 1", "Expected --opt-epsilon with --system opt only"),
         ("demo --prompt sst2", "Expected --prompt together with --data"),
-        ("demo --limit 3 --shots 2", "Expected --limit, --shots together with --full, --system or --data"),
+        ("demo --limit 3 --shots 2", "Expected --limit, --shots together with --full or --data"),
         ("demo --full --data x", "Expected --full without --data"),
         ("audit --json", "expected one of --ledger --self-check to be given"),
         ("demo --picture x.foo", "--picture x.foo to end in one of .png, .svg, .pdf"),
@@ -386,18 +377,15 @@ def test_a_share_of_a_ledger_is_called_as_it_is_typed(tmp_path: Path) -> None:
                 assert not re.search(r"reserve\(\)|PrivacyBudget\(1.0|budget=", said)
 
 
-@pytest.mark.parametrize(
-    "line", ["completion bash", "plan icl --records 90 --labels a b --epsilon 3 --queries 5"], ids=["long", "short"]
-)
 def test_a_reader_that_left_ends_a_command_without_a_word(
-    line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """If it breaks, ``| head`` ends in a traceback or a complaint, or in one more at the end of the interpreter."""
     reads, writes = os.pipe()
     os.close(reads)
     with os.fdopen(writes, "w") as closed:
         monkeypatch.setattr(sys, "stdout", closed)
-        assert main(line.split()) == 141
+        assert main(["plan", "icl", "--records", "90", "--labels", "a", "b", "--epsilon", "3", "--queries", "5"]) == 141
     assert capsys.readouterr().err == ""
 
 
@@ -475,7 +463,7 @@ BARS = {"demo": "zero-shot", "optimize": "testing", "synthesize": "writing", "sa
 
 def test_each_command_is_run() -> None:
     """If it breaks, a new command is left out below."""
-    assert {*RUNS, "completion"} == set(COMMANDS)
+    assert {*RUNS} == set(COMMANDS)
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -521,108 +509,39 @@ def test_a_terminal_shows_progress_where_it_takes_long(
 # -------------------------------------------------------------------------------------------------------- completion
 
 
-@pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment in which the program can be asked."""
-    folder = tmp_path_factory.mktemp("bin")
-    (folder / "langchain-dp").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m langchain_dp "$@"\n')
-    (folder / "langchain-dp").chmod(0o755)
-    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
-
-
-@pytest.fixture(scope="module")
-def completed(asked: dict[str, str]) -> Callable[..., list[str]]:
-    """What a real bash offers after the words of a line, the last of which is being typed."""
-    bash = shutil.which("bash")
-    if bash is None:
-        pytest.skip("no bash here")
-    program = printed("completion", "bash") + (
-        "complete -p langchain-dp > /dev/null || exit 9\n"
-        'COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); "$(complete -p langchain-dp | sed "s/.*-F //; s/ .*//")"\n'
-        'printf "%s\\n" "${COMPREPLY[@]}"\n'
-    )
-
-    def offered(*words: str) -> list[str]:
-        done = subprocess.run(
-            [bash, "--norc", "-c", program, "bash", "langchain-dp", *words],
-            capture_output=True,
-            text=True,
-            check=True,
-            env=asked,
-        )
-        assert done.stderr == ""
-        return done.stdout.split()
-
-    return offered
-
-
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
         ("opt", "optimize"),
-        ("", "demo plan optimize synthesize sanitize ledger audit completion"),
+        ("", "demo plan optimize synthesize sanitize ledger audit"),
         ("plan ", "icl opt synthesize answers rapt"),
         ("plan icl --neighb", "--neighbors"),
         ("plan icl --neighbors re", "replace-one replace-special"),
-        ("demo --system ", "icl opt"),
-        ("demo --system = o", "opt"),
-        ("demo --limit ", ""),
         ("demo --epsilon 1 3 --lim", "--limit"),
-        ("demo --labels plan icl --sy", "--system"),
-        ("optimize --task ", "sst2 trec mpqa disaster"),
-        ("optimize --plan --tas", "--task"),
-        ("optimize --ledger-budget 3 1 --tok", "--tokens"),
-        ("completion ", "bash zsh fish"),
-        ("sanitize --table ", "glove minilm a_file.jsonl"),
-        ("ledger ", "a_file.jsonl"),
-        ("demo --data a_f", "a_file.jsonl"),
-        ("demo a_f", ""),
+        ("sanitize --table ", "glove minilm"),
+        ("ledger ", ""),  # and the script of typer then offers files
+        ("demo --data a_f", ""),
     ],
 )
-def test_bash_completes(
-    typed: str, offered: str, completed: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bash_completes(typed: str, offered: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """If it breaks, the tab key offers nothing, or what the command then refuses."""
-    monkeypatch.chdir(tmp_path)
-    Path("a_file.jsonl").touch()
-    assert completed(*typed.split(" ")) == offered.split()
+    monkeypatch.setenv(cli.COMPLETE, "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"langchain-dp {typed}")
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split(" "))))
+    monkeypatch.setenv("COLUMNS", "80")  # the program makes it wide
+    assert printed().split() == offered.split()
 
 
-@pytest.mark.parametrize("shell", get_args(Shell))
-def test_a_script_is_whole_and_asks_the_program(shell: str) -> None:
-    """If it breaks, a quote is left open in a shell that is not on this machine, or its tab key offers nothing."""
-    text = printed("completion", shell)
-    assert text.isascii()
-    assert f"{VARIABLE}=complete_{'fish' if shell == 'bash' else shell}" in text
-    assert text.startswith("#compdef langchain-dp") == (shell == "zsh")
-    shlex.split(text.replace("\\'", ""), comments=True)
-
-
-@pytest.mark.parametrize("shell", [each for each in get_args(Shell) if each != "bash"])
-@pytest.mark.parametrize("name", ALL)
-def test_the_shells_are_told_every_command_option_and_choice(
-    name: str, shell: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If it breaks, an option is missing in a shell that is not on this machine."""
-    monkeypatch.setenv(VARIABLE, f"complete_{shell}")
-    monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
-    monkeypatch.setenv("COLUMNS", "80")  # the program makes it wide, for the shell that reads lines
-
-    def offered(typed: str) -> list[str]:
-        monkeypatch.setenv("_TYPER_COMPLETE_ARGS", " ".join(["langchain-dp", *name.split(), typed]))
-        shown = printed()
-        return re.findall(r'(?:^|\()"(.*?)"', shown, re.M) if shell == "zsh" else re.findall(r"^[^\t\n]+", shown, re.M)
-
-    below = [*getattr(ALL[name], "commands", {})]
-    options = [each for each in ALL[name].params if each.opts[0].startswith("--")]
-    words = [each for option in options for each in option.opts]
-    if below:
-        assert re.findall("|".join(below), " ".join(offered(""))) == below
-    assert {*words, "--help"} == {*re.findall(r"--[a-z-]+", " ".join(offered("--")))} & {*words, "--help"}
-    for option in ALL[name].params:
-        if choices := option.type_descriptor.choices:
-            begun = f"{option.opts[0]} " if option in options else ""
-            assert re.findall("|".join(choices), " ".join(offered(begun))) == [*choices]
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
+def test_completion_is_installed_for_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, --install-completion writes a script that asks another program, or asks ours by another name."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("typer._completion_shared._get_shell_name", lambda: "bash")
+    assert "bash completion installed" in printed("--install-completion")
+    [script] = tmp_path.glob(".bash_completions/*")
+    text = script.read_text()
+    assert f"{cli.COMPLETE}=complete_bash $1" in text
+    assert text.rstrip().endswith("langchain-dp")
 
 
 # ---------------------------------------------------------------------------------------------- ledgers by their URLs

@@ -80,7 +80,7 @@ SEVERAL = (
     "cli/test_demo.py",
     "audit/test_gauges.py",
     "audit/test_live.py",
-    "cli/test_watching.py",
+    "cli/test_serving.py",
 )
 
 NEED = {

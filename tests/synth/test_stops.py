@@ -325,21 +325,6 @@ def test_who_gives_up_a_round_goes_on_over_other_records() -> None:
     assert entries(ledger) == 3
 
 
-def test_a_run_of_an_earlier_version_gives_up_the_rest_of_its_round(tmp_path: Path) -> None:
-    """If it breaks, texts are drawn once more of which the journal of that version kept no token."""
-    ledger = PrivacyLedger(BUDGET, tmp_path / "ledger.db")
-    with pytest.raises(KeyboardInterrupt):
-        synthesizer(Draws(stop_at(7)), ledger=ledger).invoke(rows())  # in the second text
-    plan = ledger.plan("synthesis")
-    assert plan is not None
-    fields = json.loads(plan.journal)
-    old = {name: fields[name] for name in fields if name != "under_way"} | {"version": 2, "begun": 0}
-    plan.keep(json.dumps(old), instead_of=plan.journal)
-    examples = synthesizer(ledger=ledger).invoke(rows())
-    assert len([*examples, *examples.dropped]) == 5
-    assert entries(ledger) == 3
-
-
 @pytest.mark.parametrize(("full", "draws", "lost"), [("keep", 1, 0), ("add", 3, 3)])
 def test_what_could_not_be_kept_is_not_drawn_again(
     full: str, draws: int, lost: int, monkeypatch: pytest.MonkeyPatch
@@ -526,7 +511,7 @@ def test_a_failure_before_the_first_token_loses_nothing() -> None:
         {"under_way": [0, "SECRET", [1], False, 0]},
         {"under_way": [2, "billing", ["SECRET", None], False, 0], "written": []},
         {"under_way": [2, "billing", [1], "SECRET", 0], "written": []},
-        {"version": 2, "begun": "SECRET"},
+        {"version": 2},
     ],
 )
 def test_a_damaged_journal_is_said_and_not_shown(damage: dict[str, Any], tmp_path: Path) -> None:

@@ -146,10 +146,6 @@ class Backend(abc.ABC):
         """What the database's ``error`` means for a ledger."""
 
     @abc.abstractmethod
-    def _upgrade(self, connection: Connection) -> None:
-        """Bring a ledger of an older version to this one."""
-
-    @abc.abstractmethod
     def damage(self, connection: Connection) -> str:
         """What the database itself finds wrong with what it keeps; empty if nothing."""
 
@@ -176,7 +172,7 @@ class Backend(abc.ABC):
 
         Args:
             fill: Writes the one row of a new ledger and returns the id of it.
-            verify: Raises LedgerError when a ledger's contents are not what they must be, in this version or an older.
+            verify: Raises LedgerError when a ledger's contents are not what they must be.
         """
         if self.path is None:
             with self.transaction(write=True) as connection:
@@ -186,7 +182,6 @@ class Backend(abc.ABC):
         with self.transaction(write=False) as connection:
             verify(connection)
         with self.transaction(write=True) as connection:
-            self._upgrade(connection)
             # A real, synced write: a ledger that cannot be written must say so here, not at the first release.
             connection.execute("UPDATE ledger SET only_row = only_row")
 

@@ -114,15 +114,12 @@ class PlanStore(LedgerStore):
     def _check_totals(self, connection: Connection, entries: int) -> None:
         if not fits(self.budget, connection.execute("SELECT epsilon, delta FROM plans").fetchall()):
             raise self.damaged("its plans claim more than its budget")
-        # A file of an older version has no accounts.
-        if any(plan.askers is not None for plan in self._stored(connection)):
-            # Not less: a program of an older version that still runs knows no askers.
-            more = connection.execute(
-                "SELECT count(*) FROM (SELECT plan, sum(used) AS total FROM askers GROUP BY plan) AS sums WHERE total "
-                "> (SELECT coalesce(sum(used), 0) FROM items WHERE items.plan = sums.plan)"
-            ).fetchone()[0]
-            if more:
-                raise self.damaged(f"the askers of {more} of its plans used more than was charged")
+        more = connection.execute(
+            "SELECT count(*) FROM (SELECT plan, sum(used) AS total FROM askers GROUP BY plan) AS sums WHERE total "
+            "> (SELECT coalesce(sum(used), 0) FROM items WHERE items.plan = sums.plan)"
+        ).fetchone()[0]
+        if more:
+            raise self.damaged(f"the askers of {more} of its plans used more than was charged")
 
     def plans(self) -> list[StoredPlan]:
         """Return every reserved plan in the order of reservation."""
@@ -225,12 +222,11 @@ class PlanStore(LedgerStore):
             LedgerCorrupt: The file does not hold the plan any more, or forgot entries. Nothing was charged.
         """
         item, _ = plan.items[event]
-        names = (chain, chain + BLOCK)  # blocks that a process of an older version paid for and did not outlive
         with self.transaction(write=True) as connection:
             self.check_newest(connection)
             self._check_own(connection, plan, event)
-            sums = "SELECT coalesce(sum(count), 0) FROM entries WHERE item = ? AND chain IN (?, ?)"
-            missing = count - int(connection.execute(sums, (item, *names)).fetchone()[0])
+            sums = "SELECT coalesce(sum(count), 0) FROM entries WHERE item = ? AND chain = ?"
+            missing = count - int(connection.execute(sums, (item, chain)).fetchone()[0])
             if missing <= 0:
                 return 0
             newest = self._charge(connection, plan, event, missing, chain)
@@ -331,17 +327,14 @@ def fits(budget: PrivacyBudget, claims: Sequence[tuple[float, float]]) -> bool:
 
 
 def _plans(connection: Connection) -> list[StoredPlan]:
-    # By names: an older file that is only read has no column for settings.
-    rows = connection.execute("SELECT * FROM plans ORDER BY plan")
     plans: dict[int, StoredPlan] = {}
-    for values in rows:
-        kept = dict(zip((column[0] for column in rows.description), values, strict=True))
-        settings = json.loads(kept.get("settings") or "null")
+    for row, name, epsilon, delta, time, kept in connection.execute(
+        "SELECT plan, name, epsilon, delta, time, settings FROM plans ORDER BY plan"
+    ):
+        settings = json.loads(kept or "null")
         askers = None if settings is None else settings.pop(ASKERS, None)
-        plans[kept["plan"]] = StoredPlan(
-            kept["name"], max(kept["epsilon"], LEAST_CLAIM), kept["delta"], kept["time"],
-            None if askers is not None and not settings else settings, {}, askers,
-        )  # fmt: skip
+        public = None if askers is not None and not settings else settings
+        plans[row] = StoredPlan(name, max(epsilon, LEAST_CLAIM), delta, time, public, {}, askers)
     for row, item, event, max_count in connection.execute(
         "SELECT plan, item, event, max_count FROM items ORDER BY item"
     ):

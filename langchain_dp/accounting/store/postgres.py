@@ -23,7 +23,7 @@ from typing import Any
 from langchain_dp._util.extras import needs
 from langchain_dp.accounting.store.backend import BUSY_SECONDS, Backend, Connection, NotHeld
 from langchain_dp.accounting.store.postgres_schema import make_schema, missing
-from langchain_dp.accounting.store.schema import LEDGER, LedgerKind, of_another_kind
+from langchain_dp.accounting.store.schema import LEDGER, LedgerKind, check_version, of_another_kind
 from langchain_dp.errors import (
     InvalidParameter,
     LedgerCorrupt,
@@ -216,9 +216,6 @@ class Postgres(Backend):
         except self.errors as error:
             raise self._refusal(error, BUSY_SECONDS) from error
 
-    def _upgrade(self, connection: Connection) -> None:
-        pass  # no ledger of an older version was ever kept in PostgreSQL
-
     def _open(self, wait: float) -> Connection:
         raw = self._place.connect(wait)
         connection = _Speaking(raw)
@@ -236,11 +233,7 @@ class Postgres(Backend):
             raise of_another_kind(self.path, kind[0], self.kind) or LedgerCorrupt(
                 f"The schema of {self.path} holds no {self.kind.name} of this package. Give another schema."
             )
-        if kind[1] != self.kind.version:
-            raise LedgerCorrupt(
-                f"Expected schema={kind[1]} of the {self.kind.name} {self.path} to be {self.kind.version}. Use the "
-                "version of this package that wrote it."
-            )
+        check_version(self.path, kind[1], self.kind)
         row = connection.execute(self._place.facts).fetchone()
         if row is None:
             raise LedgerCorrupt(f"The {self.kind.name} {self.path} holds no first row. {self.kind.restore}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from langchain_dp.errors import LedgerMismatch
+from langchain_dp.errors import LedgerCorrupt, LedgerMismatch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,3 +181,12 @@ def of_another_kind(path: str | None, mark: int, kind: LedgerKind) -> LedgerMism
         f"Expected {path} to be a {kind.name}, of {kind.opener}, but it is a {found.name}, of {found.opener}. Give "
         "another place."
     )
+
+
+def check_version(path: str | None, version: int, kind: LedgerKind) -> None:
+    """Refuse a ledger of another version."""
+    if version != kind.version:
+        raise LedgerCorrupt(
+            f"Expected schema={version} of the {kind.name} {path} to be {kind.version}. Use the version of this "
+            "package that wrote it."
+        )

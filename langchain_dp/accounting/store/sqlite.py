@@ -28,7 +28,6 @@ from langchain_dp.accounting.store.sqlite_file import (
     verify_journal,
 )
 from langchain_dp.accounting.store.sqlite_queue import is_in_use, turn
-from langchain_dp.accounting.store.sqlite_upgrade import upgrade
 from langchain_dp.errors import LedgerError, LedgerMismatch, LedgerUnwritable
 
 FIRST_NAP, LONGEST_NAP = 0.0005, 0.004
@@ -63,9 +62,6 @@ class SQLite(Backend):
                 )
             create_file(path, fill, self.kind)
             inspect_file(path, self.kind)
-
-    def _upgrade(self, connection: Connection) -> None:
-        upgrade(connection, self._file(), self.kind)
 
     def _file(self) -> str:
         assert self.path is not None  # the memory has its connection from the start
@@ -132,8 +128,6 @@ class SQLite(Backend):
         checked = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
         if checked != "ok":
             return checked
-        if connection.execute("PRAGMA user_version").fetchone()[0] < self.kind.version:
-            return ""  # opened for a report only, which brings no file up to date
         found = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")}
         gone = sorted({rule.name for rule in self.kind.rules} - found)
         return f"its rule {gone[0]} is gone" if gone else ""

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from langchain_dp._util.whole_files import sync, sync_folder
 from langchain_dp.accounting.store.backend import Connection
-from langchain_dp.accounting.store.schema import LedgerKind, of_another_kind
+from langchain_dp.accounting.store.schema import LedgerKind, check_version, of_another_kind
 from langchain_dp.errors import LedgerCorrupt, LedgerError, LedgerUnwritable
 
 MOUNTS = "/proc/self/mountinfo"
@@ -63,7 +63,7 @@ def refusal(error: Exception, path: str | None, busy_seconds: float, kind: Ledge
 
 
 def make_schema(connection: Connection, kind: LedgerKind) -> None:
-    """Mark an empty file as one of this kind, and make what it lacks of tables and rules."""
+    """Mark an empty file as one of this kind, and make its tables and rules."""
     connection.execute(f"PRAGMA application_id = {kind.application_id}")
     connection.execute(f"PRAGMA user_version = {kind.version}")
     for statement in kind.tables:
@@ -206,18 +206,13 @@ def open_connection(path: str) -> sqlite3.Connection:
 
 
 def verify_header(connection: Connection, path: str, kind: LedgerKind) -> str:
-    """Check that the file calls itself one of this kind and of a known schema, this one or older; return its id."""
+    """Check that the file calls itself one of this kind and of this version; return its id."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     if application != kind.application_id:
         raise of_another_kind(path, application, kind) or LedgerCorrupt(
             f"The file {path} is a database, but no {kind.name} of this package. Give another path."
         )
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version not in range(1, kind.version + 1):
-        raise LedgerCorrupt(
-            f"Expected schema={version} of the {kind.name} {path} to be at most {kind.version}. Use the version of "
-            "this package that wrote it."
-        )
+    check_version(path, connection.execute("PRAGMA user_version").fetchone()[0], kind)
     verify_journal(connection, path, kind)
     row = connection.execute("SELECT ledger_id FROM ledger").fetchone()
     if row is None:

@@ -453,7 +453,6 @@ class RAPTClient:
             "kind": self.kind,
             "max_tokens": self.max_tokens,
             "table": self.table,
-            "eta": None if self._formal is None else self.eta,
             "trained": None if self.trained is None else self.trained.to_dict(),
             "plain_seed": self.plain_seed,
             "settings": dataclasses.asdict(self.plain.settings),
@@ -483,11 +482,8 @@ class RAPTClient:
             raise InvalidParameter(
                 f"Expected a sanitizer over the table {found.table!r}, as in training, got {client.table!r}."
             )
-        if "trained" in found.model_fields_set:
-            said = found.trained  # None: nobody said
-            client.trained = None if said is None else TrainedOn(float(said.eta), said.mechanism, said.table)
-        else:
-            client.trained = TrainedOn(math.inf if found.eta is None else found.eta)  # all that older files say
+        if (trained := found.trained) is not None:
+            client.trained = TrainedOn(float(trained.eta), trained.mechanism, trained.table)
         settings = PlainTokens.from_dict(found.settings)
         client.plain = PlainSource.restored(client.vocabulary, settings, found.plain.candidates, found.plain.rows)
         return client
@@ -519,8 +515,7 @@ class _ClientForm(FileForm):
     kind: Kind
     max_tokens: int
     table: str
-    eta: float | None
-    trained: _TrainedForm | None = None
-    plain_seed: int | None = None
+    trained: _TrainedForm | None
+    plain_seed: int | None
     settings: dict[str, Any]
     plain: _PlainForm
