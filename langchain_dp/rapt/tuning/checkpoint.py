@@ -117,7 +117,7 @@ class Checkpoint:
         try:
             found = json.loads(self._facts.read_bytes())
             settings, identity = TuningSettings.from_dict(found["settings"]), found["identity"]
-            marks = dict(found.get("marks", {}))
+            marks = dict(found["marks"])
         except (ValueError, KeyError, TypeError):
             raise InvalidParameter(
                 f"Expected checkpoint={str(self._folder)!r} to hold a checkpoint of this version. Give another folder."

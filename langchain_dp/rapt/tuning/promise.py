@@ -31,23 +31,21 @@ class TrainedOn:
 
     Args:
         eta: Loss of one release, in nats per unit of distance; infinite if they were in clear.
-        mechanism: What drew their words; None if nobody said.
-        table: Whose distances eta is counted by; likewise.
+        mechanism: What drew their words.
+        table: Whose distances eta is counted by.
     """
 
     eta: float
-    mechanism: str | None = None
-    table: str | None = None
+    mechanism: str
+    table: str
 
     def note(self, eta: float, mechanism: str, table: str) -> str | None:
         """What a reader must know where questions are privatized otherwise; None where they are not."""
-        other = self.table not in (None, table)
-        if not other and _same(self.eta, eta) and self.mechanism in (None, mechanism):
+        if self.table == table and self.mechanism == mechanism and _same(self.eta, eta):
             return None
-        how = "" if self.mechanism is None else f" ({self.mechanism})"
-        one, two = (_per(self.table), _per(table)) if other else ("", "")
+        one, two = ("", "") if self.table == table else (f" {per(self.table)}", f" {per(table)}")
         return (
-            f"The model was trained on texts privatized at eta={self.eta:g}{one}{how}; "
+            f"The model was trained on texts privatized at eta={self.eta:g}{one} ({self.mechanism}); "
             f"questions are privatized at eta={eta:g}{two} ({mechanism})."
         )
 
@@ -102,11 +100,6 @@ def _same(one: float, other: float) -> bool:
     return one == other or math.isclose(one, other, rel_tol=_SAME)
 
 
-def _per(table: str | None) -> str:
-    """Of two tables the same eta is another promise."""
-    return "" if table is None else f" {per(table)}"
-
-
 def _told(eta: float) -> float | str:
     """As strict JSON, and a certificate's parameter, can hold it."""
     return "inf" if math.isinf(eta) else eta
@@ -155,7 +148,7 @@ def of_training(
             said.append(f"The validation texts were privatized at eta={held.eta:g} ({held.mechanism}).")
     other = train.table != inference_table
     if other or not _same(train.eta, inference_eta):
-        one, two = (_per(train.table), _per(inference_table)) if other else ("", "")
+        one, two = (f" {per(train.table)}", f" {per(inference_table)}") if other else ("", "")
         said.append(
             f"The training texts were privatized at eta={train.eta:g}{one}; plain tokens were, and questions will be, "
             f"at eta={inference_eta:g}{two}."
