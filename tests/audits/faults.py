@@ -6,14 +6,13 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from audits import planted
+from audits import accountant, chains, coins, draws, icl, neighbors, opt, planted, rapt, synth
 from audits import planted_chains as swaps
 from audits import planted_neighbors as near
 from audits import planted_texts as texts
+from audits.check import Faults
 from audits.planted_chains import under
 from langchain_dp.accounting import epsilon
-from langchain_dp.audit.self_check import accountant, chains, coins, draws, icl, neighbors, opt, rapt, synth
-from langchain_dp.audit.self_check.suite import Faults
 
 CLASSIC = (
     "sensitivity",

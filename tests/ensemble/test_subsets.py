@@ -7,9 +7,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from audits.coins import _Tape
 from scipy import stats
 
-from langchain_dp.audit.self_check.coins import _Tape
 from langchain_dp.ensemble.subsets import FixedPartition, resample
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from audits.check import Check, Finding
+from audits.laws import divergence, limited_domain_law, mixed, softmax
 from langchain_dp.accounting import (
     ExponentialEvent,
     LabelPartEvent,
@@ -23,8 +25,6 @@ from langchain_dp.accounting import (
     profiles,
 )
 from langchain_dp.accounting.events import SamplingName
-from langchain_dp.audit.self_check.check import Check, Finding
-from langchain_dp.audit.self_check.laws import divergence, limited_domain_law, mixed, softmax
 
 _ADD, _ZERO, _ONE = Neighbors.ADD_OR_REMOVE_ONE, Neighbors.REPLACE_SPECIAL, Neighbors.REPLACE_ONE
 _SCHEMES: tuple[tuple[SamplingName, Neighbors], ...] = (("resample", _ADD), ("fixed", _ADD), ("fixed", _ZERO))

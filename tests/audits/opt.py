@@ -13,6 +13,17 @@ from typing import Any
 
 from scipy import stats
 
+from audits.check import Check, Finding, likely
+from audits.laws import attendance, coins, limited_domain_law, softmax, tally, total
+from audits.stubs import (
+    LABELS,
+    SeenPrompt,
+    Witness,
+    examples,
+    label_of,
+    mixed_up,
+    who_was_asked,
+)
 from langchain_dp.accounting import (
     ExponentialEvent,
     LimitedDomainEvent,
@@ -25,17 +36,6 @@ from langchain_dp.accounting import (
     epsilon,
 )
 from langchain_dp.accounting.events import SamplingName, event_from_json
-from langchain_dp.audit.self_check.check import Check, Finding, likely
-from langchain_dp.audit.self_check.laws import attendance, coins, limited_domain_law, softmax, tally, total
-from langchain_dp.audit.self_check.stubs import (
-    LABELS,
-    SeenPrompt,
-    Witness,
-    examples,
-    label_of,
-    mixed_up,
-    who_was_asked,
-)
 from langchain_dp.mechanisms import ClippedSum
 from langchain_dp.mechanisms.clipped_sum import GRID
 from langchain_dp.opt import DPPromptOptimizer, OptPrompts, Sampling, Writing
@@ -307,13 +307,13 @@ def _mean(law: Mapping[int, float]) -> float:
 _LENGTH, _RATE, _EPSILON0 = 2, 0.5, 0.8
 
 
-def clipped(runs: int = 3, texts: int = 300) -> Finding:
+def clipped(runs: int = 12, texts: int = 75) -> Finding:
     """Whole runs by clipped sums at q < 1: charges, who writes a text from its beginning to its end, what comes out.
 
     What comes out is held against the law of a text's first word, given who took part: a divisor that is taken from
     the data shows there.
     """
-    tests: dict[str, float] = {}
+    attendances: list[float] = []
     follows: list[tuple[bool, float]] = []
     for face in range(runs):
         with PrivacyLedger(PrivacyBudget(500.0, 0.5)) as ledger:
@@ -324,12 +324,11 @@ def clipped(runs: int = 3, texts: int = 300) -> Finding:
         if wrong := _wrong_texts(witness, paid, prompt.certificate):
             return Finding(True, wrong[0])
         asked = [calls[0] for calls in witness.texts]
-        tests[f"run {face}: who was asked"] = who_was_asked(asked, fixed=True, q=_RATE)
+        attendances.append(who_was_asked(asked, fixed=True, q=_RATE))
         follows += [_follows(each, text.text) for each, text in zip(asked, prompt.candidates, strict=True)]
     hits, chances = sum(hit for hit, _ in follows), [chance for _, chance in follows]
     said = f"{hits} of {len(follows)} texts began as most members would, {sum(chances):.0f} expected"
-    tests[said] = tally(hits, chances)
-    return likely(tests)
+    return likely({"who was asked": min(1.0, runs * min(attendances)), said: tally(hits, chances)})
 
 
 def _charges(ledger: PrivacyLedger) -> int:
@@ -397,7 +396,7 @@ def _follows(asked: Sequence[SeenPrompt], text: str) -> tuple[bool, float]:
     return text.startswith(f"word{likelier}"), 1 / (1 + math.exp(-abs(gap)))
 
 
-def glossaries(runs: int = 40) -> Finding:
+def glossaries(runs: int = 16) -> Finding:
     """Whole glossaries by clipped sums: one charge, one draw of records for all labels, each shown under its own."""
     drawn: list[list[int]] = []
     for face in range(runs):
@@ -447,7 +446,7 @@ def _better(record: int, head: str) -> bool:
     return record < 100 + 2 * sum(place for place, text in enumerate(_ALTERNATIVES, 1) if text in head)
 
 
-def public_prompts(runs: int = 25) -> Finding:
+def public_prompts(runs: int = 10) -> Finding:
     """Whole runs that choose among public prompts: one charge before any record is shown, all are asked, who wins."""
     won, laws = [], []
     for setting, face in itertools.product((_R1, _ADD, _ZERO), range(runs)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from typing import Any
@@ -11,76 +12,9 @@ from typing import Any
 import numpy as np
 from langchain_core.messages import BaseMessage
 
-from langchain_dp.audit.self_check.laws import attendance, coins
+from audits.laws import attendance, coins
+from langchain_dp.audit import NamingEngine
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, TokenScores
-
-
-class NamingEngine:
-    """A worst-case model for audits: it scores a label by how often a member's examples carry it, whatever is asked.
-
-    With one example a subset each example casts the vote that its label says, so a chain over this engine is the vote
-    of :func:`canary_pair`, and nothing of the model stands between a record and the answer. It keeps what it was asked:
-    use it on made-up examples. In an audit every call builds a fresh chain with a budget of its own::
-
-        labels, budget = ["yes", "no"], PrivacyBudget(3.0, 0.05)
-        pair = canary_pair(labels, votes=[0, 3])
-
-        def answer(examples):
-            chain = DPICLClassifier(
-                llm=NamingEngine(), examples=examples, labels=labels, budget=budget, max_queries=1,
-                shots=1, subsets=1, sampling=Sampling("fixed", len(examples), 1.0), calibrate=False,
-            )
-            return chain.invoke("Is the canary there?")
-
-        print(audit_mechanism(answer, pair.one, pair.other, epsilon=budget.epsilon, delta=budget.delta,
-                              neighbors=pair.neighbors, runs=2_000))
-
-    A model of your own can be a ``RunnableLambda`` given as ``llm``. It receives a list of messages, as a chat model
-    does: instruction, then question and label of each example in turn, then the question; and it returns the label as
-    text. ``RunnableLambda(lambda messages: messages[-2].content)`` names the label of the last example.
-
-    Attributes:
-        asked: Body of each member that is cached, by its key.
-        forgotten: Members that were to be forgotten, in order.
-
-    Examples:
-        >>> pair = canary_pair(["yes", "no"], votes=[0, 3])
-        >>> found = audit_mechanism(answer, pair.one, pair.other, epsilon=3.0, delta=0.05, neighbors=pair.neighbors)
-        >>> found.violated  # with the answer as above
-    """
-
-    name = "a stub that names the label of its examples"
-    max_tail_tokens = 1_000
-
-    def __init__(self) -> None:
-        self.asked: dict[Hashable, str] = {}
-        self.forgotten: list[Hashable] = []
-
-    def count_tokens(self, text: str) -> int:
-        """Words."""
-        return len(text.split())
-
-    def score_labels(
-        self, prompts: Sequence[MemberPrompt], words: Sequence[str], *, content_free: Sequence[str] = ()
-    ) -> list[list[float] | None]:
-        """Number of lines that end in each word; a member without any abstains."""
-        rows: list[list[float] | None] = []
-        for prompt in prompts:
-            self.asked[prompt.member] = prompt.body
-            row = [float((prompt.body + "\n").count(f"{word}\n")) for word in words]
-            rows.append(row if any(row) else None)
-        return rows
-
-    def forget(self, *members: Hashable) -> None:
-        """Drop what is kept of these members."""
-        for member in members:
-            self.forgotten.append(member)
-            self.asked.pop(member, None)
-
-    def warm(self, prompts: Sequence[MemberPrompt]) -> None:
-        """Keep these members."""
-        self.asked.update({prompt.member: prompt.body for prompt in prompts})
-
 
 LABELS = ("first", "second")
 RECORD = re.compile(r"record (\d+)")
@@ -97,6 +31,36 @@ def examples(number: int) -> list[dict[str, str]]:
 def label_of(record: int) -> int:
     """Place of a record's label: three in four have the first."""
     return int(record % 4 == 3)
+
+
+class LogRecorder(logging.Handler):
+    """Keeps every log line of the process, of every level.
+
+    Attributes:
+        lines: Logger, level and text of each.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(level=1)
+        self.lines: list[tuple[str, int, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a line."""
+        self.lines.append((record.name, record.levelno, record.getMessage()))
+
+    def __enter__(self) -> LogRecorder:
+        root = logging.getLogger()
+        names = [name for name in logging.root.manager.loggerDict if name.startswith("langchain_dp")]
+        self._levels = {logger: logger.level for logger in (root, *map(logging.getLogger, names))}
+        for logger in self._levels:
+            logger.setLevel(1)
+        root.addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger().removeHandler(self)
+        for logger, level in self._levels.items():
+            logger.setLevel(level)
 
 
 @dataclasses.dataclass(frozen=True)
