@@ -182,10 +182,10 @@ def _independent(law: Mapping[int | None, float], times: int) -> dict[Any, float
     return {tuple(key for key, _ in each): math.prod(chance for _, chance in each) for each in draws}
 
 
-def caches() -> Finding:
+def caches(deltas: Sequence[float] = (1e-2, 1e-6, 1e-4)) -> Finding:
     """One event, kept by ledgers of several deltas and neighbors in one process: each ledger says its own cost."""
     wrong, event = [], NoisyMaxEvent(5.0)
-    settings = list(itertools.product((1e-2, 1e-6, 1e-4), (_ZERO, _ADD, _ONE)))
+    settings = list(itertools.product(deltas, (_ZERO, _ADD, _ONE)))
     for delta, neighbors in settings:
         budget = PrivacyBudget(50.0, delta, neighbors)
         with PrivacyLedger(budget) as ledger:
