@@ -48,8 +48,7 @@ For the state of a ledger on a terminal: langchain-dp ledger
         """Run the command; returns the exit code."""
         from langchain_dp.audit.report import report
         from langchain_dp.audit.report.page import page
-        from langchain_dp.audit.report.pseudonyms import read_pseudonyms
-        from langchain_dp.audit.report.results import read_attacks
+        from langchain_dp.audit.report.results import read_attacks, read_pseudonyms
 
         if self.out is None and not self.json:
             raise WrongArguments("Expected --out to name the page to write, or --json to print the report instead.")

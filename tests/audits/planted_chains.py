@@ -578,8 +578,9 @@ SUBSET_PROMPTS: dict[str, list[Swap]] = {
     "added to two subsets": [(FixedPartition, "add", method(added_twice))],
     "another's example shown": [(SubsetPrompts, "draw", method(neighbour_looks_in))],
     "more drawn after a restart": [(langchain_dp.icl.reservation, "_resume", method(larger_after_restart))],
+    "shares without noise": [(ReportNoisyMax, "release", method(raw_shares))],
 }
-"""Faults of who votes and what is shown."""
+"""Faults of who votes and what is shown, and one that few releases show."""
 
 NOISE: dict[str, list[Swap]] = {
     "better noise of two": [(ReportNoisyMax, "release", method(better_of_two))],
@@ -589,7 +590,6 @@ NOISE: dict[str, list[Swap]] = {
 """Faults of what is counted and drawn."""
 
 SHARES: dict[str, list[Swap]] = {
-    "shares without noise": [(ReportNoisyMax, "release", method(raw_shares))],
     "no noise where nobody voted": [(ReportNoisyMax, "release", method(silent_without_noise))],
 }
 """Faults of what is released beside the label."""

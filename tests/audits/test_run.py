@@ -40,6 +40,7 @@ SMALL: dict[str, Callable[[], Finding]] = {
     "choose": lambda: opt.public_prompts(1),
     "text rounds": lambda: synth.rounds(["rounds"]),
     "text blocks": lambda: synth.blocks(["groups"]),
+    "described": lambda: synth.described(["groups"]),
     "text canary": lambda: synth.canary(60),
     "nobody": lambda: synth.nobody(50),
     "cost caches": lambda: accountant.caches(deltas=(1e-2, 1e-6)),
@@ -53,7 +54,7 @@ CHEAPEST = {
     "text canary": "float softmax",
 }
 """Faults that are found soonest, where it is not the first one."""
-DEAR = ("randomness", "accountant")
+DEAR = ("randomness", "accountant", "cost caches")
 """Audits whose faults take seconds: `make audit` plants them."""
 
 
