@@ -15,7 +15,7 @@ from langchain_core.runnables import RunnableLambda
 
 from audits.check import Check, Finding, likely, worst
 from audits.laws import apart_law, noisy_max_law, tally
-from audits.stubs import LABELS, SeenPrompt, Witness, at_once, examples, mixed_up, who_was_asked
+from audits.stubs import LABELS, SeenPrompt, Witness, at_once, charges, examples, mixed_up, who_was_asked
 from langchain_dp.accounting import Neighbors, NoisyMaxEvent, PrivacyBudget, PrivacyLedger, epsilon
 from langchain_dp.accounting.events import SamplingName, event_from_json
 from langchain_dp.ensemble.answers import KEPT
@@ -112,7 +112,7 @@ class AnswerRun:
 
     def charged(self) -> int:
         """Releases in the ledger."""
-        return sum(entry.count for entry in self.ledger.entries())
+        return charges(self.ledger)
 
     @property
     def event(self) -> NoisyMaxEvent:
@@ -145,7 +145,7 @@ class AnswerRun:
             for question in ("question 0", "of its own"):
                 with contextlib.suppress(BudgetExceeded):
                     twin.invoke(question)
-            charged = sum(entry.count for entry in ledger.entries())
+            charged = charges(ledger)
         paid = (charged, self.charged() - before)
         return [] if paid == (2, 0) else [f"{paid} charged to the second budget and the first for 2 releases"]
 

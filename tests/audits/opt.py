@@ -19,6 +19,7 @@ from audits.stubs import (
     LABELS,
     SeenPrompt,
     Witness,
+    charges,
     examples,
     label_of,
     mixed_up,
@@ -123,9 +124,7 @@ class PromptRun:
         self.setting = setting
         self.budget = PrivacyBudget(0.8 if setting.choosing else 500.0, 0.5, setting.neighbors)
         with PrivacyLedger(self.budget) as ledger:
-            self.witness = Witness(
-                lambda: sum(entry.count for entry in ledger.entries()), vote=setting.vote, right=_right
-            )
+            self.witness = Witness(functools.partial(charges, ledger), vote=setting.vote, right=_right)
             self.optimizer = setting.optimizer(self.witness, ledger)
             rows = examples(128)
             if face % 2:
@@ -316,11 +315,20 @@ def clipped(runs: int = 12, texts: int = 75) -> Finding:
     attendances: list[float] = []
     follows: list[tuple[bool, float]] = []
     for face in range(runs):
-        with PrivacyLedger(PrivacyBudget(500.0, 0.5)) as ledger:
-            witness = Witness(functools.partial(_charges, ledger), right=_right)
-            optimizer, rows = _clipping(witness, ledger, texts), examples(128)
-            prompt = asyncio.run(optimizer.aoptimize(rows)) if face % 2 else optimizer.optimize(rows)
-            paid = [event_from_json(entry.event) for entry in ledger.entries() for _ in range(entry.count)]
+        # Records of 128, of which a quarter validates; 48 subsets, which write many short texts.
+        witness, prompt, paid = _run(
+            face,
+            examples(128),
+            Witness(right=_right),
+            decoder="clip",
+            shots=2,
+            subsets=24,
+            sampling=Sampling("fixed", 48, _RATE),
+            validation=0.25,
+            num_prompts=texts,
+            max_new_tokens=_LENGTH,
+            writing=Writing(epsilon0=_EPSILON0, clip_temperature=0.1, filtered=False),
+        )
         if wrong := _wrong_texts(witness, paid, prompt.certificate):
             return Finding(True, wrong[0])
         asked = [calls[0] for calls in witness.texts]
@@ -331,28 +339,23 @@ def clipped(runs: int = 12, texts: int = 75) -> Finding:
     return likely({"who was asked": min(1.0, runs * min(attendances)), said: tally(hits, chances)})
 
 
-def _charges(ledger: PrivacyLedger) -> int:
-    return sum(entry.count for entry in ledger.entries())
-
-
-def _clipping(witness: Witness, ledger: PrivacyLedger, texts: int) -> DPPromptOptimizer:
-    """Records of 128, of which a quarter validates; 48 subsets, which write many short texts."""
-    return DPPromptOptimizer(
-        model=witness,
-        labels=LABELS,
-        instruction=_INSTRUCTION,
-        ledger=ledger,
-        decoder="clip",
-        shots=2,
-        subsets=24,
-        sampling=Sampling("fixed", 48, _RATE),
-        validation=0.25,
-        num_prompts=texts,
-        max_new_tokens=_LENGTH,
-        writing=Writing(epsilon0=_EPSILON0, clip_temperature=0.1, filtered=False),
-        calibrate=False,
-        progress=False,
-    )
+def _run(
+    face: int, rows: Sequence[Any], witness: Witness, budget: PrivacyBudget | None = None, **settings: Any
+) -> tuple[Witness, Any, list[Any]]:
+    """Optimize once, sync or async in turn: what the model saw, the prompt, and each charge."""
+    with PrivacyLedger(budget or PrivacyBudget(500.0, 0.5)) as ledger:
+        witness.charged = functools.partial(charges, ledger)
+        optimizer = DPPromptOptimizer(
+            model=witness,
+            labels=LABELS,
+            instruction=_INSTRUCTION,
+            ledger=ledger,
+            calibrate=False,
+            progress=False,
+            **settings,
+        )
+        prompt = asyncio.run(optimizer.aoptimize(rows)) if face % 2 else optimizer.optimize(rows)
+        return witness, prompt, [event_from_json(entry.event) for entry in ledger.entries() for _ in range(entry.count)]
 
 
 def _wrong_texts(witness: Witness, paid: Sequence[Any], certificate: PrivacyCertificate) -> list[str]:
@@ -400,11 +403,19 @@ def glossaries(runs: int = 16) -> Finding:
     """Whole glossaries by clipped sums: one charge, one draw of records for all labels, each shown under its own."""
     drawn: list[list[int]] = []
     for face in range(runs):
-        with PrivacyLedger(PrivacyBudget(500.0, 0.5)) as ledger:
-            witness, rows = Witness(functools.partial(_charges, ledger), right=_right), examples(60)
-            optimizer = _describing(witness, ledger)
-            _ = asyncio.run(optimizer.aoptimize(rows)) if face % 2 else optimizer.optimize(rows)
-            paid = [event_from_json(entry.event) for entry in ledger.entries() for _ in range(entry.count)]
+        # Three in four records teach, and half of these are drawn.
+        witness, _, paid = _run(
+            face,
+            examples(60),
+            Witness(right=_right),
+            method="glossary",
+            decoder="clip",
+            subsets=11,
+            sampling=Sampling("fixed", None, _RATE),
+            validation=0.25,
+            max_new_tokens=_LENGTH,
+            writing=Writing(epsilon0=_EPSILON0),
+        )
         asked = [each for calls in witness.texts for each in calls[0]]
         wrong = [
             [event.event for event in paid if event.part == TRAINING] != [TextRoundEvent(_EPSILON0, _LENGTH, _RATE)],
@@ -422,25 +433,6 @@ def glossaries(runs: int = 16) -> Finding:
     return likely({f"who of {len(trained)} was asked in {runs} runs": coins(attendance(drawn), _RATE * 0.75)})
 
 
-def _describing(witness: Witness, ledger: PrivacyLedger) -> DPPromptOptimizer:
-    """Three in four records teach, and half of these are drawn."""
-    return DPPromptOptimizer(
-        model=witness,
-        method="glossary",
-        labels=LABELS,
-        instruction=_INSTRUCTION,
-        ledger=ledger,
-        decoder="clip",
-        subsets=11,
-        sampling=Sampling("fixed", None, _RATE),
-        validation=0.25,
-        max_new_tokens=_LENGTH,
-        writing=Writing(epsilon0=_EPSILON0),
-        calibrate=False,
-        progress=False,
-    )
-
-
 def _better(record: int, head: str) -> bool:
     """The later an alternative, the more records are answered right under it."""
     return record < 100 + 2 * sum(place for place, text in enumerate(_ALTERNATIVES, 1) if text in head)
@@ -450,20 +442,14 @@ def public_prompts(runs: int = 10) -> Finding:
     """Whole runs that choose among public prompts: one charge before any record is shown, all are asked, who wins."""
     won, laws = [], []
     for setting, face in itertools.product((_R1, _ADD, _ZERO), range(runs)):
-        with PrivacyLedger(PrivacyBudget(0.4, 0.5, setting)) as ledger:
-            witness, rows = Witness(functools.partial(_charges, ledger), right=_better), examples(128)
-            optimizer = DPPromptOptimizer(
-                model=witness,
-                method="choose",
-                labels=LABELS,
-                instruction=_INSTRUCTION,
-                alternatives=_ALTERNATIVES,
-                ledger=ledger,
-                calibrate=False,
-                progress=False,
-            )
-            prompt = asyncio.run(optimizer.aoptimize(rows)) if face % 2 else optimizer.optimize(rows)
-            paid = [event_from_json(entry.event) for entry in ledger.entries() for _ in range(entry.count)]
+        witness, prompt, paid = _run(
+            face,
+            examples(128),
+            Witness(right=_better),
+            PrivacyBudget(0.4, 0.5, setting),
+            method="choose",
+            alternatives=_ALTERNATIVES,
+        )
         asked = collections.Counter(each.records for each in witness.shown)
         cost = epsilon(list(collections.Counter(paid).items()), prompt.certificate.delta, neighbors=setting)
         wrong = [

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from audits.planted_chains import SYSTEM, StandIn, Swap, every_third_free, method
+from audits.planted import SYSTEM, StandIn, Swap, method
+from audits.planted_chains import every_third_free
 from audits.stubs import LABELS, label_of
 from langchain_dp.accounting import LedgerPlan
 from langchain_dp.ensemble.subsets import KeyedCoins

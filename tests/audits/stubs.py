@@ -13,6 +13,7 @@ import numpy as np
 from langchain_core.messages import BaseMessage
 
 from audits.laws import attendance, coins
+from langchain_dp.accounting import PrivacyLedger
 from langchain_dp.audit import NamingEngine
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, TokenScores
 
@@ -84,6 +85,11 @@ class SeenPrompt:
     charged: int
 
 
+def charges(ledger: PrivacyLedger) -> int:
+    """Releases that a ledger holds."""
+    return sum(entry.count for entry in ledger.entries())
+
+
 def who_was_asked(rounds: Iterable[Sequence[SeenPrompt]], *, fixed: bool, q: float) -> float:
     """P-value of who took part in each release: each subset, or record if none is fixed, by a coin of its own."""
     rows = [[unit for one in asked for unit in ([one.records] if fixed else one.records)] for asked in rounds]
@@ -150,7 +156,7 @@ class Witness(NamingEngine):
         self.rounds: list[list[SeenPrompt]] = []
         self.texts: list[list[list[SeenPrompt]]] = []
         self._looked = False
-        self._charged = charged
+        self.charged = charged
         self._vote = vote
         self._right = right
 
@@ -166,7 +172,7 @@ class Witness(NamingEngine):
         self, prompts: Sequence[MemberPrompt], words: Sequence[str], *, content_free: Sequence[str] = ()
     ) -> list[list[float] | None]:
         """Scores of the labels: of examples in a prompt as the parent says, of a single input as ``right`` says."""
-        rows, charged = super().score_labels(prompts, words), self._charged()
+        rows, charged = super().score_labels(prompts, words), self.charged()
         for place, prompt in enumerate(prompts):
             if prompt.body.startswith("Input:"):  # a single record under an instruction
                 rows[place] = self._answer(prompt, len(words))
@@ -189,7 +195,7 @@ class Witness(NamingEngine):
         *turns, question = (str(message.content) for message in messages)
         shots = turns[1:]
         said = "nothing" if any("mute" in turn for turn in shots) else shots[-1] if shots else self._public
-        self.see(question, "\n".join(shots), turns[0], said, self._charged())
+        self.see(question, "\n".join(shots), turns[0], said, self.charged())
         return said
 
     def detokenize(self, tokens: Sequence[Token]) -> str:
@@ -200,7 +206,7 @@ class Witness(NamingEngine):
         """What each member's first record votes for."""
         if not any(one.prompt.body for one in asked):  # first, whether it is there
             return [1] * len(asked)
-        kept, charged = [], self._charged()
+        kept, charged = [], self.charged()
         for one in asked:
             own = RECORD.search(one.prompt.body)
             said = None if own is None else self._vote(int(own[1]), len(self.rounds))
@@ -218,7 +224,7 @@ class Witness(NamingEngine):
             if self._looked:  # first, whether it is there, once also for as many members that show no record
                 return TokenScores((1, 2), np.log([0.5, 0.5]), (_LIKES[0],) * len(members))
             self.texts.append([])
-        charged, rows, kept = self._charged(), [], []
+        charged, rows, kept = self.charged(), [], []
         for one in members:
             own = RECORD.search(one.prompt.body)
             said = None if own is None else int(own[1]) % 2

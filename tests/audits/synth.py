@@ -13,7 +13,7 @@ import numpy as np
 
 from audits.check import ERROR, Check, Finding, count, excess, worst
 from audits.laws import attendance, coins
-from audits.stubs import LABELS, at_once, examples
+from audits.stubs import LABELS, at_once, charges, examples
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger, TextRoundEvent, epsilon
 from langchain_dp.ensemble.writing import INVENTED
 from langchain_dp.errors import ModelUnavailable
@@ -161,13 +161,9 @@ def rounds(names: Sequence[str] = tuple(RUNS)) -> Finding:
 def _round_of(name: str) -> Finding:
     texts, run = RUNS[name]
     with PrivacyLedger(_BUDGET) as ledger:
-
-        def charged() -> int:
-            return sum(entry.count for entry in ledger.entries())
-
-        engine = ScoringEngine(charged)
+        engine = ScoringEngine(functools.partial(charges, ledger))
         run(engine, ledger)
-        paid = charged()
+        paid = charges(ledger)
     written = engine.texts
     early = sum(before < place // texts + 1 for place, (before, _) in enumerate(written))
     changing = sum(len(set(seen)) > 1 for _, seen in written)
@@ -200,14 +196,10 @@ def blocks(schemes: Sequence[str] = ("rounds", "groups")) -> Finding:
 def _blocks_in(scheme: str) -> Finding:
     texts, rounds = len(LABELS), {"rounds": 2 * _ROUNDS, "groups": 2}[scheme]
     with PrivacyLedger(_BUDGET) as ledger:
-
-        def charged() -> int:
-            return sum(entry.count for entry in ledger.entries())
-
-        engine = ScoringEngine(charged)
+        engine = ScoringEngine(functools.partial(charges, ledger))
         settings = {"scheme": scheme, "count": rounds * texts, "members": _BLOCKS, "max_new_tokens": 2}
         _synthesizer(engine, ledger, shots=_SHOTS, **settings).invoke(examples(_RECORDS))
-        wrong = abs(2 * rounds - charged()) + abs(rounds * texts - len(engine.texts))
+        wrong = abs(2 * rounds - charges(ledger)) + abs(rounds * texts - len(engine.texts))
     early = sum(before < 2 * (place // texts + 1) for place, (before, _) in enumerate(engine.texts))
     changing = sum(len(set(seen)) > 1 for _, seen in engine.texts)
     drawn = [[body for _, seen in engine.texts[at : at + texts] for body in seen[0]]
@@ -244,12 +236,12 @@ def _described_in(scheme: str) -> Finding:
     unpaid = early = long = changing = 0
     for _ in range(_CHAINS):
         with PrivacyLedger(_BUDGET) as ledger:
-            engine = ScoringEngine(lambda ledger=ledger: sum(entry.count for entry in ledger.entries()))  # type: ignore[misc]
+            engine = ScoringEngine(functools.partial(charges, ledger))
             members = _DESCRIBERS if scheme == "rounds" else _RECORDS  # of a group all
             chain = _synthesizer(engine, ledger, scheme=scheme, count=2 * texts, members=members, describe=describing)
             chain.invoke(records)
-            charges = [json.loads(entry.event) for entry in ledger.entries() for _ in range(entry.count)]
-        paid = [int(charge.get("of", charge)["tokens"]) for charge in charges for _ in range(texts)]
+            events = [json.loads(entry.event) for entry in ledger.entries() for _ in range(entry.count)]
+        paid = [int(event.get("of", event)["tokens"]) for event in events for _ in range(texts)]
         unpaid += abs(len(engine.texts) - len(paid))
         early += sum(before < place // texts + 1 for place, (before, _) in enumerate(engine.texts))
         long += sum(len(seen) > most for (_, seen), most in zip(engine.texts, paid, strict=False))

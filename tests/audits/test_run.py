@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from audits import accountant, chains, icl, neighbors, opt, planted_chains, rapt, run, synth
+from audits import accountant, chains, icl, neighbors, opt, planted, planted_chains, rapt, run, synth
 from audits.check import Check, Finding
 from audits.faults import CLASSIC, faults
 from langchain_dp import PrivacyBudget
@@ -87,7 +87,7 @@ def test_every_face_of_a_sanitizer_is_watched(face: str, monkeypatch: pytest.Mon
     for fault in ("every third text free", "unknown names in clear"):
         swaps = {fault: planted_chains.FACES[fault]}
         if fault == "every third text free" or "chunks" not in face:  # streams draw word by word, in another part
-            assert planted_chains.under(rapt.faces, swaps)[fault]().broken, fault
+            assert planted.under(rapt.faces, swaps)[fault]().broken, fault
 
 
 def test_a_planted_fault_is_taken_out_again() -> None:
@@ -102,7 +102,7 @@ def test_a_planted_fault_is_taken_out_again() -> None:
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        planted_chains.under(fail, {"fault": planted_chains.ANSWERS["overdrawn plan"]})["fault"]()
+        planted.under(fail, {"fault": planted_chains.ANSWERS["overdrawn plan"]})["fault"]()
     assert [vars(owner)[name] for owner, name, _ in parts] == before
 
 
