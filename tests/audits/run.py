@@ -19,7 +19,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy: threads of two processes would wait for each other
+if __name__ == "__main__":  # before numpy: threads of two processes would wait for each other
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent.parent))  # run as a script, from anywhere, and by its worker processes
 
 from audits import accountant, chains, coins, draws, icl, neighbors, opt, rapt, synth
