@@ -97,7 +97,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             charged, and give the same answer.
         askers: Shares of ``max_queries`` for the users or tenants who ask. Every call then names one, in
             ``config={"configurable": {"asker": "team-7"}}``; answers that were released stay free for all of them.
-        accept_unchecked_model: Take a model with compiled parts, which cannot be looked into, at your word that no call
+        trust_opaque_model: Take a model with compiled parts, which cannot be looked into, at your word that no call
             of it can see the prompt of another. The certificate says so. A memory that is found is always refused.
         made_with: Certificate of a run whose released text stands in ``labels`` or ``prompt``, or several, where the
             text does not know it any more: it was read from a file, or formatted. The certificate adds up what was
@@ -149,7 +149,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         keep_answers: int = KEPT,
         replicas: bool = False,
         askers: Askers | None = None,
-        accept_unchecked_model: bool = False,
+        trust_opaque_model: bool = False,
         made_with: MadeWith = None,
         not_private_seed: int | None = None,
     ) -> None:
@@ -181,7 +181,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             calibrate=calibrate,
             keep_caches=sampling.scheme == "fixed",
             asking=asking,
-            accept_unchecked_model=accept_unchecked_model,
+            trust_opaque_model=trust_opaque_model,
         )
         self._records = redacted(PrivateRecords, held, READING)
         check_records(self._records, self.labels, self.prompt.variables, whose="prompt", plain=True)

@@ -118,7 +118,7 @@ class ModelVoter:
         words: Sequence[str],
         structured_output: bool,
         asking: Asking,
-        accept_unchecked_model: bool,
+        trust_opaque_model: bool,
     ) -> None:
         # A completion model and a Runnable without chat roles get text; everything else gets messages.
         self._chat = not _takes_text(llm)
@@ -147,7 +147,7 @@ class ModelVoter:
         self._model = QuietModel(
             inner,
             max_concurrency=asking.max_concurrency,
-            accept_unchecked_model=accept_unchecked_model,
+            trust_opaque_model=trust_opaque_model,
             read=functools.partial(_read, words=list(words)),
         )
         self._model.check_timeout(asking.timeout)
@@ -156,7 +156,7 @@ class ModelVoter:
         self.notes: tuple[str, ...] = (
             watched, *(() if asking.timeout is None else (_TIMEOUT_NOTE,)), *self._model.notes
         )  # fmt: skip
-        plain = QuietModel(llm, accept_unchecked_model=accept_unchecked_model) if structured_output else self._model
+        plain = QuietModel(llm, trust_opaque_model=trust_opaque_model) if structured_output else self._model
         self.name = plain.name
         self._checker = _checker(llm)
         self._prompt = prompt
@@ -415,7 +415,7 @@ def make_voter(
     calibrate: bool,
     keep_caches: bool,
     asking: Asking,
-    accept_unchecked_model: bool,
+    trust_opaque_model: bool,
 ) -> Voter:
     """An engine is used as an engine; any other Runnable is asked call by call.
 
@@ -439,7 +439,7 @@ def make_voter(
             words=words,
             structured_output=structured_output,
             asking=asking,
-            accept_unchecked_model=accept_unchecked_model,
+            trust_opaque_model=trust_opaque_model,
         )
     raise InvalidParameter(
         f"Expected llm={type(llm).__name__} to be a chat model, a completion model, a Runnable or an engine that "

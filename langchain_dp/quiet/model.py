@@ -58,7 +58,7 @@ _SHARES = (
     "one before, whose length may so change the last bits of an answer. ChatLlamaCpp of "
     "langchain_dp.integrations.llama_cpp starts every call afresh."
 )
-_UNCHECKED = "accept_unchecked_model=True: that the model keeps nothing of its prompts in these parts was not checked:"
+_UNCHECKED = "trust_opaque_model=True: that the model keeps nothing of its prompts in these parts was not checked:"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +87,7 @@ class QuietModel:
         max_concurrency: Calls under way at once, over all batches, threads and event loops. A call that ran out of
             time does not count, though its thread lives on until the model returns; nor do calls inside a call, which
             would wait for themselves.
-        accept_unchecked_model: Whether parts that cannot be looked into (compiled code) are taken at the caller's word.
+        trust_opaque_model: Whether parts that cannot be looked into (compiled code) are taken at the caller's word.
         read: What is made of each answer, in its call and as unseen as that: where it raises, the prompt abstains.
 
     Raises:
@@ -101,15 +101,15 @@ class QuietModel:
         llm: Any,
         *,
         max_concurrency: int = CALLS,
-        accept_unchecked_model: bool = False,
+        trust_opaque_model: bool = False,
         read: Callable[[Any], Any] = lambda answer: answer,
     ) -> None:
         validate.integer("max_concurrency", max_concurrency, at_least=1)
-        validate.one_of("accept_unchecked_model", accept_unchecked_model, (True, False))
+        validate.one_of("trust_opaque_model", trust_opaque_model, (True, False))
         self._runnable, survey = quiet_copy(llm)
         self._name = survey.name(self._runnable)
         self._blocks = survey.blocks()
-        self._accept_unchecked = accept_unchecked_model
+        self._trust_opaque = trust_opaque_model
         self._read = read
         self._answered = self._looked_again = False
         self._keeps = self._look()
@@ -136,11 +136,11 @@ class QuietModel:
         self.notes: tuple[str, ...] = (_SHARES.format(self._name),) if self._shares else ()
         if found.unread:
             self.notes += (f"{_UNCHECKED} {', '.join(found.unread[:5])}",)
-        if found.memory is None and found.unread and not self._accept_unchecked:
+        if found.memory is None and found.unread and not self._trust_opaque:
             return (
                 f"Expected every part of llm to be open to a look inside, but not {', '.join(found.unread[:5])}: "
                 "whether one call could see the prompt of another there is unknown. Pass the chat model alone, or "
-                "accept_unchecked_model=True if you know that it keeps nothing of its prompts: certificates will say "
+                "trust_opaque_model=True if you know that it keeps nothing of its prompts: certificates will say "
                 "so."
             )
         return found.memory

@@ -342,14 +342,14 @@ def test_a_model_that_cannot_be_looked_into_is_said_in_the_certificate() -> None
     count.__module__ = "acme_compiled"
     model = VotingChat()
     llm = RunnableLambda(lambda prompt: (count(prompt), model.invoke(prompt))[1])
-    with pytest.raises(UnsafeEnvironment, match="accept_unchecked_model=True"):
+    with pytest.raises(UnsafeEnvironment, match="trust_opaque_model=True"):
         classifier(llm)
-    chain = classifier(llm, accept_unchecked_model=True)
+    chain = classifier(llm, trust_opaque_model=True)
     assert chain.invoke("a") == "positive"
-    notes = [note for note in chain.certificate().notes if "accept_unchecked_model=True" in note]
+    notes = [note for note in chain.certificate().notes if "trust_opaque_model=True" in note]
     assert len(notes) == 1
     assert "acme_compiled.count" in notes[0]
-    assert not [note for note in classifier().certificate().notes if "accept_unchecked_model" in note]
+    assert not [note for note in classifier().certificate().notes if "trust_opaque_model" in note]
 
 
 @pytest.mark.parametrize("kind", [VotingChat, VotingLLM])

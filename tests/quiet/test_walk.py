@@ -116,7 +116,7 @@ def test_code_that_asks_for_the_global_cache_by_itself_finds_it_empty_and_deaf(h
 @pytest.mark.parametrize("place", STRUCTURES)
 def test_a_model_without_memory_is_taken_wherever_it_sits(place: str) -> None:
     """If it breaks, ordinary models are refused, and the tests above prove nothing."""
-    quiet = QuietModel(STRUCTURES[place](Chat() | StrOutputParser()), accept_unchecked_model=False)
+    quiet = QuietModel(STRUCTURES[place](Chat() | StrOutputParser()), trust_opaque_model=False)
     assert asked("sync", quiet) == PROMPTS
     quiet.check_environment()
     assert quiet.notes == ()
@@ -215,14 +215,14 @@ def compiled() -> Any:
 
 def test_what_cannot_be_read_is_refused_or_taken_at_the_callers_word() -> None:
     """If it breaks, compiled code with a memory passes unsaid, or its owner cannot use it at all."""
-    with pytest.raises(UnsafeEnvironment, match=r"not acme_compiled\.append.*accept_unchecked_model=True"):
+    with pytest.raises(UnsafeEnvironment, match=r"not acme_compiled\.append.*trust_opaque_model=True"):
         QuietModel(compiled())
-    quiet = QuietModel(compiled(), accept_unchecked_model=True)
+    quiet = QuietModel(compiled(), trust_opaque_model=True)
     assert quiet.batch(["p"]) == ["None"]
-    assert quiet.notes[0].startswith("accept_unchecked_model=True: ")
+    assert quiet.notes[0].startswith("trust_opaque_model=True: ")
     assert quiet.notes[0].endswith("acme_compiled.append")
     with pytest.raises(UnsafeEnvironment, match="InMemorySaver"):
-        QuietModel(compiled().bind(kept=InMemorySaver()), accept_unchecked_model=True)
+        QuietModel(compiled().bind(kept=InMemorySaver()), trust_opaque_model=True)
 
 
 def test_a_model_too_large_to_walk_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
