@@ -166,7 +166,7 @@ class ModelVoter:
         self._max_example_chars = asking.max_example_chars
 
     def check_environment(self) -> None:
-        """A memory that the model made with its first call is found here, and not after the charge."""
+        """Refuse to go on before the charge where a call would be printed."""
         self._model.check_environment()
 
     def _render(self, subset_prompt: SubsetPrompt) -> Any:
@@ -421,7 +421,7 @@ def make_voter(
 
     Raises:
         InvalidParameter: ``llm`` is neither.
-        UnsafeEnvironment: ``llm`` keeps what it is told, or cannot be looked into.
+        UnsafeEnvironment: ``llm`` keeps its prompts, or is opaque and not trusted.
     """
     if isinstance(llm, ScoresLabels):
         return EngineVoter(
@@ -443,7 +443,7 @@ def make_voter(
         )
     raise InvalidParameter(
         f"Expected llm={type(llm).__name__} to be a chat model, a completion model, a Runnable or an engine that "
-        "scores labels. Wrap a function in RunnableLambda."
+        "scores labels. Wrap a function in RunnableLambda, and set trust_opaque_model=True."
     )
 
 

@@ -269,6 +269,7 @@ def test_a_timeout_on_a_model_that_serializes_calls_is_refused() -> None:
     """One long record lets the calls behind it expire, and moves many votes."""
 
     class OneByOne(VotingChat):
+        keeps_no_prompts: ClassVar[bool] = True
         serializes_calls: ClassVar[bool] = True
 
     with pytest.raises(InvalidParameter, match=r"timeout=5.0 to be None: OneByOne"):

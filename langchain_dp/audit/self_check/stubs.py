@@ -35,9 +35,10 @@ class NamingEngine:
         print(audit_mechanism(answer, pair.one, pair.other, epsilon=budget.epsilon, delta=budget.delta,
                               neighbors=pair.neighbors, runs=2_000))
 
-    A model of your own can be a ``RunnableLambda`` given as ``llm``. It receives a list of messages, as a chat model
-    does: instruction, then question and label of each example in turn, then the question; and it returns the label as
-    text. ``RunnableLambda(lambda messages: messages[-2].content)`` names the label of the last example.
+    A model of your own can be a ``RunnableLambda`` given as ``llm``, with ``trust_opaque_model=True``. It receives a
+    list of messages, as a chat model does: instruction, then question and label of each example in turn, then the
+    question; and it returns the label as text. ``RunnableLambda(lambda messages: messages[-2].content)`` names the
+    label of the last example.
 
     Attributes:
         asked: Body of each member that is cached, by its key.
