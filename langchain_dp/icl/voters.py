@@ -60,9 +60,6 @@ class Voter(Protocol):
     companions: int
     """PUBLIC calls beside the subsets of each release: 1, or 0 where nobody has to watch."""
 
-    def check_environment(self) -> None:
-        """Raise UnsafeEnvironment if a call now would be refused for what is set in this process. Before any spend."""
-
     def check(self, question: str) -> None:
         """Raise InvalidParameter if the question is too long for the model, or has no tokens. Data-independent."""
 
@@ -164,10 +161,6 @@ class ModelVoter:
         self._timeout = asking.timeout
         self._max_question_chars = asking.max_question_chars
         self._max_example_chars = asking.max_example_chars
-
-    def check_environment(self) -> None:
-        """Refuse to go on before the charge where a call would be printed."""
-        self._model.check_environment()
 
     def _render(self, subset_prompt: SubsetPrompt) -> Any:
         prompt, most = self._prompt, self._max_example_chars
@@ -372,9 +365,6 @@ class EngineVoter:
         """Async twin of :meth:`ask`, in a worker thread."""
         work = functools.partial(self.ask, subset_prompts, beside=beside, even_empty=even_empty)
         return await in_own_thread(work)  # type: ignore[no-any-return]  # votes
-
-    def check_environment(self) -> None:
-        """An engine is asked sealed, whatever is set."""
 
     def forget(self, member: Hashable) -> None:
         """Drop the subset's key/value cache and scores."""

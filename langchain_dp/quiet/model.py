@@ -1,31 +1,28 @@
-"""A model that is asked without a trace.
+"""A model that is called without a trace.
 
-What is closed: callbacks and config of the outer run, tracers (environment variable, parent run, ``@traceable``),
-handlers and caches of every model inside, the global cache, log records and warnings of the provider's client,
-exception texts, also those that nobody catches, astream_events of the outer chain.
+A quiet call closes callbacks and config of the outer run, tracers (environment variable, parent run, ``@traceable``),
+handlers and caches of every model inside, the global cache, log records and warnings of the provider's client, and
+exception texts. Nothing of it reaches ``astream_events`` of the outer chain.
 
-A model that could show one call another's prompt is refused; :mod:`langchain_dp.quiet.accept` lists those that
-are taken. A model class of one's own is taken if its body declares ``keeps_no_prompts: ClassVar[bool] = True``, and
-anything else with ``trust_opaque_model=True``. Certificates say both.
+:mod:`langchain_dp.quiet.accept` lists the models that are accepted. Certificates name a class of the user's own that
+declares ``keeps_no_prompts: ClassVar[bool] = True``, and the parts that ``trust_opaque_model=True`` lets pass.
 
-What cannot be closed from here, and is therefore a limit:
+Limits, which cannot be closed from here:
 
 - code inside the model that prints, writes files, logs outside ``logging``, or traces by force
   (``@traceable(enabled=True)``), and spans that an OpenTelemetry instrumentation of the provider's client makes
-- threads that such code starts without copying the context, and errors of what it leaves behind to be freed later
+- threads that such code starts without copying the context, and errors in objects that are freed later
 - a memory of the model's server, or of the client of an installed library (an HTTP client with a cache)
-- ``set_debug(True)`` called by another thread in the middle of a call
-- how long the calls take, and who else is slowed down by a long prompt. One record must move one vote at most, and a
-  shared model can break that: where a long prompt makes other calls wait, their time-outs are spent on it, and where
-  it uses up a rate limit or brings the server down, other calls are refused; the public companion of a release too,
-  which then raises where it would not have done so without that record. Give no timeout, or one that no healthy call
-  ever reaches beside the longest record, and a rate limit that leaves room for every call at once (or retries that
-  outlast it).
+- ``set_debug(True)`` in another thread in the middle of a call
+- the time that calls take. A shared model may let a long prompt slow down other calls until they time out, use up a
+  rate limit, or bring the server down. Then one record moves more than one vote, or ends a release. Give no timeout,
+  or one that no healthy call reaches beside the longest record, and a rate limit that leaves room for every call at
+  once (or retries that outlast it).
 - Ctrl-C in an event loop without a SIGINT handler of its own (``asyncio.run`` has one) may hit the model's own code,
   and is then that call's abstention
 
-A model that answers one call after the other says so with ``serializes_calls: ClassVar[bool] = True``. For such a
-model a timeout is refused: it would count the waiting for other members' prompts, always.
+A model that answers one call after the other declares ``serializes_calls: ClassVar[bool] = True``. Such a model takes
+no timeout: the time spent waiting for other members' prompts would count.
 """
 
 from __future__ import annotations
@@ -154,11 +151,6 @@ class QuietModel:
                 f"Expected timeout={timeout!r} to be None: {self._serializes} answers one call after the other, so "
                 "that one record's long prompt would let other calls expire. Leave the timeout out."
             )
-
-    def check_environment(self) -> None:
-        """Raise UnsafeEnvironment where :meth:`batch` would, before anything is charged for its answers."""
-        if (refusal := self._refusal()) is not None:
-            raise refusal
 
     @also_unmade
     def __repr__(self) -> str:

@@ -8,6 +8,7 @@ import contextvars
 import gc
 import io
 import logging
+import re
 import sys
 import threading
 import warnings
@@ -22,6 +23,7 @@ from langchain_core.globals import set_llm_cache
 from langchain_core.runnables import RunnableLambda
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 
+from langchain_dp import quiet
 from langchain_dp.quiet import filters
 from langchain_dp.quiet.model import QuietModel
 
@@ -98,6 +100,17 @@ def test_loggers_or_handlers_made_during_the_call_are_covered(log: RecordingLog,
         logging.getLogger(CLIENT_LOG).removeHandler(late)
 
 
+def test_a_logger_made_during_the_call_prints_nothing_without_a_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it fails, a provider's module prints private prompts to stderr, where the application set up no log."""
+    last = RecordingLog()
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr(logging, "lastResort", last)
+    QuietModel(Chat(act=lambda prompt: logging.getLogger("made.in.a.call").error(prompt))).batch([CANARY])
+    assert last.seen == []
+    logging.getLogger("made.outside").error("public")
+    assert "public" in "".join(last.seen)
+
+
 def test_records_are_dropped_before_hooks_between_logger_and_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
     """If it fails, error reporters that wrap Logger.callHandlers upload private prompts."""
     seen: list[str] = []
@@ -115,7 +128,6 @@ def test_the_filters_are_put_in_once_and_change_nothing_outside(log: RecordingLo
         QuietModel(Chat()).batch(["a", "b"])
     ours = [f for f in logging.root.filters if type(f).__module__ == filters.__name__]
     assert len(ours) == 1
-    assert len([f for f in warnings.filters if f is filters._WARNINGS]) == 1
     with pytest.warns(UserWarning, match="Unexpected token"):
         log_and_warn("public")
     assert "public" in "\n".join(log.seen)
@@ -321,3 +333,11 @@ def test_an_error_that_an_abandoned_task_kept_goes_nowhere(caplog: pytest.LogCap
     asyncio.run(main())
     assert "public" in caplog.text
     assert CANARY not in caplog.text
+
+
+def test_every_hook_names_a_test_that_exists() -> None:
+    """If it fails, the table of hooks on the process names an attack that no test plays."""
+    named = re.findall(r"^- \w+: .* \| .* \|\n  (test_\w+)$", quiet.__doc__ or "", re.MULTILINE)
+    tests = "\n".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    assert len(named) == 16
+    assert [name for name in named if f"def {name}(" not in tests] == []
