@@ -1,4 +1,4 @@
-"""The allow-list of models for private calls, and the quiet copies that are called.
+"""The allow-list of models for private calls.
 
 A model with a memory shows one call what another was told, and one record then moves more than one vote. So a part is
 refused unless it is known:
@@ -32,7 +32,7 @@ import threading
 import types
 import typing
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from langchain_core.language_models import LLM, BaseChatModel, BaseLanguageModel, BaseLLM, SimpleChatModel
@@ -126,8 +126,8 @@ class Survey:
         return type(self.models[0] if self.models else whole).__name__
 
 
-def quiet_copy(llm: Any) -> tuple[Runnable[Any, Any], Survey]:
-    """Copy ``llm`` with its models silenced, and survey its parts.
+def survey(llm: Any) -> Survey:
+    """Look at every part of a model.
 
     Raises:
         InvalidParameter: It is no Runnable.
@@ -136,74 +136,67 @@ def quiet_copy(llm: Any) -> tuple[Runnable[Any, Any], Survey]:
         raise InvalidParameter(
             f"Expected llm={type(llm).__name__} to be a chat model, an LLM or a Runnable. Pass e.g. ChatOpenAI(...)."
         )
-    copier = _Copier()
-    return copier.runnable(llm), copier.survey
+    surveyor = _Surveyor()
+    surveyor.look_at_runnable(llm)
+    return surveyor.found
 
 
-class _Copier:
-    """Walks down the declared fields of a model, copies what must be silenced, and notes what is not known."""
+class _Surveyor:
+    """Walks down the attributes of a model and notes what is not known."""
 
     def __init__(self) -> None:
-        self.survey = Survey()
+        self.found = Survey()
         self._memories = tuple(
             getattr(sys.modules[module], name) for module, name in _MEMORIES if hasattr(sys.modules.get(module), name)
         )
         self._met: set[int] = set()
 
-    def runnable(self, part: Runnable[Any, Any]) -> Any:
-        kind = type(part)
-        self._find_memory(part)
-        if self.survey.serializes is None and getattr(kind, "serializes_calls", False) is True:
-            self.survey.serializes = kind.__name__
-        declares = vars(kind).get(DECLARATION) is True
-        if declares:
-            _note(self.survey.declared, kind.__name__)
-        elif not _is_known(part):
-            _note(self.survey.opaque, kind.__name__)
-        known = _is_known(part) and not declares
-        if isinstance(part, BaseLanguageModel):
-            self.survey.models.append(part)
-        elif not isinstance(part, (*_COMPOSITIONS, *_MODEL_PARTS)) or not _is_langchain(kind):
-            self.survey.steps.append(part)
-        if id(part) in self._met:  # a part that holds itself
-            return part
+    def look_at_runnable(self, part: Runnable[Any, Any]) -> None:
+        if id(part) in self._met:
+            return
         self._met.add(id(part))
-        fields = {name: self.value(value, part, name, known) for name, value in _fields(part)}
-        self._met.discard(id(part))
-        return _silenced(part, fields) if isinstance(part, RunnableSerializable) else part
+        kind, found = type(part), self.found
+        self._find_memory(part)
+        if found.serializes is None and getattr(kind, "serializes_calls", False) is True:
+            found.serializes = kind.__name__
+        declares = vars(kind).get(DECLARATION) is True
+        known = not declares and _is_known(part)
+        if not known:
+            _note(found.declared if declares else found.opaque, kind.__name__)
+        if isinstance(part, BaseLanguageModel):
+            found.models.append(part)
+        elif isinstance(part, RunnableLambda) or not known:
+            found.steps.append(part)
+        for name, value in _attributes(part):
+            self.look_at_value(value, part, name, known)
 
-    def value(self, value: Any, owner: Any, field: str, known: bool) -> Any:
-        """Look at one value of a field, and return its quiet copy.
+    def look_at_value(self, value: Any, owner: Any, field: str, known: bool) -> None:
+        """Look at one value of an attribute.
 
         Args:
             value: The value.
-            owner: The part that has the field.
-            field: Name of the field.
-            known: Whether the owner is on the allow-list: an opaque or declared owner vouches for its other values.
+            owner: The part that has the attribute.
+            field: Name of the attribute.
+            known: Whether the owner is on the allow-list. Otherwise it vouches for all values but runnables.
         """
         kind = type(value)
-        if isinstance(value, Runnable):
-            return self.runnable(value)
-        if kind in _CONTAINERS or (issubclass(kind, tuple) and _is_langchain(kind)):
-            items = value.values() if issubclass(kind, (dict, types.MappingProxyType)) else value
-            copies = [self.value(item, owner, field, known) for item in items]
-            # A container without models stays the very same object: the model may share it with its owner.
-            if kind not in (list, tuple, dict) or all(map(operator.is_, copies, items)):
-                return value
-            return dict(zip(value, copies, strict=True)) if kind is dict else kind(copies)
         self._find_memory(value)
-        self.survey.shares |= any(base.__name__ == "Llama" and _root(base) == "llama_cpp" for base in kind.__mro__)
-        if not known or _is_data(value):
-            return value
-        if issubclass(kind, BaseModel) and _is_langchain(kind):
-            for name, inner in _fields(value):
-                self.value(inner, value, name, known)
-        elif isinstance(value, functools.partial):
-            for inner in (value.func, *value.args, *value.keywords.values()):
-                self.value(inner, owner, field, known)
+        self.found.shares |= any(base.__name__ == "Llama" and _root(base) == "llama_cpp" for base in kind.__mro__)
+        inside: Iterable[Any] = ()
+        if issubclass(kind, Runnable):  # isinstance() would ask a proxy for what it stands for
+            self.look_at_runnable(value)
+        elif kind in _CONTAINERS or (issubclass(kind, tuple) and _is_langchain(kind)):
+            inside = value.values() if isinstance(value, Mapping) else value
+        elif not known or _is_data(value):
+            return
+        elif issubclass(kind, BaseModel) and _is_langchain(kind):
+            inside = [inner for _, inner in _attributes(value)]
+        elif issubclass(kind, functools.partial):
+            inside = (value.func, *value.args, *value.keywords.values())
         elif not _is_fitting(value, owner):
-            _note(self.survey.opaque, f"{field} of {type(owner).__name__} (a {kind.__name__})")
-        return value
+            _note(self.found.opaque, f"{field} of {type(owner).__name__} (a {kind.__name__})")
+        for inner in inside:
+            self.look_at_value(inner, owner, field, known)
 
     def _find_memory(self, part: Any) -> None:
         kind = type(part)
@@ -226,32 +219,17 @@ class _Copier:
                     found = f"{kind.__name__} has a {name}", "Compile the graph without one."
             if settings.get("debug") is True:
                 found = f"{kind.__name__} prints what it is told", "Compile the graph without debug=True."
-        if found is not None and self.survey.memory is None:
-            self.survey.memory = f"Expected llm to keep nothing of its prompts, but {found[0]}. {found[1]}"
+        if found is not None and self.found.memory is None:
+            self.found.memory = f"Expected llm to keep nothing of its prompts, but {found[0]}. {found[1]}"
 
 
-def _fields(part: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values of all attributes, private ones too, except those that are silenced."""
+def _attributes(part: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the names and values of all attributes, private ones too, except those that the seal silences."""
     private = (part.__pydantic_private__, part.__pydantic_extra__) if isinstance(part, BaseModel) else ()
     for attributes in (getattr(part, "__dict__", {}), *private):
         for name, value in list((attributes or {}).items()):
             if name not in _SKIPPED:
                 yield name, value
-
-
-def _silenced(part: RunnableSerializable[Any, Any], values: dict[str, Any]) -> RunnableSerializable[Any, Any]:
-    fields = type(part).model_fields
-    update = {name: value for name, value in values.items() if name in fields and value is not part.__dict__.get(name)}
-    # Models have all three, tools and agents some of them.
-    silent: dict[str, Any] = {"callbacks": None, "verbose": False}
-    if isinstance(part, BaseLanguageModel):
-        silent["cache"] = False
-    update.update({name: value for name, value in silent.items() if name in fields})
-    if isinstance(part, RunnableBindingBase):
-        config = update.get("config", part.config)
-        update["config"] = {key: value for key, value in config.items() if key not in ("callbacks", "run_id")}
-        update["config_factories"] = []  # with_listeners() puts its handlers in here
-    return part.model_copy(update=update)
 
 
 def _is_known(part: Runnable[Any, Any]) -> bool:

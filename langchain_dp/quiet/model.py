@@ -41,7 +41,7 @@ from langchain_dp._util import validate
 from langchain_dp._util.places import Places
 from langchain_dp._util.reprs import also_unmade
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, UnsafeEnvironment
-from langchain_dp.quiet.accept import DECLARATION, quiet_copy
+from langchain_dp.quiet.accept import DECLARATION, survey
 from langchain_dp.quiet.calls import Outcome, aask_all, ask_all, in_thread
 from langchain_dp.quiet.context import find_problem, sealed
 from langchain_dp.quiet.filters import Level
@@ -78,8 +78,7 @@ class QuietModel:
     Each prompt is a call of its own, because a joint batch lets the length of one prompt change the answer to another.
 
     Args:
-        llm: A chat model, an LLM, or a Runnable around one. It is not changed: quiet copies of the models in its fields
-            are used.
+        llm: A chat model, an LLM, or a Runnable around one. It is not changed.
         max_concurrency: Calls under way at once, over all batches, threads and event loops. A call that ran out of
             time does not count, though its thread lives on until the model returns; nor do calls inside a call, which
             would wait for themselves.
@@ -102,13 +101,12 @@ class QuietModel:
     ) -> None:
         validate.integer("max_concurrency", max_concurrency, at_least=1)
         validate.one_of("trust_opaque_model", trust_opaque_model, (True, False))
-        self._runnable, survey = quiet_copy(llm)
-        self._name = survey.name(self._runnable)
-        self._blocks = survey.blocks()
-        self._read = read
-        opaque, declared = ", ".join(survey.opaque[:5]), ", ".join(survey.declared[:5])
-        if survey.memory is not None:
-            raise UnsafeEnvironment(survey.memory)
+        found = survey(llm)
+        self._runnable, self._read = llm, read
+        self._name, self._blocks = found.name(llm), found.blocks()
+        opaque, declared = ", ".join(found.opaque[:5]), ", ".join(found.declared[:5])
+        if found.memory is not None:
+            raise UnsafeEnvironment(found.memory)
         if opaque and not trust_opaque_model:
             raise UnsafeEnvironment(
                 f"llm has parts that are not on the list of known models: {opaque}. One call may see the prompt of "
@@ -117,8 +115,8 @@ class QuietModel:
                 "certificates say so."
             )
         # The package's own model has a lock and starts every call afresh.
-        shares = survey.shares and survey.serializes is None
-        self._serializes = self._name if shares else survey.serializes
+        shares = found.shares and found.serializes is None
+        self._serializes = self._name if shares else found.serializes
         self.notes: tuple[str, ...] = (
             *((_SHARES.format(self._name),) if shares else ()),
             *((f"{_TRUSTED} {opaque}",) if opaque else ()),

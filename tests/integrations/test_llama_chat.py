@@ -208,7 +208,7 @@ def test_pictures_and_unknown_options_are_refused(chat: ChatLlamaCpp) -> None:
 
 
 def test_copies_share_the_loaded_weights_and_close_frees_them(chat: ChatLlamaCpp) -> None:
-    """If this fails, the quiet copies that DP-ICL makes load the model once more each."""
+    """If this fails, each copy of a model loads its file once more."""
     chat.invoke("Say hello.")
     copy = chat.model_copy(update={"callbacks": None, "cache": False})
     assert copy._loaded is chat._loaded

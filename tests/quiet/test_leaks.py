@@ -137,16 +137,6 @@ def test_the_models_own_handlers_and_cache_are_left_behind(tmp_path: Path) -> No
         assert CANARY in "".join(surfaces.handler.seen)
 
 
-def test_the_callers_model_is_not_changed() -> None:
-    """If it fails, wrapping a model takes away its callbacks and cache elsewhere in the application."""
-    handlers: list[Any] = []
-    model = Chat(callbacks=handlers, cache=True, verbose=True)
-    chain = model.with_config(tags=["a"]) | StrOutputParser()
-    QuietModel(chain)
-    assert (model.callbacks, model.cache, model.verbose) == (handlers, True, True)
-    assert chain.first.bound is model
-
-
 def test_configurable_values_tags_and_metadata_stay_outside() -> None:
     """If it fails, the outer run's configurable values decide, or are traced with, what the inner model does."""
     configs: list[Any] = []
