@@ -96,6 +96,7 @@ class AnswerRun:
         partitions = 48 if setting.sampling == "fixed" else None
         self.chain = DPICLClassifier(
             llm=RunnableLambda(self.witness.say) if setting.asked_elsewhere else self.witness,
+            trust_opaque_model=True,
             examples=self._rows[:-8],
             labels=LABELS,
             ledger=self.ledger,

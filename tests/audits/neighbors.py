@@ -141,8 +141,9 @@ def _released(
         event = NoisyMaxEvent(5.0, 0.75, "fixed")
         ledger.reserve([(event, questions)], name="dp-icl")
         chain = DPICLClassifier(
-            llm=model(seen), examples=pair.built[side], labels=LABELS, ledger=ledger, max_queries=questions, shots=2,
-            subsets=pair.subsets, sampling=Sampling("fixed", pair.subsets, 0.75), calibrate=False,
+            llm=model(seen), trust_opaque_model=True, examples=pair.built[side], labels=LABELS, ledger=ledger,
+            max_queries=questions, shots=2, subsets=pair.subsets,
+            sampling=Sampling("fixed", pair.subsets, 0.75), calibrate=False,
         )  # fmt: skip
         for place, row in enumerate(pair.joining[side]):
             same.start(f"add {place}")
