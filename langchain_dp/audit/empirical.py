@@ -209,17 +209,10 @@ def _test(
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """A set of outcomes, or a half-line.
+    """A set of outcomes, or a half-line."""
 
-    Args:
-        swapped: Whether it is more likely on the second data set.
-        outcomes: The set; None for a half-line.
-        threshold: End of the half-line.
-        above: Whether it lies above.
-    """
-
-    swapped: bool
-    outcomes: frozenset[Any] | None = None
+    swapped: bool  # more likely on the second data set
+    outcomes: frozenset[Any] | None = None  # None: a half-line
     threshold: float = 0.0
     above: bool = True
 

@@ -125,8 +125,8 @@ def test_the_models_own_handlers_and_cache_are_left_behind(tmp_path: Path) -> No
         model = Chat(callbacks=surfaces.handlers, cache=surfaces.cache, verbose=True)
         bound = model.with_config(callbacks=surfaces.handlers).with_retry().with_fallbacks([model])
         listened = model.with_listeners(on_start=lambda run: surfaces.handler.seen.append(repr(run.inputs)))
-        for llm in (model, bound, listened, bound | StrOutputParser(), {"a": model, "b": bound} | StrOutputParser()):
-            runnable = llm if isinstance(llm, Runnable) else RunnableLambda(llm)
+        for part in (model, bound, listened, bound | StrOutputParser(), {"a": model, "b": bound} | StrOutputParser()):
+            runnable = part if isinstance(part, Runnable) else RunnableLambda(part)
             QuietModel(runnable, trust_opaque_model=True).batch(PROMPTS)
         assert surfaces.where(CANARY) == set()
         assert len(model.calls) >= 8

@@ -461,3 +461,11 @@ def test_a_copy_of_a_client_shares_its_account(copied: Any) -> None:
     assert copied(client).request([RAW]).inputs == client.request([RAW]).inputs
     with pytest.raises(PrivateDataError):
         pickle.dumps(client)
+
+
+def test_a_request_of_the_other_kind_is_refused() -> None:
+    """If it breaks, a model of tokens answers a raw text with numbers that mean nothing."""
+    provider = tiny.tuner(epochs=1).fit(tiny.examples(8), progress=False).provider
+    assert isinstance(provider, RAPTProvider)
+    with pytest.raises(InvalidParameter, match="kind 'tokens'"):
+        provider.predict(Request("text", [["the"] * 4], ["the movie was good"]))
