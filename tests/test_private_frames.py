@@ -34,7 +34,7 @@ from langchain_dp.accounting import MetricLedger
 from langchain_dp.icl import DPICLClassifier
 from langchain_dp.opt import DPPromptOptimizer, evaluate_prompt
 from langchain_dp.rapt import (
-    Paraphrasing,
+    ParaphraseOptions,
     RAPTParaphraser,
     RAPTSanitizer,
     SanitizeBatches,
@@ -152,7 +152,7 @@ RUNNABLES: dict[str, tuple[Callable[[], Any], tuple[Any, ...]]] = {
     "pseudonyms, a kind": (Pseudonymizer, ({"note": CANARY},)),
     "pseudonyms, a recognizer": (lambda: Pseudonymizer(down), (CANARY,)),
     "a paraphrase": (
-        lambda: RAPTParaphraser(DownScorer(), paraphrasing=Paraphrasing(clip=1.0, max_new_tokens=6)),
+        lambda: RAPTParaphraser(DownScorer(), paraphrasing=ParaphraseOptions(clip=1.0, max_new_tokens=6)),
         (CANARY,),
     ),
     "a retriever, a kind": (lambda: SanitizingRetriever(retriever=DownRetriever(), sanitizer=sanitizer()), ([CANARY],)),

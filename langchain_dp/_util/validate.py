@@ -136,13 +136,13 @@ def group(name: str, given: T | None, kind: type[T]) -> T:
     return given
 
 
-def made(name: str, value: object) -> None:
+def require_instance(name: str, value: object) -> None:
     """An object, and not its class: that has every method that a port asks for."""
     if isinstance(value, type):
         raise InvalidParameter(f"Expected {name}={value.__name__} to be made. Write {value.__name__}(...).")
 
 
-def no_further(kwargs: Collection[str], *, remedy: str = "Bind them to the inner model.") -> None:
+def reject_extra_kwargs(kwargs: Collection[str], *, remedy: str = "Bind them to the inner model.") -> None:
     """Typos are not swallowed."""
     if kwargs:
         raise InvalidParameter(f"Expected no further arguments, got {sorted(kwargs)}. {remedy}")

@@ -36,7 +36,7 @@ _LOOKS = 5  # the first look is at a sixteenth of the test's runs, every further
 
 
 @dataclasses.dataclass(frozen=True)
-class Audited:
+class AuditResult:
     """What an audit found, beside the claim. Frequencies are those of runs on made-up data: nothing here is private.
 
     Args:
@@ -99,7 +99,7 @@ def audit_mechanism(
     error: float = 1e-3,
     progress: bool = False,
     allow_identical: bool = False,
-) -> Audited:
+) -> AuditResult:
     """Run a mechanism again and again on two data sets, and bound its epsilon from below.
 
     Args:
@@ -188,10 +188,10 @@ def _test(
     epsilon: float,
     delta: float,
     error: float,
-) -> Audited:
+) -> AuditResult:
     likely, rare = (other, one) if event.swapped else (one, other)
     done = hits = other_hits = 0
-    found = Audited(0.0, epsilon, delta, error, pilot, 0, 0, 0, str(event), "other" if event.swapped else "one")
+    found = AuditResult(0.0, epsilon, delta, error, pilot, 0, 0, 0, str(event), "other" if event.swapped else "one")
     for look in range(_LOOKS):
         fresh = most // 2 ** (_LOOKS - 1 - look) - done
         hits += sum(map(event.holds, statistics(likely, fresh)))

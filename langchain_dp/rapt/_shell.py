@@ -16,11 +16,11 @@ from langchain_core.runnables import ConfigurableFieldSpec, Runnable, RunnableCo
 from langchain_core.runnables.config import ensure_config, get_config_list
 
 from langchain_dp._util.callers import warn_caller
-from langchain_dp._util.validate import no_further
+from langchain_dp._util.validate import reject_extra_kwargs
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.core import Core
 from langchain_dp.rapt.streams import TextStream
-from langchain_dp.redact import Held, HeldInputs, hold_arguments, redacted
+from langchain_dp.redact import HeldInputs, PrivateArgs, hold_arguments, run_redacted
 
 _KNOWN = "Known are user= and document=."
 
@@ -74,10 +74,10 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
             BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
-        given = Held.of(input)
-        no_further(kwargs, remedy=_KNOWN)
-        held = Held(*given.values, _whose(given, user, config), document)
-        released: S = self._call_with_config(lambda _: redacted(self._core.sanitize, held), WITHHELD, config)
+        given = PrivateArgs.of(input)
+        reject_extra_kwargs(kwargs, remedy=_KNOWN)
+        held = PrivateArgs(*given.values, _whose(given, user, config), document)
+        released: S = self._call_with_config(lambda _: run_redacted(self._core.sanitize, held), WITHHELD, config)
         _tell_of_ids(given, released)
         return released
 
@@ -92,12 +92,12 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
         **kwargs: Any,
     ) -> S:
         """Async twin of :meth:`invoke`; the work is done in a thread."""
-        given = Held.of(input)
-        no_further(kwargs, remedy=_KNOWN)
-        held = Held(*given.values, _whose(given, user, config), document)
+        given = PrivateArgs.of(input)
+        reject_extra_kwargs(kwargs, remedy=_KNOWN)
+        held = PrivateArgs(*given.values, _whose(given, user, config), document)
 
         async def run(_: Any) -> S:
-            return await asyncio.to_thread(redacted, self._core.sanitize, held)
+            return await asyncio.to_thread(run_redacted, self._core.sanitize, held)
 
         released: S = await self._acall_with_config(run, WITHHELD, config)
         _tell_of_ids(given, released)
@@ -119,12 +119,12 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
         Each input is a document. Equal ones get releases of their own, which under a limit for each document add up.
         With ``return_exceptions`` an input that is refused does not keep the others back.
         """
-        given = Held(*Held.of(inputs).values[0])
-        no_further(kwargs, remedy=_KNOWN)
+        given = PrivateArgs(*PrivateArgs.of(inputs).values[0])
+        reject_extra_kwargs(kwargs, remedy=_KNOWN)
         users = _whose_each(given, user, config)
-        held = Held(given.values, return_exceptions, users, document)
+        held = PrivateArgs(given.values, return_exceptions, users, document)
         return self._batch_with_config(
-            lambda _: redacted(self._core.sanitize_all, held),
+            lambda _: run_redacted(self._core.sanitize_all, held),
             [WITHHELD] * len(users),
             config,
             return_exceptions=return_exceptions,
@@ -142,13 +142,13 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
         **kwargs: Any,
     ) -> list[S]:
         """Async twin of :meth:`batch`."""
-        given = Held(*Held.of(inputs).values[0])
-        no_further(kwargs, remedy=_KNOWN)
+        given = PrivateArgs(*PrivateArgs.of(inputs).values[0])
+        reject_extra_kwargs(kwargs, remedy=_KNOWN)
         users = _whose_each(given, user, config)
-        held = Held(given.values, return_exceptions, users, document)
+        held = PrivateArgs(given.values, return_exceptions, users, document)
 
         async def run(_: Any) -> list[Any]:
-            return await asyncio.to_thread(redacted, self._core.sanitize_all, held)
+            return await asyncio.to_thread(run_redacted, self._core.sanitize_all, held)
 
         return await self._abatch_with_config(run, [WITHHELD] * len(users), config, return_exceptions=return_exceptions)
 
@@ -166,7 +166,7 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
     @hold_arguments("input")
     def stream(self, input: S, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[S]:  # noqa: A002
         """Sanitize one input and yield it whole: nothing of it can leave before it is charged."""
-        yield from self.transform(iter(Held.of(input).values), config, **kwargs)
+        yield from self.transform(iter(PrivateArgs.of(input).values), config, **kwargs)
 
     @hold_arguments("input")
     async def astream(
@@ -176,7 +176,7 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
         **kwargs: Any,
     ) -> AsyncIterator[S]:
         """Async twin of :meth:`stream`."""
-        given = Held.of(input)
+        given = PrivateArgs.of(input)
 
         async def one() -> AsyncIterator[S]:
             yield given.values[0]
@@ -194,16 +194,16 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
         **kwargs: Any,
     ) -> Iterator[S]:
         """Sanitize what arrives in chunks, as one document; see the class for what is held back until when."""
-        no_further(kwargs, remedy=_KNOWN)
-        first = Held(next(input, NOTHING))  # starts the run before this one first
+        reject_extra_kwargs(kwargs, remedy=_KNOWN)
+        first = PrivateArgs(next(input, NOTHING))  # starts the run before this one first
         streaming = Streaming(self._core, _whose(first, user, config), document)
 
         def run(_: Iterator[Any]) -> Iterator[Any]:
             if first.values[0] is not NOTHING:
-                yield from redacted(streaming.push, first)
-            for chunk in map(Held, input):
-                yield from redacted(streaming.push, chunk)
-            yield from redacted(streaming.finish, Held())
+                yield from run_redacted(streaming.push, first)
+            for chunk in map(PrivateArgs, input):
+                yield from run_redacted(streaming.push, chunk)
+            yield from run_redacted(streaming.finish, PrivateArgs())
 
         yield from self._transform_stream_with_config(iter([WITHHELD]), run, config)
 
@@ -217,8 +217,8 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
         **kwargs: Any,
     ) -> AsyncIterator[S]:
         """Async twin of :meth:`transform`."""
-        no_further(kwargs, remedy=_KNOWN)
-        first = Held(await anext(input, NOTHING))
+        reject_extra_kwargs(kwargs, remedy=_KNOWN)
+        first = PrivateArgs(await anext(input, NOTHING))
         streaming = Streaming(self._core, _whose(first, user, config), document)
 
         async def withheld() -> AsyncIterator[str]:
@@ -226,14 +226,14 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
 
         async def run(_: AsyncIterator[Any]) -> AsyncIterator[Any]:
             if first.values[0] is not NOTHING:
-                for part in await asyncio.to_thread(redacted, streaming.push, first):
+                for part in await asyncio.to_thread(run_redacted, streaming.push, first):
                     yield part
             async for chunk in input:
-                held = Held(chunk)
+                held = PrivateArgs(chunk)
                 del chunk
-                for part in await asyncio.to_thread(redacted, streaming.push, held):
+                for part in await asyncio.to_thread(run_redacted, streaming.push, held):
                     yield part
-            for part in await asyncio.to_thread(redacted, streaming.finish, Held()):
+            for part in await asyncio.to_thread(run_redacted, streaming.finish, PrivateArgs()):
                 yield part
 
         async for part in self._atransform_stream_with_config(withheld(), run, config):
@@ -289,7 +289,7 @@ def _added(before: Any, chunk: Any) -> Any:
         return chunk
 
 
-def _whose(held: Held, given: str | None, config: RunnableConfig | None) -> str | None:
+def _whose(held: PrivateArgs, given: str | None, config: RunnableConfig | None) -> str | None:
     """The user to charge. Documents are not about who asks: their metadata say whose they are."""
     return given if _has_documents(*held.values) else named_user(given, config)
 
@@ -300,10 +300,10 @@ def _has_documents(value: object) -> bool:
 
 
 def _whose_each(
-    held: Held, given: str | None, config: RunnableConfig | list[RunnableConfig] | None
+    held: PrivateArgs, given: str | None, config: RunnableConfig | list[RunnableConfig] | None
 ) -> list[str | None]:
     configs = get_config_list(config, len(held.values))
-    return [_whose(one, given, each) for one, each in zip(map(Held, held.values), configs, strict=True)]
+    return [_whose(one, given, each) for one, each in zip(map(PrivateArgs, held.values), configs, strict=True)]
 
 
 def user_specs() -> list[ConfigurableFieldSpec]:
@@ -330,7 +330,7 @@ def named_user(given: str | None, config: RunnableConfig | None) -> str | None:
     return named if given is None else given
 
 
-def _tell_of_ids(held: Held, released: Any) -> None:
+def _tell_of_ids(held: PrivateArgs, released: Any) -> None:
     """Warn where messages have other ids now: a graph, which puts them by their ids, keeps the raw ones."""
     (given,) = held.values
     if not (isinstance(given, list) and isinstance(released, list)):

@@ -23,7 +23,7 @@ V = TypeVar("V")
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Sanitized:
+class SanitizeResult:
     """What a sanitizer released, with its certificate as of that moment.
 
     Args:
@@ -39,7 +39,7 @@ class Sanitized:
     certificate: MetricCertificate
 
     def __repr__(self) -> str:
-        return f"Sanitized({type(self.value).__name__}, {self.certificate!r})"
+        return f"SanitizeResult({type(self.value).__name__}, {self.certificate!r})"
 
 
 class Core:
@@ -90,11 +90,11 @@ class Core:
         """Mark what a model answered that was told sanitized text only."""
         return marked(reply, self._rules)
 
-    def with_certificate(self, value: Any, user: str | None, document: str | None) -> Sanitized:
+    def with_certificate(self, value: Any, user: str | None, document: str | None) -> SanitizeResult:
         """Release one input and say how."""
         taken = self._take(value, user, document)
         released = self._released([taken])[0]
-        return Sanitized(released, self.certificate(taken.notes))
+        return SanitizeResult(released, self.certificate(taken.notes))
 
     def certificate(self, also: Counter[str] | None = None) -> MetricCertificate:
         """The promise, with what one input added to what passes in clear."""
@@ -114,7 +114,7 @@ class Core:
 
     def check_limit(self, what: str, remedy: str, *, user: bool) -> None:
         """Refuse a place in which the limit would never be reached; ``user``: whether somebody is charged there."""
-        limit = self.releases.idle_limit(user=user)
+        limit = self.releases.unreachable_limit(user=user)
         if limit is not None:
             raise InvalidParameter(
                 f"Expected limit={limit:g} to be one that can be reached: here every {what} is a document of its own, "

@@ -18,7 +18,7 @@ from langchain_dp.rapt.calibrate import Calibration
 from langchain_dp.rapt.privatize import TextPrivatizer
 from langchain_dp.rapt.release import Drawer, K, Releases, Texts, Unit
 from langchain_dp.rapt.streams import TextStream
-from langchain_dp.redact import Held, redacted
+from langchain_dp.redact import PrivateArgs, run_redacted
 
 SEEDED = "the noise is seeded: whoever knows the seed can remove it"
 REUSED = (
@@ -96,7 +96,7 @@ class FormalReleases(Releases):
         """
         return self.engine.streams and (document is not None or self.ledger.document_limit is None)
 
-    def idle_limit(self, *, user: bool) -> float | None:
+    def unreachable_limit(self, *, user: bool) -> float | None:
         """The limit that documents without a name of their own never reach; None if one bites, or there is none.
 
         Who is not named has no account as a user, and where texts are reused such a document is charged but once.
@@ -116,24 +116,26 @@ class FormalReleases(Releases):
 
         Its content is not known yet, so without a name it is a document of its own.
         """
-        self.tell_of_limit(named=not (user is None and document is None))
+        self.warn_unreachable_limit(named=not (user is None and document is None))
         owner = Owner(f"\0stream {uuid.uuid4().hex}" if document is None else document, user)
         check_process = forks.one_process("a stream to be read")
-        self.ledger.spend(self.engine.event.eta, [owner], table=self.engine.table, chain=self._chain)
+        self.ledger.spend(self.engine.event.eta, [owner], table=self.engine.table, caller=self._chain)
 
         def pieces(text: str) -> Sequence[str]:
             check_process()
-            return redacted(self.engine.pieces, Held(text))
+            return run_redacted(self.engine.pieces, PrivateArgs(text))
 
         return TextStream(pieces)
 
     def _draw(self, units: dict[K, Unit], owners: dict[K, Owner], keys: Sequence[bytes] = ()) -> dict[K, Texts]:
-        self.tell_of_limit(named=not any(unit.user is None and unit.document is None for unit in units.values()))
+        self.warn_unreachable_limit(
+            named=not any(unit.user is None and unit.document is None for unit in units.values())
+        )
         return super()._draw(units, owners, keys)
 
-    def tell_of_limit(self, *, named: bool) -> None:
+    def warn_unreachable_limit(self, *, named: bool) -> None:
         """Warn once, before anything is charged, of a limit that a text without a name never reaches."""
-        limit = None if named or self._told_of_limit else self.idle_limit(user=False)
+        limit = None if named or self._told_of_limit else self.unreachable_limit(user=False)
         if limit is not None:
             self._told_of_limit = True
             warn_caller(

@@ -22,13 +22,13 @@ from langchain_dp._util import forks
 from langchain_dp._util.words import standing_alone, words_of
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, PrivateDataError
-from langchain_dp.quiet.context import sealed
-from langchain_dp.quiet.filters import Level
+from langchain_dp.isolation.context import sealed
+from langchain_dp.isolation.filters import Level
 from langchain_dp.rapt.addresses import PLACEHOLDER, AddressScanner, addresses, checked_hosts, restored
 from langchain_dp.rapt.folding import Span, caseless, fold, united
 from langchain_dp.rapt.formal import FormalReleases
 from langchain_dp.rapt.release import Texts, Unit
-from langchain_dp.redact import Held, redacted
+from langchain_dp.redact import PrivateArgs, run_redacted
 
 REASON = "entities are found by a recognizer, which misses some, and all other text passes in clear"
 
@@ -208,24 +208,29 @@ class PlaceholderReleases:
     """
 
     def __init__(
-        self, finder: FindsEntities, kept: PlaceholderMap, *, hidden: bool, then: FormalReleases | None
+        self,
+        finder: FindsEntities,
+        kept: PlaceholderMap,
+        *,
+        hidden: bool,
+        remaining_text_sanitizer: FormalReleases | None,
     ) -> None:
         self._finder = finder
         self._key = secrets.token_bytes(32)
         self._hidden = hidden
-        self._then = then
+        self._then = remaining_text_sanitizer
         self.map = kept
 
     def streams(self, document: str | None) -> bool:
         """Never: an entity may begin in any piece of a text."""
         return False
 
-    def idle_limit(self, *, user: bool) -> None:
+    def unreachable_limit(self, *, user: bool) -> None:
         """There is no account, and so no limit."""
 
     def release(self, units: Sequence[Unit], met: Counter[str] | None = None) -> list[Texts]:
         """Return every unit with its entities replaced, and its other words released, charged in one go."""
-        hidden: list[Texts] = [tuple(redacted(self._replaced_all, Held(unit.texts))) for unit in units]
+        hidden: list[Texts] = [tuple(run_redacted(self._replaced_all, PrivateArgs(unit.texts))) for unit in units]
         if self._then is None:
             return hidden
         cut = [[_Cut(text) for text in texts] for texts in hidden]

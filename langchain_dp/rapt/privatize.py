@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from langchain_dp._util import validate
 from langchain_dp.accounting import MetricEvent
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.isolation.context import sealed
+from langchain_dp.isolation.filters import Level
 from langchain_dp.mechanisms import MetricExponential, MetricLaplace
 from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES
 from langchain_dp.mechanisms.metric_noise import checked_eta
 from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
-from langchain_dp.quiet.context import sealed
-from langchain_dp.quiet.filters import Level
 from langchain_dp.rapt import tokenize
 from langchain_dp.rapt._tokenizers import PAD, UNKNOWN, ForeignTokenizer
 from langchain_dp.rapt.policies import Kind, Policies
@@ -37,7 +37,7 @@ _DRAWN = 8 * _BLOCK  # tokens drawn together by the other mechanism, which asks 
 
 
 @dataclasses.dataclass(frozen=True)
-class Privatized:
+class PrivatizedText:
     """One privatized text.
 
     Args:
@@ -199,7 +199,7 @@ class TextPrivatizer:
             notes.append("The noise is seeded: whoever knows the seed can remove it. NOT private.")
         return tuple(notes)
 
-    def privatize(self, texts: Sequence[str]) -> list[Privatized]:
+    def privatize(self, texts: Sequence[str]) -> list[PrivatizedText]:
         """Privatize texts, each token with its own noise.
 
         Args:
@@ -213,7 +213,7 @@ class TextPrivatizer:
         """
         return self.prepare(texts)()
 
-    def prepare(self, texts: Sequence[str]) -> Callable[[], list[Privatized]]:
+    def prepare(self, texts: Sequence[str]) -> Callable[[], list[PrivatizedText]]:
         """Do all of :meth:`privatize` that can fail on a text, and return what draws the words.
 
         Whoever charges for a release does so in between: a text that cannot be cut costs nothing.
@@ -227,7 +227,7 @@ class TextPrivatizer:
         parsed = [self._parse(number, text) for number, text in enumerate(texts)]
         ids = np.fromiter((i for items in parsed for i in items.ids), dtype=np.int64)
 
-        def draw() -> list[Privatized]:
+        def draw() -> list[PrivatizedText]:
             released = self.release(ids)
             results, start = [], 0
             for items in parsed:
@@ -319,9 +319,9 @@ class TextPrivatizer:
         items = self._parse(0, text)
         return self._pieces(items, self.release(np.array(items.ids, dtype=np.int64)).tolist())
 
-    def _write(self, items: Items, released: list[int]) -> Privatized:
+    def _write(self, items: Items, released: list[int]) -> PrivatizedText:
         pieces = self._pieces(items, released)
-        return Privatized(tokenize.join(pieces), tokens=len(released), kept=len(items.literals))
+        return PrivatizedText(tokenize.join(pieces), tokens=len(released), kept=len(items.literals))
 
     def _pieces(self, items: Items, released: list[int]) -> list[str]:
         pieces: list[str] = []

@@ -21,7 +21,7 @@ from typing import Protocol, TypeVar
 from langchain_dp._util import forks
 from langchain_dp.accounting import MetricEvent
 from langchain_dp.accounting.metric import AlreadyReleased, MetricLedger, Owner
-from langchain_dp.redact import Held, redacted
+from langchain_dp.redact import PrivateArgs, run_redacted
 
 Texts = tuple[str, ...]
 K = TypeVar("K", bound=Hashable)
@@ -199,10 +199,10 @@ class Releases:
     def _draw(self, units: dict[K, Unit], owners: dict[K, Owner], keys: Sequence[bytes] = ()) -> dict[K, Texts]:
         if not units:
             return {}
-        draw = redacted(self.engine.written, Held([text for unit in units.values() for text in unit.texts]))
+        draw = run_redacted(self.engine.written, PrivateArgs([text for unit in units.values() for text in unit.texts]))
         charged = [owners[key] for key, unit in units.items() for _ in range(self.charges(unit))]
-        self.ledger.spend(self.engine.event.eta, charged, table=self.engine.table, chain=self._chain, keys=keys)
-        fresh = iter(redacted(draw, Held()))
+        self.ledger.spend(self.engine.event.eta, charged, table=self.engine.table, caller=self._chain, keys=keys)
+        fresh = iter(run_redacted(draw, PrivateArgs()))
         return {key: tuple(next(fresh) for _ in unit.texts) for key, unit in units.items()}
 
 
@@ -222,7 +222,7 @@ def _names(units: Iterable[Unit], seen: Counter[str]) -> list[str]:
 
 
 class _Flights(forks.ForkSafe):
-    """Which releases are under way in this process, so that two askers of the same text share one."""
+    """Which releases are under way in this process, so that two users of the same text share one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -20,7 +20,7 @@ from langchain_dp import DPICLClassifier, Neighbors, PrivacyBudget
 from langchain_dp.attacks import PortScorer, attack_answers, attack_prompt, infer_membership, lira_scores
 from langchain_dp.attacks.result import auc, auc_interval
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
-from langchain_dp.icl import Sampling
+from langchain_dp.icl import SamplingOptions
 from langchain_dp.ports import MemberPrompt
 
 THEORY = NormalDist().cdf(1.5 / math.sqrt(2))
@@ -257,7 +257,7 @@ def test_rates_that_few_others_cannot_show_are_left_out() -> None:
     assert list(many.caught) == [0.01, 0.05, 0.1]
     both = infer_membership({"m": (np.arange(50.0), np.arange(100.0)), "other": (np.full(50, 49.5), np.arange(100.0))})
     assert both.best == "m"
-    assert both.caught[0.1][2] > many.caught[0.1][2], "the better one of two was chosen on these very figures"
+    assert both.tpr_at_fpr[0.1][2] > many.tpr_at_fpr[0.1][2], "the better one of two was chosen on these very figures"
 
 
 def test_more_questions_tell_more() -> None:
@@ -292,13 +292,13 @@ def test_the_answers_of_a_private_chain_stay_under_its_bound() -> None:
 
     def build(data: list[Any]) -> Callable[[str], str]:
         chain = DPICLClassifier(
-            llm=Watching(),
+            model=Watching(),
             examples=data,
             labels=LABELS,
             budget=PrivacyBudget(1.0),
             max_queries=2,
             shots=6,
-            sampling=Sampling("fixed", 1, 1.0),
+            sampling=SamplingOptions("fixed", 1, 1.0),
             calibrate=False,
             not_private_seed=seeds.randrange(10**9),
         )

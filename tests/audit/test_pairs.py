@@ -15,9 +15,9 @@ from langchain_core.runnables import RunnableLambda
 
 from langchain_dp import DPICLClassifier, PrivacyBudget
 from langchain_dp.accounting import Neighbors
-from langchain_dp.audit import Audited, NamingEngine, audit_mechanism, canary_pair, check_neighbors, worst_margin
+from langchain_dp.audit import AuditResult, NamingEngine, audit_mechanism, canary_pair, check_neighbors, worst_margin
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.icl import Sampling
+from langchain_dp.icl import SamplingOptions
 
 ONE, ADD, ZERO = Neighbors.REPLACE_ONE, Neighbors.ADD_OR_REMOVE_ONE, Neighbors.REPLACE_SPECIAL
 SECRET = "Zebedee"
@@ -113,10 +113,10 @@ def test_the_example_of_the_docstring_is_an_audit() -> None:
     """
     code = inspect.getdoc(NamingEngine) or ""
     code = textwrap.dedent(code.split("::\n", 1)[1].split("\nA model of your own")[0]).replace("runs=2_000", "runs=500")
-    found: list[Audited] = []
+    found: list[AuditResult] = []
     names: dict[str, Any] = {
         "DPICLClassifier": DPICLClassifier,
-        "Sampling": Sampling,
+        "SamplingOptions": SamplingOptions,
         "NamingEngine": NamingEngine,
         "PrivacyBudget": PrivacyBudget,
         "audit_mechanism": audit_mechanism,
@@ -139,8 +139,8 @@ def test_a_runnable_gets_messages() -> None:
         return messages[-2].content
 
     chain = DPICLClassifier(
-        llm=RunnableLambda(last), examples=canary_pair(["yes", "no"], [0, 1]).one, labels=["yes", "no"], max_queries=1,
-        budget=PrivacyBudget(50.0), shots=1, subsets=1, sampling=Sampling("fixed", 2, 1.0),
+        model=RunnableLambda(last), examples=canary_pair(["yes", "no"], [0, 1]).one, labels=["yes", "no"],
+        max_queries=1, budget=PrivacyBudget(50.0), shots=1, subsets=1, sampling=SamplingOptions("fixed", 2, 1.0),
     )  # fmt: skip
     chain.invoke("a question")
     members = [messages for messages in seen if not is_invented(str(messages[1].content))]

@@ -14,7 +14,7 @@ from fakes.voters import VotingChat, VotingEngine, classifier, left
 from langchain_core.output_parsers import StrOutputParser
 
 from langchain_dp import PrivacyBudget, PrivacyLedger
-from langchain_dp.ensemble.asking import count_publicly
+from langchain_dp.ensemble.engine_calls import count_publicly
 from langchain_dp.errors import InvalidParameter, LangChainDPError, ModelUnavailable
 from langchain_dp.icl import ChatDPICL
 from langchain_dp.synth import ChatDPGenerator

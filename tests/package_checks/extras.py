@@ -55,7 +55,7 @@ ROOMS = (
     "langchain_dp.mechanisms",
     "langchain_dp.opt",
     "langchain_dp.ports",
-    "langchain_dp.quiet.run",
+    "langchain_dp.isolation.run",
     "langchain_dp.rapt",
     "langchain_dp.sample",
 )

@@ -17,7 +17,7 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.parts import listed
 from langchain_dp.rapt.pseudonyms.keeping import Conversation, Conversations
 from langchain_dp.rapt.restore import ChunkRestorer, Restorer, each_text
-from langchain_dp.redact import Held, HeldInputs, hold_arguments, redacted
+from langchain_dp.redact import HeldInputs, PrivateArgs, hold_arguments, run_redacted
 
 PARTS = "pseudonyms"
 """Key of the state under which the conversation is named."""
@@ -81,7 +81,7 @@ class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
         """Run the agent on hidden messages and return its state with the originals put back."""
         parts = self._parts(config)
         conversation = self._conversations.open(parts)
-        told = redacted(_hidden, Held(conversation, *Held.of(input).values, parts))
+        told = run_redacted(_hidden, PrivateArgs(conversation, *PrivateArgs.of(input).values, parts))
         return _Restored(conversation).whole(self.agent.invoke(told, config, **kwargs))
 
     @hold_arguments("input")
@@ -89,7 +89,9 @@ class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
         """Async twin of :meth:`invoke`."""
         parts = await self._aparts(config)
         conversation = self._conversations.open(parts)
-        told = await asyncio.to_thread(redacted, _hidden, Held(conversation, *Held.of(input).values, parts))
+        told = await asyncio.to_thread(
+            run_redacted, _hidden, PrivateArgs(conversation, *PrivateArgs.of(input).values, parts)
+        )
         return _Restored(conversation).whole(await self.agent.ainvoke(told, config, **kwargs))
 
     @hold_arguments("input")
@@ -97,7 +99,7 @@ class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
         """Run the agent on hidden messages and yield what it streams, in any mode, with the originals put back."""
         parts = self._parts(config)
         conversation = self._conversations.open(parts)
-        told = redacted(_hidden, Held(conversation, *Held.of(input).values, parts))
+        told = run_redacted(_hidden, PrivateArgs(conversation, *PrivateArgs.of(input).values, parts))
         restored = _Restored(conversation)
         for part in self.agent.stream(told, config, **kwargs):
             yield restored.part(part)
@@ -113,7 +115,9 @@ class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
         """Async twin of :meth:`stream`."""
         parts = await self._aparts(config)
         conversation = self._conversations.open(parts)
-        told = await asyncio.to_thread(redacted, _hidden, Held(conversation, *Held.of(input).values, parts))
+        told = await asyncio.to_thread(
+            run_redacted, _hidden, PrivateArgs(conversation, *PrivateArgs.of(input).values, parts)
+        )
         restored = _Restored(conversation)
         async for part in self.agent.astream(told, config, **kwargs):
             yield restored.part(part)

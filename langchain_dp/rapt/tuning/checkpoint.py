@@ -1,6 +1,6 @@
 """Where training stands, in files that are each there whole or not at all.
 
-They hold texts as they were privatized: in clear only from :class:`~langchain_dp.rapt.tuning.NotSanitized`.
+They hold texts as they were privatized: in clear only from :class:`~langchain_dp.rapt.tuning.IdentitySanitizer`.
 """
 
 from __future__ import annotations

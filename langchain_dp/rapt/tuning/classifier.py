@@ -14,18 +14,18 @@ import numpy as np
 from langchain_core.runnables import ConfigurableFieldSpec, Runnable, RunnableConfig
 from numpy.typing import NDArray
 
-from langchain_dp._util.reprs import also_unmade
-from langchain_dp._util.validate import no_further
+from langchain_dp._util.reprs import safe_repr
+from langchain_dp._util.validate import reject_extra_kwargs
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerError
 from langchain_dp.rapt._shell import WITHHELD, named_user, named_users, user_specs
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.tuning.asking import check_list, check_parts
-from langchain_dp.rapt.tuning.client import NotSanitized, Question, RAPTClient
+from langchain_dp.rapt.tuning.client import IdentitySanitizer, Question, RAPTClient
 from langchain_dp.rapt.tuning.promise import TrainedOn
-from langchain_dp.rapt.tuning.wire import PROVIDER, WEIGHTS, Answer, Request
-from langchain_dp.redact import Held, HeldInputs, hold_arguments, redacted, without_frames
+from langchain_dp.rapt.tuning.wire import PROVIDER, WEIGHTS, Answer, PredictionRequest
+from langchain_dp.redact import HeldInputs, PrivateArgs, hold_arguments, run_redacted, without_frames
 
 if TYPE_CHECKING:  # the client's machine needs neither torch nor a model
     from langchain_dp.rapt.tuning.provider import RAPTProvider
@@ -113,8 +113,8 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
             BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
-        no_further(kwargs)
-        held = Held(list(Held.of(input).values), [named_user(user, config)])
+        reject_extra_kwargs(kwargs)
+        held = PrivateArgs(list(PrivateArgs.of(input).values), [named_user(user, config)])
         return self._call_with_config(lambda _: self._labels(held)[0], WITHHELD, config)
 
     @hold_arguments("input")
@@ -127,8 +127,8 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
         **kwargs: Any,
     ) -> str:
         """Async twin of :meth:`invoke`; the work is done in a thread."""
-        no_further(kwargs)
-        held = Held(list(Held.of(input).values), [named_user(user, config)])
+        reject_extra_kwargs(kwargs)
+        held = PrivateArgs(list(PrivateArgs.of(input).values), [named_user(user, config)])
 
         async def run(_: str) -> str:
             return (await asyncio.to_thread(self._labels, held))[0]
@@ -152,9 +152,9 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
 
         Raises: As :meth:`invoke`; and InvalidParameter where one string stands in place of a list.
         """
-        no_further(kwargs)
-        held, count = _listed(Held.of(inputs))
-        held = Held(*held.values, named_users(user, config, count))
+        reject_extra_kwargs(kwargs)
+        held, count = _listed(PrivateArgs.of(inputs))
+        held = PrivateArgs(*held.values, named_users(user, config, count))
         return self._batch_with_config(
             lambda _: self._all(held, return_exceptions),
             [WITHHELD] * count,
@@ -173,9 +173,9 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
         **kwargs: Any,
     ) -> list[str]:
         """Async twin of :meth:`batch`."""
-        no_further(kwargs)
-        held, count = _listed(Held.of(inputs))
-        held = Held(*held.values, named_users(user, config, count))
+        reject_extra_kwargs(kwargs)
+        held, count = _listed(PrivateArgs.of(inputs))
+        held = PrivateArgs(*held.values, named_users(user, config, count))
 
         async def run(_: list[str]) -> list[Any]:
             return await asyncio.to_thread(self._all, held, return_exceptions)
@@ -188,8 +188,8 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
 
         Raises: As :meth:`invoke`.
         """
-        held, count = _listed(Held.of(texts))
-        answer = self._answer(Held(*held.values, [user] * count))
+        held, count = _listed(PrivateArgs.of(texts))
+        answer = self._answer(PrivateArgs(*held.values, [user] * count))
         return np.array(answer.probabilities, dtype=np.float64).reshape(count, -1 if count else 0)
 
     @property
@@ -203,27 +203,27 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
             raise InvalidParameter("Expected a provider in this process. A remote one tells its labels with answers.")
         return self.provider.labels
 
-    def _labels(self, held: Held) -> list[str]:
+    def _labels(self, held: PrivateArgs) -> list[str]:
         return _chosen(self._answer(held))
 
-    def _answer(self, held: Held) -> Answer:
+    def _answer(self, held: PrivateArgs) -> Answer:
         """What the provider says of the texts, each with its user, that are held. Its own errors pass as they are."""
-        answers = [self._asked(request) for request in redacted(self._requests, held)]
+        answers = [self._asked(request) for request in run_redacted(self._requests, held)]
         labels = answers[-1].labels if answers else ()
         if any(answer.labels != labels for answer in answers):
             raise InvalidParameter("Expected the provider to answer with the same labels each time. Ask it again.")
         return Answer(labels, [row for answer in answers for row in answer.probabilities])
 
-    def _asked(self, request: Request) -> Answer:
+    def _asked(self, request: PredictionRequest) -> Answer:
         if callable(self.provider):
             return Answer.from_json(self.provider(request.to_json()), texts=len(request))
         return self.provider.predict(request)
 
-    def _all(self, held: Held, tolerant: bool) -> list[str | Exception]:
+    def _all(self, held: PrivateArgs, tolerant: bool) -> list[str | Exception]:
         if not tolerant:
             return list(self._labels(held))
         results: list[str | Exception] = []
-        for request in redacted(self._released, held):
+        for request in run_redacted(self._released, held):
             if isinstance(request, Exception):
                 results.append(request)
                 continue
@@ -233,10 +233,10 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
                 results += [error] * len(request)
         return results
 
-    def _requests(self, texts: list[Question], users: list[str | None]) -> list[Request]:
+    def _requests(self, texts: list[Question], users: list[str | None]) -> list[PredictionRequest]:
         return self.client._some_requests(None, texts, users)
 
-    def _released(self, texts: list[Question], users: list[str | None]) -> list[Request | Exception]:
+    def _released(self, texts: list[Question], users: list[str | None]) -> list[PredictionRequest | Exception]:
         """Requests for all texts; where not all can be released, one for each, or what is in its way."""
         try:
             return list(self._requests(texts, users))
@@ -244,7 +244,7 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
             if isinstance(error, LedgerError):  # what it charged before would be charged twice
                 raise
         met: Counter[str] = Counter()
-        found: list[Request | Exception] = []
+        found: list[PredictionRequest | Exception] = []
         for text, user in zip(texts, users, strict=True):
             try:
                 found += self.client._some_requests(met, [text], user)
@@ -295,7 +295,7 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
     def load(
         cls,
         folder: str | PathLike[str],
-        sanitizer: RAPTSanitizer | NotSanitized,
+        sanitizer: RAPTSanitizer | IdentitySanitizer,
         *,
         backbone: str | PathLike[str] | Any = "minilm",
         tokenizer: Any = None,
@@ -319,7 +319,7 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
         provider = RAPTProvider.load(folder, backbone, tokenizer=tokenizer, device=device)
         return cls(client, provider, training=load_certificate(folder))
 
-    @also_unmade
+    @safe_repr
     def __repr__(self) -> str:
         where = "remote" if callable(self.provider) else repr(self.provider)
         return f"RAPTClassifier({self.client!r}, {where})"
@@ -341,8 +341,8 @@ def load_certificate(folder: str | PathLike[str]) -> MetricCertificate | None:
     return MetricCertificate.from_json(path.read_text(encoding="utf-8", errors="replace"))
 
 
-def _listed(held: Held) -> tuple[Held, int]:
+def _listed(held: PrivateArgs) -> tuple[PrivateArgs, int]:
     """A list of texts, and how many."""
-    redacted(check_list, held)
+    run_redacted(check_list, held)
     texts = list(held.values[0])
-    return Held(texts), len(texts)
+    return PrivateArgs(texts), len(texts)

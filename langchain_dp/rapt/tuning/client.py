@@ -20,7 +20,7 @@ from langchain_core.prompt_values import PromptValue
 
 from langchain_dp._util import validate
 from langchain_dp._util.documents import FileForm, Form
-from langchain_dp._util.reprs import also_unmade
+from langchain_dp._util.reprs import safe_repr
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.ensemble.questions import question_fields
@@ -43,7 +43,7 @@ from langchain_dp.rapt.tuning.plain import Ids, PlainSource
 from langchain_dp.rapt.tuning.plain_rows import PlainRows
 from langchain_dp.rapt.tuning.promise import ACCOUNT, SETTINGS, TrainedOn
 from langchain_dp.rapt.tuning.settings import PlainTokens
-from langchain_dp.rapt.tuning.wire import MOST, Kind, Plain, Privatized, Request
+from langchain_dp.rapt.tuning.wire import MOST, Kind, Plain, PredictionRequest, PrivatizedText
 from langchain_dp.rapt.vocabulary import Vocabulary, table_name
 from langchain_dp.records import Label, check_labels
 from langchain_dp.redact import redact_errors
@@ -64,36 +64,36 @@ Question = str | BaseMessage | PromptValue | Document
 """What can be asked."""
 
 
-class NotSanitized:
+class IdentitySanitizer:
     """Stands where a sanitizer should: texts pass in CLEAR. For baselines only; every certificate says so.
 
     Args:
         embeddings: The table that cuts texts and names plain tokens, as of :func:`langchain_dp.rapt.load`.
 
     Examples:
-        >>> baseline = RAPTPromptTuner(NotSanitized("minilm"), labels=labels).fit(examples)  # texts in CLEAR
+        >>> baseline = RAPTPromptTuner(IdentitySanitizer("minilm"), labels=labels).fit(examples)  # texts in CLEAR
     """
 
     def __init__(self, embeddings: str | PathLike[str] | Embeds | Vocabulary = "minilm") -> None:
         self.vocabulary = load(embeddings)
 
     def __repr__(self) -> str:
-        return f"NotSanitized({self.vocabulary!r}, NOT PRIVATE)"
+        return f"IdentitySanitizer({self.vocabulary!r}, NOT PRIVATE)"
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class ReleasedRows:
     """Privatized texts, and how many of them were cut."""
 
-    inputs: list[Privatized]
+    inputs: list[PrivatizedText]
     truncated: int
 
 
 class RAPTClient:
-    """What a user of somebody else's model runs: text in, a :class:`Request` of privatized tokens out.
+    """What a user of somebody else's model runs: text in, a :class:`PredictionRequest` of privatized tokens out.
 
     Args:
-        sanitizer: Charges and privatizes. :class:`NotSanitized` is for baselines.
+        sanitizer: Charges and privatizes. :class:`IdentitySanitizer` is for baselines.
         plain: The plain tokens of the model's training.
         kind: "tokens" where the sanitizer's table is the vocabulary of the backbone: then the privatized tokens
             themselves reach it, one for one. "text" for any other table: the backbone's tokenizer cuts the text.
@@ -121,14 +121,14 @@ class RAPTClient:
 
     def __init__(
         self,
-        sanitizer: RAPTSanitizer | NotSanitized,
+        sanitizer: RAPTSanitizer | IdentitySanitizer,
         plain: PlainTokens | None = None,
         *,
         kind: Kind = "tokens",
         max_tokens: int = 128,
         plain_seed: int | None = None,
     ) -> None:
-        if not isinstance(sanitizer, (RAPTSanitizer, NotSanitized)):
+        if not isinstance(sanitizer, (RAPTSanitizer, IdentitySanitizer)):
             raise InvalidParameter(
                 f"Expected sanitizer of type {type(sanitizer).__name__} to be a RAPTSanitizer. "
                 "Give RAPTSanitizer('minilm', target_replacement=0.15)."
@@ -162,7 +162,7 @@ class RAPTClient:
     # ------------------------------------------------------------------------------------------------- releases
 
     @redact_errors()
-    def request(self, texts: Sequence[Question], *, user: str | None = None) -> Request:
+    def request(self, texts: Sequence[Question], *, user: str | None = None) -> PredictionRequest:
         """Privatize texts and put plain tokens before them: all are charged together, or none.
 
         Args:
@@ -182,10 +182,12 @@ class RAPTClient:
                 "many as are needed."
             )
         made = self._some_requests(None, texts, user, at_once=MOST)
-        return next(iter(made), Request(self.kind, [], []))
+        return next(iter(made), PredictionRequest(self.kind, [], []))
 
     @redact_errors()
-    def requests(self, texts: Sequence[Question], *, user: str | None = None, at_once: int = 256) -> list[Request]:
+    def requests(
+        self, texts: Sequence[Question], *, user: str | None = None, at_once: int = 256
+    ) -> list[PredictionRequest]:
         """The same in several requests of at most so many texts; all texts are charged together, or none.
 
         Args:
@@ -204,7 +206,7 @@ class RAPTClient:
         user: str | list[str | None] | None,
         *,
         at_once: int = 256,
-    ) -> list[Request]:
+    ) -> list[PredictionRequest]:
         """:meth:`requests` for a part of the texts of one call, or with a user each; ``met`` counts earlier parts."""
         texts = self._checked_texts(texts)
         validate.integer("at_once", at_once, at_least=1, at_most=MOST)
@@ -214,7 +216,7 @@ class RAPTClient:
         ).inputs
         plain = self._rows.before(self.plain, inputs, self.plain_seed)
         parts = (slice(start, start + at_once) for start in range(0, len(inputs), at_once))
-        return [Request(self.kind, plain[part], inputs[part]) for part in parts]
+        return [PredictionRequest(self.kind, plain[part], inputs[part]) for part in parts]
 
     @redact_errors()
     def privatize(
@@ -268,12 +270,12 @@ class RAPTClient:
                 )
         if self._formal is None:
             return self._in_clear(examples.texts)
-        self._formal.tell_of_limit(named=None not in examples.users)
+        self._formal.warn_unreachable_limit(named=None not in examples.users)
         released = [texts[0] for texts in self._releases[fresh].release(_units(examples), met)]
         if self.kind == "text":
             return ReleasedRows(list(released), 0)
         pieces = [text.split() for text in released]
-        inputs: list[Privatized] = [[int(i) for i in row if i != CUT] for row in pieces]
+        inputs: list[PrivatizedText] = [[int(i) for i in row if i != CUT] for row in pieces]
         return ReleasedRows(inputs, sum(row[-1:] == [CUT] for row in pieces))
 
     @redact_errors()
@@ -305,7 +307,7 @@ class RAPTClient:
         if self.kind == "text":
             return ReleasedRows(list(texts), 0)
         rows = [self.vocabulary.encode(tokenize.clean(text)) for text in texts]
-        inputs: list[Privatized] = [row[: self.max_tokens] for row in rows]
+        inputs: list[PrivatizedText] = [row[: self.max_tokens] for row in rows]
         return ReleasedRows(inputs, sum(len(row) > self.max_tokens for row in rows))
 
     # ---------------------------------------------------------------------------------------------- the promise
@@ -462,7 +464,7 @@ class RAPTClient:
         write_whole(Path(folder) / FILE, json.dumps(fields).encode())
 
     @classmethod
-    def load(cls, folder: str | PathLike[str], sanitizer: RAPTSanitizer | NotSanitized) -> RAPTClient:
+    def load(cls, folder: str | PathLike[str], sanitizer: RAPTSanitizer | IdentitySanitizer) -> RAPTClient:
         """Build the client that :meth:`save` described, around a sanitizer of this machine.
 
         Its eta and mechanism may be others than in training: the classifier's certificate then says so.
@@ -488,7 +490,7 @@ class RAPTClient:
         client.plain = PlainSource.restored(client.vocabulary, settings, found.plain.candidates, found.plain.rows)
         return client
 
-    @also_unmade
+    @safe_repr
     def __repr__(self) -> str:
         return f"RAPTClient({self.kind}, {self.sanitizer!r})"
 

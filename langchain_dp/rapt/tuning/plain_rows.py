@@ -20,7 +20,7 @@ from langchain_dp.mechanisms.randomness import NotPrivateSeededRandomness, Rando
 from langchain_dp.rapt import tokenize
 from langchain_dp.rapt.privatize import TextPrivatizer
 from langchain_dp.rapt.tuning.plain import Ids, PlainSource
-from langchain_dp.rapt.tuning.wire import Kind, Plain, Privatized
+from langchain_dp.rapt.tuning.wire import Kind, Plain, PrivatizedText
 from langchain_dp.rapt.vocabulary import Vocabulary
 
 _KEPT = 4 * BUCKETS + 1024  # bytes a word
@@ -65,7 +65,7 @@ class PlainRows:
             return targets, ids.tolist()
         return targets, [[self._word(i) for i in row] for row in ids.tolist()]
 
-    def before(self, source: PlainSource, inputs: Sequence[Privatized], seed: int | None) -> list[Plain]:
+    def before(self, source: PlainSource, inputs: Sequence[PrivatizedText], seed: int | None) -> list[Plain]:
         """Rows before privatized texts: new ones, or, with a public seed, those that seed and text determine."""
         if seed is None:
             return self.draw(source, len(inputs), np.random.default_rng())[1]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from langchain_dp.errors import InvalidParameter
 
 Kind = Literal["tokens", "text"]
-Privatized = list[int] | str
+PrivatizedText = list[int] | str
 """A privatized text: token ids of the backbone, or text that its tokenizer is to cut."""
 Plain = list[int] | list[str]
 """Privatized plain tokens: ids of the backbone, or words."""
@@ -25,7 +25,7 @@ MOST = 4_096
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Request:
+class PredictionRequest:
     """Privatized texts and the privatized plain tokens before them, as a provider takes them.
 
     Args:
@@ -44,7 +44,7 @@ class Request:
 
     kind: Kind
     plain: Sequence[Plain]
-    inputs: Sequence[Privatized]
+    inputs: Sequence[PrivatizedText]
 
     def __post_init__(self) -> None:
         if self.kind not in ("tokens", "text"):
@@ -67,7 +67,7 @@ class Request:
         return len(self.inputs)
 
     def __repr__(self) -> str:
-        return f"Request({self.kind}, {len(self)} privatized texts)"
+        return f"PredictionRequest({self.kind}, {len(self)} privatized texts)"
 
     def to_json(self) -> bytes:
         """UTF-8 JSON."""
@@ -75,7 +75,7 @@ class Request:
         return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
-    def from_json(cls, body: bytes) -> Request:
+    def from_json(cls, body: bytes) -> PredictionRequest:
         """Read what :meth:`to_json` wrote.
 
         Raises:
