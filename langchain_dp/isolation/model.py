@@ -29,9 +29,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from langchain_core.callbacks import CallbackManager
@@ -43,8 +44,7 @@ from langchain_dp._util.reprs import safe_repr
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, UnsafeEnvironment
 from langchain_dp.isolation.accept import DECLARATION, survey
 from langchain_dp.isolation.calls import Outcome, aask_all, ask_all, in_thread
-from langchain_dp.isolation.context import find_problem, sealed
-from langchain_dp.isolation.filters import Level
+from langchain_dp.isolation.context import find_problem, hooked, sealed_copy
 from langchain_dp.redact import interruption
 
 CALLS = 16
@@ -154,7 +154,9 @@ class IsolatedModel:
     def __repr__(self) -> str:
         return f"IsolatedModel({self._name})"
 
-    def batch(self, prompts: Sequence[Any], *, timeout: float | None = None, public: int = 0) -> list[Any | None]:
+    def batch(
+        self, prompts: Sequence[Any], *, timeout: float | None = None, public: int = 0, checked: bool = False
+    ) -> list[Any | None]:
         """Ask every prompt (a list of messages, or a str) and return the answers in order, None for an abstention.
 
         Args:
@@ -163,6 +165,7 @@ class IsolatedModel:
                 choice that lets no call depend on another; see the module's limits and :meth:`check_timeout`.
             public: So many of the first prompts are PUBLIC, and started first: they show whether the model answers.
                 Where one fails, a :class:`Failure` stands in place of its answer, and says what it got.
+            checked: Whether the caller has just called :func:`check_environment`. Each call looks for debug mode again.
 
         Raises:
             InvalidParameter: A bound is not met, or the model cannot keep a timeout.
@@ -171,25 +174,21 @@ class IsolatedModel:
                 its task), emptied of text and of the calls' frames.
         """
         self.check_timeout(timeout)
-        _note_private(len(prompts) > public)
-        stop: BaseException | None = self._refusal()
-        got: dict[int, str] = {}
+        batch = _Batch(public)
         answers: list[Any | None] = []
+        stop = batch.begin(len(prompts), checked)
         if stop is None:
             try:
-                answers, stop = ask_all(
-                    lambda numbered: self._ask(numbered[1], got, numbered[0] if numbered[0] < public else None),
-                    list(enumerate(prompts)),
-                    places=self._places,
-                    timeout=timeout,
-                )
+                with sealed_copy() as context:
+                    ask = functools.partial(self._ask, batch)
+                    answers, stop = ask_all(ask, prompts, places=self._places, timeout=timeout, context=context)
             except BaseException as error:  # raised again below, without its text
                 stop = _stop_or_bug(error)
         if stop is not None:
             # Error reporters read the locals of each frame.
             del prompts, answers
             raise stop from None
-        return self._told(answers, got, public, timeout)
+        return batch.finish(answers, timeout)
 
     async def abatch(
         self,
@@ -197,21 +196,18 @@ class IsolatedModel:
         *,
         timeout: float | None = None,  # noqa: ASYNC109  # seconds for each call, not for all
         public: int = 0,
+        checked: bool = False,
     ) -> list[Any | None]:
         """Async twin of :meth:`batch`: uses the model's own async methods where it has them."""
         self.check_timeout(timeout)
-        _note_private(len(prompts) > public)
-        stop: BaseException | None = self._refusal()
-        got: dict[int, str] = {}
+        batch = _Batch(public)
         answers: list[Any | None] = []
+        stop = batch.begin(len(prompts), checked)
         if stop is None:
             try:
-                answers, stop = await aask_all(
-                    lambda numbered: self._aask(numbered[1], got, numbered[0] if numbered[0] < public else None),
-                    list(enumerate(prompts)),
-                    places=self._places,
-                    patience=timeout,
-                )
+                with sealed_copy() as context:
+                    ask = functools.partial(self._aask, batch)
+                    answers, stop = await aask_all(ask, prompts, places=self._places, patience=timeout, context=context)
             except asyncio.CancelledError as error:
                 # Who cancelled from outside knows it by the arguments; a model's cancellation never comes here.
                 stop = asyncio.CancelledError(*error.args)
@@ -220,7 +216,7 @@ class IsolatedModel:
         if stop is not None:
             del prompts, answers
             raise stop from None
-        return self._told(answers, got, public, timeout)
+        return batch.finish(answers, timeout)
 
     def probe(self, prompt: Any, *, timeout: float | None = None, times: int = 1) -> Any:
         """Ask a PUBLIC prompt, before any spend, and return the answer.
@@ -271,55 +267,61 @@ class IsolatedModel:
             "and model name; where these are right, ask it a public text yourself: the error is then whole."
         )
 
-    @staticmethod
-    def _told(
-        answers: list[Any | None], got: Mapping[int, str], public: int, timeout: float | None
-    ) -> list[Any | None]:
-        for place in range(public):
-            if answers[place] is None:
-                answers[place] = Failure(got.get(place, f"no answer (timeout={timeout})"))
-        return answers
-
-    def _refusal(self, *, try_gate: bool = True) -> UnsafeEnvironment | None:
-        problem = find_problem(try_gate=try_gate)
-        return None if problem is None else UnsafeEnvironment(problem)
-
-    def _ask(self, prompt: Any, got: dict[int, str], place: int | None = None) -> Outcome:
-        """Ask; what a PUBLIC call with a ``place`` got is kept in ``got``."""
+    def _ask(self, batch: _Batch, place: int, prompt: Any) -> Outcome:
         try:
             # Again for each call: debug mode may have been switched on meanwhile.
-            if refusal := self._refusal(try_gate=False):
-                return Outcome(stop=refusal)
-            with sealed(Level.QUIET):
-                return Outcome(self._read(self._runnable.invoke(prompt, _empty_config())))
+            if problem := find_problem(try_gate=False):
+                return Outcome(stop=UnsafeEnvironment(problem))
+            with hooked():
+                return Outcome(self._read(self._runnable.invoke(prompt, {"callbacks": CallbackManager(handlers=[])})))
         except BaseException as error:  # Ctrl-C never comes here: Python raises it in the main thread, which waits
-            if place is not None:
-                got[place] = _described(error, whole=not _sent_private.is_set())
+            batch.note(place, error)
         return Outcome()
 
-    async def _aask(self, prompt: Any, got: dict[int, str], place: int | None = None) -> Outcome:
+    async def _aask(self, batch: _Batch, place: int, prompt: Any) -> Outcome:
         if self._blocks:
-            return await in_thread(lambda prompt: self._ask(prompt, got, place), prompt)
+            return await in_thread(functools.partial(self._ask, batch, place, prompt))
         try:
-            if refusal := self._refusal(try_gate=False):
-                return Outcome(stop=refusal)
-            with sealed(Level.QUIET):
-                return Outcome(self._read(await self._runnable.ainvoke(prompt, _empty_config())))
+            if problem := find_problem(try_gate=False):
+                return Outcome(stop=UnsafeEnvironment(problem))
+            with hooked():
+                # A manager, not []: BaseLLM.agenerate reads callbacks[0] of an empty list.
+                config: RunnableConfig = {"callbacks": CallbackManager(handlers=[])}
+                return Outcome(self._read(await self._runnable.ainvoke(prompt, config)))
         except BaseException as error:  # the caller's cancellation reaches the caller; this task is the call's alone
-            if place is not None:
-                got[place] = _described(error, whole=not _sent_private.is_set())
+            batch.note(place, error)
         return Outcome()
+
+
+@dataclasses.dataclass(repr=False)
+class _Batch:
+    """The PUBLIC calls of one batch, which are its first, and why they have no answer."""
+
+    public: int
+    failures: dict[int, str] = dataclasses.field(default_factory=dict)
+
+    def begin(self, prompts: int, checked: bool) -> BaseException | None:
+        """Return why the batch must not begin."""
+        if prompts > self.public:
+            _sent_private.set()
+        problem = None if checked else find_problem()
+        return None if problem is None else UnsafeEnvironment(problem)
+
+    def note(self, place: int, error: BaseException) -> None:
+        if place < self.public:
+            self.failures[place] = _described(error, whole=not _sent_private.is_set())
+
+    def finish(self, answers: list[Any | None], timeout: float | None) -> list[Any | None]:
+        for place in range(self.public):
+            if answers[place] is None:
+                answers[place] = Failure(self.failures.get(place, f"no answer (timeout={timeout})"))
+        return answers
 
 
 def _some_failed(answers: Sequence[Any]) -> int:
     """How many of several calls failed; 0 where all of them did, or there was one."""
     failed = sum(isinstance(answer, Failure) for answer in answers)
     return failed if failed < len(answers) else 0
-
-
-def _empty_config() -> RunnableConfig:
-    # A manager, not []: BaseLLM.agenerate reads callbacks[0] of an empty list.
-    return {"callbacks": CallbackManager(handlers=[])}
 
 
 def _stop_or_bug(error: BaseException) -> BaseException:
@@ -345,11 +347,6 @@ def _described(error: BaseException, *, whole: bool) -> str:
     except BaseException:  # a foreign __str__
         text = "<no text>"
     return f"{kind}: {text}"
-
-
-def _note_private(private: bool) -> None:
-    if private:
-        _sent_private.set()
 
 
 _sent_private = threading.Event()
