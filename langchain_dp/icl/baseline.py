@@ -14,11 +14,10 @@ from langchain_dp._util.validate import reject_extra_kwargs
 from langchain_dp.accounting import Neighbors, PrivacyCertificate
 from langchain_dp.ensemble.questions import Question
 from langchain_dp.errors import PrivateDataError
-from langchain_dp.icl.answers import DPAnswer
 from langchain_dp.icl.prompts import ICLPrompt
-from langchain_dp.icl.subset_prompts import SubsetPrompts
+from langchain_dp.icl.release import DPAnswer
+from langchain_dp.icl.subset_prompts import SubsetPrompt, SubsetPrompts, Vote, count_votes
 from langchain_dp.icl.voters import Voter
-from langchain_dp.icl.votes import SubsetPrompt, Vote, votes
 from langchain_dp.redact import PrivateArgs, arun_redacted, run_redacted
 
 BaselineMethod = Literal["zero-shot", "few-shot", "vote"]
@@ -128,12 +127,7 @@ class NonPrivateICL(Runnable[Question, Any]):
     def _count(self, subset_prompts: Sequence[SubsetPrompt], cast: Sequence[Vote]) -> Any:
         if self.method == "zero-shot":
             return self._labels[cast[0] or 0]
-        steps = votes(subset_prompts, len(self._labels))
-        next(steps)
-        try:
-            steps.send(cast)
-        except StopIteration as stop:
-            counts: list[int] = stop.value
+        counts = count_votes(subset_prompts, cast, len(self._labels))
         return self._labels[max(range(len(counts)), key=lambda index: (counts[index], -index))]
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:

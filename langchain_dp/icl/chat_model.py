@@ -17,7 +17,7 @@ from langchain_dp._util.validate import reject_extra_kwargs
 from langchain_dp.ensemble.chat import PrivateChat, check_no_quotas, check_nothing_further, reply_metadata, stop_strings
 from langchain_dp.ensemble.questions import HISTORY, question_fields
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.icl.answers import DPAnswer
+from langchain_dp.icl.release import DPAnswer
 from langchain_dp.icl.runnable import DPICLClassifier
 from langchain_dp.icl.schemas import filler
 from langchain_dp.records import label_name

@@ -16,12 +16,19 @@ from langchain_dp._util import forks
 from langchain_dp._util.validate import shown
 from langchain_dp.accounting import LedgerPlan
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.icl.answers import Released
 from langchain_dp.icl.subset_prompts import SubsetPrompts
 from langchain_dp.icl.voters import Voter
 from langchain_dp.records import AUTOMATIC, PrivateRecords, unknown_id
 
 _RECORD, _ANSWER = "forgotten record", "answered question"
+
+
+@dataclasses.dataclass(frozen=True)
+class Released:
+    """A released label, and the noisy shares if they were asked for."""
+
+    label: str
+    shares: dict[str, float] | None = None
 
 
 class Replicas:

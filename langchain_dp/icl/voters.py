@@ -28,10 +28,9 @@ from langchain_dp.ensemble.engine_calls import (
 )
 from langchain_dp.ensemble.prompt_budget import LEAST, PromptBudget, beginning
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
-from langchain_dp.icl.companion import invented, public_question
 from langchain_dp.icl.model_calls import ModelCallOptions, OnModelFailure
-from langchain_dp.icl.prompts import ICLPrompt
-from langchain_dp.icl.votes import SubsetPrompt, Vote
+from langchain_dp.icl.prompts import ICLPrompt, invented, public_question
+from langchain_dp.icl.subset_prompts import SubsetPrompt, Vote
 from langchain_dp.isolation.calls import in_own_thread
 from langchain_dp.isolation.model import Failure, IsolatedModel
 from langchain_dp.isolation.worker import call_engine

@@ -41,8 +41,8 @@ from tqdm import tqdm
 from langchain_dp import DPICLClassifier, PrivacyBudget
 from langchain_dp.accounting import calibrate_noisy_max
 from langchain_dp.icl import AGNEWS, AMAZON, SST2, TREC, ICLPrompt
+from langchain_dp.icl.subset_prompts import SubsetPrompt
 from langchain_dp.icl.voters import EngineVoter
-from langchain_dp.icl.votes import SubsetPrompt
 from langchain_dp.mechanisms import report_noisy_max
 
 TOPICS = ICLPrompt(

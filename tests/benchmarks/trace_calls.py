@@ -1,7 +1,8 @@
 """Count the functions and files of the package that one query of a classifier passes.
 
 Run ``python tests/benchmarks/trace_calls.py``; add ``--list`` to see the functions by file. Ten subsets vote, and the
-model is a fake. Threads are traced too. A generator counts as one function and as one call per resumption; comprehensions belong to the function around them.
+model is a fake. Threads are traced too. A generator counts as one function and as one call per resumption.
+Comprehensions belong to the function around them.
 """
 
 from __future__ import annotations
