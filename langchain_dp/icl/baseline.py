@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import secrets
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from langchain_dp.icl.prompts import ICLPrompt
 from langchain_dp.icl.release import DPAnswer
 from langchain_dp.icl.subset_prompts import SubsetPrompt, SubsetPrompts, Vote, count_votes
 from langchain_dp.icl.voters import Voter
+from langchain_dp.isolation.run import check_environment
 from langchain_dp.redact import PrivateArgs, arun_redacted, run_redacted
 
 BaselineMethod = Literal["zero-shot", "few-shot", "vote"]
@@ -59,6 +61,8 @@ class NonPrivateICL(Runnable[Question, Any]):
         self._labels = tuple(labels)
         self._prompt = prompt
         self._voter = voter
+        self._ask = functools.partial(voter.ask, even_empty=True)
+        self._aask = functools.partial(voter.aask, even_empty=True)
         self._subset_prompts = subset_prompts
         self._check = check
         self._neighbors = neighbors
@@ -92,6 +96,7 @@ class NonPrivateICL(Runnable[Question, Any]):
         )
 
     def _drawn(self, question: str) -> list[SubsetPrompt]:
+        check_environment()
         if self.method == "vote":
             return self._subset_prompts.draw(question)
         if self.method == "zero-shot":
@@ -101,22 +106,16 @@ class NonPrivateICL(Runnable[Question, Any]):
     def _answer(self, question: Question) -> Any:
         subset_prompts = self._drawn(self._check(question))
         try:
-            return self._count(subset_prompts, run_redacted(self._cast, PrivateArgs(subset_prompts), _ASKING))
+            return self._count(subset_prompts, run_redacted(self._ask, PrivateArgs(subset_prompts), _ASKING))
         finally:
             self._drop(subset_prompts)
 
     async def _aanswer(self, question: Question) -> Any:
         subset_prompts = self._drawn(self._check(question))
         try:
-            return self._count(subset_prompts, await arun_redacted(self._acast, PrivateArgs(subset_prompts), _ASKING))
+            return self._count(subset_prompts, await arun_redacted(self._aask, PrivateArgs(subset_prompts), _ASKING))
         finally:
             self._drop(subset_prompts)
-
-    def _cast(self, subset_prompts: Sequence[SubsetPrompt]) -> Sequence[Vote]:
-        return self._voter.ask(subset_prompts, even_empty=True)
-
-    async def _acast(self, subset_prompts: Sequence[SubsetPrompt]) -> Sequence[Vote]:
-        return await self._voter.aask(subset_prompts, even_empty=True)
 
     def _drop(self, subset_prompts: Sequence[SubsetPrompt]) -> None:
         """What was asked of no fixed subset is kept nowhere: its records may be forgotten."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -166,16 +166,16 @@ INVENTED = (
 _FEWEST_INVENTED = 4
 
 
-def invented(prompt: ICLPrompt, words: Sequence[str], question: str) -> SubsetPrompt:
-    """A PUBLIC subset prompt in the prompt's form: invented examples of the labels in turn, and the question."""
+def invented_prompts(prompt: ICLPrompt, words: Sequence[str]) -> Callable[[str], SubsetPrompt]:
+    """Return a function from a question to a PUBLIC subset prompt: invented examples of the labels in turn, and it."""
     texts = INVENTED[: max(_FEWEST_INVENTED, len(words))]
     shots = tuple((_rendered(prompt, text), word) for text, word in zip(texts, itertools.cycle(words), strict=False))
-    return SubsetPrompt(("public", len(shots)), shots, question)
+    return functools.partial(SubsetPrompt, ("public", len(shots)), shots)
 
 
 def companion_text(prompt: ICLPrompt, words: Sequence[str]) -> str:
     """The public companion's prompt before the question, for estimates."""
-    return prompt.head() + prompt.body(invented(prompt, words, "").shots)
+    return prompt.head() + prompt.body(invented_prompts(prompt, words)("").shots)
 
 
 def public_question(prompt: ICLPrompt) -> str:

@@ -8,12 +8,12 @@ beside the subsets, the same question after invented examples, and what becomes 
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from langchain_core.language_models import BaseChatModel, BaseLanguageModel, BaseLLM
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import Runnable
 
 from langchain_dp.ensemble.engine_calls import (
@@ -29,7 +29,7 @@ from langchain_dp.ensemble.engine_calls import (
 from langchain_dp.ensemble.prompt_budget import LEAST, PromptBudget, beginning
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.icl.model_calls import ModelCallOptions, OnModelFailure
-from langchain_dp.icl.prompts import ICLPrompt, invented, public_question
+from langchain_dp.icl.prompts import ICLPrompt, invented_prompts, public_question
 from langchain_dp.icl.subset_prompts import SubsetPrompt, Vote
 from langchain_dp.isolation.calls import in_own_thread
 from langchain_dp.isolation.model import Failure, IsolatedModel
@@ -53,12 +53,14 @@ _TIMEOUT_NOTE = (
 
 
 class Voter(Protocol):
-    """Casts one vote per subset prompt, in the same order."""
+    """Casts one vote per subset prompt, in the same order.
+
+    ``companions`` is the number of PUBLIC calls beside the subsets of each release: 1, or 0 without a watch.
+    """
 
     name: str
     notes: tuple[str, ...]
     companions: int
-    """PUBLIC calls beside the subsets of each release: 1, or 0 where nobody has to watch."""
 
     def check(self, question: str) -> None:
         """Raise InvalidParameter if the question is too long for the model, or has no tokens. Data-independent."""
@@ -78,12 +80,12 @@ class Voter(Protocol):
     def ask(
         self, subset_prompts: Sequence[SubsetPrompt], *, beside: str | None = None, even_empty: bool = False
     ) -> list[Vote]:
-        """Cast the votes; a subset without examples is asked only if ``even_empty`` (zero-shot).
+        """Cast the votes. The caller has checked the environment.
 
         Args:
             subset_prompts: Private.
             beside: The rendered question, for the public companion; None asks none.
-            even_empty: Ask subsets without examples too.
+            even_empty: Ask subsets without examples too (zero-shot).
 
         Raises:
             ModelUnavailable: The companion failed, or named no label. Never for what became of the subset prompts.
@@ -145,7 +147,8 @@ class ModelVoter:
             inner,
             max_concurrency=model_calls.max_concurrency,
             trust_opaque_model=trust_opaque_model,
-            read=functools.partial(_read, words=list(words)),
+            # A word alone is the usual answer, and need not be parsed.
+            read=functools.partial(_read, words=list(words), known={word: parse_label(word, words) for word in words}),
         )
         self._model.check_timeout(model_calls.timeout)
         self.companions = int(model_calls.on_model_failure == "raise")
@@ -158,13 +161,17 @@ class ModelVoter:
         self._checker = _checker(model)
         self._prompt = prompt
         self._words = list(words)
+        self._invented = invented_prompts(prompt, words)
         self._timeout = model_calls.timeout
         self._max_question_chars = model_calls.max_question_chars
         self._max_example_chars = model_calls.max_example_chars
 
     def _render(self, subset_prompt: SubsetPrompt) -> Any:
         prompt, most = self._prompt, self._max_example_chars
-        shots = [(prompt.cued(beginning(prompt.input_of(asked), most)), word) for asked, word in subset_prompt.shots]
+        shots = [
+            (asked if len(asked) <= most else prompt.cued(beginning(prompt.input_of(asked), most)), word)
+            for asked, word in subset_prompt.shots
+        ]
         if self._chat:
             return prompt.messages(shots, subset_prompt.question, self._words)
         return prompt.head() + prompt.body(shots) + subset_prompt.question
@@ -182,57 +189,52 @@ class ModelVoter:
                 "model's context holds it beside the examples."
             )
         if (checker := self._checker) is not None:
-            public = self._render(invented(self._prompt, self._words, question))
+            public = self._render(self._invented(question))
             messages = public if isinstance(public, list) else [HumanMessage(public)]
             asked_publicly(lambda: checker.check_prompt(messages))
 
     def probe(self) -> None:
-        """A public text after invented examples."""
-        self._named(self._model.probe(self._render(self._test()), **self._probing()), _TEST)
+        """Ask a public text after invented examples."""
+        self._named(self._model.probe(**self._probing()), _TEST)
 
     async def aprobe(self) -> None:
         """Async twin of :meth:`probe`."""
-        self._named(await self._model.aprobe(self._render(self._test()), **self._probing()), _TEST)
+        self._named(await self._model.aprobe(**self._probing()), _TEST)
 
     def _probing(self) -> dict[str, Any]:
-        return {"timeout": self._timeout, "times": self._model.at_once if self.companions else 1}
-
-    def _test(self) -> SubsetPrompt:
-        return invented(self._prompt, self._words, public_question(self._prompt))
+        prompt = self._render(self._invented(public_question(self._prompt)))
+        return {"prompt": prompt, "timeout": self._timeout, "times": self._model.at_once if self.companions else 1}
 
     def ask(
         self, subset_prompts: Sequence[SubsetPrompt], *, beside: str | None = None, even_empty: bool = False
     ) -> list[Vote]:
         """One call per subset prompt that holds examples, and one for the companion."""
-        watched = bool(beside and self.companions)
-        prompts = self._prompts(subset_prompts, beside, even_empty)
-        return self._votes(
-            subset_prompts, self._model.batch(prompts, timeout=self._timeout, public=int(watched)), watched, even_empty
-        )
+        prompts, public = self._prompts(subset_prompts, beside, even_empty), self.companions if beside else 0
+        answers = self._model.batch(prompts, timeout=self._timeout, public=public, checked=True)
+        return self._votes(subset_prompts, answers, public, even_empty)
 
     async def aask(
         self, subset_prompts: Sequence[SubsetPrompt], *, beside: str | None = None, even_empty: bool = False
     ) -> list[Vote]:
         """Async twin of :meth:`ask`."""
-        watched = bool(beside and self.companions)
-        prompts = self._prompts(subset_prompts, beside, even_empty)
-        answers = await self._model.abatch(prompts, timeout=self._timeout, public=int(watched))
-        return self._votes(subset_prompts, answers, watched, even_empty)
+        prompts, public = self._prompts(subset_prompts, beside, even_empty), self.companions if beside else 0
+        answers = await self._model.abatch(prompts, timeout=self._timeout, public=public, checked=True)
+        return self._votes(subset_prompts, answers, public, even_empty)
 
     def _prompts(self, subset_prompts: Sequence[SubsetPrompt], beside: str | None, even_empty: bool) -> list[Any]:
         asked = [subset_prompt for subset_prompt in subset_prompts if subset_prompt.shots or even_empty]
         if beside and self.companions:
-            asked.insert(0, invented(self._prompt, self._words, beside))
+            asked.insert(0, self._invented(beside))
         return [self._render(subset_prompt) for subset_prompt in asked]
 
     def _votes(
-        self, subset_prompts: Sequence[SubsetPrompt], answers: Sequence[Any], watched: bool, even_empty: bool
+        self, subset_prompts: Sequence[SubsetPrompt], answers: Sequence[Any], public: int, even_empty: bool
     ) -> list[Vote]:
-        if watched:
+        if public:
             self._named(answers[0], _COMPANION)
-        remaining = iter(answers[watched:])
-        said = (next(remaining) if one.shots or even_empty else None for one in subset_prompts)
-        return [one if isinstance(one, int) else None for one in said]
+        remaining = iter(answers[public:])
+        votes = (next(remaining) if one.shots or even_empty else None for one in subset_prompts)
+        return [vote if isinstance(vote, int) else None for vote in votes]
 
     def _named(self, answer: Any, asked: str) -> None:
         """Raise ModelUnavailable unless the answer to a PUBLIC prompt names a label."""
@@ -276,7 +278,7 @@ class EngineVoter:
         self.companions = int(remote and on_model_failure == "raise")
         self._keep_caches = keep_caches  # resampled subsets never come back: their caches would only push others out
         self._prompt = prompt
-        self._labels = list(words)
+        self._invented = invented_prompts(prompt, words)
         self._words = [f" {word}" for word in words]
         self._content_free = prompt.content_free() if calibrate else ()
         self._room = PromptBudget(engine)
@@ -319,12 +321,9 @@ class EngineVoter:
         Empty subsets are scored too and their vote is dropped later, so that who else is in the call does not depend
         on whether a subset has members.
         """
-        watched = bool(beside and self.companions)
-        asked = (
-            [invented(self._prompt, self._labels, beside), *subset_prompts]
-            if beside and watched
-            else list(subset_prompts)
-        )
+        asked = list(subset_prompts)
+        if public := self.companions if beside else 0:
+            asked.insert(0, self._invented(beside or ""))
         if not asked:
             return []
         try:
@@ -332,14 +331,14 @@ class EngineVoter:
         finally:
             # A member that was forgotten while it was being scored has come back into the engine's caches.
             self._drop(subset_prompts, every=not self._keep_caches)
-        cast = [_best(row, len(self._words)) for row in rows]
-        if watched and cast[0] is None:
+        votes = [_best(row, len(self._words)) for row in rows]
+        if public and votes[0] is None:
             raise ModelUnavailable(
                 f"Expected model={self.name} to answer {_COMPANION}, got no answer. Without answers a label would be "
                 "noise alone. Check the server; model_calls=ModelCallOptions(on_model_failure='ignore') answers all "
                 "the same."
             )
-        return cast[watched:]
+        return votes[public:]
 
     def _scores(self, subset_prompts: Sequence[SubsetPrompt]) -> list[list[float] | None]:
         members = [self._member(subset_prompt) for subset_prompt in subset_prompts]
@@ -439,9 +438,11 @@ def make_voter(
     )
 
 
-def _read(answer: Any, words: Sequence[str]) -> int | str:
+def _read(answer: Any, words: Sequence[str], known: Mapping[str, int | None]) -> int | str:
     """Index of the word that an answer names; the beginning of one that names none."""
-    if (index := parse_label(answer, words)) is not None:
+    plain = answer.content if type(answer) is AIMessage and not answer.tool_calls else answer
+    index = known.get(plain) if type(plain) is str else None
+    if index is not None or (index := parse_label(answer, words)) is not None:
         return index
     text = getattr(answer, "text", answer)
     return str(text if isinstance(text, str) else getattr(answer, "content", answer))[:_SHOWN]
