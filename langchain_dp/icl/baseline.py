@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NoReturn
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -95,38 +96,39 @@ class NonPrivateICL(Runnable[Question, Any]):
             reason=_REASONS[self.method],
         )
 
-    def _drawn(self, question: str) -> list[SubsetPrompt]:
+    def _drawn(self, question: Question) -> list[SubsetPrompt]:
+        text = self._check(question)
         check_environment()
         if self.method == "vote":
-            return self._subset_prompts.draw(question)
+            return self._subset_prompts.draw(text)
         if self.method == "zero-shot":
-            return [SubsetPrompt(None, (), question)]
-        return self._subset_prompts.balanced(question, secrets.SystemRandom())
+            return [SubsetPrompt(None, (), text)]
+        return self._subset_prompts.balanced(text, secrets.SystemRandom())
 
     def _answer(self, question: Question) -> Any:
-        subset_prompts = self._drawn(self._check(question))
-        try:
+        subset_prompts = self._drawn(question)
+        with self._dropping(subset_prompts):
             return self._count(subset_prompts, run_redacted(self._ask, PrivateArgs(subset_prompts), _ASKING))
-        finally:
-            self._drop(subset_prompts)
 
     async def _aanswer(self, question: Question) -> Any:
-        subset_prompts = self._drawn(self._check(question))
-        try:
+        subset_prompts = self._drawn(question)
+        with self._dropping(subset_prompts):
             return self._count(subset_prompts, await arun_redacted(self._aask, PrivateArgs(subset_prompts), _ASKING))
+
+    @contextlib.contextmanager
+    def _dropping(self, subset_prompts: Sequence[SubsetPrompt]) -> Iterator[None]:
+        """Keep nothing of prompts that show no fixed subset: their records may be forgotten."""
+        try:
+            yield
         finally:
-            self._drop(subset_prompts)
+            for subset_prompt in subset_prompts:
+                if subset_prompt.member is None:
+                    self._voter.forget(None)
 
-    def _drop(self, subset_prompts: Sequence[SubsetPrompt]) -> None:
-        """What was asked of no fixed subset is kept nowhere: its records may be forgotten."""
-        for subset_prompt in subset_prompts:
-            if subset_prompt.member is None:
-                self._voter.forget(None)
-
-    def _count(self, subset_prompts: Sequence[SubsetPrompt], cast: Sequence[Vote]) -> Any:
+    def _count(self, subset_prompts: Sequence[SubsetPrompt], votes: Sequence[Vote]) -> Any:
         if self.method == "zero-shot":
-            return self._labels[cast[0] or 0]
-        counts = count_votes(subset_prompts, cast, len(self._labels))
+            return self._labels[votes[0] or 0]
+        counts = count_votes(subset_prompts, votes, len(self._labels))
         return self._labels[max(range(len(counts)), key=lambda index: (counts[index], -index))]
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:

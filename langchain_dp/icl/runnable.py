@@ -209,8 +209,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             self._replicas = Replicas(
                 reservation.plan,
                 self._records,
-                self._subset_prompts,
-                self._voter,
+                self._drop,
                 [self.labels, words, self.prompt.head(), self._voter.name, vote_shares, calibrate, structured_output],
             )
             self._subset_prompts.ask_first(self._replicas.catch_up)
@@ -477,6 +476,9 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         if self._replicas is not None:
             self._replicas.forget(record_id)
             return
+        self._drop(record_id)
+
+    def _drop(self, record_id: str) -> None:
         stale = self._subset_prompts.forget(record_id)
         if stale is not None:
             self._voter.forget(stale)

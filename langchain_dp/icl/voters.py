@@ -28,7 +28,7 @@ from langchain_dp.ensemble.engine_calls import (
 )
 from langchain_dp.ensemble.prompt_budget import LEAST, PromptBudget, beginning
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
-from langchain_dp.icl.model_calls import ModelCallOptions, OnModelFailure
+from langchain_dp.icl.model_calls import ModelCallOptions
 from langchain_dp.icl.prompts import ICLPrompt, invented_prompts, public_question
 from langchain_dp.icl.subset_prompts import SubsetPrompt, Vote
 from langchain_dp.isolation.calls import in_own_thread
@@ -44,8 +44,7 @@ _ANSWER_NOTE = "nobody watches whether the model answers: an answer may be noise
 _RAISE_NOTE = (
     "each question is asked once more with invented examples; where that fails the release raises ModelUnavailable "
     "(on_model_failure='raise'). Where the examples use up a rate limit that all calls share, or bring the server "
-    "down, "
-    "whether it fails may depend on them: not accounted for"
+    "down, whether it fails may depend on them: not accounted for"
 )
 _TIMEOUT_NOTE = (
     "with a timeout, a long example that slows down other calls may cost them their votes: not accounted for"
@@ -150,6 +149,7 @@ class ModelVoter:
             # A word alone is the usual answer, and need not be parsed.
             read=functools.partial(_read, words=list(words), known={word: parse_label(word, words) for word in words}),
         )
+        self._options = model_calls
         self._model.check_timeout(model_calls.timeout)
         self.companions = int(model_calls.on_model_failure == "raise")
         watched = _RAISE_NOTE if self.companions else _ANSWER_NOTE
@@ -162,12 +162,9 @@ class ModelVoter:
         self._prompt = prompt
         self._words = list(words)
         self._invented = invented_prompts(prompt, words)
-        self._timeout = model_calls.timeout
-        self._max_question_chars = model_calls.max_question_chars
-        self._max_example_chars = model_calls.max_example_chars
 
     def _render(self, subset_prompt: SubsetPrompt) -> Any:
-        prompt, most = self._prompt, self._max_example_chars
+        prompt, most = self._prompt, self._options.max_example_chars
         shots = [
             (asked if len(asked) <= most else prompt.cued(beginning(prompt.input_of(asked), most)), word)
             for asked, word in subset_prompt.shots
@@ -181,12 +178,11 @@ class ModelVoter:
 
         A model that can tell is shown the question after invented examples: ``ports.ChecksPrompts``.
         """
-        if len(question) > self._max_question_chars:
+        if len(question) > (most := self._options.max_question_chars):
             raise InvalidParameter(
                 f"Expected the question, {len(question)} characters with its template, to be at most "
-                f"max_question_chars={self._max_question_chars}. Shorten it, or raise the limit in "
-                f"ModelCallOptions(...) if the "
-                "model's context holds it beside the examples."
+                f"max_question_chars={most}. Shorten it, or raise the limit in ModelCallOptions(...) if the model's "
+                "context holds it beside the examples."
             )
         if (checker := self._checker) is not None:
             public = self._render(self._invented(question))
@@ -203,14 +199,18 @@ class ModelVoter:
 
     def _probing(self) -> dict[str, Any]:
         prompt = self._render(self._invented(public_question(self._prompt)))
-        return {"prompt": prompt, "timeout": self._timeout, "times": self._model.at_once if self.companions else 1}
+        return {
+            "prompt": prompt,
+            "timeout": self._options.timeout,
+            "times": self._model.at_once if self.companions else 1,
+        }
 
     def ask(
         self, subset_prompts: Sequence[SubsetPrompt], *, beside: str | None = None, even_empty: bool = False
     ) -> list[Vote]:
         """One call per subset prompt that holds examples, and one for the companion."""
         prompts, public = self._prompts(subset_prompts, beside, even_empty), self.companions if beside else 0
-        answers = self._model.batch(prompts, timeout=self._timeout, public=public, checked=True)
+        answers = self._model.batch(prompts, timeout=self._options.timeout, public=public, checked=True)
         return self._votes(subset_prompts, answers, public, even_empty)
 
     async def aask(
@@ -218,7 +218,7 @@ class ModelVoter:
     ) -> list[Vote]:
         """Async twin of :meth:`ask`."""
         prompts, public = self._prompts(subset_prompts, beside, even_empty), self.companions if beside else 0
-        answers = await self._model.abatch(prompts, timeout=self._timeout, public=public, checked=True)
+        answers = await self._model.abatch(prompts, timeout=self._options.timeout, public=public, checked=True)
         return self._votes(subset_prompts, answers, public, even_empty)
 
     def _prompts(self, subset_prompts: Sequence[SubsetPrompt], beside: str | None, even_empty: bool) -> list[Any]:
@@ -250,10 +250,10 @@ class ModelVoter:
         )
 
     def forget(self, member: Hashable) -> None:
-        """Nothing is kept here."""
+        """Do nothing: no state is kept."""
 
     def warm(self, subset_prompts: Sequence[SubsetPrompt]) -> None:
-        """Nothing is kept here."""
+        """Do nothing: there are no caches."""
 
     def count_tokens(self, text: str) -> int:
         """Four characters a token, the usual rule for English."""
@@ -271,11 +271,11 @@ class EngineVoter:
         words: Sequence[str],
         calibrate: bool,
         keep_caches: bool,
-        on_model_failure: OnModelFailure,
+        model_calls: ModelCallOptions,
     ) -> None:
         self._engine = engine
         remote = is_remote(engine)
-        self.companions = int(remote and on_model_failure == "raise")
+        self.companions = int(remote and model_calls.on_model_failure == "raise")
         self._keep_caches = keep_caches  # resampled subsets never come back: their caches would only push others out
         self._prompt = prompt
         self._invented = invented_prompts(prompt, words)
@@ -318,8 +318,7 @@ class EngineVoter:
     ) -> list[Vote]:
         """Score all subset prompts in one call; the best label is the vote, ties to the smaller index.
 
-        Empty subsets are scored too and their vote is dropped later, so that who else is in the call does not depend
-        on whether a subset has members.
+        Empty subsets are scored too, and their votes are dropped later: so the call's size is independent of them.
         """
         asked = list(subset_prompts)
         if public := self.companions if beside else 0:
@@ -346,14 +345,12 @@ class EngineVoter:
 
     def _member(self, subset_prompt: SubsetPrompt) -> MemberPrompt:
         prompt, shots = self._prompt, subset_prompt.shots
-        words = [word for _, word in shots]
-        shown = self._room.truncate(
-            [prompt.input_of(asked) for asked, _ in shots],
-            whole=lambda texts: prompt.body(tuple(zip(map(prompt.cued, texts), words, strict=True))),
-            tokens=self._tokens,
-        )
-        body = prompt.body(tuple(zip(map(prompt.cued, shown), words, strict=True)))
-        return MemberPrompt(prompt.head(), body, subset_prompt.question, subset_prompt.member)
+
+        def body(texts: Sequence[str]) -> str:
+            return prompt.body([(prompt.cued(text), word) for text, (_, word) in zip(texts, shots, strict=True)])
+
+        texts = self._room.truncate([prompt.input_of(asked) for asked, _ in shots], whole=body, tokens=self._tokens)
+        return MemberPrompt(prompt.head(), body(texts), subset_prompt.question, subset_prompt.member)
 
     @functools.cached_property
     def _tokens(self) -> int:
@@ -375,17 +372,13 @@ class EngineVoter:
     def warm(self, subset_prompts: Sequence[SubsetPrompt]) -> None:
         """Evaluate the examples of every subset once."""
         try:
-            for subset_prompt in subset_prompts:
-                # It stays cold if that fails.
-                call_engine(lambda one=subset_prompt: self._engine.warm([self._member(one)]))  # type: ignore[misc]
+            for one in subset_prompts:  # a subset stays cold if that fails
+                call_engine(lambda one=one: self._engine.warm([self._member(one)]))  # type: ignore[misc]
         finally:
             self._drop(subset_prompts, every=False)
 
     def _drop(self, subset_prompts: Sequence[SubsetPrompt], *, every: bool) -> None:
-        gone = [
-            subset_prompt.member for subset_prompt in subset_prompts if every or subset_prompt.member in self._stale
-        ]
-        if gone:
+        if gone := [one.member for one in subset_prompts if every or one.member in self._stale]:
             forget_members(self._engine, *gone)
 
     def count_tokens(self, text: str) -> int:
@@ -414,24 +407,11 @@ def make_voter(
         InvalidParameter: ``model`` is neither.
         UnsafeEnvironment: ``model`` keeps its prompts, or is opaque and not trusted.
     """
+    common: dict[str, Any] = {"prompt": prompt, "words": words, "model_calls": model_calls}
     if isinstance(model, LabelScorer):
-        return EngineVoter(
-            model,
-            prompt=prompt,
-            words=words,
-            calibrate=calibrate,
-            keep_caches=keep_caches,
-            on_model_failure=model_calls.on_model_failure,
-        )
+        return EngineVoter(model, calibrate=calibrate, keep_caches=keep_caches, **common)
     if isinstance(model, Runnable):
-        return ModelVoter(
-            model,
-            prompt=prompt,
-            words=words,
-            structured_output=structured_output,
-            model_calls=model_calls,
-            trust_opaque_model=trust_opaque_model,
-        )
+        return ModelVoter(model, structured_output=structured_output, trust_opaque_model=trust_opaque_model, **common)
     raise InvalidParameter(
         f"Expected model={type(model).__name__} to be a chat model, a completion model, a Runnable or an engine that "
         "scores labels. Wrap a function in RunnableLambda, and set trust_opaque_model=True."
