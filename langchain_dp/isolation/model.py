@@ -28,11 +28,13 @@ no timeout: the time spent waiting for other members' prompts would count.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import dataclasses
 import functools
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from langchain_core.callbacks import CallbackManager
@@ -76,6 +78,7 @@ class IsolatedModel:
     prompt abstains, so that one record can move one vote and no more. The exception is dropped, of whatever kind it is
     (also SystemExit, KeyboardInterrupt, CancelledError and GeneratorExit raised by the model); its text goes nowhere.
     Each prompt is a call of its own, because a joint batch lets the length of one prompt change the answer to another.
+    Certificates give its ``name``, which is never an address or a key.
 
     Args:
         llm: A chat model, an LLM, or a Runnable around one. It is not changed.
@@ -103,7 +106,7 @@ class IsolatedModel:
         validate.one_of("trust_opaque_model", trust_opaque_model, (True, False))
         found = survey(llm)
         self._runnable, self._read = llm, read
-        self._name, self._blocks = found.name(llm), found.blocks()
+        self.name, self._blocks = found.name(llm), found.blocks()
         opaque, declared = ", ".join(found.opaque[:5]), ", ".join(found.declared[:5])
         if found.memory is not None:
             raise UnsafeEnvironment(found.memory)
@@ -116,18 +119,13 @@ class IsolatedModel:
             )
         # The package's own model has a lock and starts every call afresh.
         shares = found.shares and found.serializes is None
-        self._serializes = self._name if shares else found.serializes
+        self._serializes = self.name if shares else found.serializes
         self.notes: tuple[str, ...] = (
-            *((_SHARES.format(self._name),) if shares else ()),
+            *((_SHARES.format(self.name),) if shares else ()),
             *((f"{_TRUSTED} {opaque}",) if opaque else ()),
             *((f"{_DECLARED} {declared}",) if declared else ()),
         )
         self._places = FairSemaphore(1 if shares else max_concurrency)
-
-    @property
-    def name(self) -> str:
-        """Name of the model for certificates: never an address or a key."""
-        return self._name
 
     @property
     def at_once(self) -> int:
@@ -152,7 +150,7 @@ class IsolatedModel:
 
     @safe_repr
     def __repr__(self) -> str:
-        return f"IsolatedModel({self._name})"
+        return f"IsolatedModel({self.name})"
 
     def batch(
         self, prompts: Sequence[Any], *, timeout: float | None = None, public: int = 0, checked: bool = False
@@ -174,21 +172,16 @@ class IsolatedModel:
                 its task), emptied of text and of the calls' frames.
         """
         self.check_timeout(timeout)
-        batch = _Batch(public)
-        answers: list[Any | None] = []
-        stop = batch.begin(len(prompts), checked)
-        if stop is None:
-            try:
-                with sealed_copy() as context:
-                    ask = functools.partial(self._ask, batch)
-                    answers, stop = ask_all(ask, prompts, places=self._places, timeout=timeout, context=context)
-            except BaseException as error:  # raised again below, without its text
-                stop = _stop_or_bug(error)
-        if stop is not None:
+        batch = _Batch(len(prompts), public, checked)
+        if batch.stop is None:
+            with batch.sealed() as context:
+                ask = functools.partial(self._ask, batch)
+                batch.answers, batch.stop = ask_all(ask, prompts, places=self._places, timeout=timeout, context=context)
+        if (stop := batch.stop) is not None:
             # Error reporters read the locals of each frame.
-            del prompts, answers
+            del prompts, batch
             raise stop from None
-        return batch.finish(answers, timeout)
+        return batch.finish(timeout)
 
     async def abatch(
         self,
@@ -200,23 +193,17 @@ class IsolatedModel:
     ) -> list[Any | None]:
         """Async twin of :meth:`batch`: uses the model's own async methods where it has them."""
         self.check_timeout(timeout)
-        batch = _Batch(public)
-        answers: list[Any | None] = []
-        stop = batch.begin(len(prompts), checked)
-        if stop is None:
-            try:
-                with sealed_copy() as context:
-                    ask = functools.partial(self._aask, batch)
-                    answers, stop = await aask_all(ask, prompts, places=self._places, patience=timeout, context=context)
-            except asyncio.CancelledError as error:
-                # Who cancelled from outside knows it by the arguments; a model's cancellation never comes here.
-                stop = asyncio.CancelledError(*error.args)
-            except BaseException as error:  # raised again below, without its text
-                stop = _stop_or_bug(error)
-        if stop is not None:
-            del prompts, answers
+        batch = _Batch(len(prompts), public, checked)
+        if batch.stop is None:
+            with batch.sealed() as context:
+                ask = functools.partial(self._aask, batch)
+                batch.answers, batch.stop = await aask_all(
+                    ask, prompts, places=self._places, patience=timeout, context=context
+                )
+        if (stop := batch.stop) is not None:
+            del prompts, batch
             raise stop from None
-        return batch.finish(answers, timeout)
+        return batch.finish(timeout)
 
     def probe(self, prompt: Any, *, timeout: float | None = None, times: int = 1) -> Any:
         """Ask a PUBLIC prompt, before any spend, and return the answer.
@@ -257,13 +244,13 @@ class IsolatedModel:
         answered = sum(not isinstance(answer, Failure) for answer in answers)
         if answered:
             raise ModelUnavailable(
-                f"Expected model={self._name} to answer {len(answers)} public test questions at once, for so many "
+                f"Expected model={self.name} to answer {len(answers)} public test questions at once, for so many "
                 f"calls may be under way. It answered {answered}; one of the others, asked once more, got "
                 f"{failed[0].reason}. A private call that fails would be missing without a word. If its server "
                 f"takes no more at once, give max_concurrency={answered} or less; else give the model more retries."
             )
         raise ModelUnavailable(
-            f"Expected model={self._name} to answer a public test question, got {failed[0].reason}. Check address, key "
+            f"Expected model={self.name} to answer a public test question, got {failed[0].reason}. Check address, key "
             "and model name; where these are right, ask it a public text yourself: the error is then whole."
         )
 
@@ -293,29 +280,38 @@ class IsolatedModel:
         return Outcome()
 
 
-@dataclasses.dataclass(repr=False)
 class _Batch:
-    """The PUBLIC calls of one batch, which are its first, and why they have no answer."""
+    """One batch: why it stops, what it answers, and why its PUBLIC calls, which are the first, have no answer."""
 
-    public: int
-    failures: dict[int, str] = dataclasses.field(default_factory=dict)
-
-    def begin(self, prompts: int, checked: bool) -> BaseException | None:
-        """Return why the batch must not begin."""
-        if prompts > self.public:
+    def __init__(self, prompts: int, public: int, checked: bool) -> None:
+        if prompts > public:
             _sent_private.set()
         problem = None if checked else find_problem()
-        return None if problem is None else UnsafeEnvironment(problem)
+        self.stop: BaseException | None = None if problem is None else UnsafeEnvironment(problem)
+        self.answers: list[Any | None] = []
+        self._public = public
+        self._failures: dict[int, str] = {}
+
+    @contextlib.contextmanager
+    def sealed(self) -> Iterator[contextvars.Context]:
+        """Give a sealed context to the block, and keep what it raises, without its text and its frames."""
+        try:
+            with sealed_copy() as context:
+                yield context
+        except BaseException as error:
+            # The arguments of a cancellation tell its caller from others; a model's own never comes here.
+            cancelled = isinstance(error, asyncio.CancelledError)
+            self.stop = asyncio.CancelledError(*error.args) if cancelled else _stop_or_bug(error)
 
     def note(self, place: int, error: BaseException) -> None:
-        if place < self.public:
-            self.failures[place] = _described(error, whole=not _sent_private.is_set())
+        if place < self._public:
+            self._failures[place] = _described(error, whole=not _sent_private.is_set())
 
-    def finish(self, answers: list[Any | None], timeout: float | None) -> list[Any | None]:
-        for place in range(self.public):
-            if answers[place] is None:
-                answers[place] = Failure(self.failures.get(place, f"no answer (timeout={timeout})"))
-        return answers
+    def finish(self, timeout: float | None) -> list[Any | None]:
+        for place in range(self._public):
+            if self.answers[place] is None:
+                self.answers[place] = Failure(self._failures.get(place, f"no answer (timeout={timeout})"))
+        return self.answers
 
 
 def _some_failed(answers: Sequence[Any]) -> int:
