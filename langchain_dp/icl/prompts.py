@@ -77,7 +77,7 @@ class ICLPrompt(MadeOfFields):
         if odd := [name for name in self.variables if not isinstance(fields[name], TEXT_OR_NUMBER)]:
             raise InvalidParameter(f"Expected the input's {odd} to be text or numbers. Convert them first.")
         values = {name: str(fields[name]).strip() for name in self.variables}
-        return self.cued(self.question.format_map(values))
+        return f"{self.question.format_map(values)}\n{self.answer}"
 
     def cued(self, text: str) -> str:
         """An input's text with the cue after it."""

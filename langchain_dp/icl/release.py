@@ -16,13 +16,13 @@ from langchain_dp.accounting import PrivacyCertificate
 from langchain_dp.accounting.events import count_is_public
 from langchain_dp.ensemble.answers import AnswerCache
 from langchain_dp.ensemble.tools import BudgetMonitor
-from langchain_dp.errors import ModelUnavailable
+from langchain_dp.errors import ModelUnavailable, UnsafeEnvironment
 from langchain_dp.icl.replicas import Released, Replicas
 from langchain_dp.icl.reservation import AnswerReservation
 from langchain_dp.icl.subset_prompts import SubsetPrompt, SubsetPrompts, Vote, count_votes
 from langchain_dp.icl.voters import Voter
 from langchain_dp.isolation.calls import in_own_thread
-from langchain_dp.isolation.run import check_environment
+from langchain_dp.isolation.context import find_problem
 from langchain_dp.mechanisms import Randomness, ReportNoisyMax
 from langchain_dp.records import Label
 from langchain_dp.redact import PrivateArgs, arun_redacted, run_redacted
@@ -215,11 +215,12 @@ class Releaser:
         return max(0.0, started + self._min_response_seconds - time.monotonic())
 
     def _answered(self, question: str, user_id: str | None) -> Released:
-        with _nothing_charged():
-            if not self._probed:
+        if not self._probed:
+            with _nothing_charged():
                 self._voter.probe()
-                self._probed = True
-            if _key(question) in self._unanswered:
+            self._probed = True
+        if _key(question) in self._unanswered:
+            with _nothing_charged():
                 self._voter.ask((), beside=question)
         subset_prompts = self._charge_and_draw_subsets(question, user_id)
         try:
@@ -229,11 +230,12 @@ class Releaser:
         raise self._charged(question, message)
 
     async def _aanswered(self, question: str, user_id: str | None, charging: asyncio.Event) -> Released:
-        with _nothing_charged():
-            if not self._probed:
+        if not self._probed:
+            with _nothing_charged():
                 await self._voter.aprobe()
-                self._probed = True
-            if _key(question) in self._unanswered:
+            self._probed = True
+        if _key(question) in self._unanswered:
+            with _nothing_charged():
                 await self._voter.aask((), beside=question)
         charging.set()
         subset_prompts = await in_own_thread(self._charge_and_draw_subsets, question, user_id)
@@ -245,7 +247,8 @@ class Releaser:
 
     def _charge_and_draw_subsets(self, question: str, user_id: str | None) -> list[SubsetPrompt]:
         """Charge durably before anything private is drawn."""
-        check_environment()
+        if problem := find_problem():
+            raise UnsafeEnvironment(problem)
         plan = self.reservation.plan
         plan.spend(self._mechanism.event, caller=plan.name, user_id=user_id)
         return self._subset_prompts.draw(question)

@@ -79,7 +79,7 @@ class Voter(Protocol):
     def ask(
         self, subset_prompts: Sequence[SubsetPrompt], *, beside: str | None = None, even_empty: bool = False
     ) -> list[Vote]:
-        """Cast the votes. The caller has checked the environment.
+        """Cast the votes. The caller has checked the environment if there are subset prompts.
 
         Args:
             subset_prompts: Private.
@@ -210,7 +210,7 @@ class ModelVoter:
     ) -> list[Vote]:
         """One call per subset prompt that holds examples, and one for the companion."""
         prompts, public = self._prompts(subset_prompts, beside, even_empty), self.companions if beside else 0
-        answers = self._model.batch(prompts, timeout=self._options.timeout, public=public, checked=True)
+        answers = self._model.batch(prompts, timeout=self._options.timeout, public=public, checked=bool(subset_prompts))
         return self._votes(subset_prompts, answers, public, even_empty)
 
     async def aask(
@@ -218,7 +218,9 @@ class ModelVoter:
     ) -> list[Vote]:
         """Async twin of :meth:`ask`."""
         prompts, public = self._prompts(subset_prompts, beside, even_empty), self.companions if beside else 0
-        answers = await self._model.abatch(prompts, timeout=self._options.timeout, public=public, checked=True)
+        answers = await self._model.abatch(
+            prompts, timeout=self._options.timeout, public=public, checked=bool(subset_prompts)
+        )
         return self._votes(subset_prompts, answers, public, even_empty)
 
     def _prompts(self, subset_prompts: Sequence[SubsetPrompt], beside: str | None, even_empty: bool) -> list[Any]:
