@@ -366,11 +366,7 @@ class LocalEngine(BaseEngine):
 
 
 def tail_tokens(tokens: Sequence[int], max_tokens: int) -> Part:
-    """Tokens of a question, unless they are none or more than half of ``max_tokens``.
-
-    Raises:
-        InvalidParameter: They are.
-    """
+    """Tokens of a question, unless they are none or more than half of ``max_tokens``."""
     if not 0 < len(tokens) <= max_tokens // 2:
         raise InvalidParameter(
             f"Expected a question of {len(tokens)} tokens to have 1 to {max_tokens // 2}, half of "
@@ -398,11 +394,7 @@ def check_frame(tokens: int, most: int) -> None:
 
 
 def label_tokens(words: Sequence[str], tokens: Callable[[str], Sequence[int]]) -> list[Part]:
-    """First tokens of label words, if they differ; else all tokens of all of them.
-
-    Raises:
-        InvalidParameter: Words are not distinct or empty.
-    """
+    """First tokens of label words, if they differ; else all tokens of all of them."""
     labels = [tuple(tokens(word)) for word in words]
     if not labels or not all(labels) or len(set(labels)) < len(labels):
         raise InvalidParameter(f"Expected words={list(words)!r} to be distinct, with at least one token each.")

@@ -126,11 +126,7 @@ class LoadedChat:
         self.close()
 
     def answer(self, request: ChatRequest, put: Callable[[Piece], None], call_abandoned: CallAbandoned) -> None:
-        """Produce the answer, handing every piece to ``put``; stop at the next token once ``given_up`` is set.
-
-        Raises:
-            ModelUnavailable: It stopped: nobody waits for the answer, or the interpreter exits.
-        """
+        """Produce the answer, handing every piece to ``put``; stop at the next token once ``given_up`` is set."""
 
         def go_on() -> None:
             if call_abandoned.is_set() or self._exiting.is_set():

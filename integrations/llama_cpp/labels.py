@@ -14,16 +14,7 @@ from .members import MemberStates, Opening, StateStore
 
 
 class LabelScorer:
-    """Scores label words, ``together`` members at a time.
-
-    Args:
-        context: The model.
-        evaluator: Its arithmetic.
-        members: States of heads and bodies.
-        store: Where states are kept.
-        max_tokens: Longest head + body + tail + label of one member, in tokens.
-        together: Members in one batch.
-    """
+    """Scores label words, ``together`` members at a time."""
 
     def __init__(
         self,
@@ -45,12 +36,7 @@ class LabelScorer:
     def scores(
         self, prompts: Sequence[MemberPrompt], tail: str, words: Sequence[str], content_free: Sequence[str]
     ) -> list[list[float] | None]:
-        """One row a prompt, one column a word; None where a member is too long or fails.
-
-        Raises:
-            InvalidParameter: Words are not distinct or empty, or a tail is empty or too long.
-            ModelUnavailable: The public head cannot be evaluated.
-        """
+        """One row a prompt, one column a word; None where a member is too long or fails."""
         labels = label_tokens(words, self._context.public)
         question = self.tail(tail)
         free = [self.tail(text) for text in content_free]

@@ -19,11 +19,9 @@ _OPENINGS = 4
 
 @dataclasses.dataclass(frozen=True)
 class Opening:
-    """Where every member's prompt begins: public.
+    """Public beginning of every member's prompt.
 
-    Args:
-        head: Text before the members' bodies.
-        frame: Text of a chat template before the head, in which special tokens count; None is no chat.
+    ``frame`` is the chat template's text before the head, in which special tokens count; None without a chat.
     """
 
     head: str
@@ -34,14 +32,7 @@ StateStore = BoundedStore[MemberState]
 
 
 class MemberStates:
-    """Finds or makes the state of a member: its head and body, evaluated alone.
-
-    Args:
-        context: The model.
-        evaluator: Its arithmetic.
-        store: What is kept.
-        max_tokens: Longest head that makes sense, in tokens.
-    """
+    """Finds or makes the state of a member: its head and body, evaluated alone."""
 
     def __init__(self, context: LlamaContext, evaluator: JointEvaluator, store: StateStore, max_tokens: int) -> None:
         self._context = context
@@ -51,12 +42,7 @@ class MemberStates:
         self._openings: OrderedDict[Opening, MemberState] = OrderedDict()
 
     def state(self, opening: Opening, prompt: MemberPrompt, room: int) -> MemberState | None:
-        """State of a member, evaluated in an emptied context if need be; None if it is longer than ``room`` or fails.
-
-        Raises:
-            InvalidParameter: The public head is longer than ``room``.
-            ModelUnavailable: The public head cannot be evaluated.
-        """
+        """State of a member, evaluated in an emptied context if need be; None if longer than ``room`` or failed."""
         try:
             digest = body_digest(prompt)
             entry = self._store.get(opening, prompt.member, digest)
@@ -74,12 +60,7 @@ class MemberStates:
             return None
 
     def opening(self, opening: Opening, room: int, *, sequence: int | None = None) -> MemberState:
-        """State of a head, evaluated if need be in ``sequence``, which is left empty, or in an emptied context.
-
-        Raises:
-            InvalidParameter: It is longer than ``room``.
-            ModelUnavailable: It cannot be evaluated.
-        """
+        """State of a head, evaluated if need be in ``sequence``, which is left empty, or in an emptied context."""
         tokens = self.opening_tokens(opening)
         check_head(len(tokens), room, self._max_tokens)
         if opening not in self._openings:

@@ -42,11 +42,7 @@ class GGUFTexts:
         return self._special
 
     def chat(self) -> ChatParts:
-        """What the model's chat template puts around a user's turn.
-
-        Raises:
-            InvalidParameter: The model has no chat template, or none that takes one turn of a user.
-        """
+        """What the model's chat template puts around a user's turn."""
         if self._chat is None:
             begin, end = self._context.special_text()
             self._chat = chat_parts(self._context.chat_template(), begin=begin, end=end)
@@ -76,16 +72,7 @@ class ChatParts:
 
 
 def chat_parts(template: str | None, *, begin: str, end: str) -> ChatParts:
-    """Render the template once around a stand-in and cut it there: what a turn says can then not change the frame.
-
-    Args:
-        template: Jinja source, as the model carries it.
-        begin: How the model spells its token of beginning.
-        end: How it spells its token of end.
-
-    Raises:
-        InvalidParameter: There is no template, or it does not repeat one user turn word by word.
-    """
+    """Render the template once around a stand-in and cut it there: what a turn says can then not change the frame."""
     if template is None:
         raise InvalidParameter(
             "Expected the GGUF file to hold a chat template. Use chat=False, or an instruction-tuned model."

@@ -39,12 +39,7 @@ def log_shares(words: Sequence[str], listed: Mapping[str, float]) -> list[float 
 
 
 class Calls:
-    """Joint requests where one will do, else requests side by side.
-
-    Args:
-        dialect: The server.
-        in_flight: Prompts in one request, or requests under way at once.
-    """
+    """Joint requests where one will do, else up to ``in_flight`` requests side by side."""
 
     def __init__(self, dialect: Dialect, in_flight: int) -> None:
         self._dialect = dialect
@@ -53,17 +48,7 @@ class Calls:
     def next_tokens(
         self, asked: Sequence[Continuation], decoding: Decoding, turn: tuple[str, str]
     ) -> list[Token | None]:
-        """Next token of every member, in order; None where there is none that can be passed on.
-
-        Args:
-            asked: Whom to ask.
-            decoding: How a token is taken.
-            turn: Text before a member's prompt and after it.
-
-        Raises:
-            InvalidParameter: The decoding asks for what the server does not know.
-            ServerError: The server fails on public text.
-        """
+        """Next token of every member, in order; None where there is none that can be passed on."""
         answers: list[Token | None] = [None] * len(asked)
         groups: dict[tuple[Token, ...], list[int]] = {}
         for place, one in enumerate(asked):
@@ -100,11 +85,7 @@ class Calls:
         return self._each(functools.partial(self.together_after, turn=turn), asked, together=True)
 
     def together_after(self, asked: Sequence[Continuation], *, turn: tuple[str, str]) -> list[dict[str, float]]:
-        """The same in one request, whose failure is everybody's.
-
-        Raises:
-            ServerError: The server failed.
-        """
+        """The same in one request, whose failure is everybody's."""
         after = ["".join(str(token) for token in one.written) for one in asked]
         texts = [
             turn[0]

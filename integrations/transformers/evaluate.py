@@ -21,14 +21,7 @@ PUBLIC = range(1, 24)
 
 
 class LoneEvaluator:
-    """The arithmetic on one model.
-
-    Args:
-        model: A causal language model, in evaluation mode, on its device.
-
-    Raises:
-        InvalidParameter: The model keeps something else than keys and values of each position.
-    """
+    """The arithmetic on one model."""
 
     def __init__(self, model: Any) -> None:
         import torch  # here, not above: the extra is optional and takes seconds to load

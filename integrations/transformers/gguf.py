@@ -31,11 +31,7 @@ _OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "ou
 
 
 class GGUFFile:
-    """A file's metadata, and where its tensors are.
-
-    Raises:
-        InvalidParameter: It is no GGUF file that can be read.
-    """
+    """A file's metadata, and where its tensors are."""
 
     def __init__(self, path: str) -> None:
         import gguf
@@ -51,11 +47,7 @@ class GGUFFile:
         self._tensors = list(reader.tensors)
 
     def model(self) -> Any:
-        """The model in float32.
-
-        Raises:
-            InvalidParameter: The file is of another architecture, or lacks something of it.
-        """
+        """The model in float32."""
         import torch
         from transformers import LlamaConfig, LlamaForCausalLM
         from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
@@ -85,11 +77,7 @@ class GGUFFile:
         return model
 
     def tokenizer(self) -> Any:
-        """The tokenizer, as llama.cpp reads it from the same file.
-
-        Raises:
-            InvalidParameter: It is none of the kinds that are known here.
-        """
+        """The tokenizer, as llama.cpp reads it from the same file."""
         import tokenizers
         from tokenizers import AddedToken, decoders, models, pre_tokenizers
         from transformers import PreTrainedTokenizerFast

@@ -12,11 +12,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 def import_transformers() -> Any:
-    """Return the module ``transformers``, with torch behind it.
-
-    Raises:
-        MissingExtra: One of them is not installed.
-    """
+    """Return the module ``transformers``, with torch behind it."""
     with needs("transformers", "torch", "transformers"):
         import torch  # noqa: F401  # transformers alone imports without it, and fails later with a text of its own
         import transformers
@@ -26,19 +22,7 @@ def import_transformers() -> Any:
 def from_folder(
     path: str, tokenizer: Any, kind: str = "AutoModel", what: str = "a model of transformers", **options: Any
 ) -> tuple[Any, Any]:
-    """Model of a folder, and its tokenizer unless one is given. Nothing is downloaded, no code of the folder is run.
-
-    Args:
-        path: The folder.
-        tokenizer: What is returned as it is, or None.
-        kind: Class of transformers that loads the model.
-        what: What an error says was expected.
-        **options: Of that class.
-
-    Raises:
-        InvalidParameter: There is no such folder, or transformers cannot load it.
-        MissingExtra: torch or transformers is not installed.
-    """
+    """Load a folder's model, and its tokenizer unless one is given. Download nothing, run no code of the folder."""
     transformers = import_transformers()
     if not os.path.isdir(path):
         raise InvalidParameter(
@@ -57,12 +41,7 @@ def from_folder(
 
 
 def from_gguf(path: str, tokenizer: Any) -> tuple[Any, Any]:
-    """Model of a GGUF file, in float32, and its tokenizer unless one is given.
-
-    Raises:
-        InvalidParameter: The file is none that can be read, or of another architecture.
-        MissingExtra: torch, transformers or gguf is not installed.
-    """
+    """Model of a GGUF file, in float32, and its tokenizer unless one is given."""
     import_transformers()
     with needs("transformers", "gguf", why=" to read such a file"):
         import gguf  # noqa: F401  # as above
@@ -75,12 +54,7 @@ def from_gguf(path: str, tokenizer: Any) -> tuple[Any, Any]:
 
 
 def prepared(model: Any, tokenizer: Any, device: str, dtype: str) -> Any:
-    """The model on its device, of its type, in evaluation mode.
-
-    Raises:
-        InvalidParameter: It is no causal language model, has no tokenizer, or there is no such device.
-        MissingExtra: torch or transformers is not installed.
-    """
+    """The model on its device, of its type, in evaluation mode."""
     transformers = import_transformers()
     import torch
 

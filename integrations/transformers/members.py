@@ -20,13 +20,10 @@ Head = tuple[str, bool]
 
 @dataclasses.dataclass(repr=False)
 class Member:
-    """One member's sequence as far as it was evaluated, and what was computed from its content.
+    """One member's sequence, in the parts in which it was evaluated, with the keys and values of all of them.
 
-    Args:
-        digest: Hash of the body it was made from.
-        parts: The sequence, in the parts in which it was evaluated.
-        layers: Keys and values of all parts.
-        calibrations: Log of the mean label probabilities after content-free tails.
+    ``digest`` is the hash of the body. ``calibrations`` are logs of the mean label probabilities after the
+    content-free tails.
     """
 
     digest: bytes
@@ -56,12 +53,7 @@ MemberStore = BoundedStore[Member]
 
 
 class MemberSequences:
-    """Sequences of members, each as the parts that it is made of.
-
-    Args:
-        evaluator: The model.
-        store: Where members are kept between calls.
-    """
+    """Sequences of members, each as the parts that it is made of."""
 
     def __init__(self, evaluator: LoneEvaluator, store: MemberStore) -> None:
         self.evaluator = evaluator
@@ -83,13 +75,7 @@ class MemberSequences:
     ) -> Scores:
         """Log-softmax over the labels after the first tail, less the log of their mean probability after the others.
 
-        Args:
-            head: What the member is kept under.
-            prompt: The member.
-            start: Its parts up to its body.
-            tails: The question, and tails without one.
-            labels: Tokens of the label words.
-            key: Names words and tails.
+        ``start`` are the member's parts up to its body; ``key`` names words and tails.
         """
         with _Borrowed(self._store, head, prompt) as member:
             if len(tails) > 1 and key not in member.calibrations:

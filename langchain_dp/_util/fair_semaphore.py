@@ -28,11 +28,7 @@ _entered: contextvars.ContextVar[frozenset[FairSemaphore]] = contextvars.Context
 
 
 class FairSemaphore(forks.ForkSafe):
-    """So many places, handed out in the order they were asked for. Thread-safe, over any number of event loops.
-
-    Args:
-        count: Number of places, at least 1.
-    """
+    """So many places, handed out in the order they were asked for. Thread-safe, over any number of event loops."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -47,14 +43,7 @@ class FairSemaphore(forks.ForkSafe):
         self._waiting = deque()
 
     def take(self, patience: float | None = None) -> Callable[[], None] | None:
-        """Wait for a place; returns what gives it back, once, however often it is called.
-
-        Args:
-            patience: Seconds to wait; None waits for ever.
-
-        Returns:
-            None if there was no place in time.
-        """
+        """Wait up to ``patience`` seconds for a place; return what gives it back once, None after the time."""
         waiter = self._line_up()
         if waiter is not None:
             try:

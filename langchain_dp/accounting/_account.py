@@ -229,11 +229,7 @@ class Account(SharedOnCopy):
     ) -> BudgetExceeded:
         """Return the refusal that ``sentence`` begins, counted: nothing was charged or stored.
 
-        Args:
-            sentence: What was refused, and why.
-            asked: The same in short.
-            fits: How many would fit.
-            whole: (epsilon, delta) in which all that was asked for would fit, if it would.
+        ``fits`` is how many would fit, ``whole`` the (epsilon, delta) in which the whole request would fit.
         """
         plans = self.store.plans()
         spent, reserved = self.spent(plans, round_up=False), claims(plans)
@@ -319,12 +315,7 @@ def claims(plans: Sequence[StoredPlan]) -> tuple[float, float]:
 
 
 def event_key(event: DpEvent) -> str:
-    """Return the JSON under which the ledger keeps ``event``; refuse what a ledger cannot hold.
-
-    Raises:
-        UnsupportedEvent: Metric privacy, whose unit is not an epsilon.
-        InvalidParameter: Not an event, or none that can be stored.
-    """
+    """Return the JSON under which the ledger keeps ``event``; refuse what a ledger cannot hold."""
     if not isinstance(event, DpEvent):
         raise InvalidParameter(f"Expected event of type {type(event).__name__} to be a DpEvent, such as NoisyMaxEvent.")
     inner = event

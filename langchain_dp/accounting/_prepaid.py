@@ -13,12 +13,7 @@ from langchain_dp.accounting.store.plans import PlanStore, StoredPlan
 
 
 class Prepaid:
-    """Blocks of one process. Thread-safe.
-
-    Args:
-        store: The ledger that is charged.
-        block: How many releases of an event are paid for at once; fewer where fewer are left.
-    """
+    """Blocks of up to ``block`` releases that one process has paid for. Thread-safe."""
 
     def __init__(self, store: PlanStore, block: int) -> None:
         self.block = block

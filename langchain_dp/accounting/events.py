@@ -262,9 +262,6 @@ def event_to_json(event: DpEvent) -> str:
     """Return ``event`` as canonical JSON: equal events give equal strings, on every machine.
 
     Covers our events and the library's Gaussian, Laplace and Poisson-sampled ones.
-
-    Raises:
-        InvalidParameter: The event is of a kind that a ledger cannot store.
     """
     return json.dumps(_as_dict(event), sort_keys=True, separators=(",", ":"))
 
@@ -292,11 +289,7 @@ def _as_dict(event: DpEvent) -> dict[str, Any]:
 
 
 def event_from_json(text: str) -> DpEvent:
-    """Return the event that :func:`event_to_json` wrote.
-
-    Raises:
-        InvalidParameter: The text names no known event.
-    """
+    """Return the event that :func:`event_to_json` wrote."""
     return _from_dict(json.loads(text))
 
 

@@ -163,11 +163,7 @@ say what tells them apart.
 
 
 def known_task(options: WriterOptions) -> OptTask | None:
-    """The task that was named.
-
-    Raises:
-        WrongArguments: Neither a task nor an instruction says what to do.
-    """
+    """The task that was named."""
     from langchain_dp.opt.templates import TASKS
 
     if (options.instruction is None and options.task is None) or options.instruction == "":
@@ -241,11 +237,7 @@ def optimizer_for(
 
 
 def _alternatives(path: Path | None) -> list[PromptAlternative]:
-    """The public prompts of a file.
-
-    Raises:
-        WrongArguments: A line is none.
-    """
+    """The public prompts of a file."""
     from langchain_dp.opt import PromptAlternative
     from langchain_dp.records import read_jsonl
 
@@ -353,17 +345,8 @@ def _score_instruction(
 ) -> PromptScore:
     """Score one instruction by the forward pass of a run: its templates, label words and calibration.
 
-    Args:
-        engine: The local model, which scores labels too.
-        settings: Settings of the run.
-        instruction: Released, or public.
-        rows: Test rows with ``label`` and the template's keys.
-        words: What the labels are called; those of the task by default.
-        advance: Told after each batch how many rows it held.
-
-    Raises:
-        InvalidParameter: There are no rows, or one lacks a key or a known label.
-        ModelUnavailable: The instruction is too long for the model.
+    Rows have ``label`` and the template's keys. ``words`` are by default those of the task. ``advance`` is told
+    how many rows each batch held.
     """
     from langchain_dp.opt import PromptScore
     from langchain_dp.opt.forward import Forward

@@ -17,14 +17,7 @@ if TYPE_CHECKING:
 
 
 def serve(watched: Watched, host: str, port: int, *, every: float, allow_remote: bool) -> int:
-    """Serve the live page of a ledger until Ctrl-C, which is how it ends; returns the exit code.
-
-    Raises:
-        InvalidParameter: The host is not this machine's own and ``allow_remote`` is off, or it cannot be served on; or
-            there is no ledger.
-        LedgerError: The ledger cannot be read at the start.
-        MissingExtra: Starlette or uvicorn is not installed.
-    """
+    """Serve the live page of a ledger until Ctrl-C, which is how it ends; returns the exit code."""
     from langchain_dp.audit.watch.live import LOOPBACK, is_address, live_app
 
     with needs("watch", "uvicorn", why=" for the live page of a ledger"):

@@ -85,12 +85,9 @@ class _FairLock:
 
 
 class Backend(abc.ABC):
-    """Transactions on one ledger, or on a memory that only this process may use.
+    """Transactions on one ledger at ``path``, or on a memory (None) that only this process may use.
 
-    Args:
-        path: Where the ledger lies, in words of its database; None for memory.
-        kind: Which kind of ledger it is.
-        ledger_id: The ledger that must be found there, if it is known already.
+    A given ``ledger_id`` must be found there.
     """
 
     errors: ClassVar[type[Exception]]
@@ -171,9 +168,7 @@ class Backend(abc.ABC):
     def begin(self, fill: Callable[[Connection], str], verify: Callable[[Connection], None]) -> None:
         """Find the ledger or make it, and see that it can be trusted and written, before its first use.
 
-        Args:
-            fill: Writes the one row of a new ledger and returns the id of it.
-            verify: Raises LedgerError when a ledger's contents are not what they must be.
+        ``fill`` writes the one row of a new ledger and returns its id. ``verify`` raises LedgerError on wrong contents.
         """
         if self.path is None:
             with self.transaction(write=True) as connection:
@@ -202,12 +197,7 @@ class Backend(abc.ABC):
     def transaction(self, *, write: bool, wait: float | None = None) -> Iterator[Connection]:
         """Run the block in one transaction: durable when the block is left, rolled back when it raises.
 
-        Args:
-            write: Whether the block writes.
-            wait: Seconds to wait for others; ``BUSY_SECONDS`` by default.
-
-        Raises:
-            LedgerError: And its kinds, for whatever the database refuses.
+        It waits ``wait`` seconds for others, by default ``BUSY_SECONDS``. Errors of the database become LedgerErrors.
         """
         wait = BUSY_SECONDS if wait is None else wait
         with self._exclusive(wait):
@@ -230,11 +220,7 @@ class Backend(abc.ABC):
 
     @contextlib.contextmanager
     def run_lock(self, name: str) -> Iterator[None]:
-        """Hold the run of that name for the block, against every other holder.
-
-        Raises:
-            LockUnavailable: Somebody else has it, or it cannot be taken.
-        """
+        """Hold the run of that name for the block, against every other holder."""
         give_back = self._hold_here(name) if self.path is None else self._hold(name)
         try:
             yield

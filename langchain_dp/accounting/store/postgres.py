@@ -57,13 +57,9 @@ _GRANTS = (
 
 
 class Place:
-    """Where a ledger in PostgreSQL lies.
+    """Place of a ledger in PostgreSQL: ``postgresql://user@host/database?schema=...&key_file=...``.
 
-    Args:
-        url: ``postgresql://user@host/database?schema=...&key_file=...``; what else is in it goes to libpq.
-
-    Raises:
-        InvalidParameter: It is no such URL, or holds a password.
+    The URL holds no password. Its other options go to libpq.
     """
 
     def __init__(self, url: str) -> None:
@@ -152,13 +148,9 @@ class _Speaking:
 
 
 class Postgres(Backend):
-    """Transactions on one ledger in a schema of a database. ``path`` is its URL.
+    """Transactions on one ledger in a schema of a database. ``path`` is its URL: see :class:`Place`.
 
-    Args:
-        path: See :class:`Place`.
-        kind: Which kind of ledger it is.
-        ledger_id: The ledger that must be found there, if it is known already.
-        reading: Whether it is only looked at: then nothing is made, and nothing written.
+    ``reading``: the ledger is only looked at. Then nothing is made, and nothing written.
     """
 
     errors = psycopg.Error
@@ -349,11 +341,7 @@ class Postgres(Backend):
 
 
 def kind_at(place: Place, connection: Connection, wait: float, path: str) -> tuple[int, int]:
-    """The mark and the version of the ledger in a schema, in a transaction that is left open.
-
-    Raises:
-        LedgerCorrupt: There is a schema, but no ledger.
-    """
+    """The mark and the version of the ledger in a schema, in a transaction that is left open."""
     assert isinstance(connection, _Speaking)
     place.begin(connection.raw, write=False, wait=wait)
     if "store" not in (tables := _tables(connection, place.schema)) and tables:
@@ -383,13 +371,7 @@ def is_made(url: str) -> bool:
 
 
 def terms_at(url: str) -> tuple[int, Sequence[Any] | None]:
-    """The mark of the ledger in a schema, and its budget (epsilon, delta, neighbours) if it is one of a budget.
-
-    Raises:
-        InvalidParameter: Nothing is there.
-        LedgerCorrupt: No ledger is there, or it is damaged.
-        LedgerUnwritable: The server cannot be reached.
-    """
+    """The mark of the ledger in a schema, and its budget (epsilon, delta, neighbours) if it is one of a budget."""
     with _looking(url) as (connection, place):
         if not _tables(connection, place.schema):
             raise InvalidParameter(f"Expected {url} to be a ledger, but nothing is there. Check it.")

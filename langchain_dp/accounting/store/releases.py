@@ -21,11 +21,7 @@ class AlreadyReleased(Exception):  # no error: whoever asked looks it up
 
 
 class ReleasedTexts:
-    """Released texts by keyed hash. Thread-safe; the first value of a key stays, whoever else writes it.
-
-    Args:
-        ledger: Whose key made the hashes, and in which they are kept.
-    """
+    """Released texts by keyed hash. Thread-safe; the first value of a key stays, whoever else writes it."""
 
     def __init__(self, ledger: LedgerStore) -> None:
         self._ledger = ledger

@@ -13,12 +13,7 @@ from langchain_dp.accounting.store.plans import PlanStore, StoredPlan
 
 
 class Shared:
-    """Answers and forgotten records of one plan. Thread-safe; nothing that was written changes or goes.
-
-    Args:
-        store: The ledger that holds the plan.
-        plan: The plan of the chain.
-    """
+    """Answers and forgotten records of one plan. Thread-safe; nothing that was written changes or goes."""
 
     def __init__(self, store: PlanStore, plan: StoredPlan) -> None:
         self._store = store
