@@ -16,7 +16,7 @@ from langchain_dp._util import validate
 from langchain_dp._util.reprs import safe_repr
 from langchain_dp._util.rounding import bound, room
 from langchain_dp.accounting._account import BaseLedger, Refusals
-from langchain_dp.accounting._metric_certificate import WHOLE_TEXTS, MetricCertificate, per
+from langchain_dp.accounting.certificate import WHOLE_TEXTS, MetricCertificate, per
 from langchain_dp.accounting.store.base import backend_at, is_there
 from langchain_dp.accounting.store.metric import Limits, MetricEntry, MetricStore, Shortfall, Whose, ticks, units
 from langchain_dp.accounting.store.releases import AlreadyReleased, ReleasedTexts
