@@ -72,7 +72,7 @@ class Calls:
     def _tokens(
         self, decoding: Decoding, begin: str, end: str, fields: dict[str, Any], some: Sequence[Continuation]
     ) -> list[Token | None]:
-        prompts = [begin + one.prompt.head + one.prompt.body + one.prompt.tail + end for one in some]
+        prompts = [begin + _text(one.prompt) + end for one in some]
         seed = self._dialect.seed(some[0].draw) if decoding.temperature else {}
         return [_token(choice, decoding) for choice in self._dialect.request(prompts, **fields, **seed)]
 
@@ -86,22 +86,14 @@ class Calls:
 
     def together_after(self, asked: Sequence[Continuation], *, turn: tuple[str, str]) -> list[dict[str, float]]:
         """The same in one request, whose failure is everybody's."""
-        after = ["".join(str(token) for token in one.written) for one in asked]
-        texts = [
-            turn[0]
-            + one.prompt.head
-            + one.prompt.body
-            + one.prompt.tail
-            + turn[1]
-            + one.prompt.response_prefix
-            + written
-            for one, written in zip(asked, after, strict=True)
-        ]
-        return [listed(choice) for choice in self._dialect.request(texts, listed=self._dialect.listed)]
+        ends = [turn[1] + one.prompt.response_prefix + "".join(map(str, one.written)) for one in asked]
+        return self._listed_texts([turn[0] + _text(one.prompt) + end for one, end in zip(asked, ends, strict=True)])
 
     def _listed(self, some: Sequence[MemberPrompt]) -> list[dict[str, float]]:
-        prompts = [prompt.head + prompt.body + prompt.tail for prompt in some]
-        return [listed(choice) for choice in self._dialect.request(prompts, listed=self._dialect.listed)]
+        return self._listed_texts([_text(prompt) for prompt in some])
+
+    def _listed_texts(self, texts: Sequence[str]) -> list[dict[str, float]]:
+        return [listed(choice) for choice in self._dialect.request(texts, listed=self._dialect.listed)]
 
     def _each(
         self, request: Callable[[Sequence[Item]], Sequence[Answer]], items: Sequence[Item], *, together: bool
@@ -172,6 +164,10 @@ class Calibrations:
         """Drop all."""
         with self._lock:
             self._kept.clear()
+
+
+def _text(prompt: MemberPrompt) -> str:
+    return prompt.head + prompt.body + prompt.tail
 
 
 def _token(choice: Choice, decoding: Decoding) -> Token | None:

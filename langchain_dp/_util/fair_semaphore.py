@@ -28,15 +28,19 @@ _entered: contextvars.ContextVar[frozenset[FairSemaphore]] = contextvars.Context
 
 
 class FairSemaphore(forks.ForkSafe):
-    """So many places, handed out in the order they were asked for. Thread-safe, over any number of event loops."""
+    """So many places, handed out in the order they were asked for. Thread-safe, over any number of event loops.
 
-    def __init__(self, count: int) -> None:
+    Without ``watched`` its owner sees to forks.
+    """
+
+    def __init__(self, count: int, *, watched: bool = True) -> None:
         self.count = count
         self._free = count
         self._waiting: deque[concurrent.futures.Future[None]] = deque()
         # Reentrant: a call that nobody drives any more is closed by the garbage collector, in any line of any thread.
         self._lock = threading.RLock()
-        self._watch()
+        if watched:
+            self._watch()
 
     def _alone(self) -> None:
         self._free = self.count

@@ -14,7 +14,7 @@ from langchain_dp.accounting._account import Account, Reserved, event_key
 from langchain_dp.accounting.events import event_from_json
 from langchain_dp.accounting.quotas import Quotas
 from langchain_dp.accounting.store.plans import LedgerEntry, StoredPlan, UserRefused
-from langchain_dp.accounting.store.shared import Shared
+from langchain_dp.accounting.store.releases import Shared
 from langchain_dp.errors import BudgetExceeded, PlanError, QuotaExceeded
 
 
@@ -217,7 +217,7 @@ class LedgerPlan(Reserved):
 
     @property
     def shared(self) -> Shared:
-        """What processes that charge this plan tell each other: see ``store/shared.py``."""
+        """What processes that charge this plan tell each other: see ``store/releases.py``."""
         return Shared(self._account.store, self._stored)
 
     @property

@@ -69,6 +69,13 @@ class ModelOptions(Options):
     model: str | None = Option(None, help="path of a GGUF (default: the embedded SmolLM2-135M-Instruct)")
     gpu_layers: int = Option(0, min=-1, help="layers to put on a GPU")
 
+    def engine(self, **sizes: Any) -> Any:
+        """The engine of the model; a size that is None keeps its default."""
+        from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
+
+        given = {name: size for name, size in sizes.items() if size is not None}
+        return LlamaCppEnsemble(model_path=self.model, n_gpu_layers=self.gpu_layers, **given)
+
 
 class LabelOptions(Options):
     """The labels."""

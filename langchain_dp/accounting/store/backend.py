@@ -9,13 +9,11 @@ from __future__ import annotations
 import abc
 import contextlib
 import functools
-import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from typing import Any, ClassVar, Protocol
 
 from langchain_dp._util import forks
+from langchain_dp._util.fair_semaphore import FairSemaphore
 from langchain_dp.accounting.store.schema import LedgerKind
 from langchain_dp.errors import LedgerError, LedgerUnwritable
 
@@ -47,43 +45,6 @@ class LockUnavailable(Exception):  # no error: whoever asked says it in words of
     """A run is somebody else's, or cannot be taken for the reason that is given."""
 
 
-class _FairLock:
-    """A lock that threads get in the order in which they ask for it: the fast ones do not overtake the others."""
-
-    def __init__(self) -> None:
-        self._held = False
-        self._waiting: deque[Future[None]] = deque()
-        self._guard = threading.Lock()  # for moments
-
-    def acquire(self, timeout: float | None = None) -> bool:
-        """Wait for the lock. Return False after ``timeout`` seconds."""
-        with self._guard:
-            if not self._held:
-                self._held = True
-                return True
-            waiter: Future[None] = Future()
-            self._waiting.append(waiter)
-        try:
-            waiter.result(timeout)
-        except TimeoutError:
-            return not waiter.cancel()
-        except BaseException:  # Ctrl-C
-            if not waiter.cancel():
-                self.release()
-            raise
-        return True
-
-    def release(self) -> None:
-        """Hand the lock to the first thread that still waits."""
-        with self._guard:
-            while self._waiting:
-                waiter = self._waiting.popleft()
-                if waiter.set_running_or_notify_cancel():
-                    waiter.set_result(None)
-                    return
-            self._held = False
-
-
 class Backend(abc.ABC):
     """Transactions on one ledger at ``path``, or on a memory (None) that only this process may use.
 
@@ -103,7 +64,8 @@ class Backend(abc.ABC):
         self.path = path
         self.kind = kind
         self.ledger_id = ledger_id
-        self._lock = _FairLock()
+        self._lock = FairSemaphore(1, watched=False)
+        self._let_go: Callable[[], None] | None = None
         self._process = self._forking = forks.process()
         self._closed = False
         self._runs: set[str] = set()
@@ -138,9 +100,10 @@ class Backend(abc.ABC):
     def _commit(self, connection: Connection, wait: float) -> None:
         """End it, durably."""
 
+    @staticmethod
     @abc.abstractmethod
-    def _refusal(self, error: Exception, wait: float) -> LedgerError:
-        """What the database's ``error`` means for a ledger."""
+    def refusal(error: Exception, path: str | None, wait: float, kind: LedgerKind) -> LedgerError:
+        """What an ``error`` of the database means for the ledger at ``path``, after ``wait`` seconds."""
 
     @abc.abstractmethod
     def damage(self, connection: Connection) -> str:
@@ -183,7 +146,8 @@ class Backend(abc.ABC):
 
     @contextlib.contextmanager
     def _exclusive(self, wait: float) -> Iterator[None]:
-        if not self._lock.acquire(wait):
+        let_go = self._lock.take(wait)
+        if let_go is None:
             raise LedgerUnwritable(
                 f"Expected the {self.kind.name} to be free within {wait:g} s, but other threads kept it. "
                 "Nothing was charged: try again, with fewer threads."
@@ -191,7 +155,7 @@ class Backend(abc.ABC):
         try:
             yield
         finally:
-            self._lock.release()
+            let_go()
 
     @contextlib.contextmanager
     def transaction(self, *, write: bool, wait: float | None = None) -> Iterator[Connection]:
@@ -207,7 +171,7 @@ class Backend(abc.ABC):
                 self._commit(connection, wait)
             except self.errors as error:
                 self._abandon(drop=True)
-                raise self._refusal(error, wait) from error
+                raise self.refusal(error, self.path, wait, self.kind) from error
             except BaseException:
                 self._abandon(drop=False)
                 raise
@@ -279,7 +243,7 @@ class Backend(abc.ABC):
 
     def before_fork(self) -> None:
         """Wait for a running transaction and close the connection; see ``forks.py``."""
-        self._lock.acquire()
+        self._let_go = self._lock.take()
         self._forking = forks.process()
         if self.path is not None and self._connection is not None and self._process == forks.process():
             connection, self._connection = self._connection, None
@@ -289,9 +253,10 @@ class Backend(abc.ABC):
     def after_fork(self) -> None:
         """Let transactions start again, in the parent and in the child, where no other thread waits."""
         if self._forking == forks.process():
-            self._lock.release()
+            assert self._let_go is not None  # before_fork waited for it
+            self._let_go()
         else:
-            self._lock = _FairLock()
+            self._lock = FairSemaphore(1, watched=False)
 
     def __del__(self) -> None:
         # Nobody else can hold the lock here; half-built objects may lack it, and at exit modules are gone one by one.

@@ -206,7 +206,7 @@ class Postgres(Backend):
                 fill(connection)
                 self._commit(connection, BUSY_SECONDS)
         except self.errors as error:
-            raise self._refusal(error, BUSY_SECONDS) from error
+            raise self.refusal(error, self.path, BUSY_SECONDS, self.kind) from error
 
     def _open(self, wait: float) -> Connection:
         raw = self._place.connect(wait)
@@ -298,8 +298,40 @@ class Postgres(Backend):
                 f"The server of the {self.kind.name} {self.path} took back what was to be written. Nothing was charged."
             )
 
-    def _refusal(self, error: Exception, wait: float) -> LedgerError:
-        return refusal(error, self.path, wait, self.kind)
+    @staticmethod
+    def refusal(error: Exception, path: str | None, wait: float, kind: LedgerKind) -> LedgerError:
+        """Return the error of this package that says what the server's ``error`` means for a ledger."""
+        code = getattr(error, "sqlstate", None) or ""
+        diagnosis = getattr(error, "diag", None)
+        why = getattr(diagnosis, "message_primary", None) or next(iter(str(error).splitlines()), type(error).__name__)
+        name = f"{kind.name} {path}"
+        if code == "55P03":
+            return LedgerUnwritable(
+                f"Expected the {name} to be free within {wait:g} s, but another session held a lock on it. Nothing was "
+                "charged: end the session that holds it, then try again."
+            )
+        if code == "25006":
+            return LedgerUnwritable(
+                f"The server of the {name} takes no writes: a read-only replica, or set so. Nothing was charged: "
+                "connect to the primary."
+            )
+        if code in ("42P01", "3F000"):
+            return LedgerError(
+                f"The {name} vanished from its database. Nothing may be released: restore the schema that was there."
+            )
+        if code == "42501":
+            return LedgerUnwritable(f"The role of the {name} may not use it ({why}). Nothing was charged. {_GRANTS}.")
+        if code in ("22P05", "22021"):
+            return LedgerUnwritable(
+                f"The database of the {name} cannot keep a text in its encoding ({why}). Nothing was charged: move the "
+                "ledger into a database of ENCODING 'UTF8', by a dump."
+            )
+        if not code or code[:2] in _OUT_OF_REACH:
+            return LedgerUnwritable(
+                f"The {name} cannot be reached or written ({why}). Nothing was charged: see that its server runs and "
+                "takes this role, then try again."
+            )
+        return LedgerCorrupt(f"The {name} is damaged or not a {kind.name} ({why}). {kind.restore}")
 
     # --- contents ----------------------------------------------------------------------------------------------
 
@@ -336,7 +368,7 @@ class Postgres(Backend):
                 raw.close()
                 raise
         except self.errors as error:
-            raise self._refusal(error, BUSY_SECONDS) from error
+            raise self.refusal(error, self.path, BUSY_SECONDS, self.kind) from error
         return raw.close
 
 
@@ -388,39 +420,4 @@ def _looking(url: str) -> Iterator[tuple[Connection, Place]]:
         with contextlib.closing(place.connect(BUSY_SECONDS)) as raw:
             yield _Speaking(raw), place
     except psycopg.Error as error:
-        raise refusal(error, url, BUSY_SECONDS, LEDGER) from error
-
-
-def refusal(error: Exception, path: str | None, wait: float, kind: LedgerKind) -> LedgerError:
-    """Return the error of this package that says what the server's ``error`` means for a ledger."""
-    code = getattr(error, "sqlstate", None) or ""
-    diagnosis = getattr(error, "diag", None)
-    why = getattr(diagnosis, "message_primary", None) or next(iter(str(error).splitlines()), type(error).__name__)
-    name = f"{kind.name} {path}"
-    if code == "55P03":
-        return LedgerUnwritable(
-            f"Expected the {name} to be free within {wait:g} s, but another session held a lock on it. Nothing was "
-            "charged: end the session that holds it, then try again."
-        )
-    if code == "25006":
-        return LedgerUnwritable(
-            f"The server of the {name} takes no writes: a read-only replica, or set so. Nothing was charged: "
-            "connect to the primary."
-        )
-    if code in ("42P01", "3F000"):
-        return LedgerError(
-            f"The {name} vanished from its database. Nothing may be released: restore the schema that was there."
-        )
-    if code == "42501":
-        return LedgerUnwritable(f"The role of the {name} may not use it ({why}). Nothing was charged. {_GRANTS}.")
-    if code in ("22P05", "22021"):
-        return LedgerUnwritable(
-            f"The database of the {name} cannot keep a text in its encoding ({why}). Nothing was charged: move the "
-            "ledger into a database of ENCODING 'UTF8', by a dump."
-        )
-    if not code or code[:2] in _OUT_OF_REACH:
-        return LedgerUnwritable(
-            f"The {name} cannot be reached or written ({why}). Nothing was charged: see that its server runs and "
-            "takes this role, then try again."
-        )
-    return LedgerCorrupt(f"The {name} is damaged or not a {kind.name} ({why}). {kind.restore}")
+        raise Postgres.refusal(error, url, BUSY_SECONDS, LEDGER) from error
