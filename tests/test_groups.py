@@ -73,9 +73,9 @@ def test_what_no_argument_ever_was_called_is_refused() -> None:
     ("made", "given", "meant"),
     [
         (classifier, "epsilon", "DPICLClassifier without epsilon=.* Give budget=PrivacyBudget"),
-        (classifier, "model", "Give model=."),
-        (optimizer, "llm", "DPPromptOptimizer without model=.* Give (model|engine)=."),
-        (synthesizer, "llm", "DPExampleSynthesizer without model=.* Give model=."),
+        (classifier, "llm", "Give model=."),
+        (optimizer, "llm", "DPPromptOptimizer without llm=.* Give model=."),
+        (synthesizer, "llm", "DPExampleSynthesizer without llm=.* Give model=."),
         (generator, "max_querys", "Give max_queries=."),
         (functools.partial(PrivacyLedger, PrivacyBudget(1.0)), "ledger_path", "PrivacyLedger without .* Give path=."),
         (PrivateRecords, "id_key", "PrivateRecords without id_key=.* Give the key 'id' for ids: rename the column"),
@@ -91,9 +91,9 @@ def test_an_argument_by_another_name_is_answered_with_its_own(made: Callable[...
 @pytest.mark.parametrize(
     ("made", "wrong"),
     [
-        (classifier, {"asking": {"timeout": 5}}),
+        (classifier, {"model_calls": {"timeout": 5}}),
         (classifier, {"sampling": {"scheme": "fixed"}}),
-        (optimizer, {"writing": 5}),
+        (optimizer, {"candidate_options": 5}),
         (optimizer, {"decoding": CandidateOptions()}),
         (sanitizer, {"messages": DocumentRules()}),
         (sanitizer, {"documents": ["id"]}),

@@ -51,7 +51,7 @@ FLOORS = [
     "icl opt rapt synth",
     "ensemble",
     "records parsing",
-    "quiet",
+    "isolation",
     "mechanisms",
     "accounting",
     "redact",

@@ -336,9 +336,10 @@ WALKED: dict[type, set[str]] = {
 }  # fmt: skip
 PUBLIC = {
     # They take nothing, or only what is public or released: settings, ids, questions, what holds placeholders.
-    "anew", "answers_left", "as_tool", "auto", "baseline", "calibration", "certificate", "check_limit", "count_tokens",
+    "answers_left", "as_tool", "auto", "baseline", "calibration", "certificate", "check_limit", "count_tokens",
     "differences", "forget", "get", "give_up_round", "ids", "in_pandas", "load", "mark", "mark_reply",
-    "model_post_init", "plain_rows", "public_examples", "released", "report", "restorer", "save", "warm", "with_budget",
+    "new_conversation", "model_post_init",
+    "plain_rows", "public_examples", "released", "report", "restorer", "save", "warm", "with_budget",
     # What they take was taken apart behind an entry point that is walked.
     "check_room", "privatize_checked", "release",
 }  # fmt: skip

@@ -33,7 +33,7 @@ from .._engine import LocalEngine, T, Take, check_frame
 from .batch_check import checked_evaluator, threads_alike
 from .batches import ROWS, sequences_for
 from .context import CELLS, LlamaContext
-from .members import LabelledMembers, MemberStates, Opening, StateStore
+from .members import CachedLabelScores, MemberStates, Opening, StateStore
 from .model_files import prepared_model_path
 from .slots import Slots
 from .texts import GGUFTexts
@@ -138,7 +138,7 @@ class LlamaCppEnsemble(LocalEngine):
         self._members = MemberStates(self._context, evaluator, self._store, max_tokens)
         self._lend_threads()
         parts = (self._context, evaluator, self._members, self._store)
-        self._labels = LabelledMembers(*parts, max_tokens=max_tokens, together=self._together)
+        self._labels = CachedLabelScores(*parts, max_tokens=max_tokens, together=self._together)
         self._slots = Slots(*parts, 1 if alone else slots)
         self._writer = Writer(self._context, self._slots, self._store)
 

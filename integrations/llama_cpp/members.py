@@ -89,7 +89,7 @@ class MemberStates:
         self._openings.clear()
 
 
-class LabelledMembers:
+class CachedLabelScores:
     """Scores label words, ``together`` members at a time."""
 
     def __init__(

@@ -171,7 +171,7 @@ def reject_unknown_arguments(function: F) -> F:
 
 _MEANT = {
     **dict.fromkeys(("epsilon", "delta", "neighbors"), (("budget",), "budget=PrivacyBudget(epsilon, delta)")),
-    **dict.fromkeys(("model", "llm", "chat_model", "chat", "engine"), (("model", "llm", "engine"), "")),
+    **dict.fromkeys(("llm", "chat_model", "chat", "engine"), (("model", "engine"), "")),
     **dict.fromkeys(("data", "dataset", "records", "rows", "train", "private_examples"), (("examples", "budget"), "")),
     **dict.fromkeys(("path", "ledger_path", "db"), (("ledger", "path"), "")),
     "id_key": (("text_key",), "the key 'id' for ids: rename the column"),

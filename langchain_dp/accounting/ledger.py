@@ -216,7 +216,7 @@ class PrivacyLedger(BaseLedger, Reserved):
             ]
         if quotas is not None and stored.quotas != quotas.to_dict():
             was = None if stored.quotas is None else Quotas.from_dict(stored.quotas)
-            differences.append(f"users was {was!r}, now {quotas!r}")
+            differences.append(f"quotas was {was!r}, now {quotas!r}")
         if differences:
             raise PlanError(
                 f"The plan {stored.name!r} was reserved with other contents ({'; '.join(differences)}), and a plan "

@@ -64,7 +64,7 @@ class Quotas(MadeOfFields):
 
     def __repr__(self) -> str:
         many = len(self.overrides) > _FEW
-        overrides = f"{len(self.overrides):,} users" if many else repr(dict(self.overrides))
+        overrides = f"{len(self.overrides):,} names" if many else repr(dict(self.overrides))
         return f"Quotas(default={self.default!r}, overrides={overrides})"
 
     def to_dict(self) -> dict[str, Any]:

@@ -173,7 +173,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         }.items():
             validate.one_of(flag, given, (True, False))
         sampling = sampling_from(sampling)
-        model_calls = validate.group("asking", model_calls, ModelCallOptions)
+        model_calls = validate.group("model_calls", model_calls, ModelCallOptions)
         words = label_words(self.prompt.words, self.labels)
         self._voter: Voter = make_voter(
             model,

@@ -33,6 +33,11 @@ class PromptRunnable(RunRunnable):
 
     _working = "while a prompt was optimized"
 
+    @property
+    def OutputType(self) -> Any:  # Runnable's name
+        """A prompt."""
+        return ChatPromptTemplate
+
     settings: Settings
 
     def _start(

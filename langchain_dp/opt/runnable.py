@@ -145,7 +145,7 @@ class DPPromptOptimizer(PromptRunnable):
         describes = method == "glossary"
         decoding, candidate_options = (
             group("decoding", decoding, Decoding),
-            group("writing", candidate_options, CandidateOptions),
+            group("candidate_options", candidate_options, CandidateOptions),
         )
         sampling = sampling_from(sampling)
         if decoder is None:
@@ -251,7 +251,7 @@ class DPPromptOptimizer(PromptRunnable):
         tokens = 0
         if isinstance(model, NextTokenVoter):
             tokens = count_publicly(model, checks.check_instruction(instruction))
-        candidate_options = group("writing", settings.get("writing"), CandidateOptions)
+        candidate_options = group("candidate_options", settings.get("candidate_options"), CandidateOptions)
         if decoder is None:
             decoding = group("decoding", settings.get("decoding"), Decoding)
             decoder = checks.decoder_for(method, model, share, candidate_options, decoding)

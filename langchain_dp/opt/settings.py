@@ -205,7 +205,7 @@ class Settings:
                 f'Expected shots={self.shots} to be 1 for a glossary with decoder="clip": a member shows one record.'
             )
         for name, value in votes_only(self.candidate_options, self.decoding).items():
-            where = "decoding" if hasattr(self.decoding, name) else "writing"
+            where = "decoding" if hasattr(self.decoding, name) else "candidate_options"
             raise InvalidParameter(
                 f'Expected {name}={value!r} of {where}= to be left out with decoder="clip": nobody votes. Its own '
                 "settings are clip_temperature= and clip_candidates= of candidate_options=."

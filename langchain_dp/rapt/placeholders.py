@@ -204,7 +204,7 @@ class PlaceholderReleases:
         finder: Finds the entities.
         kept: The map to fill. Originals in it are replaced wherever they stand, found once more or not.
         hidden: Whether texts went through here before: placeholders of the map then stay as they are.
-        then: Releases the words between the placeholders; None: they pass in clear.
+        remaining_text_sanitizer: Releases the words between the placeholders; None: they pass in clear.
     """
 
     def __init__(

@@ -109,6 +109,11 @@ class DPExampleSynthesizer(RunRunnable):
 
     _working = "while examples were written"
 
+    @property
+    def OutputType(self) -> Any:  # Runnable's name
+        """Synthetic examples."""
+        return SyntheticExamples
+
     @reject_unknown_arguments
     def __init__(
         self,

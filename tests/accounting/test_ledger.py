@@ -70,7 +70,7 @@ def test_a_run_pays_for_what_it_has_not_paid_itself(ledger: PrivacyLedger) -> No
         with pytest.raises(BudgetExceeded, match=missing):
             plan.spend_up_to(VOTE, count, caller="run")
     plan.spend_up_to(VOTE, 3, caller="run")
-    with pytest.raises(InvalidParameter, match="chain"):
+    with pytest.raises(InvalidParameter, match="caller"):
         plan.spend_up_to(VOTE, 1, caller="")
     with pytest.raises(PlanError, match="holds no"):
         plan.spend_up_to(NoisyMaxEvent(9.0), 1, caller="run")
@@ -329,8 +329,8 @@ def test_entries_say_when_what_and_who(ledger: PrivacyLedger) -> None:
     entries = list(ledger.entries())
     assert [entry.id for entry in entries] == list(range(1, 603))
     first, second = entries[:2]
-    assert (first.plan, first.count, first.chain) == ("other", 1, "chain one")
-    assert (second.plan, second.count, second.chain) == ("many", 2, "t\u00e9st")
+    assert (first.plan, first.count, first.caller) == ("other", 1, "chain one")
+    assert (second.plan, second.count, second.caller) == ("many", 2, "t\u00e9st")
     assert first.time.endswith("+00:00")
     assert first.time <= second.time
     assert '"ExponentialEvent"' in first.event

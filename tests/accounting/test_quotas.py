@@ -92,11 +92,11 @@ def test_who_asks_must_be_said_and_known_before_anything_is_charged() -> None:
 def test_shares_never_change() -> None:
     """If this fails, a restart gives users a larger share of the same rows, or a plan without accounts gets some."""
     ledger, _ = made(None)
-    with pytest.raises(PlanError, match=r"users was Quotas\(each=3.*now Quotas\(each=4"):
+    with pytest.raises(PlanError, match=r"quotas was Quotas\(default=3.*now Quotas\(default=4"):
         ledger.reserve([(FAINT, 10)], name="p", quotas=Quotas(default=4))
     assert ledger.reserve([(FAINT, 10)], name="p", settings=None).quotas == SHARES
     ledger.reserve([(FAINT, 1)], name="free", delta=1e-6)
-    with pytest.raises(PlanError, match="users was None"):
+    with pytest.raises(PlanError, match="quotas was None"):
         ledger.reserve([(FAINT, 1)], name="free", quotas=SHARES)
     both = ledger.reserve([(FAINT, 1)], name="both", delta=1e-6, settings={"shots": 4}, quotas=SHARES)
     assert (both.settings, both.quotas) == ({"shots": 4}, SHARES)

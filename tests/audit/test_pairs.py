@@ -141,6 +141,7 @@ def test_a_runnable_gets_messages() -> None:
     chain = DPICLClassifier(
         model=RunnableLambda(last), examples=canary_pair(["yes", "no"], [0, 1]).one, labels=["yes", "no"],
         max_queries=1, budget=PrivacyBudget(50.0), shots=1, subsets=1, sampling=SamplingOptions("fixed", 2, 1.0),
+        trust_opaque_model=True,
     )  # fmt: skip
     chain.invoke("a question")
     members = [messages for messages in seen if not is_invented(str(messages[1].content))]

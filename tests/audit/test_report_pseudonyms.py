@@ -111,8 +111,8 @@ def test_a_file_says_what_the_objects_say(tmp_path: Path) -> None:
         ({"not_looked_for": SECRET}, "not_looked_for a list"),
         ({"unknown": None}, "unknown and system_in_clear true or false"),
         ({"system_in_clear": SECRET}, "unknown and system_in_clear true or false"),
-        ({"then": SECRET}, "then of pseudonyms[1]"),
-        ({"then": {"table": "t", "private": True, "eta": SECRET}}, "eta of pseudonyms[1]"),
+        ({"remaining_text_sanitizer": SECRET}, "remaining_text_sanitizer of pseudonyms[1]"),
+        ({"remaining_text_sanitizer": {"table": "t", "private": True, "eta": SECRET}}, "eta of pseudonyms[1]"),
     ],
 )
 def test_a_wrong_row_is_refused_by_its_place(changed: dict[str, Any], said: str, tmp_path: Path) -> None:

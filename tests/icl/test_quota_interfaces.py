@@ -73,7 +73,7 @@ async def test_every_face_charges_who_asks_and_stops_at_the_share(face: str) -> 
     for config, says in (
         (None, "Say who asks"),
         (by(None), "Say who asks"),
-        (by(7), "user of type int to be 1 to 200 printable characters"),
+        (by(7), "user_id of type int to be 1 to 200 printable characters"),
         (by("two\nlines"), "printable characters"),
         (by("x" * 201), "printable characters"),
     ):
@@ -100,7 +100,7 @@ def test_an_asker_without_an_account_is_refused_and_not_named() -> None:
         with pytest.raises(PlanError, match="no account for this user") as refused:
             ask()
         assert PRIVATE not in str(refused.value)
-    with pytest.raises(InvalidParameter, match=r"users of type dict to be Quotas\(...\)"):
+    with pytest.raises(InvalidParameter, match=r"quotas of type dict to be Quotas\(...\)"):
         classifier(quotas={"ward-3": 4})
     free = classifier()
     assert free.invoke("x", by(PRIVATE)) == "positive"  # a config that is meant for another chain
@@ -161,8 +161,8 @@ def test_a_restart_keeps_the_shares_and_what_was_used(tmp_path: Path) -> None:
     with PrivacyLedger(BUDGET, path) as ledger:
         classifier(ledger=ledger, quotas=SHARES).batch(["x", "y"], by("a"))
     for changed, says in (
-        (Quotas(default=3, overrides={"ward-3": 4}), r"users was Quotas\(each=2, .*, now Quotas\(each=3"),
-        (None, r"users was Quotas\(each=2, .*, now None"),
+        (Quotas(default=3, overrides={"ward-3": 4}), r"quotas was Quotas\(default=2, .*, now Quotas\(default=3"),
+        (None, r"quotas was Quotas\(default=2, .*, now None"),
     ):
         with PrivacyLedger(BUDGET, path) as ledger, pytest.raises(PlanError, match=says):
             classifier(ledger=ledger, quotas=changed)

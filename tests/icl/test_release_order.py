@@ -302,10 +302,10 @@ def test_a_cache_that_is_set_after_the_first_answer_gets_nothing() -> None:
 def test_a_certificate_says_at_whose_word_a_model_keeps_nothing() -> None:
     """If it breaks, a reader of the certificate believes that the model was checked for a memory."""
     model = VotingChat()
-    model = RunnableLambda(lambda prompt: model.invoke(prompt))
+    opaque = RunnableLambda(lambda prompt: model.invoke(prompt))
     with pytest.raises(UnsafeEnvironment, match="trust_opaque_model=True"):
-        classifier(model)
-    trusted = str(classifier(model, trust_opaque_model=True).certificate())
+        classifier(opaque)
+    trusted = str(classifier(opaque, trust_opaque_model=True).certificate())
     assert "trust_opaque_model=True: the model is opaque" in trusted
     declared = str(classifier(model).certificate())
     assert "keeps_no_prompts=True" in declared

@@ -323,8 +323,8 @@ def test_on_unhealthy_answer_answers_all_the_same_and_says_so() -> None:
     assert chain.plan().calls_per_query == 8
     assert classifier().plan().calls_per_query == 9
     assert "1 of them public" in str(classifier().plan())
-    with pytest.raises(InvalidParameter, match="on_model_failure='ignore'"):
-        classifier(on_model_failure="ignore")
+    with pytest.raises(InvalidParameter, match="on_model_failure='answer'"):
+        classifier(on_model_failure="answer")
 
 
 class ServedEngine(VotingEngine):

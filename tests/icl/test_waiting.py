@@ -16,7 +16,7 @@ from fakes.voters import VotingChat, VotingEngine, classifier, left
 from langchain_dp import PrivacyBudget, PrivacyLedger
 
 
-@pytest.mark.parametrize("llm", [VotingChat, VotingEngine])
+@pytest.mark.parametrize("model", [VotingChat, VotingEngine])
 async def test_who_waits_in_the_loops_threads_does_not_keep_the_answer_from_coming(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

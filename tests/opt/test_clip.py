@@ -590,7 +590,7 @@ def test_a_token_whose_outcome_was_not_kept_is_not_drawn_again(monkeypatch: pyte
     from langchain_dp.accounting import LedgerPlan
 
     drawn: list[int] = []
-    keep, release = LedgerPlan.keep, ClippedSum.release
+    keep, release = LedgerPlan.save_journal, ClippedSum.release
 
     def failing(self: LedgerPlan, text: str, *rest: Any, **more: Any) -> Any:
         if re.search(r'"tokens": \[\d', text):
@@ -605,7 +605,7 @@ def test_a_token_whose_outcome_was_not_kept_is_not_drawn_again(monkeypatch: pyte
     ledger = PrivacyLedger(BUDGET)
     _, made = described(ledger=ledger, budget=None)
     with monkeypatch.context() as full:
-        full.setattr(LedgerPlan, "keep", failing)
+        full.setattr(LedgerPlan, "save_journal", failing)
         for _ in THREE:
             with pytest.raises(OSError, match="space"):
                 made.invoke(rows())
@@ -642,5 +642,5 @@ def test_a_cancelled_run_ends_the_text_under_way_first() -> None:
 
     made = clipped(Looking(look, agreeing(SENTENCE)), num_prompts=3)
     with pytest.raises(PlanError, match="cancelled"):
-        made._optimize(PrivateArgs(examples(40)), None, lambda: bool(stopped))
+        made._execute(PrivateArgs(examples(40)), None, lambda: bool(stopped))
     assert made.released() == [SENTENCE]

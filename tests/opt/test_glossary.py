@@ -280,7 +280,7 @@ def test_a_label_that_has_used_its_calls_ends_and_the_next_begins() -> None:
     ("changes", "said"),
     [
         ({"sampling": "resample", "partitions": None, "budget": ADD_OR_REMOVE}, "one partition"),
-        ({"max_calls": 9}, "calls of its own"),
+        ({"max_calls": 9}, "max_new_tokens= calls"),
         ({"method": "dp-opt", "glossary": Glossary()}, "method="),
         ({"glossary": "yes"}, "glossary"),
     ],

@@ -335,8 +335,8 @@ def test_the_words_between_can_be_sanitized() -> None:
     assert re.findall(r"<\w+>", hidden) == ["<PERSON_1>", "<PERSON_1>"]
     assert "xyzzy" not in hidden
     report = made.report()
-    assert report.then is not None
-    assert report.then.releases == rapt.certificate().releases == 1
+    assert report.remaining_text_sanitizer is not None
+    assert report.remaining_text_sanitizer.releases == rapt.certificate().releases == 1
     assert report.private is False
     assert "All other words passed" not in str(report)
 

@@ -482,7 +482,7 @@ async def test_every_face_charges_the_share_of_who_asks(face: str) -> None:
     assert await ask("one?", "b") == first
     assert (entries(ledger), chain.answers_left(), chain.answers_left(user_id="b")) == (2, 3, 0)
     assert "users can pool their answers: the promise is the whole plan's" in chain.certificate().notes
-    with pytest.raises(PlanError, match="users was"):
+    with pytest.raises(PlanError, match="quotas was"):
         generator(engine, ledger=ledger, quotas=Quotas(default=5))
 
 

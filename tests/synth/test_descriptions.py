@@ -33,7 +33,9 @@ def test_nothing_is_described_unless_it_is_asked_for() -> None:
     assert synthesizer(describe=True).settings.describe == LabelDescriptionOptions()
     assert synthesizer(describe=SMALL).settings.describe == SMALL
     for odd in (None, "yes", 1):
-        with pytest.raises(InvalidParameter, match=r"describe of type \w+ to be True, False or Describing"):
+        with pytest.raises(
+            InvalidParameter, match=r"describe of type \w+ to be True, False or LabelDescriptionOptions"
+        ):
             synthesizer(describe=odd)
 
 
@@ -432,7 +434,7 @@ def test_bad_values_are_named(wrong: dict[str, Any], named: str) -> None:
 
 def test_what_is_no_group_is_refused() -> None:
     """If it breaks, a number of tokens is taken for True."""
-    with pytest.raises(InvalidParameter, match=r"Describing\(\.\.\.\)"):
+    with pytest.raises(InvalidParameter, match=r"LabelDescriptionOptions\(\.\.\.\)"):
         synthesizer(Draws(), describe=12)
 
 

@@ -60,7 +60,9 @@ class PseudonymReport:
             **fields,
             "counts": dict(self.counts),
             "not_looked_for": list(self.not_looked_for),
-            "then": None if self.remaining_text_sanitizer is None else self.remaining_text_sanitizer.to_dict(),
+            "remaining_text_sanitizer": None
+            if self.remaining_text_sanitizer is None
+            else self.remaining_text_sanitizer.to_dict(),
         }
 
     def __str__(self) -> str:
