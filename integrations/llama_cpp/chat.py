@@ -31,7 +31,7 @@ from .tool_calls import forced_grammar, openai_tools, read_calls, schema_grammar
 
 _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}
 _OPTIONS = ("temperature", "top_p", "max_tokens", "logprobs", "seed", "tools", "tool_choice", "json_schema")
-_Arriving = Piece | BaseException | None
+_StreamItem = Piece | BaseException | None
 """What a worker hands to its reader: a part, an error, or the end."""
 _METHODS = ("json_schema", "function_calling", "json_mode")
 
@@ -314,7 +314,7 @@ class ChatLlamaCpp(BaseChatModel):
     ) -> Iterator[ChatGenerationChunk]:
         request = self._request(messages, stop, kwargs)
         call_abandoned = CallAbandoned()
-        pieces: queue.SimpleQueue[_Arriving] = queue.SimpleQueue()
+        pieces: queue.SimpleQueue[_StreamItem] = queue.SimpleQueue()
         kept: list[Piece] = []
         # A thread of its own: a reader that asks the same model between two tokens must wait, not lock up.
         worker = threading.Thread(target=self._work, args=(request, pieces.put, call_abandoned), daemon=True)
@@ -352,13 +352,13 @@ class ChatLlamaCpp(BaseChatModel):
         finally:
             call_abandoned.set()
 
-    def _begun(self, request: ChatRequest) -> tuple[asyncio.Queue[_Arriving], CallAbandoned]:
+    def _begun(self, request: ChatRequest) -> tuple[asyncio.Queue[_StreamItem], CallAbandoned]:
         """Start the answer in a thread of its own: waiting calls would fill the event loop's few shared threads."""
         call_abandoned = CallAbandoned()
-        pieces: asyncio.Queue[_Arriving] = asyncio.Queue()
+        pieces: asyncio.Queue[_StreamItem] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
-        def put(piece: _Arriving) -> None:
+        def put(piece: _StreamItem) -> None:
             try:
                 loop.call_soon_threadsafe(pieces.put_nowait, piece)
             except RuntimeError:  # the loop is closed: nobody reads on
@@ -367,7 +367,7 @@ class ChatLlamaCpp(BaseChatModel):
         threading.Thread(target=self._work, args=(request, put, call_abandoned), daemon=True).start()
         return pieces, call_abandoned
 
-    def _work(self, request: ChatRequest, put: Callable[[_Arriving], None], call_abandoned: CallAbandoned) -> None:
+    def _work(self, request: ChatRequest, put: Callable[[_StreamItem], None], call_abandoned: CallAbandoned) -> None:
         try:
             self._loaded.answer(request, put, call_abandoned)
             put(None)
@@ -375,14 +375,14 @@ class ChatLlamaCpp(BaseChatModel):
             put(problem)
 
 
-async def _next(pieces: asyncio.Queue[_Arriving]) -> Piece | None:
+async def _next(pieces: asyncio.Queue[_StreamItem]) -> Piece | None:
     piece = await pieces.get()
     if isinstance(piece, BaseException):
         raise piece
     return piece
 
 
-class _Whole:
+class _CompleteAnswer:
     """Refuses an object that was cut off."""
 
     def parse_result(self, result: list[Any], *, partial: bool = False) -> Any:
@@ -395,11 +395,11 @@ class _Whole:
         return super().parse_result(result, partial=partial)  # type: ignore[misc]
 
 
-class _WholeObject(_Whole, JsonOutputParser):
+class _WholeObject(_CompleteAnswer, JsonOutputParser):
     """Parses an object."""
 
 
-class _WholePydantic(_Whole, PydanticOutputParser[BaseModel]):
+class _WholePydantic(_CompleteAnswer, PydanticOutputParser[BaseModel]):
     """Makes an object of a pydantic class."""
 
 

@@ -174,8 +174,6 @@ class Account(SharedOnCopy):
         block = None if self.prepay_block is None else self.prepay_block.block
         return (_reopened, (self.budget, self.store.path, self.store.ledger_id, block))
 
-    # --- charges -------------------------------------------------------------------------------------------
-
     def charge(
         self, plan: StoredPlan, event: str, count: int, caller: str, user_id: tuple[str, int] | None = None
     ) -> bool:
@@ -196,8 +194,6 @@ class Account(SharedOnCopy):
         self.store.close()
         if self.prepay_block is not None:  # only now: a thread could pay for another block before
             self.prepay_block.drop()
-
-    # --- costs ---------------------------------------------------------------------------------------------
 
     def cost(self, counts: Sequence[tuple[str, int]], delta: float) -> float:
         """Composed epsilon of (event JSON, count) pairs at ``delta``; each computed once, whoever asks."""
@@ -222,8 +218,6 @@ class Account(SharedOnCopy):
         if len(self._known) >= _CACHED:
             del self._known[next(iter(self._known))]  # the oldest: used counts only grow, so it is out of date
         self._known[key] = value
-
-    # --- claims --------------------------------------------------------------------------------------------
 
     def left(self, plans: Sequence[StoredPlan]) -> tuple[float, float]:
         """(epsilon, delta) that ``plans`` leave unreserved; never negative."""
@@ -304,8 +298,8 @@ class Account(SharedOnCopy):
         return self.refusals.add(refusal)
 
 
-class Reserved(SharedOnCopy):
-    """What a plan and a whole ledger say alike of what is reserved and spent."""
+class BudgetHolder(SharedOnCopy):
+    """A plan or a whole ledger: its budget, its costs and its certificate."""
 
     _account: Account
 

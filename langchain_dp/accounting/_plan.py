@@ -10,7 +10,7 @@ from dp_accounting.dp_event import DpEvent
 
 from langchain_dp._util import validate
 from langchain_dp._util.rounding import bound
-from langchain_dp.accounting._account import Account, Reserved, event_key
+from langchain_dp.accounting._account import Account, BudgetHolder, event_key
 from langchain_dp.accounting.events import event_from_json
 from langchain_dp.accounting.quotas import Quotas
 from langchain_dp.accounting.store.plans import LedgerEntry, StoredPlan, UserRefused
@@ -18,7 +18,7 @@ from langchain_dp.accounting.store.releases import Shared
 from langchain_dp.errors import BudgetExceeded, PlanError, QuotaExceeded
 
 
-class LedgerPlan(Reserved):
+class LedgerPlan(BudgetHolder):
     """A reserved plan: events and their maximum counts, fixed before its first release.
 
     Made by :meth:`PrivacyLedger.reserve`. Threads and processes that share the ledger share its counts.
@@ -48,12 +48,12 @@ class LedgerPlan(Reserved):
 
     @property
     def epsilon(self) -> float:
-        """Reserved epsilon, in nats."""
+        """BudgetHolder epsilon, in nats."""
         return self._stored.epsilon
 
     @property
     def delta(self) -> float:
-        """Reserved delta."""
+        """BudgetHolder delta."""
         return self._stored.delta
 
     @property

@@ -114,12 +114,12 @@ class BaseCertificate:
         """Those of this kind of certificate."""
         raise NotImplementedError
 
-    def _in_short(self) -> str:
+    def _summary(self) -> str:
         """The promise for ``repr``."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        said = self._in_short() if self.private else f"NOT PRIVATE: {one_line(self.reason)}; {one_line(self.mechanism)}"
+        said = self._summary() if self.private else f"NOT PRIVATE: {one_line(self.reason)}; {one_line(self.mechanism)}"
         return f"{type(self).__name__}({said})"
 
     def to_json(self) -> str:
@@ -302,7 +302,7 @@ class PrivacyCertificate(BaseCertificate):
             rows.append(("model", self.model))
         return rows
 
-    def _in_short(self) -> str:
+    def _summary(self) -> str:
         left = "" if self.remaining is None else f", remaining={self.remaining}"
         return (
             f"{one_line(self.mechanism)}, epsilon={bound(self.epsilon)}, delta={bound(self.delta, 3)}, "
@@ -415,7 +415,7 @@ class MetricCertificate(BaseCertificate):
             rows += _spent("user", self.user_spent, self.user_limit)
         return rows
 
-    def _in_short(self) -> str:
+    def _summary(self) -> str:
         table = one_line(self.table)
         return f"{one_line(self.mechanism)}, eta={bound(self.eta)} per distance in {table}, releases={self.releases}"
 

@@ -19,7 +19,7 @@ from dp_accounting.dp_event import DpEvent
 from langchain_dp._util import validate
 from langchain_dp._util.reprs import safe_repr
 from langchain_dp._util.rounding import bound, room
-from langchain_dp.accounting._account import Account, BaseLedger, Reserved, claims, event_key, plan_items, said
+from langchain_dp.accounting._account import Account, BaseLedger, BudgetHolder, claims, event_key, plan_items, said
 from langchain_dp.accounting._plan import LedgerPlan
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.events import event_from_json
@@ -35,7 +35,7 @@ SHARES = "give each plan a share of delta, too: delta= of reserve(), or budget=P
 DIRECT = "direct"
 
 
-class PrivacyLedger(BaseLedger, Reserved):
+class PrivacyLedger(BaseLedger, BudgetHolder):
     """A privacy budget that cannot be forgotten.
 
     Threads may share one ledger; processes share a budget by opening the same ``path``, and machines by a database.

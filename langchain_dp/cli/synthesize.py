@@ -116,8 +116,8 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
             engine = held.enter_context(self.engine(slots=min(self.members + 10, 250), max_tokens=self.max_tokens))
             if self.alone:
                 with progress("writing", -(-self.count // len(labels)) * len(labels), "texts") as advance:
-                    told = _said(advance, quiet=self.json)
-                    examples = synthesizer_for(self, engine, labels, budget=budget, progress=told).public_examples()
+                    on_text = _said(advance, quiet=self.json)
+                    examples = synthesizer_for(self, engine, labels, budget=budget, progress=on_text).public_examples()
                 self._save(examples)
                 return DONE
             plan = synthesizer_for(self, engine, labels, budget=budget).plan(records)
@@ -133,9 +133,9 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
             share = None if begun and self.ledger_budget is None else budget  # it keeps the share it took
             total = plan.examples + (len(labels) if self.describe_first else 0)
             with explained(), progress("writing", total, "texts") as advance:
-                told = _said(advance, quiet=self.json)
+                on_text = _said(advance, quiet=self.json)
                 chain = synthesizer_for(
-                    self, engine, labels, name=self.name, ledger=ledger, budget=share, progress=told
+                    self, engine, labels, name=self.name, ledger=ledger, budget=share, progress=on_text
                 )
                 if paid is not None and not _texts(paid) <= _texts(chain.released()):
                     _refuse(self.out)

@@ -65,14 +65,12 @@ class Backend(abc.ABC):
         self.kind = kind
         self.ledger_id = ledger_id
         self._lock = FairSemaphore(1, watched=False)
-        self._let_go: Callable[[], None] | None = None
+        self._give_back: Callable[[], None] | None = None
         self._process = self._forking = forks.process()
         self._closed = False
         self._runs: set[str] = set()
         self._connection = self._memory() if path is None else None
         forks.watch(self)
-
-    # --- what a database must bring ---------------------------------------------------------------------------
 
     @abc.abstractmethod
     def _memory(self) -> Connection:
@@ -126,8 +124,6 @@ class Backend(abc.ABC):
         Whatever the holder dies of, the lock is free then.
         """
 
-    # --- what all have in common ------------------------------------------------------------------------------
-
     def begin(self, fill: Callable[[Connection], str], verify: Callable[[Connection], None]) -> None:
         """Find the ledger or make it, and see that it can be trusted and written, before its first use.
 
@@ -146,8 +142,8 @@ class Backend(abc.ABC):
 
     @contextlib.contextmanager
     def _exclusive(self, wait: float) -> Iterator[None]:
-        let_go = self._lock.take(wait)
-        if let_go is None:
+        give_back = self._lock.take(wait)
+        if give_back is None:
             raise LedgerUnwritable(
                 f"Expected the {self.kind.name} to be free within {wait:g} s, but other threads kept it. "
                 "Nothing was charged: try again, with fewer threads."
@@ -155,7 +151,7 @@ class Backend(abc.ABC):
         try:
             yield
         finally:
-            let_go()
+            give_back()
 
     @contextlib.contextmanager
     def transaction(self, *, write: bool, wait: float | None = None) -> Iterator[Connection]:
@@ -243,7 +239,7 @@ class Backend(abc.ABC):
 
     def before_fork(self) -> None:
         """Wait for a running transaction and close the connection; see ``forks.py``."""
-        self._let_go = self._lock.take()
+        self._give_back = self._lock.take()
         self._forking = forks.process()
         if self.path is not None and self._connection is not None and self._process == forks.process():
             connection, self._connection = self._connection, None
@@ -253,8 +249,8 @@ class Backend(abc.ABC):
     def after_fork(self) -> None:
         """Let transactions start again, in the parent and in the child, where no other thread waits."""
         if self._forking == forks.process():
-            assert self._let_go is not None  # before_fork waited for it
-            self._let_go()
+            assert self._give_back is not None  # before_fork waited for it
+            self._give_back()
         else:
             self._lock = FairSemaphore(1, watched=False)
 

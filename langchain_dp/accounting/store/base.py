@@ -123,8 +123,6 @@ class LedgerStore(abc.ABC):
         """Close the connection. Every later use of this store is refused."""
         self.backend.close()
 
-    # --- what differs ------------------------------------------------------------------------------------------
-
     @abc.abstractmethod
     def _terms(self) -> dict[str, Any]:
         """The row of a new ledger by column, beside its id and its time."""
@@ -139,8 +137,6 @@ class LedgerStore(abc.ABC):
 
     def _opened(self) -> None:  # noqa: B027  # not every store needs more
         """Whatever else must be there before the first use."""
-
-    # --- opening -----------------------------------------------------------------------------------------------
 
     def _fill(self, connection: Connection) -> str:
         ledger_id = uuid.uuid4().hex
@@ -171,8 +167,6 @@ class LedgerStore(abc.ABC):
         kind = self.backend.kind
         return LedgerCorrupt(f"The {kind.name} {self.path} is damaged: {what}. {kind.restore}")
 
-    # --- its key -----------------------------------------------------------------------------------------------
-
     def key(self) -> bytes:
         """The key of this ledger's hashes, made at its first use: see ``key_file.py``. In memory it dies with it."""
         if self._key is None:
@@ -189,8 +183,6 @@ class LedgerStore(abc.ABC):
     def digest(self, domain: str, text: str) -> bytes:
         """Keyed hash of ``text``; equal texts of two domains have different hashes."""
         return digest(self.key(), domain, text)
-
-    # --- entries -----------------------------------------------------------------------------------------------
 
     def check_newest(self, connection: Connection) -> None:
         """Refuse a ledger that lacks the newest entry that this process has seen: what it paid for may not be kept.

@@ -173,8 +173,6 @@ class Postgres(Backend):
         with self.transaction(write=False) as connection:
             verify(connection)
 
-    # --- making and opening ------------------------------------------------------------------------------------
-
     def _find_or_make(self, fill: Callable[[Connection], str]) -> None:
         schema = self._place.schema
         try:
@@ -251,8 +249,6 @@ class Postgres(Backend):
                     f"Expected {name}={value} of the server of the {self.kind.name} {self.path} to be on: without it a "
                     "crash forgets spends. Switch it on."
                 )
-
-    # --- transactions ------------------------------------------------------------------------------------------
 
     def _begun(self, write: bool, wait: float) -> Connection:
         """Begin, once more over a new connection where the kept one is gone: nothing but BEGIN was sent over it."""
@@ -332,8 +328,6 @@ class Postgres(Backend):
                 "takes this role, then try again."
             )
         return LedgerCorrupt(f"The {name} is damaged or not a {kind.name} ({why}). {kind.restore}")
-
-    # --- contents ----------------------------------------------------------------------------------------------
 
     def damage(self, connection: Connection) -> str:
         """Triggers that are gone, or tables that a crash would empty. Pages are left to the server."""
