@@ -17,14 +17,9 @@ Scores = npt.NDArray[np.float64]
 
 
 class Choice:
-    """Takes tokens by the rules of one ``Decoding``: a function of one member's logits, written tokens and coin.
+    """Choose tokens by one ``Decoding``: a function of one member's logits, written tokens and coin.
 
-    Args:
-        decoding: The rules.
-        never: Per token, whether it is never taken, whatever the decoding says: control tokens that end nothing.
-
-    Raises:
-        InvalidParameter: A rule is out of bounds, or a banned token is none of this model.
+    Tokens marked in ``never`` are never taken: control tokens that end nothing.
     """
 
     def __init__(self, decoding: Decoding, never: npt.NDArray[np.bool_]) -> None:

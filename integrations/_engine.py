@@ -35,7 +35,7 @@ Take = Callable[[Logits, Sequence[int], float], T | None]
 
 
 class BaseEngine(abc.ABC):
-    """One model behind ``ports.LabelScorer`` and ``ports.NextTokenVoter``.
+    """One model behind ``ports.LabelScorer``, ``ports.NextTokenVoter`` and ``ports.NextTokenScorer``.
 
     A subclass fills in what begins with an underscore. It is called when the engine is open, under the lock, with at
     least one member, and with equal heads and tails. What it raises comes out without text and frames.
@@ -82,35 +82,19 @@ class BaseEngine(abc.ABC):
 
     @redacting
     def count_tokens(self, text: str) -> int:
-        """Number of the model's tokens in ``text``, without the special tokens of a beginning.
-
-        Raises:
-            ModelUnavailable: The engine is closed, or its server does not tell.
-        """
+        """Number of the model's tokens in ``text``, without the special tokens of a beginning."""
         with self._in_use():
             return self._count(text)
 
     @redacting
     def detokenize(self, tokens: Sequence[Token]) -> str:
-        """Text of ``tokens``, which this engine wrote. Control tokens are no text; broken UTF-8 becomes U+FFFD.
-
-        Raises:
-            InvalidParameter: One of them is none of this engine's.
-            ModelUnavailable: The engine is closed.
-        """
+        """Text of ``tokens``, which this engine wrote. Control tokens are no text; broken UTF-8 becomes U+FFFD."""
         with self._in_use():
             return self._text(tokens)
 
     @redacting
     def next_tokens(self, asked: Sequence[Continuation], decoding: Decoding) -> list[Token | None]:
-        """Next token of every member, in order.
-
-        Args:
-            asked: Members to ask, each with its own written tokens; heads and tails are equal within one call.
-            decoding: How a token is taken from the distribution.
-
-        Returns:
-            A token per member, or None for one that is too long or could not be evaluated (it abstains).
+        """Next token of every member, in order, None for one that abstains; see ``ports.NextTokenVoter``.
 
         Raises:
             InvalidParameter: A rule of ``decoding`` is out of bounds, or not known to the server; ``decoding.chat`` and
@@ -132,21 +116,13 @@ class BaseEngine(abc.ABC):
         *,
         content_free: Sequence[str] = (),
     ) -> list[list[float] | None]:
-        """Log-scores of ``words`` after each prompt: one row a prompt, one column a word.
+        """Log-scores of ``words`` after each prompt, None for one that abstains; see ``ports.LabelScorer``.
 
         Words are read exactly as they follow the tail: after a tail that ends in "Sentiment:" pass " positive", with
         its space. If their first tokens differ, a word's score is the log-softmax over those first tokens; if two
         collide, every word is scored by all its tokens, and the log-softmax is over the words. A completions server
-        lists first tokens only: its class says what is made of them.
-
-        Args:
-            prompts: Members to ask; heads and tails are equal within one call.
-            words: Label words, distinct.
-            content_free: Tails without a question. When given, the log of the mean label probability after them, under
-                the same member, is subtracted (contextual calibration, Zhao et al. 2021); computed once a member.
-
-        Returns:
-            A row per prompt, or None for a member that is too long or could not be evaluated (it abstains).
+        lists first tokens only: its class says what is made of them. With ``content_free`` tails the log of the mean
+        label probability after them is subtracted (contextual calibration, Zhao et al. 2021); computed once a member.
 
         Raises:
             InvalidParameter: Words are not distinct or empty; heads or tails differ; a tail is empty or longer than
@@ -161,6 +137,26 @@ class BaseEngine(abc.ABC):
                 return []
             check_common(prompts)
             return self._scores(prompts, words, content_free)
+
+    @redacting
+    def score_next_token(
+        self, public: Continuation, members: Sequence[Continuation], *, candidates: int, chat: bool = False
+    ) -> TokenScores:
+        """Log-probabilities of the public prompt's most probable next tokens; see ``ports.NextTokenScorer``.
+
+        Ties go to the smaller token. A member that is too long or could not be evaluated has None.
+
+        Raises:
+            InvalidParameter: Heads, tails or written tokens differ; a tail is empty; ``chat`` and the model has no chat
+                template; a server lists no tokens.
+            ModelUnavailable: The engine is closed, or the public prompt could not be evaluated.
+        """
+        integer("candidates", candidates, at_least=1)
+        asked = [public, *members]
+        with self._in_use():
+            check_common([one.prompt for one in asked])
+            check_written(asked)
+            return self._token_scores(asked, candidates, chat)
 
     @redacting
     def forget(self, *members: Hashable) -> None:
@@ -231,6 +227,10 @@ class BaseEngine(abc.ABC):
     ) -> list[list[float] | None]: ...
 
     @abc.abstractmethod
+    def _token_scores(self, asked: Sequence[Continuation], candidates: int, chat: bool) -> TokenScores:
+        """Scores of the first, public continuation and of the members after it."""
+
+    @abc.abstractmethod
     def _drop(self, members: Sequence[Hashable]) -> None: ...
 
     @abc.abstractmethod
@@ -243,7 +243,7 @@ class BaseEngine(abc.ABC):
 class LocalEngine(BaseEngine):
     """An engine that runs its model in this process, one call at a time, and keeps members between calls.
 
-    Implements ``ports.NextTokenScorer`` and ``ports.ReportsThroughput`` too.
+    Implements ``ports.ReportsThroughput`` too.
     """
 
     def __init__(self, max_tokens: int, cache_bytes: int) -> None:
@@ -267,39 +267,14 @@ class LocalEngine(BaseEngine):
         """
         return self._store.bytes
 
-    @redacting
-    def score_next_token(
-        self, public: Continuation, members: Sequence[Continuation], *, candidates: int, chat: bool = False
-    ) -> TokenScores:
-        """Log-probabilities of the public prompt's most probable next tokens, and of those that end a text.
-
-        Args:
-            public: The prompt without a private example.
-            members: Members to ask; heads, tails and written tokens are those of ``public``. May be empty.
-            candidates: How many tokens beside those that end a text, at least 1.
-            chat: Present the prompts as one user turn in the model's chat template.
-
-        Returns:
-            The candidates, by the public model's probability, ties to the smaller token; its log-probabilities, and
-            those of each member, None for one that is too long or could not be evaluated.
-
-        Raises:
-            InvalidParameter: Heads, tails or written tokens differ; a tail is empty; ``chat`` and the model has no chat
-                template.
-            ModelUnavailable: The engine is closed, or the public prompt could not be evaluated.
-        """
-        integer("candidates", candidates, at_least=1)
-        asked = [public, *members]
-        with self._in_use():
-            check_common([one.prompt for one in asked])
-            check_written(asked)
-            first, *rows = self._taken(asked, chat, _kept_row)
-            if first is None:
-                raise ModelUnavailable("The model could not evaluate the public prompt. Shorten it.")
-            tokens = self._likely(first, candidates)
-            known, *scored = (None if row is None else log_softmax(row)[tokens] for row in (first, *rows))
-            assert known is not None
-            return TokenScores(tuple(tokens.tolist()), known, tuple(scored))
+    def _token_scores(self, asked: Sequence[Continuation], candidates: int, chat: bool) -> TokenScores:
+        first, *rows = self._taken(asked, chat, _kept_row)
+        if first is None:
+            raise ModelUnavailable("The model could not evaluate the public prompt. Shorten it.")
+        tokens = self._likely(first, candidates)
+        known, *scored = (None if row is None else log_softmax(row)[tokens] for row in (first, *rows))
+        assert known is not None
+        return TokenScores(tuple(tokens.tolist()), known, tuple(scored))
 
     def _likely(self, logits: Logits, count: int) -> npt.NDArray[np.intp]:
         """The most probable tokens, ties to the smaller one, and those that end a text."""
@@ -320,20 +295,12 @@ class LocalEngine(BaseEngine):
         """Per token, whether it is never taken: control tokens that end nothing."""
 
     def tokens_per_second(self) -> float:
-        """Tokens of a prompt evaluated per second, measured now on public ones.
-
-        Raises:
-            ModelUnavailable: The engine is closed.
-        """
+        """Tokens of a prompt evaluated per second, measured now on public ones."""
         with self._in_use():
             return self._speed()
 
     def bytes_per_token(self) -> int:
-        """Bytes of the cache that one token of one member takes.
-
-        Raises:
-            ModelUnavailable: The engine is closed.
-        """
+        """Bytes of the cache that one token of one member takes."""
         with self._in_use():
             return self._bytes_per_token()
 
@@ -366,11 +333,7 @@ class LocalEngine(BaseEngine):
 
 
 def tail_tokens(tokens: Sequence[int], max_tokens: int) -> Part:
-    """Tokens of a question, unless they are none or more than half of ``max_tokens``.
-
-    Raises:
-        InvalidParameter: They are.
-    """
+    """Tokens of a question, unless they are none or more than half of ``max_tokens``."""
     if not 0 < len(tokens) <= max_tokens // 2:
         raise InvalidParameter(
             f"Expected a question of {len(tokens)} tokens to have 1 to {max_tokens // 2}, half of "
@@ -398,11 +361,7 @@ def check_frame(tokens: int, most: int) -> None:
 
 
 def label_tokens(words: Sequence[str], tokens: Callable[[str], Sequence[int]]) -> list[Part]:
-    """First tokens of label words, if they differ; else all tokens of all of them.
-
-    Raises:
-        InvalidParameter: Words are not distinct or empty.
-    """
+    """First tokens of label words, if they differ; else all tokens of all of them."""
     labels = [tuple(tokens(word)) for word in words]
     if not labels or not all(labels) or len(set(labels)) < len(labels):
         raise InvalidParameter(f"Expected words={list(words)!r} to be distinct, with at least one token each.")

@@ -10,25 +10,19 @@ Calibration = tuple[tuple[str, ...], tuple[str, ...]]
 """Label words and content-free tails that a calibration belongs to."""
 
 
-class Entry(Protocol):
-    """What is kept of one member; its size stays the same while it is kept."""
+class _Entry(Protocol):
+    """One kept member: hash of the body that it was made from, bytes, and how to overwrite it. Its size stays."""
 
     @property
-    def digest(self) -> bytes:
-        """Hash of the body it was made from."""
-        ...
+    def digest(self) -> bytes: ...
 
     @property
-    def nbytes(self) -> int:
-        """Bytes it takes."""
-        ...
+    def nbytes(self) -> int: ...
 
-    def wipe(self) -> None:
-        """Overwrite what the records left behind."""
-        ...
+    def wipe(self) -> None: ...
 
 
-E = TypeVar("E", bound=Entry)
+E = TypeVar("E", bound=_Entry)
 
 
 class BoundedStore(Generic[E]):

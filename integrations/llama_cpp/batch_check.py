@@ -37,13 +37,9 @@ _MOST = 64
 
 
 def checked_evaluator(context: LlamaContext, *, slots: int, max_tokens: int, offloaded: bool) -> JointEvaluator:
-    """The arithmetic under the first rule that holds here: the very one that was tested.
+    """Return the evaluator under the first batch rule that passes its check here.
 
-    Args:
-        context: The model.
-        slots: Members in one batch.
-        max_tokens: Longest member.
-        offloaded: Whether layers are on a GPU, whose kernels go by shape: then one fixed shape is all that is tried.
+    ``offloaded`` layers run on a GPU, whose kernels go by shape: only one fixed shape is tried then.
     """
     fixed = fixed_shape(context.sequences)
     for rule in () if slots == 1 else (fixed,) if offloaded else (PAIRS, EIGHTS, fixed):
@@ -58,14 +54,7 @@ def checked_evaluator(context: LlamaContext, *, slots: int, max_tokens: int, off
 
 
 def company_is_harmless(context: LlamaContext, evaluator: JointEvaluator, *, slots: int, max_tokens: int) -> bool:
-    """Whether public members get bit-identical logits alone and together: short rows and long, near and far, late.
-
-    Args:
-        context: The model.
-        evaluator: Its arithmetic, with the rule that is tested.
-        slots: Members in one batch.
-        max_tokens: Longest member.
-    """
+    """Whether public members get bit-identical logits alone and together: short rows and long, near and far, late."""
     tokens = context.tokenize(_TEXT * 40, start=True)
     room = max_tokens // 2 - 3
     empty = MemberState.nothing()
@@ -84,13 +73,6 @@ def threads_alike(
     """Those of these numbers of threads under which public members get the very bits that they get now.
 
     When another number is taken hangs on the clock, and so on everybody's texts: it must change no bit of anybody's.
-
-    Args:
-        context: The model.
-        evaluator: Its arithmetic.
-        counts: Numbers of threads.
-        together: Members in one batch.
-        max_tokens: Longest member.
     """
     tokens = context.tokenize(_TEXT * 40, start=True)
     room = max_tokens // 2 - 3

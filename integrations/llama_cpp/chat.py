@@ -31,6 +31,8 @@ from .tool_calls import forced_grammar, openai_tools, read_calls, schema_grammar
 
 _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}
 _OPTIONS = ("temperature", "top_p", "max_tokens", "logprobs", "seed", "tools", "tool_choice", "json_schema")
+_StreamItem = Piece | BaseException | None
+"""What a worker hands to its reader: a part, an error, or the end."""
 _METHODS = ("json_schema", "function_calling", "json_mode")
 
 
@@ -97,15 +99,8 @@ class ChatLlamaCpp(BaseChatModel):
 
     @property
     def _identifying_params(self) -> dict[str, Any]:
-        return {
-            "model_name": self.model_name,
-            "n_ctx": self.n_ctx,
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "max_tokens": self.max_tokens,
-            "stop": self.stop,
-            "seed": self.seed,
-        }
+        names = ("model_name", "n_ctx", "temperature", "top_p", "max_tokens", "stop", "seed")
+        return {name: getattr(self, name) for name in names}
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
         params = LangSmithParams(
@@ -282,6 +277,13 @@ class ChatLlamaCpp(BaseChatModel):
             chunk = ChatGenerationChunk(message=message)
         return chunk
 
+    def _next_chunk(self, piece: Piece, kept: list[Piece], request: ChatRequest) -> ChatGenerationChunk | None:
+        """The chunk to stream now; with tools only the whole answer, at its end."""
+        kept.append(piece)
+        if not request.tools:
+            return self._chunk(piece)
+        return None if piece.finish_reason is None else self._whole(kept, request)
+
     def _result(self, pieces: list[Piece], request: ChatRequest) -> ChatResult:
         message = cast(AIMessageChunk, self._whole(pieces, request).message)
         return ChatResult(generations=[Generation(message=message_chunk_to_message(message))])
@@ -312,7 +314,7 @@ class ChatLlamaCpp(BaseChatModel):
     ) -> Iterator[ChatGenerationChunk]:
         request = self._request(messages, stop, kwargs)
         call_abandoned = CallAbandoned()
-        pieces: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
+        pieces: queue.SimpleQueue[_StreamItem] = queue.SimpleQueue()
         kept: list[Piece] = []
         # A thread of its own: a reader that asks the same model between two tokens must wait, not lock up.
         worker = threading.Thread(target=self._work, args=(request, pieces.put, call_abandoned), daemon=True)
@@ -321,10 +323,8 @@ class ChatLlamaCpp(BaseChatModel):
             while (piece := pieces.get()) is not None:
                 if isinstance(piece, BaseException):
                     raise piece
-                kept.append(piece)
-                if request.tools and piece.finish_reason is None:
+                if (chunk := self._next_chunk(piece, kept, request)) is None:
                     continue
-                chunk = self._whole(kept, request) if request.tools else self._chunk(piece)
                 if run_manager:
                     run_manager.on_llm_new_token(chunk.text, chunk=chunk)
                 yield chunk
@@ -344,23 +344,21 @@ class ChatLlamaCpp(BaseChatModel):
         kept: list[Piece] = []
         try:
             while (piece := await _next(arriving)) is not None:
-                kept.append(piece)
-                if request.tools and piece.finish_reason is None:
+                if (chunk := self._next_chunk(piece, kept, request)) is None:
                     continue
-                chunk = self._whole(kept, request) if request.tools else self._chunk(piece)
                 if run_manager:
                     await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
                 yield chunk
         finally:
             call_abandoned.set()
 
-    def _begun(self, request: ChatRequest) -> tuple[asyncio.Queue[Piece | BaseException | None], CallAbandoned]:
+    def _begun(self, request: ChatRequest) -> tuple[asyncio.Queue[_StreamItem], CallAbandoned]:
         """Start the answer in a thread of its own: waiting calls would fill the event loop's few shared threads."""
         call_abandoned = CallAbandoned()
-        pieces: asyncio.Queue[Piece | BaseException | None] = asyncio.Queue()
+        pieces: asyncio.Queue[_StreamItem] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
-        def put(piece: Piece | BaseException | None) -> None:
+        def put(piece: _StreamItem) -> None:
             try:
                 loop.call_soon_threadsafe(pieces.put_nowait, piece)
             except RuntimeError:  # the loop is closed: nobody reads on
@@ -369,47 +367,40 @@ class ChatLlamaCpp(BaseChatModel):
         threading.Thread(target=self._work, args=(request, put, call_abandoned), daemon=True).start()
         return pieces, call_abandoned
 
-    def _work(
-        self, request: ChatRequest, put: Callable[[Piece | BaseException | None], None], call_abandoned: CallAbandoned
-    ) -> None:
+    def _work(self, request: ChatRequest, put: Callable[[_StreamItem], None], call_abandoned: CallAbandoned) -> None:
         try:
             self._loaded.answer(request, put, call_abandoned)
+            put(None)
         except BaseException as problem:  # handed to the reader's thread, which raises it
             put(problem)
-        else:
-            put(None)
 
 
-async def _next(pieces: asyncio.Queue[Piece | BaseException | None]) -> Piece | None:
+async def _next(pieces: asyncio.Queue[_StreamItem]) -> Piece | None:
     piece = await pieces.get()
     if isinstance(piece, BaseException):
         raise piece
     return piece
 
 
-class _WholeObject(JsonOutputParser):
-    """Parses an object; of one that was cut off it says so."""
+class _CompleteAnswer:
+    """Refuses an object that was cut off."""
 
     def parse_result(self, result: list[Any], *, partial: bool = False) -> Any:
-        _check_whole(result, partial=partial)
-        return super().parse_result(result, partial=partial)
+        message = getattr(result[0], "message", None)
+        if not partial and message is not None and message.response_metadata.get("finish_reason") == "length":
+            raise OutputParserException(
+                "Expected max_tokens to hold the whole object, but it was cut off there. Raise max_tokens, or bound "
+                "the schema's strings and lists (maxLength, maxItems)."
+            )
+        return super().parse_result(result, partial=partial)  # type: ignore[misc]
 
 
-class _WholePydantic(PydanticOutputParser[BaseModel]):
-    """The same for a pydantic class."""
-
-    def parse_result(self, result: list[Any], *, partial: bool = False) -> Any:
-        _check_whole(result, partial=partial)
-        return super().parse_result(result, partial=partial)
+class _WholeObject(_CompleteAnswer, JsonOutputParser):
+    """Parses an object."""
 
 
-def _check_whole(result: list[Any], *, partial: bool) -> None:
-    message = getattr(result[0], "message", None)
-    if not partial and message is not None and message.response_metadata.get("finish_reason") == "length":
-        raise OutputParserException(
-            "Expected max_tokens to hold the whole object, but it was cut off there. Raise max_tokens, or bound the "
-            "schema's strings and lists (maxLength, maxItems)."
-        )
+class _WholePydantic(_CompleteAnswer, PydanticOutputParser[BaseModel]):
+    """Makes an object of a pydantic class."""
 
 
 def _constraints(options: Mapping[str, Any]) -> dict[str, Any]:

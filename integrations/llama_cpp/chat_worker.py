@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import codecs
+import contextlib
 import dataclasses
 import json
 import os
@@ -11,7 +12,7 @@ import re
 import secrets
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, Self
 
 import numpy as np
@@ -126,53 +127,48 @@ class LoadedChat:
         self.close()
 
     def answer(self, request: ChatRequest, put: Callable[[Piece], None], call_abandoned: CallAbandoned) -> None:
-        """Produce the answer, handing every piece to ``put``; stop at the next token once ``given_up`` is set.
-
-        Raises:
-            ModelUnavailable: It stopped: nobody waits for the answer, or the interpreter exits.
-        """
+        """Produce the answer, handing every piece to ``put``; stop at the next token once ``given_up`` is set."""
 
         def go_on() -> None:
             if call_abandoned.is_set() or self._exiting.is_set():
                 raise ModelUnavailable("The call was given up before its answer was complete. Ask again.")
 
-        with self._lock:
-            go_on()
-            self._ready(request)
+        with self._ready(request, go_on):
             _Answer(self._llama, self._checked_prompt(request), request).run(put, go_on)
 
     def token_ids(self, text: str, request: ChatRequest) -> list[int]:
         """Tokens of a text, by the model of a request."""
-        with self._lock:
-            self._ready(request)
+        with self._ready(request):
             return self._tokens(text, special=True)
 
     def count(self, request: ChatRequest) -> int:
         """Tokens of a request's conversation in the model's chat template."""
-        with self._lock:
-            self._ready(request)
+        with self._ready(request):
             return len(self._prompt(request))
 
     def check_prompt(self, request: ChatRequest) -> None:
         """Raise InvalidParameter if :meth:`answer` would refuse the conversation."""
-        with self._lock:
-            self._ready(request)
+        with self._ready(request):
             self._checked_prompt(request)
 
     def check_tools(self, request: ChatRequest) -> None:
         """Raise InvalidParameter unless the model's chat template renders tools and their calls."""
-        with self._lock:
-            self._ready(request)
+        with self._ready(request):
             self._check_tools(request)
 
     def _check_tools(self, request: ChatRequest) -> None:
         name = EMBEDDED if request.model_path is None else os.path.basename(request.model_path)
         check_renders_tools(lambda messages, tools: self._formatter(messages=messages, tools=tools).prompt, name)
 
-    def _ready(self, request: ChatRequest) -> None:
-        if self._model != request.model:
-            self._unload()
-            self._load(request)
+    @contextlib.contextmanager
+    def _ready(self, request: ChatRequest, check: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Hold the lock, with the model of a request loaded, unless ``check`` raises before."""
+        with self._lock:
+            check()
+            if self._model != request.model:
+                self._unload()
+                self._load(request)
+            yield
 
     def _load(self, request: ChatRequest) -> None:
         module = import_llama(verbose=request.verbose)

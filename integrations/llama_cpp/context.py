@@ -39,11 +39,7 @@ Row = tuple[int, int, int, bool]
 
 
 def import_llama(*, verbose: bool = False) -> Any:
-    """Return the module ``llama_cpp``, its log on standard error silenced unless ``verbose``.
-
-    Raises:
-        MissingExtra: llama-cpp-python is not installed.
-    """
+    """Return the module ``llama_cpp``, its log on standard error silenced unless ``verbose``."""
     with needs("local", "llama-cpp-python"), _patience():
         import llama_cpp  # here, not above: the extra is optional and takes a second to load
     _without_tiles(llama_cpp.llama_cpp)
@@ -115,15 +111,9 @@ class DecodeError(Exception):
 class LlamaContext:
     """A loaded model and a context of ``sequences`` separate caches of ``cells`` tokens each.
 
-    Args:
-        path: GGUF file.
-        sequences: Number of sequences that may be in one batch.
-        cells: Cache length of one sequence, in tokens.
-        micro_batch: Most rows that are computed in one go.
-        unified: One cache for all sequences. It makes a sequence's arithmetic depend on the others: only for the
-            test that shows so.
-        busy: Lock that the owner holds around its use of this context. At the exit of the interpreter the context is
-            freed under it, so never under the feet of a thread inside llama.cpp.
+    ``micro_batch`` is the most rows of one computation. ``unified`` shares one cache among all sequences, so that their
+    arithmetic depends on one another: only a test uses it. The owner holds ``busy`` while it uses this context. The
+    interpreter's exit frees the context under that lock, and so never while a thread is inside llama.cpp.
     """
 
     def __init__(
@@ -195,9 +185,6 @@ class LlamaContext:
 
         Special tokens spelt out in the text are read as such only with ``start`` or ``special``: a question or a
         record that spells "<|im_end|>" must not end a turn.
-
-        Raises:
-            DecodeError: llama.cpp refuses it, or would end the process over it: see :func:`too_long_a_run`.
         """
         if too_long_a_run(text):
             raise DecodeError(0)
@@ -206,11 +193,7 @@ class LlamaContext:
         return [token for part in self._markers.split(text) if part for token in self._read(part)]
 
     def public(self, text: str, **how: bool) -> list[int]:
-        """As :meth:`tokenize`, of a public text.
-
-        Raises:
-            InvalidParameter: It has too long a run.
-        """
+        """As :meth:`tokenize`, of a public text."""
         if too_long_a_run(text):
             raise InvalidParameter(
                 f"Expected a text of {len(text):,} characters to have no run of more than {LONGEST_RUN:,} letters, "

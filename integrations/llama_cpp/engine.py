@@ -33,8 +33,7 @@ from .._engine import LocalEngine, T, Take, check_frame
 from .batch_check import checked_evaluator, threads_alike
 from .batches import ROWS, sequences_for
 from .context import CELLS, LlamaContext
-from .labels import CachedLabelScores
-from .members import MemberStates, Opening, StateStore
+from .members import CachedLabelScores, MemberStates, Opening, StateStore
 from .model_files import prepared_model_path
 from .slots import Slots
 from .texts import GGUFTexts
@@ -246,7 +245,7 @@ class LlamaCppEnsemble(LocalEngine):
             raise InvalidParameter("Expected a tail of at least one token. Put the end of the head there.")
         opening = Opening(head)
         if chat:
-            turn = self._texts.chat()
+            turn = self._texts.chat
             opening = Opening(head, turn.before)
             ending += self._context.tokenize(turn.after, special=True)
             limit += self._texts.chat_tokens

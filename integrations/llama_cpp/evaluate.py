@@ -20,14 +20,10 @@ _SAMPLED = 256  # tokens on which speed and appetite are measured
 
 @dataclasses.dataclass(repr=False)
 class MemberState:
-    """Cache of head and body of one member, and what was computed from nothing else.
+    """Saved cache of one member's head and body (``tokens`` of them) and of the ``steps`` after them.
 
-    Args:
-        state: The sequence as llama.cpp saved it: head, body and ``steps``.
-        tokens: Length of head and body.
-        digest: Hash of the body it was made from.
-        steps: What follows head and body, as it was evaluated. Cutting it off leaves the bits of head and body.
-        calibrations: Log of the mean label probabilities after the content-free tails.
+    ``digest`` is the hash of the body. Cutting the steps off leaves the bits of head and body. ``calibrations`` are
+    logs of the mean label probabilities after the content-free tails.
     """
 
     state: State
@@ -53,12 +49,7 @@ class MemberState:
 
 
 class JointEvaluator:
-    """The arithmetic on one context. Sequence i of a joint batch is member i; batches fit into one micro-batch.
-
-    Args:
-        context: The model.
-        rule: How batches are padded.
-    """
+    """The arithmetic on one context. Sequence i of a joint batch is member i; batches fit into one micro-batch."""
 
     def __init__(self, context: LlamaContext, rule: BatchRule) -> None:
         self._context = context

@@ -1,15 +1,16 @@
-"""Heads and members as states: from the store, or evaluated now."""
+"""Heads and members as states, from the store or evaluated now, and scores of label words after them."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from langchain_dp.errors import LangChainDPError, ModelUnavailable
 from langchain_dp.ports import MemberPrompt
 
-from .._engine import body_digest, check_head
-from .._store import BoundedStore
+from .._engine import Part, body_digest, check_head, label_tokens, tail_tokens
+from .._store import BoundedStore, Calibration
 from .context import DecodeError, LlamaContext
 from .evaluate import JointEvaluator, MemberState
 
@@ -19,11 +20,9 @@ _OPENINGS = 4
 
 @dataclasses.dataclass(frozen=True)
 class Opening:
-    """Where every member's prompt begins: public.
+    """Public beginning of every member's prompt.
 
-    Args:
-        head: Text before the members' bodies.
-        frame: Text of a chat template before the head, in which special tokens count; None is no chat.
+    ``frame`` is the chat template's text before the head, in which special tokens count; None without a chat.
     """
 
     head: str
@@ -34,14 +33,7 @@ StateStore = BoundedStore[MemberState]
 
 
 class MemberStates:
-    """Finds or makes the state of a member: its head and body, evaluated alone.
-
-    Args:
-        context: The model.
-        evaluator: Its arithmetic.
-        store: What is kept.
-        max_tokens: Longest head that makes sense, in tokens.
-    """
+    """Finds or makes the state of a member: its head and body, evaluated alone."""
 
     def __init__(self, context: LlamaContext, evaluator: JointEvaluator, store: StateStore, max_tokens: int) -> None:
         self._context = context
@@ -51,12 +43,7 @@ class MemberStates:
         self._openings: OrderedDict[Opening, MemberState] = OrderedDict()
 
     def state(self, opening: Opening, prompt: MemberPrompt, room: int) -> MemberState | None:
-        """State of a member, evaluated in an emptied context if need be; None if it is longer than ``room`` or fails.
-
-        Raises:
-            InvalidParameter: The public head is longer than ``room``.
-            ModelUnavailable: The public head cannot be evaluated.
-        """
+        """State of a member, evaluated in an emptied context if need be; None if longer than ``room`` or failed."""
         try:
             digest = body_digest(prompt)
             entry = self._store.get(opening, prompt.member, digest)
@@ -74,12 +61,7 @@ class MemberStates:
             return None
 
     def opening(self, opening: Opening, room: int, *, sequence: int | None = None) -> MemberState:
-        """State of a head, evaluated if need be in ``sequence``, which is left empty, or in an emptied context.
-
-        Raises:
-            InvalidParameter: It is longer than ``room``.
-            ModelUnavailable: It cannot be evaluated.
-        """
+        """State of a head, evaluated if need be in ``sequence``, which is left empty, or in an emptied context."""
         tokens = self.opening_tokens(opening)
         check_head(len(tokens), room, self._max_tokens)
         if opening not in self._openings:
@@ -105,3 +87,77 @@ class MemberStates:
     def clear(self) -> None:
         """Drop the states of heads."""
         self._openings.clear()
+
+
+class CachedLabelScores:
+    """Scores label words, ``together`` members at a time."""
+
+    def __init__(
+        self,
+        context: LlamaContext,
+        evaluator: JointEvaluator,
+        members: MemberStates,
+        store: StateStore,
+        *,
+        max_tokens: int,
+        together: int,
+    ) -> None:
+        self._context = context
+        self._evaluator = evaluator
+        self._members = members
+        self._store = store
+        self._max_tokens = max_tokens
+        self._together = together
+
+    def scores(
+        self, prompts: Sequence[MemberPrompt], tail: str, words: Sequence[str], content_free: Sequence[str]
+    ) -> list[list[float] | None]:
+        """One row a prompt, one column a word; None where a member is too long or fails."""
+        labels = label_tokens(words, self._context.public)
+        question = self.tail(tail)
+        free = [self.tail(text) for text in content_free]
+        key = (tuple(words), tuple(content_free))
+        rows: list[list[float] | None] = []
+        for at in range(0, len(prompts), self._together):
+            group = prompts[at : at + self._together]
+            try:
+                members = [self.member(prompt, max(map(len, labels))) for prompt in group]
+                rows += self._rows(members, question, free, labels, key)
+            finally:
+                self._store.wipe_put_out()
+        return rows
+
+    def member(self, prompt: MemberPrompt, most: int = 1) -> MemberState | None:
+        """State of a member from the store or evaluated now; None if it is too long or cannot be evaluated."""
+        # One cell more than the label, for the row that keeps a batch from having a single one.
+        room = self._max_tokens - self._max_tokens // 2 - most - 1
+        return self._members.state(Opening(prompt.head), prompt, room)
+
+    def tail(self, text: str) -> Part:
+        """Tokens of a question."""
+        return tail_tokens(self._context.public(text), self._max_tokens)
+
+    def _rows(
+        self,
+        members: Sequence[MemberState | None],
+        question: Part,
+        free: Sequence[Part],
+        labels: Sequence[Part],
+        key: Calibration,
+    ) -> list[list[float] | None]:
+        calibrate = [m for m in members if m is not None and free and key not in m.calibrations]
+        for member, mean in zip(calibrate, self._evaluator.mean_log(calibrate, free, labels), strict=True):
+            if mean is not None:
+                member.calibrations[key] = mean
+        usable = [m for m in members if m is not None and (not free or key in m.calibrations)]
+        answers = iter(self._evaluator.answers(usable, question, labels))
+        rows: list[list[float] | None] = []
+        for asked in members:
+            if asked is None or (free and key not in asked.calibrations):
+                rows.append(None)
+                continue
+            answer = next(answers)
+            if answer is not None and free:
+                answer = answer - asked.calibrations[key]
+            rows.append(None if answer is None else [float(score) for score in answer])
+        return rows

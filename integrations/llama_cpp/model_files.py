@@ -64,9 +64,6 @@ def prepared_model_path(folder: Path | None = None) -> str:
     original on a short public text, and the winner is kept with the figures as JSON beside it (some seconds, once).
     Safe with several processes: files appear whole or not at all. If the folder cannot be written or the disk is
     full, the original is used.
-
-    Raises:
-        MissingExtra: llama-cpp-python or the embedded model is not installed.
     """
     source = embedded_model_path()
     try:

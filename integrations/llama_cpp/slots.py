@@ -49,12 +49,8 @@ class Asked:
 class Slots:
     """Sequences 0 to ``count`` - 1 of a context. A slot that gets a new occupant is overwritten from end to end first.
 
-    Args:
-        context: The model, with more sequences than slots: the others never hold anything private.
-        evaluator: Its arithmetic.
-        members: States of heads and bodies.
-        store: Where those who leave are kept.
-        count: Members in the context at once; 1 evaluates every member in a context that holds nobody else.
+    The context has more sequences than slots: the others never hold anything private. With ``count`` 1 every member is
+    evaluated in a context that holds nobody else.
     """
 
     def __init__(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 
 import numpy as np
 import numpy.typing as npt
@@ -19,52 +21,32 @@ class GGUFTexts:
 
     def __init__(self, context: LlamaContext) -> None:
         self._context = context
-        self._chat: ChatParts | None = None
-        self._chat_tokens: int | None = None
-        self._special: tuple[frozenset[int], npt.NDArray[np.bool_]] | None = None
 
-    @property
+    @functools.cached_property
     def ends(self) -> frozenset[int]:
         """Tokens that end a text."""
-        return self._found()[0]
+        return self._context.end_tokens()
 
-    @property
+    @functools.cached_property
     def never(self) -> npt.NDArray[np.bool_]:
         """Per token, whether it is never taken: control tokens that end nothing."""
-        return self._found()[1]
+        never = np.zeros(self._context.vocabulary, dtype=bool)
+        never[sorted(self._context.control_tokens() - self.ends)] = True
+        return never
 
-    def _found(self) -> tuple[frozenset[int], npt.NDArray[np.bool_]]:
-        if self._special is None:
-            ends = self._context.end_tokens()
-            never = np.zeros(self._context.vocabulary, dtype=bool)
-            never[sorted(self._context.control_tokens() - ends)] = True
-            self._special = ends, never
-        return self._special
-
+    @functools.cached_property
     def chat(self) -> ChatParts:
-        """What the model's chat template puts around a user's turn.
+        """Text of the model's chat template around a user's turn; InvalidParameter without a usable template."""
+        begin, end = self._context.special_text()
+        return chat_parts(self._context.chat_template(), begin=begin, end=end)
 
-        Raises:
-            InvalidParameter: The model has no chat template, or none that takes one turn of a user.
-        """
-        if self._chat is None:
-            begin, end = self._context.special_text()
-            self._chat = chat_parts(self._context.chat_template(), begin=begin, end=end)
-        return self._chat
-
-    @property
+    @functools.cached_property
     def chat_tokens(self) -> int:
         """Tokens of the chat template's own; 0 without a usable one."""
-        if self._chat_tokens is None:
-            try:
-                chat = self.chat()
-            except InvalidParameter:
-                self._chat_tokens = 0
-            else:
-                self._chat_tokens = sum(
-                    len(self._context.tokenize(part, special=True)) for part in (chat.before, chat.after)
-                )
-        return self._chat_tokens
+        with contextlib.suppress(InvalidParameter):
+            chat = self.chat
+            return sum(len(self._context.tokenize(part, special=True)) for part in (chat.before, chat.after))
+        return 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,16 +58,7 @@ class ChatParts:
 
 
 def chat_parts(template: str | None, *, begin: str, end: str) -> ChatParts:
-    """Render the template once around a stand-in and cut it there: what a turn says can then not change the frame.
-
-    Args:
-        template: Jinja source, as the model carries it.
-        begin: How the model spells its token of beginning.
-        end: How it spells its token of end.
-
-    Raises:
-        InvalidParameter: There is no template, or it does not repeat one user turn word by word.
-    """
+    """Render the template once around a stand-in and cut it there: what a turn says can then not change the frame."""
     if template is None:
         raise InvalidParameter(
             "Expected the GGUF file to hold a chat template. Use chat=False, or an instruction-tuned model."

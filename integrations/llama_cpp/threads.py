@@ -28,9 +28,6 @@ class Threads:
     A thread that another process keeps off its core keeps all others waiting, several times in every layer: beside one
     busy process two threads on two cores take twice as long as one. Where threads do not get their time, fewer compute,
     and now and then more are tried.
-
-    Args:
-        apply: Sets the number of threads.
     """
 
     def __init__(self, apply: Callable[[int], None]) -> None:

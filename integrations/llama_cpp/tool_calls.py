@@ -22,12 +22,7 @@ _PROBE = "name_of_a_tool"
 
 
 def schema_grammar(schema: Mapping[str, Any], *, name: str = "schema") -> str:
-    """Return the GBNF grammar of all JSON texts that fit a JSON schema.
-
-    Raises:
-        InvalidParameter: llama-cpp-python cannot turn the schema into a grammar.
-        MissingExtra: llama-cpp-python is not installed.
-    """
+    """Return the GBNF grammar of all JSON texts that fit a JSON schema."""
     import_llama()
     from llama_cpp.llama_grammar import LlamaGrammar
 
@@ -42,11 +37,7 @@ def schema_grammar(schema: Mapping[str, Any], *, name: str = "schema") -> str:
 
 
 def openai_tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return tools in OpenAI's form.
-
-    Raises:
-        InvalidParameter: LangChain cannot describe one of them.
-    """
+    """Return tools in OpenAI's form."""
     try:
         return [convert_to_openai_tool(tool) for tool in tools]
     except (ValueError, TypeError, KeyError) as error:
@@ -57,11 +48,7 @@ def openai_tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def forced_grammar(tools: Sequence[Mapping[str, Any]], choice: object) -> str | None:
-    """Return the grammar of one call of the tools that ``choice`` allows, or None where it leaves the model free.
-
-    Raises:
-        InvalidParameter: ``choice`` names no tool, or the arguments of a tool have no grammar.
-    """
+    """Return the grammar of one call of the tools that ``choice`` allows, or None where it leaves the model free."""
     if choice in (None, False, "auto"):
         return None
     if isinstance(choice, Mapping):
@@ -90,11 +77,7 @@ def forced_grammar(tools: Sequence[Mapping[str, Any]], choice: object) -> str | 
 
 
 def check_renders_tools(render: Callable[..., str], model: str) -> None:
-    """Render a tool and a call of it in a chat template.
-
-    Raises:
-        InvalidParameter: The template leaves either out, or writes the call in another way than is read here.
-    """
+    """Render a tool and a call of it in a chat template."""
     function = {"name": _PROBE, "description": "", "parameters": {"type": "object", "properties": {}}}
     tools = [{"type": "function", "function": function}]
     call = {"type": "function", "id": "call", "function": {"name": _PROBE, "arguments": {"number": 1}}}

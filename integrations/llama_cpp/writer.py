@@ -39,13 +39,7 @@ class _Group:
 
 
 class Writer:
-    """Advances the members in the slots of a context.
-
-    Args:
-        context: The model.
-        slots: Who is in it.
-        store: Where those who leave are kept.
-    """
+    """Advances the members in the slots of a context."""
 
     def __init__(self, context: LlamaContext, slots: Slots, store: StateStore) -> None:
         self._context = context
@@ -55,17 +49,10 @@ class Writer:
     def next_tokens(
         self, opening: Opening, asked: Sequence[Continuation], ending: Sequence[int], limit: int, take: Take[T]
     ) -> list[T | None]:
-        """What is taken from every member's logits, None where there are none.
+        """Return what ``take`` makes of every member's logits, None where there are none.
 
-        Args:
-            opening: What all of them begin with.
-            asked: Whom to ask.
-            ending: Tokens between body and written ones, at least one.
-            limit: Most tokens of one member, all in all.
-            take: What to make of the logits, which are a view that is good for this call only.
-
-        Raises:
-            LangChainDPError: The public opening cannot be evaluated.
+        ``ending`` are the tokens between body and written ones, at least one. ``limit`` counts all tokens of a member.
+        ``take`` gets a view of the logits, which is good for this call only.
         """
         answers: list[T | None] = [None] * len(asked)
         waiting = [one for one in (self._asked(i, opening, each, ending) for i, each in enumerate(asked)) if one]

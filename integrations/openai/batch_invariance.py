@@ -36,23 +36,12 @@ _WORDS = tuple(_PROSE.split(" "))
 
 
 def compared(dialect: Dialect, company: int, context: int) -> int:
-    """Ask public prompts alone and among others, and compare all that comes back, to the last bit.
+    """Ask public prompts alone and among others, compare all answers to the last bit, and count the comparisons.
 
     Every round has a needle of its own, from two words to half of the longest prompt. It is asked alone twice; three
     times in one request with the others, where the server takes lists; and three times side by side with them, while
-    some of them are written on. Nothing is rounded.
-
-    Args:
-        dialect: The server, which lists log-probabilities.
-        company: Other prompts beside the needle, of 1 to 256 words, fewer where the context is short.
-        context: Longest prompt that the server takes, in tokens.
-
-    Returns:
-        How many comparisons were made, none of which differed.
-
-    Raises:
-        InvalidParameter: One differed, or the server lists no log-probabilities.
-        ModelUnavailable: The server failed on public text.
+    some of them are written on. Nothing is rounded. The ``company`` others have 1 to 256 words, fewer where the
+    ``context`` is short.
     """
     if not dialect.listed:
         raise InvalidParameter(

@@ -39,12 +39,7 @@ def log_shares(words: Sequence[str], listed: Mapping[str, float]) -> list[float 
 
 
 class Calls:
-    """Joint requests where one will do, else requests side by side.
-
-    Args:
-        dialect: The server.
-        in_flight: Prompts in one request, or requests under way at once.
-    """
+    """Joint requests where one will do, else up to ``in_flight`` requests side by side."""
 
     def __init__(self, dialect: Dialect, in_flight: int) -> None:
         self._dialect = dialect
@@ -53,17 +48,7 @@ class Calls:
     def next_tokens(
         self, asked: Sequence[Continuation], decoding: Decoding, turn: tuple[str, str]
     ) -> list[Token | None]:
-        """Next token of every member, in order; None where there is none that can be passed on.
-
-        Args:
-            asked: Whom to ask.
-            decoding: How a token is taken.
-            turn: Text before a member's prompt and after it.
-
-        Raises:
-            InvalidParameter: The decoding asks for what the server does not know.
-            ServerError: The server fails on public text.
-        """
+        """Next token of every member, in order; None where there is none that can be passed on."""
         answers: list[Token | None] = [None] * len(asked)
         groups: dict[tuple[Token, ...], list[int]] = {}
         for place, one in enumerate(asked):
@@ -87,7 +72,7 @@ class Calls:
     def _tokens(
         self, decoding: Decoding, begin: str, end: str, fields: dict[str, Any], some: Sequence[Continuation]
     ) -> list[Token | None]:
-        prompts = [begin + one.prompt.head + one.prompt.body + one.prompt.tail + end for one in some]
+        prompts = [begin + _text(one.prompt) + end for one in some]
         seed = self._dialect.seed(some[0].draw) if decoding.temperature else {}
         return [_token(choice, decoding) for choice in self._dialect.request(prompts, **fields, **seed)]
 
@@ -100,27 +85,15 @@ class Calls:
         return self._each(functools.partial(self.together_after, turn=turn), asked, together=True)
 
     def together_after(self, asked: Sequence[Continuation], *, turn: tuple[str, str]) -> list[dict[str, float]]:
-        """The same in one request, whose failure is everybody's.
-
-        Raises:
-            ServerError: The server failed.
-        """
-        after = ["".join(str(token) for token in one.written) for one in asked]
-        texts = [
-            turn[0]
-            + one.prompt.head
-            + one.prompt.body
-            + one.prompt.tail
-            + turn[1]
-            + one.prompt.response_prefix
-            + written
-            for one, written in zip(asked, after, strict=True)
-        ]
-        return [listed(choice) for choice in self._dialect.request(texts, listed=self._dialect.listed)]
+        """The same in one request, whose failure is everybody's."""
+        ends = [turn[1] + one.prompt.response_prefix + "".join(map(str, one.written)) for one in asked]
+        return self._listed_texts([turn[0] + _text(one.prompt) + end for one, end in zip(asked, ends, strict=True)])
 
     def _listed(self, some: Sequence[MemberPrompt]) -> list[dict[str, float]]:
-        prompts = [prompt.head + prompt.body + prompt.tail for prompt in some]
-        return [listed(choice) for choice in self._dialect.request(prompts, listed=self._dialect.listed)]
+        return self._listed_texts([_text(prompt) for prompt in some])
+
+    def _listed_texts(self, texts: Sequence[str]) -> list[dict[str, float]]:
+        return [listed(choice) for choice in self._dialect.request(texts, listed=self._dialect.listed)]
 
     def _each(
         self, request: Callable[[Sequence[Item]], Sequence[Answer]], items: Sequence[Item], *, together: bool
@@ -191,6 +164,10 @@ class Calibrations:
         """Drop all."""
         with self._lock:
             self._kept.clear()
+
+
+def _text(prompt: MemberPrompt) -> str:
+    return prompt.head + prompt.body + prompt.tail
 
 
 def _token(choice: Choice, decoding: Decoding) -> Token | None:

@@ -66,11 +66,7 @@ class Dialect:
     salt: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16), repr=False)
 
     def request(self, prompts: Sequence[str], *, listed: int = 0, **fields: Any) -> list[Choice]:
-        """One token after each prompt, in order.
-
-        Raises:
-            ServerError: There is no such answer.
-        """
+        """One token after each prompt, in order."""
         whole = [_whole(prompt) for prompt in prompts]
         body = {
             "model": self.model,
@@ -106,12 +102,7 @@ class Dialect:
         return salt if self.kind == "SGLang" else {}
 
     def decoding(self, decoding: Decoding, written: Sequence[str]) -> dict[str, Any]:
-        """Fields of a request by the rules of ``decoding``, after public ``written`` tokens.
-
-        Raises:
-            InvalidParameter: The server knows no repetition penalty that we know of.
-            ServerError: The server does not count tokens.
-        """
+        """Fields of a request by the rules of ``decoding``, after public ``written`` tokens."""
         fields: dict[str, Any] = {"temperature": decoding.temperature}
         if decoding.repetition_penalty != 1:
             if self.kind == "llama.cpp":
@@ -140,11 +131,7 @@ class Dialect:
         return {"seed": min(int(draw * _SEEDS), _SEEDS - 1)}
 
     def count(self, text: str) -> int:
-        """Number of tokens of a text.
-
-        Raises:
-            ServerError: The server does not tell.
-        """
+        """Number of tokens of a text."""
         if self._tokenizes:
             return len(self._tokens(text))
         if not text:
@@ -171,11 +158,7 @@ class Dialect:
             raise ServerError("no tokens") from None
 
     def turn(self) -> tuple[str, str]:
-        """The chat template's text before and after one user turn that the model is to answer.
-
-        Raises:
-            InvalidParameter: The server does not tell.
-        """
+        """The chat template's text before and after one user turn that the model is to answer."""
         stand_in = "QUESTIONANDEXAMPLES"
         try:
             asked = {"messages": [{"role": "user", "content": stand_in}]}
@@ -208,12 +191,7 @@ def listed(choice: Choice) -> dict[str, float]:
 
 
 def probed(server: Server, model: str, *, prefix_cache: bool) -> Dialect:
-    """What a server is and can do, asked with public text only.
-
-    Raises:
-        InvalidParameter: It does not serve this model.
-        ModelUnavailable: It does not answer.
-    """
+    """What a server is and can do, asked with public text only."""
     try:
         models = server.ask("models")["data"]
         found = next((one for one in models if model in (one.get("id"), *(one.get("aliases") or ()))), None)

@@ -11,10 +11,9 @@ import numpy as np
 from langchain_dp._util.validate import integer, number
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, TokenScores
-from langchain_dp.redact import redacting
 
 from .._choice import Scores
-from .._engine import BaseEngine, check_common, check_frame, check_written
+from .._engine import BaseEngine, check_frame
 from .batch_invariance import COMPANY, compared
 from .calls import Calibrations, Calls, scores
 from .dialect import END, LISTED, probed
@@ -46,7 +45,9 @@ class CompletionServerEnsemble(BaseEngine):
     The server lists its most probable first tokens, as many as it allows. A label word's score is the log-softmax, over
     the words, of the listed tokens that begin it and begin no other word; a word of which no beginning is listed has
     -100, and in a calibration it counts as probable as the least probable token that is listed. Words that begin with
-    the same token cannot be told apart here. What the server keeps of a forgotten member is out of reach from here.
+    the same token cannot be told apart here. Among the candidates for a next token, one that is not listed of a member
+    counts as the least probable one that is: a function of that member alone. What the server keeps of a forgotten
+    member is out of reach from here.
 
     Args:
         base_url: Address of the API, as in "http://127.0.0.1:8000/v1". Plain http to another machine is refused.
@@ -195,48 +196,25 @@ class CompletionServerEnsemble(BaseEngine):
         self._check_frame(asked[0].prompt)
         return self._calls.next_tokens(asked, decoding, self._framed(bool(decoding.chat)))
 
-    @redacting
-    def score_next_token(
-        self, public: Continuation, members: Sequence[Continuation], *, candidates: int, chat: bool = False
-    ) -> TokenScores:
-        """Log-probabilities of the tokens that the server lists after the public prompt, and of the end of a text.
-
-        A server lists its most probable tokens only. One that it does not list of a member counts as the least
-        probable one that it does: a function of that member alone, and the most that the token can be.
-
-        Args:
-            public: The prompt without a private example.
-            members: Members to ask; heads, tails and written tokens are those of ``public``. May be empty.
-            candidates: How many tokens at most; servers list from 5 to 1,000.
-            chat: Ask in a turn of the chat template.
-
-        Raises:
-            InvalidParameter: Heads, tails or written tokens differ, or the server lists no tokens.
-            ModelUnavailable: The engine is closed, or the server does not answer the public prompt.
-        """
-        integer("candidates", candidates, at_least=1)
-        asked = [public, *members]
-        with self._in_use():
-            check_common([one.prompt for one in asked])
-            check_written(asked)
-            self._check_lists()
-            self._check_frame(public.prompt)
-            frame = self._framed(chat)
-            first, why = {}, "no log-probabilities"
-            try:  # in no company: it says what can be written
-                [first] = self._calls.together_after([public], turn=frame)
-            except Exception as problem:  # of a public prompt, whatever the server answered
-                why = str(problem) if isinstance(problem, ServerError) else type(problem).__name__
-            if not first:
-                raise ModelUnavailable(
-                    f"The server does not answer the public prompt ({why}). Check it, and the prompt's length."
-                )
-            rows = self._calls.listed_after(members, frame)
-            whole = {text: value for text, value in first.items() if "\ufffd" not in text and text != END}
-            tokens = [*sorted(whole, key=lambda text: (-whole[text], text))[:candidates], END]
-            known, *scored = (None if not row else _after(row, tokens) for row in (first, *rows))
-            assert known is not None
-            return TokenScores(tuple(tokens), known, tuple(scored))
+    def _token_scores(self, asked: Sequence[Continuation], candidates: int, chat: bool) -> TokenScores:
+        self._check_lists()
+        self._check_frame(asked[0].prompt)
+        frame = self._framed(chat)
+        first, why = {}, "no log-probabilities"
+        try:  # in no company: it says what can be written
+            [first] = self._calls.together_after(asked[:1], turn=frame)
+        except Exception as problem:  # of a public prompt, whatever the server answered
+            why = str(problem) if isinstance(problem, ServerError) else type(problem).__name__
+        if not first:
+            raise ModelUnavailable(
+                f"The server does not answer the public prompt ({why}). Check it, and the prompt's length."
+            )
+        rows = self._calls.listed_after(asked[1:], frame)
+        whole = {text: value for text, value in first.items() if "\ufffd" not in text and text != END}
+        tokens = [*sorted(whole, key=lambda text: (-whole[text], text))[:candidates], END]
+        known, *scored = (None if not row else _after(row, tokens) for row in (first, *rows))
+        assert known is not None
+        return TokenScores(tuple(tokens), known, tuple(scored))
 
     def _check_lists(self) -> None:
         if not self._dialect.listed:

@@ -32,21 +32,10 @@ _SILENCE = _Silence()
 
 
 class Server:
-    """A base address and how to talk to it.
+    """A base address and its connections.
 
     httpx is used below its client class, which logs every request, follows the environment's proxies and keeps
     cookies; the ``openai`` package logs request bodies on top of that.
-
-    Args:
-        base_url: Address of the API, as in "http://127.0.0.1:8000/v1".
-        api_key: Bearer token, or None.
-        timeout: Seconds that one request may take to connect, and to fall silent.
-        connections: Requests that may be under way at once.
-        allow_plain_http: Accept unencrypted requests to another machine.
-
-    Raises:
-        InvalidParameter: The address is none, or would carry private text over a network in clear.
-        MissingExtra: httpx is not installed.
     """
 
     def __init__(
@@ -75,14 +64,9 @@ class Server:
                 logging.getLogger(name).addFilter(_SILENCE)  # once, however often it is added
 
     def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """The JSON answer of one request: GET without a body, POST with one.
+        """Return the JSON answer of one request: GET without a body, POST with one.
 
-        Args:
-            path: Below the base address; one that begins with "/" is below the address without its "/v1".
-            body: What is sent as JSON.
-
-        Raises:
-            ServerError: There is no answer, or it is none.
+        A ``path`` that begins with "/" is below the base address without its "/v1".
         """
         root = self._base.removesuffix("/v1") if path.startswith("/") else f"{self._base}/"
         content = None if body is None else json.dumps(body).encode()

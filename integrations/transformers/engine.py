@@ -21,9 +21,8 @@ from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
 
 from .._choice import Choice, is_token
 from .._engine import LocalEngine, T, Take, label_tokens, tail_tokens
-from .evaluate import LoneEvaluator
+from .evaluate import LoneEvaluator, MemberSequences
 from .load import DTYPES, ends, from_folder, from_gguf, prepared, trained_on, width
-from .members import MemberSequences
 from .text import Prompts, TokenizerTexts
 
 Asked = TypeVar("Asked")

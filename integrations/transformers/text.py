@@ -20,15 +20,9 @@ _SENTINEL = "QUESTIONANDEXAMPLES"
 
 
 class TokenizerTexts:
-    """One tokenizer, as few calls as the engine needs.
+    """One tokenizer, as few calls as the engine needs; ``width`` is the model's number of logits.
 
-    Args:
-        tokenizer: A ``PreTrainedTokenizer`` of either kind.
-        width: Number of logits of the model.
-        ends: Tokens that end a text by the model's own configuration.
-
-    Raises:
-        InvalidParameter: The tokenizer does not fit the model, or reads special tokens in plain text.
+    ``ends`` are tokens that end a text by the model's own configuration.
     """
 
     def __init__(self, tokenizer: Any, width: int, ends: Iterable[int]) -> None:
@@ -72,11 +66,7 @@ class TokenizerTexts:
         )
 
     def turn(self) -> tuple[list[int], list[int]]:
-        """Tokens of the chat template before and after the text of one user turn that the model is to answer.
-
-        Raises:
-            InvalidParameter: The tokenizer carries no chat template, or one that does not quote its text.
-        """
+        """Tokens of the chat template before and after the text of one user turn that the model is to answer."""
         if self._turn is None:
             if not getattr(self._tokenizer, "chat_template", None):
                 raise InvalidParameter(
@@ -106,12 +96,7 @@ class TokenizerTexts:
 
 
 class Prompts:
-    """Prompts of one tokenizer within one length.
-
-    Args:
-        texts: The tokenizer.
-        max_tokens: Longest sequence in tokens, whatever is in it.
-    """
+    """Prompts of one tokenizer of at most ``max_tokens``, whatever is in them."""
 
     def __init__(self, texts: TokenizerTexts, max_tokens: int) -> None:
         self._texts = texts
@@ -119,11 +104,7 @@ class Prompts:
         self.max_prompt_tokens = max_tokens - texts.frame
 
     def frame(self, prompt: MemberPrompt, chat: bool) -> tuple[Part, Part]:
-        """Tokens before and after the members' own bodies.
-
-        Raises:
-            InvalidParameter: There is no tail.
-        """
+        """Tokens before and after the members' own bodies."""
         before, after = self._texts.turn() if chat else (self._texts.start, ())
         opening, ending = self._plain(prompt.head), self._plain(prompt.tail)
         if not ending:

@@ -23,9 +23,6 @@ class WorksOnBatches(Generic[Opened]):
     """Base of what works on batches in many workers: pickled without what it opened, which each opens for itself.
 
     A subclass has ``__call__``, and says in :meth:`_built` how a worker opens its own.
-
-    Args:
-        opened: What was opened where it was made.
     """
 
     def __init__(self, opened: Opened) -> None:
@@ -38,14 +35,7 @@ class WorksOnBatches(Generic[Opened]):
         raise NotImplementedError
 
     def in_pandas(self, frames: Iterable[B]) -> Iterator[B]:
-        """Work on frames one after the other: what Spark's ``mapInPandas`` asks for.
-
-        Args:
-            frames: Batches, each as for a call.
-
-        Returns:
-            What a call returns of each, as soon as it is asked for.
-        """
+        """Work on frames one after the other, as Spark's ``mapInPandas`` asks for."""
         yield from map(self, frames)
 
     def _built(self) -> Opened:
@@ -66,14 +56,7 @@ class WorksOnBatches(Generic[Opened]):
 
 
 class Columns:
-    """The columns of one batch. Private.
-
-    Args:
-        batch: A mapping of names to lists, numpy arrays or Arrow arrays, an Arrow table, or a pandas frame.
-
-    Raises:
-        InvalidParameter: It is something else, or its columns differ in length.
-    """
+    """The columns of one batch: a mapping to lists or arrays, an Arrow table, or a pandas frame. Private."""
 
     def __init__(self, batch: Any) -> None:
         self._batch = batch
@@ -94,11 +77,7 @@ class Columns:
             raise InvalidParameter("Expected every column of a batch to have a name of its own. Rename them.")
 
     def texts(self, name: str) -> list[str | None]:
-        """A column of texts; None where there is none.
-
-        Raises:
-            InvalidParameter: The column is not there, or holds something else, by its row.
-        """
+        """A column of texts; None where there is none."""
         values = [None if _absent(value) else value for value in self._values(name)]
         for row, value in enumerate(values):
             if value is not None and not isinstance(value, str):
@@ -109,11 +88,7 @@ class Columns:
         return [None if value is None else str(value) for value in values]
 
     def keys(self, name: str, what: str) -> list[str]:
-        """A column that says whose, or which, a row is: texts or whole numbers, one in each row.
-
-        Raises:
-            InvalidParameter: The column is not there, or a row has no key, by its row.
-        """
+        """A column that says whose, or which, a row is: texts or whole numbers, one in each row."""
         values = [as_int(value) for value in self._values(name)]
         for row, value in enumerate(values):
             if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
@@ -187,11 +162,7 @@ class Columns:
 
 
 def column_names(columns: object, keep_columns: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of the columns to work on, where a str or a number is one name, and of those that pass in clear.
-
-    Raises:
-        InvalidParameter: They are no names, a column is named twice, or there is none to work on.
-    """
+    """Names of the columns to work on, where a str or a number is one name, and of those that pass in clear."""
     found = []
     for names in ((columns,) if _is_name(columns) else columns, keep_columns):
         listed = tuple(names) if isinstance(names, Iterable) and not isinstance(names, str) else (None,)

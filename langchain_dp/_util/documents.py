@@ -42,11 +42,7 @@ class FileForm(Form):
 
     @classmethod
     def load(cls, path: Path, form: str) -> Self:
-        """The document in the file at ``path``, of the format ``form``.
-
-        Raises:
-            InvalidParameter: There is no such file, or it holds something else.
-        """
+        """The document in the file at ``path``, of the format ``form``."""
         try:
             found = cls.read(path.read_bytes())
             why = "" if found.format == form else "it is of another format"

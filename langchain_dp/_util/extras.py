@@ -12,13 +12,7 @@ from langchain_dp.errors import MissingExtra
 
 
 def missing_extra(extra: str, *packages: str, why: str = "") -> MissingExtra:
-    """The error about packages that are not installed.
-
-    Args:
-        extra: Extra that brings them.
-        packages: Their names, as pip knows them.
-        why: What they are for, as the sentence goes on after their names.
-    """
+    """Return the error about packages that are not installed; ``why`` goes on after their names."""
     several, one = ("s", "them") if len(packages) > 1 else ("", "it")
     return MissingExtra(
         f"Expected the package{several} {' and '.join(packages)}{why}. "

@@ -30,31 +30,24 @@ _entered: contextvars.ContextVar[frozenset[FairSemaphore]] = contextvars.Context
 class FairSemaphore(forks.ForkSafe):
     """So many places, handed out in the order they were asked for. Thread-safe, over any number of event loops.
 
-    Args:
-        count: Number of places, at least 1.
+    Without ``watched`` its owner sees to forks.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, watched: bool = True) -> None:
         self.count = count
         self._free = count
         self._waiting: deque[concurrent.futures.Future[None]] = deque()
         # Reentrant: a call that nobody drives any more is closed by the garbage collector, in any line of any thread.
         self._lock = threading.RLock()
-        self._watch()
+        if watched:
+            self._watch()
 
     def _alone(self) -> None:
         self._free = self.count
         self._waiting = deque()
 
     def take(self, patience: float | None = None) -> Callable[[], None] | None:
-        """Wait for a place; returns what gives it back, once, however often it is called.
-
-        Args:
-            patience: Seconds to wait; None waits for ever.
-
-        Returns:
-            None if there was no place in time.
-        """
+        """Wait up to ``patience`` seconds for a place; return what gives it back once, None after the time."""
         waiter = self._line_up()
         if waiter is not None:
             try:

@@ -77,14 +77,7 @@ def process() -> tuple[int, int]:
 
 
 def one_process(what: str) -> Callable[[], None]:
-    """A check that is to be made before every step of something that one charge pays for.
-
-    Args:
-        what: What goes on step by step, for the message.
-
-    Returns:
-        Raises :class:`PlanError` in any other process than this one: both would go on with what was paid for once.
-    """
+    """Return a check that raises :class:`PlanError` in any other process: one charge pays for one process."""
     here = process()
 
     def check() -> None:

@@ -12,11 +12,7 @@ from langchain_dp.errors import InvalidParameter
 
 
 def new_figure(width: float, height: float) -> tuple[Any, Any]:
-    """A figure of its own, in inches, known to no global state, with its axes.
-
-    Raises:
-        MissingExtra: matplotlib is not installed.
-    """
+    """A figure of its own, in inches, known to no global state, with its axes."""
     with needs("plot", "matplotlib", why=" to draw a picture"):
         figures: Any = importlib.import_module("matplotlib.figure")
     figure = figures.Figure(figsize=(width, height), layout="constrained")

@@ -9,32 +9,17 @@ _LARGE = 1e300
 
 
 def rounded_up(value: float, digits: int = 3) -> float:
-    """The smallest number of so many digits that is not below ``value``.
-
-    Args:
-        value: Above 0 and finite, or 0.
-        digits: Digits to keep, at least 1.
-    """
+    """Return the smallest number of ``digits`` digits that is not below ``value``, which is finite and not negative."""
     return _rounded(value, digits, 1)
 
 
 def bound(value: float, digits: int = 6) -> str:
-    """The smallest number of so many digits that is not below ``value``, printed: a loss that was, or may be, spent.
-
-    Args:
-        value: At least 0; infinity is "inf".
-        digits: Digits to keep, at least 1.
-    """
+    """Print the smallest number of ``digits`` digits that is not below ``value``: a loss that was, or may be, spent."""
     return _printed(value, digits, 1)
 
 
 def room(value: float, digits: int = 6) -> str:
-    """The largest number of so many digits that is not above ``value``, printed: a loss that is left to be spent.
-
-    Args:
-        value: Finite or infinite; what is below 0 by rounding alone is 0.
-        digits: Digits to keep, at least 1.
-    """
+    """Print the largest number of ``digits`` digits not above ``value``, a loss that is left. Below 0 counts as 0."""
     return _printed(value, digits, -1)
 
 

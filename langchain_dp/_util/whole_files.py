@@ -15,12 +15,7 @@ from typing import BinaryIO
 def whole(path: Path, *, owner_only: bool = False) -> Iterator[BinaryIO]:
     """A file to write beside ``path``. It takes that name once all is on disk, and is removed if anything fails.
 
-    Args:
-        path: Where it will be; what is there stays until then.
-        owner_only: Nobody else may read it (mode 0600), however the process creates its files.
-
-    Raises:
-        OSError: The folder cannot be written.
+    ``owner_only``: nobody else may read it (mode 0600), however the process creates its files.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "Expected a file, but this is a folder. Name a file in it", str(path))

@@ -14,7 +14,6 @@ from dp_accounting.dp_event import DpEvent, PoissonSampledDpEvent
 
 from langchain_dp._util import forks, validate
 from langchain_dp._util.rounding import rounded_up
-from langchain_dp.accounting._prepaid import Prepaid
 from langchain_dp.accounting.budget import PrivacyBudget, weak_promise_reasons
 from langchain_dp.accounting.calibrate import max_releases
 from langchain_dp.accounting.certificate import PrivacyCertificate
@@ -28,6 +27,7 @@ from langchain_dp.accounting.events import (
 )
 from langchain_dp.accounting.pld import epsilon as composed_epsilon
 from langchain_dp.accounting.provenance import ReleaseCost
+from langchain_dp.accounting.quotas import POOLED
 from langchain_dp.accounting.store.base import LedgerStore, backend_at
 from langchain_dp.accounting.store.plans import SLACK, PlanStore, StoredPlan
 from langchain_dp.accounting.store.schema import LEDGER
@@ -97,6 +97,62 @@ class BaseLedger(SharedOnCopy):
         self.close()
 
 
+class Prepaid:
+    """Blocks of up to ``block`` releases that one process pays for in one write and spends from memory. Thread-safe.
+
+    What is left when the process dies or closes its ledger is lost: nothing is refunded. A child of a fork begins
+    without a block, or parent and child would both spend the same one.
+    """
+
+    def __init__(self, store: PlanStore, block: int) -> None:
+        self.block = block
+        self._store = store
+        self._left: dict[tuple[str, str, str], int] = {}
+        self._lock = threading.Lock()
+        self._process = forks.process()
+        forks.renew_lock(self)
+        forks.watch(self)
+
+    def take(self, plan: StoredPlan, event: str, count: int, caller: str) -> bool:
+        """Spend ``count`` releases from a block, or from a new one. False, with nothing spent, if too few are left."""
+        key = (plan.name, plan.time, event)
+        item, most = plan.items[event]
+        with self._lock:
+            self._check_process()
+            while (have := self._left.get(key, 0)) < count:
+                missing = count - have
+                unpaid = most - self._store.used([plan])[item]
+                if unpaid < missing:
+                    return False
+                paid = min(max(self.block, missing), unpaid)
+                if self._store.add_use(plan, event, paid, f"{caller} (prepaid)"):
+                    self._left[key] = have + paid
+            self._left[key] = have - count
+            return True
+
+    def left(self, plan: StoredPlan, event: str) -> int:
+        """What this process has paid for and not spent."""
+        with self._lock:
+            self._check_process()
+            return self._left.get((plan.name, plan.time, event), 0)
+
+    def drop(self) -> None:
+        """Give up what is left: the ledger is closed."""
+        with self._lock:
+            self._left.clear()
+
+    def before_fork(self) -> None:
+        """Nothing: a child takes nothing along. The lock is not waited for, since a database is asked under it."""
+
+    def after_fork(self) -> None:
+        """Begin without a block in a child, whose lock is new."""
+        self._check_process()
+
+    def _check_process(self) -> None:
+        if self._process != forks.process():  # also after a fork around Python
+            self._left, self._process = {}, forks.process()
+
+
 class Account(SharedOnCopy):
     """One open ledger: its store, and a cache of composed costs. An unpickled account is the same ledger."""
 
@@ -118,8 +174,6 @@ class Account(SharedOnCopy):
         block = None if self.prepay_block is None else self.prepay_block.block
         return (_reopened, (self.budget, self.store.path, self.store.ledger_id, block))
 
-    # --- charges -------------------------------------------------------------------------------------------
-
     def charge(
         self, plan: StoredPlan, event: str, count: int, caller: str, user_id: tuple[str, int] | None = None
     ) -> bool:
@@ -140,8 +194,6 @@ class Account(SharedOnCopy):
         self.store.close()
         if self.prepay_block is not None:  # only now: a thread could pay for another block before
             self.prepay_block.drop()
-
-    # --- costs ---------------------------------------------------------------------------------------------
 
     def cost(self, counts: Sequence[tuple[str, int]], delta: float) -> float:
         """Composed epsilon of (event JSON, count) pairs at ``delta``; each computed once, whoever asks."""
@@ -166,8 +218,6 @@ class Account(SharedOnCopy):
         if len(self._known) >= _CACHED:
             del self._known[next(iter(self._known))]  # the oldest: used counts only grow, so it is out of date
         self._known[key] = value
-
-    # --- claims --------------------------------------------------------------------------------------------
 
     def left(self, plans: Sequence[StoredPlan]) -> tuple[float, float]:
         """(epsilon, delta) that ``plans`` leave unreserved; never negative."""
@@ -229,11 +279,7 @@ class Account(SharedOnCopy):
     ) -> BudgetExceeded:
         """Return the refusal that ``sentence`` begins, counted: nothing was charged or stored.
 
-        Args:
-            sentence: What was refused, and why.
-            asked: The same in short.
-            fits: How many would fit.
-            whole: (epsilon, delta) in which all that was asked for would fit, if it would.
+        ``fits`` is how many would fit, ``whole`` the (epsilon, delta) in which the whole request would fit.
         """
         plans = self.store.plans()
         spent, reserved = self.spent(plans, round_up=False), claims(plans)
@@ -251,52 +297,96 @@ class Account(SharedOnCopy):
         )
         return self.refusals.add(refusal)
 
+
+class BudgetHolder(SharedOnCopy):
+    """A plan or a whole ledger: its budget, its costs and its certificate."""
+
+    _account: Account
+
+    def _reservations(self) -> list[StoredPlan]:
+        raise NotImplementedError
+
+    @property
+    def budget(self) -> PrivacyBudget:
+        """Budget of the whole ledger: what all releases together may cost."""
+        return self._account.budget
+
+    def spent(self, *, round_up: bool = False) -> tuple[float, float]:
+        """(epsilon, delta) that the releases so far cost; of a ledger, the sum over plans that were used at all.
+
+        Args:
+            round_up: Round the used counts up to one leading digit first. Not less than the exact answer, and
+                composed only a few dozen times in a plan's life: for a certificate with every release.
+        """
+        return self._account.spent(self._reservations(), round_up=round_up)
+
+    def reserved(self) -> tuple[float, float]:
+        """(epsilon, delta) that all reserved releases may cost: what holds now, whatever is still released."""
+        return claims(self._reservations())
+
+    def remaining(self, event: DpEvent) -> int:
+        """How many more releases of ``event`` are covered."""
+        raise NotImplementedError
+
     def certificate(
         self,
-        plans: Sequence[StoredPlan],
+        event: DpEvent | None = None,
         *,
-        shown: str | None,
-        remaining: int | None,
-        mechanism: str,
-        model: str,
-        private: bool,
-        reason: str,
-        notes: Sequence[str],
-        parameters: Mapping[str, float | int | str] | None,
-        round_up: bool,
+        mechanism: str = "",
+        model: str = "",
+        private: bool = True,
+        reason: str = "",
+        notes: Sequence[str] = (),
+        parameters: Mapping[str, float | int | str] | None = None,
+        round_up: bool = False,
     ) -> PrivacyCertificate:
-        """Return the certificate of ``plans`` together; ``shown`` is the event whose parameters are printed."""
-        fields = [json.loads(event) for plan in plans for event in plan.items]
-        kinds = sorted({_released(each)["event"] for each in fields})
+        """Return the certificate as it stands; of a ledger, that of all its plans together.
+
+        Args:
+            event: Whose remaining count and parameters to print; may be left out if there is only one.
+            mechanism: What drew the answers; the kinds of the events by default.
+            model: Name of the model.
+            private: False for seeded or non-private use, with a ``reason``.
+            reason: Why it is not private.
+            notes: What else a reader must know.
+            parameters: Public parameters; those of the event by default.
+            round_up: Give ``spent`` rounded up, see :meth:`spent`, and note it.
+        """
+        account, plans = self._account, self._reservations()
+        events = list(dict.fromkeys(key for plan in plans for key in plan.items))
+        if event is None and len(events) == 1:
+            event = event_from_json(events[0])
         epsilon, delta = claims(plans)
-        added = ["spent is rounded up"] if round_up else []
+        added = [POOLED] if any(plan.quotas is not None for plan in plans) else []
+        added += ["spent is rounded up"] if round_up else []
         if private:
             added += [point for point in weak_promise_reasons(epsilon, delta) if point not in notes]
-        if self.prepay_block is not None and any(plan.quotas is None for plan in plans):
-            held = sum(self.unspent(plan, event) for plan in plans for event in plan.items)
+        if account.prepay_block is not None and any(plan.quotas is None for plan in plans):
+            held = sum(account.unspent(plan, key) for plan in plans for key in plan.items)
             added.append(
-                f"paid for in blocks of {self.prepay_block.block}: what is spent counts {held} releases that this "
-                f"process "
-                "has paid for and not made, and those that others have"
+                f"paid for in blocks of {account.prepay_block.block}: what is spent counts {held} releases that this "
+                "process has paid for and not made, and those that others have"
             )
         if len(plans) > 1:
             added.append(f"the claims of {len(plans)} plans, each chosen adaptively, are added up")
+        neighbors = account.budget.neighbors
+        kinds = sorted({_released(json.loads(key))["event"] for key in events})
         return PrivacyCertificate(
             mechanism=mechanism or " + ".join(kinds) or "none yet",
             epsilon=epsilon,
             delta=delta,
-            neighbors=self.budget.neighbors,
-            spent=self.spent(plans, round_up=round_up),
-            remaining=remaining,
+            neighbors=neighbors,
+            spent=self.spent(round_up=round_up),
+            remaining=None if event is None else self.remaining(event),
             model=model,
             private=private,
             reason=reason,
             notes=(*notes, *added),
-            parameters=_public_parameters(shown) if parameters is None else parameters,
+            parameters=_public_parameters(event) if parameters is None else parameters,
             sources=tuple(
                 ReleaseCost(
-                    ledger=self.store.ledger_id, plan=plan.name, epsilon=plan.epsilon, delta=plan.delta,
-                    neighbors=self.budget.neighbors, reason=reason,
+                    ledger=account.store.ledger_id, plan=plan.name, epsilon=plan.epsilon, delta=plan.delta,
+                    neighbors=neighbors, reason=reason,
                 )
                 for plan in plans
             ),
@@ -319,12 +409,7 @@ def claims(plans: Sequence[StoredPlan]) -> tuple[float, float]:
 
 
 def event_key(event: DpEvent) -> str:
-    """Return the JSON under which the ledger keeps ``event``; refuse what a ledger cannot hold.
-
-    Raises:
-        UnsupportedEvent: Metric privacy, whose unit is not an epsilon.
-        InvalidParameter: Not an event, or none that can be stored.
-    """
+    """Return the JSON under which the ledger keeps ``event``; refuse what a ledger cannot hold."""
     if not isinstance(event, DpEvent):
         raise InvalidParameter(f"Expected event of type {type(event).__name__} to be a DpEvent, such as NoisyMaxEvent.")
     inner = event
@@ -374,8 +459,8 @@ def _noun(event: str) -> str:
     return _NOUNS.get(fields["event"], "release")
 
 
-def _public_parameters(event: str | None) -> dict[str, float | int | str]:
-    fields = {} if event is None else json.loads(event)
+def _public_parameters(event: DpEvent | None) -> dict[str, float | int | str]:
+    fields = {} if event is None else json.loads(event_key(event))
     return {
         name: json.dumps(value) if isinstance(value, dict) else value
         for name, value in fields.items()

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dp_accounting.dp_event import DpEvent
 
 from langchain_dp._util import validate
 from langchain_dp._util.rounding import bound
-from langchain_dp.accounting._account import Account, SharedOnCopy, event_key
-from langchain_dp.accounting.budget import PrivacyBudget
-from langchain_dp.accounting.certificate import PrivacyCertificate
+from langchain_dp.accounting._account import Account, BudgetHolder, event_key
 from langchain_dp.accounting.events import event_from_json
-from langchain_dp.accounting.quotas import POOLED, Quotas
+from langchain_dp.accounting.quotas import Quotas
 from langchain_dp.accounting.store.plans import LedgerEntry, StoredPlan, UserRefused
-from langchain_dp.accounting.store.shared import Shared
+from langchain_dp.accounting.store.releases import Shared
 from langchain_dp.errors import BudgetExceeded, PlanError, QuotaExceeded
 
 
-class LedgerPlan(SharedOnCopy):
+class LedgerPlan(BudgetHolder):
     """A reserved plan: events and their maximum counts, fixed before its first release.
 
     Made by :meth:`PrivacyLedger.reserve`. Threads and processes that share the ledger share its counts.
@@ -40,6 +38,9 @@ class LedgerPlan(SharedOnCopy):
         self._account = account
         self._stored = stored
 
+    def _reservations(self) -> list[StoredPlan]:
+        return [self._stored]
+
     @property
     def name(self) -> str:
         """Name of the plan in its ledger."""
@@ -47,12 +48,12 @@ class LedgerPlan(SharedOnCopy):
 
     @property
     def epsilon(self) -> float:
-        """Reserved epsilon, in nats."""
+        """BudgetHolder epsilon, in nats."""
         return self._stored.epsilon
 
     @property
     def delta(self) -> float:
-        """Reserved delta."""
+        """BudgetHolder delta."""
         return self._stored.delta
 
     @property
@@ -64,11 +65,6 @@ class LedgerPlan(SharedOnCopy):
     def settings(self) -> Mapping[str, Any] | None:
         """Public settings that it was reserved for; None if none were kept with it."""
         return self._stored.settings
-
-    @property
-    def budget(self) -> PrivacyBudget:
-        """Budget of the whole ledger."""
-        return self._account.budget
 
     @functools.cached_property
     def quotas(self) -> Quotas | None:
@@ -199,19 +195,6 @@ class LedgerPlan(SharedOnCopy):
             f"{left:,} of {most:,} are left in the plan {self.name!r}. {price}", asked=f"{count} x {event!r}", fits=left
         )
 
-    def spent(self, *, round_up: bool = False) -> tuple[float, float]:
-        """(epsilon, delta) that the releases so far cost at the plan's delta; (0, 0) before the first.
-
-        Args:
-            round_up: Round the used counts up to one leading digit first. Not less than the exact answer, and
-                composed only a few dozen times in a plan's life: for a certificate with every release.
-        """
-        return self._account.spent([self._stored], round_up=round_up)
-
-    def reserved(self) -> tuple[float, float]:
-        """(epsilon, delta) that the plan may cost when all its releases are made."""
-        return self.epsilon, self.delta
-
     def remaining(self, event: DpEvent, *, user_id: str | None = None) -> int:
         """How many more releases of ``event`` the plan covers; 0 for an event that it does not hold.
 
@@ -234,7 +217,7 @@ class LedgerPlan(SharedOnCopy):
 
     @property
     def shared(self) -> Shared:
-        """What processes that charge this plan tell each other: see ``store/shared.py``."""
+        """What processes that charge this plan tell each other: see ``store/releases.py``."""
         return Shared(self._account.store, self._stored)
 
     @property
@@ -259,45 +242,6 @@ class LedgerPlan(SharedOnCopy):
     def entries(self) -> Iterator[LedgerEntry]:
         """Yield what was charged to the plan, in order."""
         return self._account.store.entries(self.name)
-
-    def certificate(
-        self,
-        event: DpEvent | None = None,
-        *,
-        mechanism: str = "",
-        model: str = "",
-        private: bool = True,
-        reason: str = "",
-        notes: Sequence[str] = (),
-        parameters: Mapping[str, float | int | str] | None = None,
-        round_up: bool = False,
-    ) -> PrivacyCertificate:
-        """Return the certificate of the plan as it stands.
-
-        Args:
-            event: Whose remaining count to print; may be left out if the plan holds one event.
-            mechanism: What drew the answers; the kinds of the plan's events by default.
-            model: Name of the model.
-            private: False for seeded or non-private use, with a ``reason``.
-            reason: Why it is not private.
-            notes: What else a reader must know.
-            parameters: Public parameters; those of the event by default.
-            round_up: Give ``spent`` rounded up, see :meth:`spent`, and note it.
-        """
-        if event is None and len(self.events) == 1:
-            event = self.events[0][0]
-        return self._account.certificate(
-            [self._stored],
-            shown=None if event is None else event_key(event),
-            remaining=None if event is None else self.remaining(event),
-            mechanism=mechanism,
-            model=model,
-            private=private,
-            reason=reason,
-            notes=notes if self._stored.quotas is None else (*notes, POOLED),
-            parameters=parameters,
-            round_up=round_up,
-        )
 
     def __repr__(self) -> str:
         promise = f"epsilon={bound(self.epsilon)}, delta={bound(self.delta)}"

@@ -18,11 +18,7 @@ _NAMES = {member.name.lower(): member for member in Neighbors}
 
 
 def neighbors_from(value: Neighbors | str) -> Neighbors:
-    """Return the neighbouring relation that ``value`` is or names, in any case ("replace_one").
-
-    Raises:
-        InvalidParameter: No relation has that name. The message lists the names.
-    """
+    """Return the neighbouring relation that ``value`` is or names, in any case ("replace_one")."""
     name = value.strip().lower().replace("-", "_") if isinstance(value, str) else getattr(value, "name", "").lower()
     found = _NAMES.get(name)
     if found is None or not (isinstance(value, str) or value is found):
@@ -83,11 +79,7 @@ def weak_promise_reasons(
 ) -> tuple[str, ...]:
     """Why (epsilon, delta) promises hardly anything, one sentence each; empty if it does.
 
-    Args:
-        epsilon: Of the promise.
-        delta: Of the promise.
-        count: The public number of records, or another that they are hardly fewer than. None: delta is not judged.
-        of: What is counted.
+    ``count`` is the public number of records (or ``of`` something else). None: delta is not judged.
     """
     points = []
     if epsilon > USUAL:

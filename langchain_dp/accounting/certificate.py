@@ -1,17 +1,18 @@
-"""What was released, under which promise: the paper that travels with an answer."""
+"""What was released, under which promise: the paper that travels with an answer, or with sanitized text."""
 
 from __future__ import annotations
 
 import dataclasses
+import html
 import importlib.metadata
+import json
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from langchain_dp._util import validate
 from langchain_dp._util.rounding import bound
-from langchain_dp.accounting._certificate_faces import CertificateFaces, loss_in, loss_out, one_line, public
 from langchain_dp.accounting.budget import neighbors_from, weak_promise_reasons
 from langchain_dp.accounting.events import Neighbors, count_is_public
 from langchain_dp.accounting.provenance import ReleaseCost, check_neighbors, merged, sources_of
@@ -29,6 +30,12 @@ _RELATIONS = {
     Neighbors.REPLACE_SPECIAL: "zero-out: one record replaced by a ghost that abstains (weaker than add or remove)",
 }
 
+KIND = "metric privacy"
+"""What ``to_dict`` says, so that no reader takes the numbers for an (epsilon, delta)."""
+
+WHOLE_TEXTS = "whole-texts"
+"""The metric in which any two texts are 1 apart: under it eta is a pure, local epsilon of a text."""
+
 
 def library_version() -> str:
     """Return the installed version of this package, or "unknown" when it runs without being installed."""
@@ -38,8 +45,128 @@ def library_version() -> str:
         return "unknown"
 
 
+class BaseCertificate:
+    """What every certificate can do: strict JSON and back, text, a table in a notebook, pickles."""
+
+    mechanism: str
+    private: bool
+    reason: str
+    notes: tuple[str, ...]
+    library_version: str
+    parameters: Mapping[str, float | int | str]
+    _marks: ClassVar[Mapping[str, str]] = {}
+    """What its plain values say beside its fields."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that strict JSON can hold: infinity is the string "inf"."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        return {**self._marks, **fields, "notes": list(self.notes), "parameters": dict(self.parameters)}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """Return the certificate that ``to_dict`` wrote.
+
+        Raises:
+            InvalidParameter: A field is missing, unknown or outside its bound, or it is a certificate of another kind.
+        """
+        named = dataclasses.fields(cls)  # type: ignore[arg-type]  # every certificate is one
+        names = sorted([*cls._marks, *(field.name for field in named)])
+        try:
+            if sorted(fields) != names or any(fields[name] != mark for name, mark in cls._marks.items()):
+                kind = "".join(f" of {mark}" for mark in cls._marks.values())
+                raise InvalidParameter(f"Expected fields={sorted(fields)} to be {names}: this is no certificate{kind}.")
+            values = {name: value for name, value in fields.items() if name not in cls._marks}
+            return cls(**cls._read(values))
+        except (TypeError, AttributeError) as error:
+            wrong = type(error).__name__
+        raise InvalidParameter(f"Expected the fields of a certificate, but one is of another type ({wrong}).")
+
+    @classmethod
+    def _read(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Plain values as the constructor takes them."""
+        raise NotImplementedError
+
+    def _check_reason(self, name: str, loss: float) -> None:
+        if not isinstance(self.private, bool) or self.private == bool(self.reason):
+            raise InvalidParameter(
+                f"Expected private={self.private!r} to go with reason={self.reason!r}. "
+                "Give a reason if not private, and only then."
+            )
+        if self.private and math.isinf(loss):
+            raise InvalidParameter(f"Expected {name}=inf only with private=False. Give private=False and the reason.")
+
+    def _store(self, **values: Any) -> None:
+        """Store converted fields, with a public and frozen copy of the parameters."""
+        parameters = {name: public(name, value) for name, value in self.parameters.items()}
+        for name, value in {**values, "parameters": MappingProxyType(parameters)}.items():
+            object.__setattr__(self, name, value)  # frozen: the only way
+
+    def _rows(self) -> list[tuple[str, str]]:
+        """(name, value) in reading order; "NOT PRIVATE" first where it applies."""
+        rows = [] if self.private else [("NOT PRIVATE", self.reason)]
+        rows += self._own_rows()
+        rows += [(f"parameter {name}", shown(value)) for name, value in self.parameters.items()]
+        rows += [("note", note) for note in self.notes]
+        rows.append(("library", f"langchain-dp {self.library_version}"))
+        return [(one_line(name), one_line(value)) for name, value in rows]
+
+    def _own_rows(self) -> list[tuple[str, str]]:
+        """Those of this kind of certificate."""
+        raise NotImplementedError
+
+    def _summary(self) -> str:
+        """The promise for ``repr``."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        said = self._summary() if self.private else f"NOT PRIVATE: {one_line(self.reason)}; {one_line(self.mechanism)}"
+        return f"{type(self).__name__}({said})"
+
+    def to_json(self) -> str:
+        """Return strict JSON (no Infinity) that :meth:`from_json` reads back to an equal certificate."""
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Return the certificate that :meth:`to_json` wrote.
+
+        Raises:
+            InvalidParameter: The text is no certificate of this kind.
+        """
+        try:
+            fields = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InvalidParameter(f"Expected a certificate as JSON: {error}.") from None
+        if not isinstance(fields, dict):
+            raise InvalidParameter("Expected a certificate as a JSON object.")
+        return cls.from_dict(fields)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self).from_dict, (self.to_dict(),))  # a mapping proxy does not pickle by itself
+
+    def __str__(self) -> str:
+        rows = self._rows()
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(["Privacy certificate" if self.private else "NOT PRIVATE: no privacy certificate"]
+                         + [f"  {name:<{width}}  {value}" for name, value in rows])  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks. It takes its colours from the page, so it reads on light and dark."""
+        title = "Privacy certificate" if self.private else "NOT PRIVATE"
+        cell = "padding:2px 10px;text-align:left;border-top:1px solid currentColor;color:inherit;background:transparent"
+        body = "".join(
+            f'<tr><th scope="row" style="{cell}">{html.escape(name)}</th>'
+            f'<td style="{cell}">{html.escape(value)}</td></tr>'
+            for name, value in self._rows()
+        )
+        return (
+            '<table style="border-collapse:collapse;color:inherit;background:transparent">'
+            f'<caption style="text-align:left;font-weight:bold;color:inherit">{title}</caption>{body}</table>'
+        )
+
+
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
-class PrivacyCertificate(CertificateFaces):
+class PrivacyCertificate(BaseCertificate):
     """The privacy of a release, in public terms only.
 
     Two claims stand side by side and are never mixed: ``epsilon`` and ``delta`` are *reserved* (what holds for
@@ -94,40 +221,19 @@ class PrivacyCertificate(CertificateFaces):
             notes = (PUBLIC_COUNT, *notes)
         if len(self.spent) != 2:
             raise InvalidParameter(f"Expected spent={self.spent!r} to be a pair (epsilon, delta).")
-        values = {
-            "epsilon": _loss("epsilon", self.epsilon),
-            "delta": validate.number("delta", self.delta, at_least=0.0, at_most=1.0),
-            "neighbors": neighbors,
-            "spent": (
-                _loss("spent[0]", self.spent[0]),
-                validate.number("spent[1]", self.spent[1], at_least=0.0, at_most=1.0),
-            ),
-            "notes": notes,
-            "parameters": MappingProxyType({name: public(name, value) for name, value in self.parameters.items()}),
-        }
+        epsilon, delta = _loss_pair("epsilon", "delta", self.epsilon, self.delta)
+        spent = _loss_pair("spent[0]", "spent[1]", *self.spent)
         if self.remaining is not None:
             validate.integer("remaining", self.remaining, at_least=0)
-        self._check_reason()
-        if self.private and math.isinf(max(self.epsilon, self.spent[0])):
-            raise InvalidParameter("Expected epsilon=inf only with private=False. Give private=False and the reason.")
-        for name, value in values.items():
-            object.__setattr__(self, name, value)  # frozen: the only way to store what was converted
+        self._check_reason("epsilon", max(self.epsilon, self.spent[0]))
+        self._store(epsilon=epsilon, delta=delta, neighbors=neighbors, spent=spent, notes=notes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that strict JSON can hold: infinity is the string "inf", neighbours their name."""
-        return {
-            "mechanism": self.mechanism,
+        return super().to_dict() | {
             "epsilon": loss_out(self.epsilon),
-            "delta": self.delta,
             "neighbors": self.neighbors.name.lower(),
             "spent": [loss_out(self.spent[0]), self.spent[1]],
-            "remaining": self.remaining,
-            "model": self.model,
-            "library_version": self.library_version,
-            "private": self.private,
-            "reason": self.reason,
-            "notes": list(self.notes),
-            "parameters": dict(self.parameters),
             "sources": [
                 dataclasses.asdict(source)
                 | {"epsilon": loss_out(source.epsilon), "neighbors": source.neighbors.name.lower()}
@@ -196,17 +302,158 @@ class PrivacyCertificate(CertificateFaces):
             rows.append(("model", self.model))
         return rows
 
-    def __repr__(self) -> str:
-        if not self.private:
-            return f"PrivacyCertificate(NOT PRIVATE: {one_line(self.reason)}; {one_line(self.mechanism)})"
+    def _summary(self) -> str:
         left = "" if self.remaining is None else f", remaining={self.remaining}"
         return (
-            f"PrivacyCertificate({one_line(self.mechanism)}, epsilon={bound(self.epsilon)}, "
-            f"delta={bound(self.delta, 3)}, {self.neighbors.name}, spent={bound(self.spent[0])}{left})"
+            f"{one_line(self.mechanism)}, epsilon={bound(self.epsilon)}, delta={bound(self.delta, 3)}, "
+            f"{self.neighbors.name}, spent={bound(self.spent[0])}{left}"
         )
 
 
-def _loss(name: str, value: float) -> float:
-    if isinstance(value, float) and value == math.inf:
-        return math.inf
-    return validate.number(name, value, at_least=0.0)
+def _loss_pair(name: str, slack: str, epsilon: float, delta: float) -> tuple[float, float]:
+    if not (isinstance(epsilon, float) and epsilon == math.inf):
+        epsilon = validate.number(name, epsilon, at_least=0.0)
+    return epsilon, validate.number(slack, delta, at_least=0.0, at_most=1.0)
+
+
+@dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
+class MetricCertificate(BaseCertificate):
+    """The promise under which text was sanitized, in public terms only.
+
+    Args:
+        mechanism: What drew the words, e.g. "exponential".
+        eta: Loss of one release, in nats per unit of distance in ``table``; infinite only if not private.
+        table: Name of the public table of word vectors whose distances are meant.
+        neighbor_distance: Distance of a typical word to its nearest neighbour in the table, or None.
+        replaced: Probability that a word comes out as another word, or None if it is not known.
+        user_spent: The most that the releases of any one user add up to, in the unit of eta; None: no user was named.
+        document_spent: The most that the releases of any one document add up to; None if nothing was released.
+        user_limit: What one user's releases may add up to at most; None for no limit.
+        document_limit: What one document's releases may add up to at most; None for no limit.
+        releases: How many releases were charged.
+        library_version: Version of this package.
+        private: False for seeded and non-formal modes.
+        reason: Why it is not private; empty if it is.
+        notes: What passes in clear, and what else a reader must know.
+        parameters: Further public parameters.
+
+    Raises:
+        InvalidParameter: A value lies outside its bound, or ``private`` contradicts ``reason`` or ``eta``.
+
+    Examples:
+        >>> certificate = MetricCertificate(mechanism="exponential", eta=4.0, table="glove", neighbor_distance=2.5)
+        >>> certificate
+        MetricCertificate(exponential, eta=4 per distance in glove, releases=0)
+        >>> certificate.word_loss
+        10.0
+    """
+
+    _marks: ClassVar[Mapping[str, str]] = {"kind": KIND}
+
+    mechanism: str
+    eta: float
+    table: str
+    neighbor_distance: float | None = None
+    replaced: float | None = None
+    user_spent: float | None = None
+    document_spent: float | None = None
+    user_limit: float | None = None
+    document_limit: float | None = None
+    releases: int = 0
+    library_version: str = dataclasses.field(default_factory=library_version)
+    private: bool = True
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+    parameters: Mapping[str, float | int | str] = dataclasses.field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        if self.eta != math.inf:
+            validate.number("eta", self.eta, above=0.0)
+        for name in ("neighbor_distance", "user_spent", "document_spent", "user_limit", "document_limit"):
+            if getattr(self, name) is not None:
+                validate.number(name, getattr(self, name), at_least=0.0)
+        if self.replaced is not None:
+            validate.number("replaced", self.replaced, at_least=0.0, at_most=1.0)
+        validate.integer("releases", self.releases, at_least=0)
+        self._check_reason("eta", self.eta)
+        self._store(notes=tuple(self.notes))
+
+    @property
+    def word_loss(self) -> float | None:
+        """Nats between two texts that differ in one word, by its nearest neighbour: eta x distance."""
+        return None if self.neighbor_distance is None else self.eta * self.neighbor_distance
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that strict JSON can hold: infinity is the string "inf"."""
+        return super().to_dict() | {"eta": loss_out(self.eta)}
+
+    @classmethod
+    def _read(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return {**values, "eta": loss_in(values["eta"])}
+
+    def _own_rows(self) -> list[tuple[str, str]]:
+        rows = [("mechanism", self.mechanism)]
+        if not math.isinf(self.eta):
+            rows.append(("eta", f"{bound(self.eta)} nats {per(self.table)}, for each release"))
+        if self.word_loss is not None:
+            rows.append(
+                (
+                    "in plain words",
+                    "a text and the same text with one word exchanged for its nearest neighbour: "
+                    f"{bound(self.word_loss, 3)} nats apart on average over ordinary English (mean distance "
+                    f"{self.neighbor_distance:.3g}); rarer words, names among them, are often farther from theirs",
+                )
+            )
+        if self.replaced is not None:
+            rows.append(("words replaced", f"with probability {self.replaced:.3g}"))
+        if not math.isinf(self.eta):
+            whole = "a local epsilon of one text, never to be added to the epsilon of a data set"
+            unit = whole if self.table == WHOLE_TEXTS else "not an epsilon, and never to be added to one"
+            rows.append(("unit", f"{KIND}: {unit}"))
+            rows.append(("releases", f"{self.releases:,}"))
+            rows += _spent("document", self.document_spent, self.document_limit)
+            rows += _spent("user", self.user_spent, self.user_limit)
+        return rows
+
+    def _summary(self) -> str:
+        table = one_line(self.table)
+        return f"{one_line(self.mechanism)}, eta={bound(self.eta)} per distance in {table}, releases={self.releases}"
+
+
+def per(table: str) -> str:
+    """What an eta is counted by, under the name of a metric."""
+    return "between any two texts" if table == WHOLE_TEXTS else f"per unit of distance in {table}"
+
+
+def _spent(whose: str, spent: float | None, limit: float | None) -> list[tuple[str, str]]:
+    if spent is None:
+        return []
+    of = "no limit" if limit is None else f"limit {bound(limit)}"
+    return [(f"most by one {whose}", f"eta = {bound(spent)} so far ({of})")]
+
+
+def public(name: str, value: object) -> float | int | str:
+    """Return a parameter that a certificate may hold, or raise InvalidParameter."""
+    if isinstance(value, str) or (isinstance(value, (int, float)) and math.isfinite(value)):
+        return value
+    raise InvalidParameter(f"Expected parameters[{name!r}]={value!r} to be a finite number or a string.")
+
+
+def loss_out(value: float) -> float | str:
+    """Infinity as strict JSON can hold it."""
+    return "inf" if math.isinf(value) else value
+
+
+def loss_in(value: object) -> Any:
+    """What :func:`loss_out` wrote, read back."""
+    return math.inf if value == "inf" else value
+
+
+def shown(value: float | int | str) -> str:
+    """A parameter as people read it."""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def one_line(text: str) -> str:
+    """Keep one value on one line: a model name with a line break must not forge a line of the certificate."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

@@ -256,15 +256,19 @@ _OURS: dict[str, type[DpEvent]] = {
     cls.__name__: cls
     for cls in (NoisyMaxEvent, LimitedDomainEvent, ExponentialEvent, ClippedSumRoundEvent, MetricEvent)
 }
+_WITHIN: dict[str, tuple[type[DpEvent], str]] = {
+    "PartEvent": (PartEvent, "part"),
+    "LabelPartEvent": (LabelPartEvent, "label"),
+    "PoissonSampledDpEvent": (PoissonSampledDpEvent, "sampling_probability"),
+}
+"""Events around another one, each with its other parameter."""
+_NOISES: dict[str, type[DpEvent]] = {"GaussianDpEvent": GaussianDpEvent, "LaplaceDpEvent": LaplaceDpEvent}
 
 
 def event_to_json(event: DpEvent) -> str:
     """Return ``event`` as canonical JSON: equal events give equal strings, on every machine.
 
-    Covers our events and the library's Gaussian, Laplace and Poisson-sampled ones.
-
-    Raises:
-        InvalidParameter: The event is of a kind that a ledger cannot store.
+    Covers our events and the library's Gaussian, Laplace and Poisson-sampled ones; a ledger cannot store others.
     """
     return json.dumps(_as_dict(event), sort_keys=True, separators=(",", ":"))
 
@@ -273,18 +277,12 @@ def _as_dict(event: DpEvent) -> dict[str, Any]:
     name = type(event).__name__
     if name in _OURS:
         return {"event": name, **dataclasses.asdict(event)}
-    if isinstance(event, PartEvent):
-        return {"event": name, "part": event.part, "of": _as_dict(event.event)}
-    if isinstance(event, LabelPartEvent):
-        return {"event": name, "label": event.label, "of": _as_dict(event.event)}
-    if isinstance(event, (GaussianDpEvent, LaplaceDpEvent)):
+    if name in _WITHIN:
+        field = _WITHIN[name][1]
+        value = getattr(event, field)
+        return {"event": name, field: value if isinstance(value, str) else float(value), "of": _as_dict(event.event)}
+    if name in _NOISES:
         return {"event": name, "noise_multiplier": float(event.noise_multiplier)}
-    if isinstance(event, PoissonSampledDpEvent):
-        return {
-            "event": name,
-            "sampling_probability": float(event.sampling_probability),
-            "of": _as_dict(event.event),
-        }
     raise InvalidParameter(
         f"Expected event={name} to be one of {sorted(_OURS)} or Part, LabelPart, Gaussian, Laplace, PoissonSampled. "
         "Other events can be accounted for with epsilon(), but not stored in a ledger."
@@ -292,11 +290,7 @@ def _as_dict(event: DpEvent) -> dict[str, Any]:
 
 
 def event_from_json(text: str) -> DpEvent:
-    """Return the event that :func:`event_to_json` wrote.
-
-    Raises:
-        InvalidParameter: The text names no known event.
-    """
+    """Return the event that :func:`event_to_json` wrote."""
     return _from_dict(json.loads(text))
 
 
@@ -305,14 +299,9 @@ def _from_dict(fields: dict[str, Any]) -> DpEvent:
     name = rest.pop("event", None)
     if name in _OURS:
         return _OURS[name](**rest)
-    if name == "PartEvent":
-        return PartEvent(rest["part"], _from_dict(rest["of"]))
-    if name == "LabelPartEvent":
-        return LabelPartEvent(rest["label"], _from_dict(rest["of"]))
-    if name == "GaussianDpEvent":
-        return GaussianDpEvent(rest["noise_multiplier"])
-    if name == "LaplaceDpEvent":
-        return LaplaceDpEvent(rest["noise_multiplier"])
-    if name == "PoissonSampledDpEvent":
-        return PoissonSampledDpEvent(rest["sampling_probability"], _from_dict(rest["of"]))
+    if name in _WITHIN:
+        kind, field = _WITHIN[name]
+        return kind(rest[field], _from_dict(rest["of"]))
+    if name in _NOISES:
+        return _NOISES[name](rest["noise_multiplier"])
     raise InvalidParameter(f"Expected event={name!r} to be one of {sorted(_OURS)} or a stored library event.")

@@ -19,12 +19,11 @@ from dp_accounting.dp_event import DpEvent
 from langchain_dp._util import validate
 from langchain_dp._util.reprs import safe_repr
 from langchain_dp._util.rounding import bound, room
-from langchain_dp.accounting._account import Account, BaseLedger, claims, event_key, plan_items, said
+from langchain_dp.accounting._account import Account, BaseLedger, BudgetHolder, claims, event_key, plan_items, said
 from langchain_dp.accounting._plan import LedgerPlan
 from langchain_dp.accounting.budget import PrivacyBudget
-from langchain_dp.accounting.certificate import PrivacyCertificate
 from langchain_dp.accounting.events import event_from_json
-from langchain_dp.accounting.quotas import POOLED, Quotas
+from langchain_dp.accounting.quotas import Quotas
 from langchain_dp.accounting.store.base import backend_at
 from langchain_dp.accounting.store.plans import QUOTAS, SLACK, LedgerEntry, PlanStore, StoredPlan
 from langchain_dp.accounting.store.schema import LEDGER
@@ -36,7 +35,7 @@ SHARES = "give each plan a share of delta, too: delta= of reserve(), or budget=P
 DIRECT = "direct"
 
 
-class PrivacyLedger(BaseLedger):
+class PrivacyLedger(BaseLedger, BudgetHolder):
     """A privacy budget that cannot be forgotten.
 
     Threads may share one ledger; processes share a budget by opening the same ``path``, and machines by a database.
@@ -111,10 +110,8 @@ class PrivacyLedger(BaseLedger):
         """Close the ledger. Every later use of it and of its plans is refused; what was prepaid is not refunded."""
         self._account.close()
 
-    @property
-    def budget(self) -> PrivacyBudget:
-        """What all releases together may cost."""
-        return self._account.budget
+    def _reservations(self) -> list[StoredPlan]:
+        return self._store.plans()
 
     def reserve(
         self,
@@ -278,18 +275,6 @@ class PrivacyLedger(BaseLedger):
                 if self._account.left(self._store.plans()) == left:
                     raise
 
-    def spent(self, *, round_up: bool = False) -> tuple[float, float]:
-        """(epsilon, delta) of the releases so far: the sum over plans that were used at all.
-
-        Args:
-            round_up: Round up instead of composing anew for each count; see :meth:`LedgerPlan.spent`.
-        """
-        return self._account.spent(self._store.plans(), round_up=round_up)
-
-    def reserved(self) -> tuple[float, float]:
-        """(epsilon, delta) of all plans: what holds now, whatever they will still release."""
-        return claims(self._store.plans())
-
     def remaining(self, event: DpEvent) -> int:
         """How many more direct spends of ``event`` are covered.
 
@@ -316,41 +301,6 @@ class PrivacyLedger(BaseLedger):
     def entries(self) -> Iterator[LedgerEntry]:
         """Yield every charge, in order."""
         return self._store.entries()
-
-    def certificate(
-        self,
-        event: DpEvent | None = None,
-        *,
-        mechanism: str = "",
-        model: str = "",
-        private: bool = True,
-        reason: str = "",
-        notes: Sequence[str] = (),
-        parameters: Mapping[str, float | int | str] | None = None,
-        round_up: bool = False,
-    ) -> PrivacyCertificate:
-        """Return the certificate of the whole ledger: all its plans together.
-
-        Args: as in :meth:`LedgerPlan.certificate`; ``event`` may be left out if all plans hold one event.
-        """
-        plans = self._store.plans()
-        shown = {key for plan in plans for key in plan.items}
-        if any(plan.quotas is not None for plan in plans):
-            notes = (*notes, POOLED)
-        if event is None and len(shown) == 1:
-            event = event_from_json(next(iter(shown)))
-        return self._account.certificate(
-            plans,
-            shown=None if event is None else event_key(event),
-            remaining=None if event is None else self.remaining(event),
-            mechanism=mechanism,
-            model=model,
-            private=private,
-            reason=reason,
-            notes=notes,
-            parameters=parameters,
-            round_up=round_up,
-        )
 
     @safe_repr
     def __repr__(self) -> str:

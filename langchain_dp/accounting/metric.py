@@ -16,7 +16,7 @@ from langchain_dp._util import validate
 from langchain_dp._util.reprs import safe_repr
 from langchain_dp._util.rounding import bound, room
 from langchain_dp.accounting._account import BaseLedger, Refusals
-from langchain_dp.accounting._metric_certificate import WHOLE_TEXTS, MetricCertificate, per
+from langchain_dp.accounting.certificate import WHOLE_TEXTS, MetricCertificate, per
 from langchain_dp.accounting.store.base import backend_at, is_there
 from langchain_dp.accounting.store.metric import Limits, MetricEntry, MetricStore, Shortfall, Whose, ticks, units
 from langchain_dp.accounting.store.releases import AlreadyReleased, ReleasedTexts
@@ -177,7 +177,7 @@ class MetricLedger(BaseLedger):
         ]
         refused = self._store.add(cost, accounts, table, caller, keys)
         if isinstance(refused, Shortfall):
-            raise self._refusals.add(self._exceeded(refused, eta, cost))
+            raise self._exceeded(refused, eta, cost)
         if refused is not None:
             raise _other_table(table, refused)
 
@@ -213,17 +213,14 @@ class MetricLedger(BaseLedger):
                     continue
                 spent = self._store.spent(whose, self._store.digest(whose, name))
                 if spent + times * cost > limit:
-                    raise self._refusals.add(self._too_many(whose, times, eta, spent, limit, remedy))
+                    raise self._too_many(whose, times, eta, spent, limit, remedy)
 
     def _too_many(self, whose: Whose, times: int, eta: float, spent: int, limit: int, remedy: str) -> BudgetExceeded:
-        return BudgetExceeded(
+        return self._refused(
             f"This would cost one {whose} {times} x eta {eta:g}; {units(limit - spent):g} of {units(limit):g} is left "
-            f"for it. Nothing was charged and nothing released. {remedy} (In nats per unit of distance.)",
-            asked=f"{times} x a release at eta={eta:g} for a {whose}",
-            spent=(units(spent), 0.0),
-            budget=(units(limit), 0.0),
-            fits=(limit - spent) // ticks(eta),
-        )
+            f"for it. Nothing was charged and nothing released. {remedy}",
+            f"{times} x ", whose, eta, spent, limit, (limit - spent) // ticks(eta),
+        )  # fmt: skip
 
     def _exceeded(self, refused: Shortfall, eta: float, cost: int) -> BudgetExceeded:
         limit = self._store.limits.of(refused.whose)
@@ -231,16 +228,24 @@ class MetricLedger(BaseLedger):
         left = max(limit - refused.spent, 0)
         fits = left // cost
         what, times = ("text", "") if refused.asked == 1 else ("request", f"{refused.asked} x ")
-        return BudgetExceeded(
+        return self._refused(
             f"This {what} would cost {times}eta {eta:g}; {units(left):g} of {units(limit):g} is left for the "
             f"{refused.whose} at position {refused.position} of the request. Nothing was charged and nothing released, "
-            f"and {fits} more would fit into this account. Reuse what was released, or ask for less. "
-            "(In nats per unit of distance.)",
-            asked=f"{times}a release at eta={eta:g} for a {refused.whose}",
-            spent=(units(refused.spent), 0.0),
+            f"and {fits} more would fit into this account. Reuse what was released, or ask for less.",
+            times, refused.whose, eta, refused.spent, limit, fits,
+        )  # fmt: skip
+
+    def _refused(
+        self, sentence: str, times: str, whose: Whose, eta: float, spent: int, limit: int, fits: int
+    ) -> BudgetExceeded:
+        refusal = BudgetExceeded(
+            f"{sentence} (In nats per unit of distance.)",
+            asked=f"{times}a release at eta={eta:g} for a {whose}",
+            spent=(units(spent), 0.0),
             budget=(units(limit), 0.0),
             fits=fits,
         )
+        return self._refusals.add(refusal)
 
     def spent(self, *, user: str | None = None, document: str | None = None) -> float:
         """What the releases of one user, or of one document, add up to, in nats per unit of distance.

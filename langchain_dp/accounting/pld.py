@@ -266,11 +266,7 @@ def _spread(event: DpEvent) -> float:
 
 
 def _loss_of_library(event: DpEvent) -> float:
-    """Largest privacy loss of a release within an event of the library, but for what is too rare to count, in nats.
-
-    Raises:
-        InvalidParameter: Its noise or its rate is out of bounds.
-    """
+    """Largest privacy loss of a release within an event of the library, but for what is too rare to count, in nats."""
     name = type(event).__name__
     if isinstance(event, (dp_event.GaussianDpEvent, dp_event.LaplaceDpEvent)):
         noise = validate.number(f"{name}.noise_multiplier", event.noise_multiplier, at_least=0.0)

@@ -47,9 +47,6 @@ def at_any_epsilon(forward: Profile, backward: Profile, epsilons: Array) -> Arra
     return np.asarray(np.clip(deltas, 0.0, 1.0))
 
 
-# ---------------------------------------------------------------------------------------------- Gaussian noisy max
-
-
 def gaussian(epsilons: Array, *, distance: float, sigma: float) -> Array:
     """Two Gaussians of scale ``sigma`` whose centres lie ``distance`` apart (tight, symmetric)."""
     mu = distance / sigma
@@ -111,9 +108,6 @@ def _density(x: Array, sigma: float) -> Array:
 def _in_blocks(function: Callable[[Array], Array], g: Array, width: int) -> Array:
     rows = max(1, _BLOCK // width)
     return np.concatenate([function(g[i : i + rows]) for i in range(0, len(g), rows)] or [np.zeros(0)])
-
-
-# ------------------------------------------------------------------------------- bounded range and LimitedDomain
 
 
 def bounded_range(epsilons: Array, *, bound: float, delta0: float = 0.0) -> Array:

@@ -182,14 +182,7 @@ def sources_of(certificate: Mapping[str, Any]) -> tuple[ReleaseCost, ...]:
 def costs_of_inputs(*values: Any, made_with: MadeWith, budget: Any, ledger: Any) -> tuple[ReleaseCost, ...]:
     """What the public inputs of a chain cost, before anything is reserved or charged.
 
-    Args:
-        *values: Public inputs, as of :func:`costs_in`.
-        made_with: Certificates that declare what the inputs do not know.
-        budget: The chain's own, whose neighbors count; None is that of the ledger.
-        ledger: The chain's own, if it is open.
-
-    Raises:
-        InvalidParameter: ``made_with`` holds no certificate; or text was released for other neighbors than the chain's.
+    Text that was released for other neighbors than the chain's (of its budget, else of its ledger) is refused.
     """
     costs = merged((*costs_in(*values), *declared(made_with)))
     neighbors = getattr(getattr(ledger, "budget", None) if budget is None else budget, "neighbors", None)
@@ -199,11 +192,7 @@ def costs_of_inputs(*values: Any, made_with: MadeWith, budget: Any, ledger: Any)
 
 
 def check_neighbors(costs: Iterable[ReleaseCost], neighbors: Neighbors) -> None:
-    """Refuse costs that do not add up with those of a promise for these neighbors.
-
-    Raises:
-        InvalidParameter: One is a promise for others.
-    """
+    """Refuse costs that do not add up with those of a promise for these neighbors."""
     if other := next((cost for cost in costs if cost.neighbors is not neighbors), None):
         raise InvalidParameter(
             f"Expected text that the plan {other.plan!r} released for neighbors {other.neighbors.name} to be released "
@@ -213,11 +202,7 @@ def check_neighbors(costs: Iterable[ReleaseCost], neighbors: Neighbors) -> None:
 
 
 def declared(made_with: MadeWith) -> tuple[ReleaseCost, ...]:
-    """Costs of the certificates that ``made_with=`` names.
-
-    Raises:
-        InvalidParameter: Something else than a certificate, or a result that has one, is named.
-    """
+    """Costs of the certificates that ``made_with=`` names."""
     given = made_with if isinstance(made_with, (list, tuple)) else () if made_with is None else (made_with,)
     for one in given:
         if not any(hasattr(each, "as_sources") for each in (one, getattr(one, "certificate", None))):

@@ -45,11 +45,7 @@ to stderr. --json: one JSON object on stdout (of sanitize on stderr where the sa
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code.
-
-    Raises:
-        SystemExit: With 0 after --help and --version, with 2 where the arguments cannot be parsed; see :func:`parse`.
-    """
+    """Run the command line; returns the exit code."""
     _open_streams()
     options = parse(arguments)
     for said in (
@@ -76,11 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None = None) -> Options:
-    """The command that the arguments name, with its options.
+    """Return the command that the arguments name, with its options.
 
-    Raises:
-        SystemExit: See :func:`main`; 0 after a shell was told what may come next; 1 where nobody can read a help text;
-            130 if it was interrupted.
+    It exits with 0 after a help text, 1 if nobody can read it, 2 for wrong arguments, and 130 if interrupted.
     """
     if COMPLETE in os.environ:
         os.environ["COLUMNS"] = "999"  # or rich wraps the lines that a shell reads

@@ -89,11 +89,9 @@ two minutes. --full: a table of accuracy against epsilon over 80 questions, some
                 raise WrongArguments(f"Expected {', '.join(given)} together with --full or --data.")
         _check(self)
         data = _data(self)
-        from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
-
         if short and not self.json:
             print(_INTRODUCTION.format(rows=len(data.train), name=data.name), flush=True)
-        with LlamaCppEnsemble(model_path=self.model, n_gpu_layers=self.gpu_layers) as engine:
+        with self.engine() as engine:
             rows = _short(self, data, engine, began) if short else _icl(self, data, engine)
         if self.json:
             print_json({"rows": rows})

@@ -87,12 +87,7 @@ class Line:
 
 
 def find(source: Path | None, target: Path | None, form: Format | None, *, overwrite: bool) -> list[Job]:
-    """Every file to read with the file to write, in the order of their names; refused before anything is paid for.
-
-    Raises:
-        InvalidParameter: Something is not there, would be overwritten, or does not fit.
-        WrongArguments: A folder is to be read and none to be written.
-    """
+    """Every file to read with the file to write, in the order of their names; refused before anything is paid for."""
     if source is not None and source.is_dir():
         if target is None:
             raise WrongArguments(f"Expected --out to name a folder, as --in {source} does.")
@@ -153,16 +148,9 @@ def _format(path: Path | None) -> Format:
 
 
 def read(lines: Iterable[bytes], job: Job, fields: Fields, *, replace: bool) -> Iterator[Line]:
-    """What each line holds; blank lines between JSON rows are skipped.
+    """Yield what each line holds; blank lines between JSON rows are skipped. Errors name a line, never its content.
 
-    Args:
-        lines: The bytes of each.
-        job: Says how they are read, and their file's name for messages.
-        fields: Of JSON rows.
-        replace: Whether bytes that are not UTF-8 become U+FFFD; they are refused otherwise.
-
-    Raises:
-        InvalidParameter: A line is not what it must be, by its number and never by its content.
+    ``replace``: bytes that are not UTF-8 become U+FFFD. They are refused otherwise.
     """
     for number, raw in enumerate(lines, start=1):
         text = _decoded(raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw, replace=replace)
@@ -182,11 +170,7 @@ def read(lines: Iterable[bytes], job: Job, fields: Fields, *, replace: bool) -> 
 
 
 def check(jobs: Iterable[Job], fields: Fields, *, replace: bool) -> None:
-    """Read every line of every regular file, so that a bad one is found before anything is paid for.
-
-    Raises:
-        InvalidParameter: As of :func:`read`, or no row has a field that is to pass in clear.
-    """
+    """Read every line of every regular file, so that a bad one is found before anything is paid for."""
     met: set[str] = set()
     for job in jobs:
         if job.source is None or not job.source.is_file():

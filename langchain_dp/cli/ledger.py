@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from collections import Counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from typer import Argument, Option
 
+from langchain_dp._util.extras import needs
+from langchain_dp._util.machine import is_loopback
 from langchain_dp._util.rounding import bound, room
 from langchain_dp.cli.options import JsonOptions
 from langchain_dp.cli.parser import DONE, WrongArguments, positive
-from langchain_dp.cli.show import columns, strict_json
+from langchain_dp.cli.show import columns, note, strict_json
+from langchain_dp.errors import InvalidParameter
 
 if TYPE_CHECKING:
     from langchain_dp.accounting import MetricLedger, PrivacyLedger
     from langchain_dp.audit.report import Plan, Release, Report
+    from langchain_dp.audit.watch.reading import Watched
 
 Parts = list[dict[str, float]]
 """For every plan: epsilon that each part of the data has spent."""
@@ -68,8 +74,6 @@ of a "document", and its one plan has name, made and releases.
         watched = Watched(self.file)
         try:
             if self.serve:
-                from langchain_dp.cli.serving import serve
-
                 return serve(watched, self.host, self.port, every=self.interval, allow_remote=self.allow_remote)
             found = watched.report()
             parts = _parts(found, watched.open())
@@ -177,3 +181,60 @@ def _release(release: Release) -> str:
     chains = ", ".join(f"{name} ({number:,})" for name, number in release.chains.items())
     below = [release.parameters, made, *([when, f"asked for by {chains}"] if release.used else [])]
     return "\n    ".join([f"  {release.mechanism}", *below])
+
+
+# ----------------------------------------------------------------------------------------------------- as a live page
+
+
+def serve(watched: Watched, host: str, port: int, *, every: float, allow_remote: bool) -> int:
+    """Serve the live page of a ledger until Ctrl-C, which is how it ends; returns the exit code."""
+    from langchain_dp.audit.watch.live import LOOPBACK, is_address, live_app
+
+    with needs("watch", "uvicorn", why=" for the live page of a ledger"):
+        import uvicorn
+    local = is_loopback(host)
+    if not local and not allow_remote:
+        raise InvalidParameter(
+            f"Expected --host {host} to be a loopback address, such as 127.0.0.1: the page has no login. Reach it "
+            "through an SSH tunnel, or add --allow-remote if everybody who can reach that address may read it."
+        )
+    found = watched.figures()  # what is no ledger says so here
+    app = live_app(watched, every=every, hosts=(*LOOPBACK, host) if local else None if is_address(host) else (host,))
+    listening = _listen(host, port)
+    if not local:
+        note(
+            f"Warning: everybody who can reach {host} reads the page, without a login and unencrypted. It holds no "
+            "text of a record, but names of plans, chains and users, counts and times."
+        )
+    shown = f"[{host}]" if ":" in host else host
+    print(f"http://{shown}:{listening.getsockname()[1]}/ shows the ledger ({found.unit}); Ctrl-C ends it.", flush=True)
+    settings = uvicorn.Config(
+        app,
+        log_config=None,  # what goes wrong is said on stderr, and who asked for what is not
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        timeout_graceful_shutdown=2,
+    )
+    with listening, contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(settings).run(sockets=[listening])
+    return DONE
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, protocol)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen()  # a browser that is faster than the server waits
+        except BaseException:
+            listening.close()
+            raise
+    except OSError as error:
+        raise InvalidParameter(
+            f"Expected --host {host} --port {port} to be an address of this machine that is free ({error.strerror}). "
+            "Name another port, or 0 for any that is free."
+        ) from None
+    return listening

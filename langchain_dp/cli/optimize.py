@@ -107,7 +107,6 @@ say what tells them apart.
     def run(self) -> int:
         """Run the command; returns the exit code."""
         from langchain_dp.accounting.store.base import is_there
-        from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
         from langchain_dp.opt import load_prompt
         from langchain_dp.records import PrivateRecords
 
@@ -118,16 +117,11 @@ say what tells them apart.
         records = PrivateRecords(rows)
         labels = labels_of(self, task, rows)
         test = self.read(self.test) if self.test else []
-        sizes = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
         path = _ledger_path(self)
         whole = path and whole_budget(path, budget, self.ledger_budget)
         with contextlib.ExitStack() as held:
             ledger = held.enter_context(opened(path, whole)) if path and whole and is_there(path) else None
-            engine = held.enter_context(
-                LlamaCppEnsemble(
-                    model_path=self.model, n_gpu_layers=self.gpu_layers, cache_bytes=_half_of_memory(), **sizes
-                )
-            )
+            engine = held.enter_context(self.engine(cache_bytes=_half_of_memory(), max_tokens=self.max_tokens))
             optimizer = optimizer_for(self, engine, task, labels, budget, count=len(rows))
             if self.test:
                 _check_test(test, optimizer.settings)
@@ -163,11 +157,7 @@ say what tells them apart.
 
 
 def known_task(options: WriterOptions) -> OptTask | None:
-    """The task that was named.
-
-    Raises:
-        WrongArguments: Neither a task nor an instruction says what to do.
-    """
+    """The task that was named."""
     from langchain_dp.opt.templates import TASKS
 
     if (options.instruction is None and options.task is None) or options.instruction == "":
@@ -241,11 +231,7 @@ def optimizer_for(
 
 
 def _alternatives(path: Path | None) -> list[PromptAlternative]:
-    """The public prompts of a file.
-
-    Raises:
-        WrongArguments: A line is none.
-    """
+    """The public prompts of a file."""
     from langchain_dp.opt import PromptAlternative
     from langchain_dp.records import read_jsonl
 
@@ -349,21 +335,11 @@ def _score_instruction(
     rows: Sequence[Mapping[str, Any]],
     *,
     words: Sequence[str] = (),
-    advance: Callable[[int], object] | None = None,
+    advance: Callable[[int], object] = lambda _: None,
 ) -> PromptScore:
     """Score one instruction by the forward pass of a run: its templates, label words and calibration.
 
-    Args:
-        engine: The local model, which scores labels too.
-        settings: Settings of the run.
-        instruction: Released, or public.
-        rows: Test rows with ``label`` and the template's keys.
-        words: What the labels are called; those of the task by default.
-        advance: Told after each batch how many rows it held.
-
-    Raises:
-        InvalidParameter: There are no rows, or one lacks a key or a known label.
-        ModelUnavailable: The instruction is too long for the model.
+    ``words`` are by default those of the task. ``advance`` is told how many rows each batch held.
     """
     from langchain_dp.opt import PromptScore
     from langchain_dp.opt.forward import Forward
@@ -375,8 +351,7 @@ def _score_instruction(
     answers: list[int | None] = []
     for at in range(0, len(texts), _TOGETHER):
         answers += forward.predict(instruction, texts[at : at + _TOGETHER], words)
-        if advance is not None:
-            advance(len(answers) - at)
+        advance(len(answers) - at)
     return PromptScore.of(answers, [row["label"] for row in rows], settings.labels)
 
 

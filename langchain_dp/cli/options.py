@@ -69,6 +69,13 @@ class ModelOptions(Options):
     model: str | None = Option(None, help="path of a GGUF (default: the embedded SmolLM2-135M-Instruct)")
     gpu_layers: int = Option(0, min=-1, help="layers to put on a GPU")
 
+    def engine(self, **sizes: Any) -> Any:
+        """The engine of the model; a size that is None keeps its default."""
+        from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
+
+        given = {name: size for name, size in sizes.items() if size is not None}
+        return LlamaCppEnsemble(model_path=self.model, n_gpu_layers=self.gpu_layers, **given)
+
 
 class LabelOptions(Options):
     """The labels."""
@@ -114,11 +121,7 @@ class FileOptions(Options):
     label_key: str = Option("label", metavar="NAME", help="what the label is called in --data")
 
     def read(self, path: Path, *, label: str | None = None) -> list[dict[str, Any]]:
-        """Rows of a file, with ``text`` and ``label``: ``label``, where it has no such column.
-
-        Raises:
-            InvalidParameter: It cannot be read or is empty, or rows lack one of them.
-        """
+        """Rows of a file, with ``text`` and ``label``: ``label``, where it has no such column."""
         from langchain_dp.records import PrivateRecords, read_rows
 
         rows = read_rows(path)
@@ -162,11 +165,7 @@ class ConstantOptions(DeltaOptions):
     )
 
     def check_constants(self, *, subsets_are_fixed: bool = True) -> None:
-        """What ``--neighbors`` needs.
-
-        Raises:
-            WrongArguments: Add/remove without its constants.
-        """
+        """What ``--neighbors`` needs."""
         missing = [] if self.sampling_probability is not None else ["--sampling-probability"]
         if subsets_are_fixed and self.partitions is None:
             missing.append("--partitions")

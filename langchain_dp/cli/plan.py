@@ -29,7 +29,7 @@ from langchain_dp.cli.show import note, show, show_calibration
 
 if TYPE_CHECKING:
     from langchain_dp.icl import ICLPlanReport, ICLPrompt
-    from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
+    from langchain_dp.ports import Token
 
 WHAT = "What a private run would need, before anything is spent."
 NOTES = "Each system has its own --help. Nothing is charged, reserved or written."
@@ -134,7 +134,7 @@ def _prompt(options: PlanICL, labels: Sequence[str]) -> ICLPrompt:
     return TEMPLATES.get(options.prompt) or plain(labels)
 
 
-def _unasked(_: object) -> NoReturn:
+def _unasked(*_: object, **__: object) -> NoReturn:
     raise AssertionError("a plan asks no model")
 
 
@@ -209,24 +209,7 @@ class _Counter:
     def forget(self, *members: Hashable) -> None:
         """Nothing is kept."""
 
-    def warm(self, prompts: Sequence[MemberPrompt]) -> NoReturn:
-        _unasked(prompts)
-
-    def detokenize(self, tokens: Sequence[Token]) -> NoReturn:
-        _unasked(tokens)
-
-    def next_tokens(self, asked: Sequence[Continuation], decoding: Decoding) -> NoReturn:
-        _unasked(asked)
-
-    def score_next_token(
-        self, public: Continuation, members: Sequence[Continuation], *, candidates: int, chat: bool = False
-    ) -> NoReturn:
-        _unasked(members)
-
-    def score_labels(
-        self, prompts: Sequence[MemberPrompt], words: Sequence[str], *, content_free: Sequence[str] = ()
-    ) -> NoReturn:
-        _unasked(prompts)
+    warm = detokenize = next_tokens = score_next_token = score_labels = staticmethod(_unasked)
 
 
 # ------------------------------------------------------------------------------------------------------ examples

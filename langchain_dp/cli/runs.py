@@ -56,9 +56,6 @@ def read_off(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], str]:
     """The different labels of rows, in order, and what is said of it: that they were not given, and how many there are.
 
     They stand in the private rows and are not shown.
-
-    Raises:
-        InvalidParameter: There is only one, or they look like texts.
     """
     labels = sorted({str(row["label"]) for row in rows})
     found = f"there {'are' if len(labels) > 1 else 'is'} {len(labels)} in {len(rows)} rows"
@@ -105,16 +102,9 @@ def explained() -> Iterator[None]:
 
 
 def whole_budget(path: str, budget: PrivacyBudget, whole: tuple[float, float] | None) -> PrivacyBudget:
-    """The budget of the ledger that a run charges, before a model is loaded for it.
+    """Return the budget of the ledger that a run charges, before a model is loaded for it.
 
-    Args:
-        path: File or URL of the ledger.
-        budget: That of the run.
-        whole: Epsilon and delta of a ledger that several runs share; None: those of the run.
-
-    Raises:
-        WrongArguments: The whole is less than the run's.
-        InvalidParameter: There is no folder to make the ledger in.
+    ``whole`` is the epsilon and delta of a ledger that several runs share; None: those of the run.
     """
     from langchain_dp.accounting import PrivacyBudget
     from langchain_dp.accounting.store.base import file_at, is_url
@@ -150,14 +140,7 @@ def charging(ledger: PrivacyLedger, path: str) -> str:
 
 
 def check_out(out: Path, load: Callable[[Path], T], what: str) -> T | None:
-    """The result must find its place, and nothing but an older result may be replaced: before anything is paid for.
-
-    Returns:
-        The older result, if there is one.
-
-    Raises:
-        InvalidParameter: There is no such folder, or a file there that ``load`` does not take for ``what``.
-    """
+    """Check the place of a result, and return the older one there. Only an older result may be replaced."""
     check_folder(out, "--out")
     if out.is_dir():
         raise InvalidParameter(f"Expected --out {out} to be a file, but it is a folder. Name a file in it.")
@@ -178,11 +161,7 @@ def check_folder(place: Path, option: str) -> None:
 
 
 def check_apart(out: Path, ledger: str | None) -> None:
-    """What is written must not take the place of the ledger or of its key: all that was spent would be forgotten.
-
-    Raises:
-        WrongArguments: They are one file.
-    """
+    """What is written must not take the place of the ledger or of its key: all that was spent would be forgotten."""
     from langchain_dp.accounting.store.base import file_at, is_url
     from langchain_dp.accounting.store.key_file import SUFFIX
 

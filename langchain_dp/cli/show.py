@@ -72,11 +72,9 @@ _BAR = 24
 
 
 def score_table(last: str, rows: Iterable[tuple[str, float | None, float, float, str]]) -> str:
-    """Methods with their accuracies, as a table.
+    """Draw methods with their accuracies as a table; ``last`` is the heading of the last column.
 
-    Args:
-        last: Heading of the last column.
-        rows: Of a method: name, epsilon (None: nothing is promised), accuracy, its standard error, the last column.
+    Rows hold name, epsilon (None: nothing is promised), accuracy, its standard error, the last column.
     """
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -95,12 +93,7 @@ def score_table(last: str, rows: Iterable[tuple[str, float | None, float, float,
 
 
 class Advance:
-    """Tells a bar what was done.
-
-    Args:
-        step: Takes how much more is done.
-        show: Shows a line above the bar; None where there is no bar.
-    """
+    """Tell a bar how much more is done; ``show`` puts a line above it, None where there is no bar."""
 
     def __init__(self, step: Callable[[int], None], show: Callable[[str], None] | None) -> None:
         self._step, self._show = step, show

@@ -93,7 +93,6 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
         """Run the command; returns the exit code."""
         from langchain_dp.accounting import PrivacyBudget
         from langchain_dp.accounting.store.base import is_there
-        from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
         from langchain_dp.records import PrivateRecords, check_records
         from langchain_dp.synth import SynthesisPrompts, SyntheticExamples
 
@@ -105,7 +104,6 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
             check_records(records, list(labels), SynthesisPrompts().variables)
         # The model alone spends nothing of it: any number will do.
         budget = PrivacyBudget(self.epsilon or 1.0, self.delta)
-        sizes = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
         path = None if self.alone or self.plan else self.ledger or f"{self.out}.ledger"
         whole = budget if path is None else whole_budget(path, budget, self.ledger_budget)
         with contextlib.ExitStack() as held:
@@ -115,17 +113,11 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
                 _refuse(self.out)
             if not self.json:
                 note("loading the model ...")
-            engine = held.enter_context(
-                LlamaCppEnsemble(
-                    model_path=self.model, n_gpu_layers=self.gpu_layers, slots=min(self.members + 10, 250), **sizes
-                )
-            )
+            engine = held.enter_context(self.engine(slots=min(self.members + 10, 250), max_tokens=self.max_tokens))
             if self.alone:
                 with progress("writing", -(-self.count // len(labels)) * len(labels), "texts") as advance:
-                    alone = synthesizer_for(
-                        self, engine, labels, budget=budget, progress=_said(advance, quiet=self.json)
-                    )
-                    examples = alone.public_examples()
+                    on_text = _said(advance, quiet=self.json)
+                    examples = synthesizer_for(self, engine, labels, budget=budget, progress=on_text).public_examples()
                 self._save(examples)
                 return DONE
             plan = synthesizer_for(self, engine, labels, budget=budget).plan(records)
@@ -141,14 +133,9 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
             share = None if begun and self.ledger_budget is None else budget  # it keeps the share it took
             total = plan.examples + (len(labels) if self.describe_first else 0)
             with explained(), progress("writing", total, "texts") as advance:
+                on_text = _said(advance, quiet=self.json)
                 chain = synthesizer_for(
-                    self,
-                    engine,
-                    labels,
-                    name=self.name,
-                    ledger=ledger,
-                    budget=share,
-                    progress=_said(advance, quiet=self.json),
+                    self, engine, labels, name=self.name, ledger=ledger, budget=share, progress=on_text
                 )
                 if paid is not None and not _texts(paid) <= _texts(chain.released()):
                     _refuse(self.out)
@@ -264,13 +251,8 @@ def _said(advance: Advance, *, quiet: bool) -> Callable[[SyntheticExample], None
 
 def _show(examples: SyntheticExamples, options: Synthesize) -> None:
     if options.json:
-        print_json(
-            {
-                "descriptions": examples.descriptions,
-                "examples": examples.rows(),
-                "dropped": [one.row() | {"dropped": one.dropped} for one in examples.dropped],
-                "certificate": examples.certificate.to_dict(),
-            }
-        )
+        dropped = [one.row() | {"dropped": one.dropped} for one in examples.dropped]
+        found = {"descriptions": examples.descriptions, "examples": examples.rows(), "dropped": dropped}
+        print_json(found | {"certificate": examples.certificate.to_dict()})
         return
     print(f"{examples}: {options.out}")

@@ -29,12 +29,9 @@ _AHEAD = 2  # batches that a worker has: one under way, one that waits
 
 
 def in_order(items: Iterable[tuple[T, Sequence[Unit]]], start: Start, ahead: int) -> Iterator[tuple[T, Released]]:
-    """What was released of each batch, in the order of the batches, of which at most ``ahead`` are under way.
+    """Yield the result of each batch, in order; at most ``ahead`` batches are under way (0: one after the other).
 
-    Args:
-        items: Batches, each with what its owner wants back; an empty batch is not handed to anybody.
-        start: Hands a batch to a worker.
-        ahead: Batches to hand out before the first one is waited for; 0 works on one after the other.
+    An empty batch is handed to no worker.
     """
     pending: deque[tuple[T, Callable[[], Released]]] = deque()
     source, stop = iter(items), None

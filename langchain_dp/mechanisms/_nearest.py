@@ -136,11 +136,7 @@ class NearestVector:
         return self._allowed
 
     def find(self, points: Points) -> Ids:
-        """Index of the nearest allowed row, in double precision; of equal rows, one of them.
-
-        Args:
-            points: (m, d); meant for blocks of at most ``ROWS``.
-        """
+        """Index of the nearest allowed row, in double precision; of equal rows, one of them."""
         count, dimension = points.shape
         lengths = np.linalg.norm(points, axis=1)
         if lengths.max(initial=0.0) * self._largest > _FAR:

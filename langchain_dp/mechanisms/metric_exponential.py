@@ -26,10 +26,9 @@ from numpy.typing import NDArray
 
 from langchain_dp._util import forks, validate
 from langchain_dp.accounting.events import MetricEvent
-from langchain_dp.mechanisms._bits import words
 from langchain_dp.mechanisms._nearest import BUCKET, NearestVector, sharded
 from langchain_dp.mechanisms.metric_noise import checked, checked_eta
-from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
+from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness, words
 
 Ids = NDArray[np.int64]
 Points = NDArray[np.float64]

@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from langchain_dp._util import validate
 from langchain_dp.accounting.events import MetricEvent
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.mechanisms._bits import Words
 from langchain_dp.mechanisms._nearest import ROWS, NearestVector, sharded
-from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
+from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness, Words
 
 _STEP = 2**14  # numbers drawn at once: their bits and functions stay in a core's cache
 
@@ -99,16 +98,6 @@ def metric_laplace(
     threads: int | None = None,
 ) -> NDArray[np.int64]:
     """One release of :class:`MetricLaplace`, with its errors and its guarantee. It costs a ``MetricEvent(eta)``.
-
-    Args:
-        points: Private points, (m, d): one per token.
-        table: Public table, the same whatever the points are.
-        eta: Privacy loss per unit of distance, at least 1e-9.
-        rng: Source of randomness; operating-system entropy by default.
-        threads: Threads to search with; by default as many as there are processors.
-
-    Returns:
-        One row number per point.
 
     Examples:
         >>> ledger = MetricLedger()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from fakes.fair_semaphore import on_both, path_of
+from fakes.forked import in_child
 from fakes.ledger_files import edited
 
 from langchain_dp.accounting.budget import PrivacyBudget
@@ -47,24 +48,6 @@ def path(place: str) -> pathlib.Path | str:
     with PrivacyLedger(BUDGET, place) as ledger:
         ledger.reserve([(VOTE, 10)], name="p", delta=1e-6).spend(VOTE, 3)
     return path_of(place)
-
-
-def in_child(work: Callable[[], str]) -> str:
-    """Run ``work`` in a forked child and return what it returned."""
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            said = work()
-        except BaseException as error:
-            said = f"{type(error).__name__}: {error}"
-        os.write(write, said.encode()[:4000])
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as pipe:
-        said = pipe.read()
-    os.waitpid(pid, 0)
-    return said
 
 
 def test_a_ledger_survives_being_reopened(path: pathlib.Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import ctypes
 import gc
 import multiprocessing
 import os
@@ -18,6 +17,7 @@ from typing import Any
 
 import pytest
 from fakes.fair_semaphore import on_both, path_of
+from fakes.forked import in_child
 from fakes.voters import classifier, private_examples
 
 from langchain_dp import errors
@@ -39,24 +39,6 @@ def path(place: str) -> pathlib.Path | str:
     with PrivacyLedger(BUDGET, place) as ledger:
         ledger.reserve([(VOTE, 10)], name="p", delta=1e-6).spend(VOTE, 3)
     return path_of(place)
-
-
-def in_child(work: Callable[[], str], *, bare: bool = False) -> str:
-    """Run ``work`` in a forked child and return what it returned; ``bare`` forks without Python's fork handlers."""
-    read, write = os.pipe()
-    pid = ctypes.PyDLL(None).fork() if bare else os.fork()
-    if pid == 0:
-        try:
-            said = work()
-        except BaseException as error:
-            said = f"{type(error).__name__}: {error}"
-        os.write(write, said.encode()[:4000])
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as pipe:
-        said = pipe.read()
-    os.waitpid(pid, 0)
-    return said
 
 
 def test_a_pickled_ledger_is_the_same_ledger(path: pathlib.Path) -> None:

@@ -51,7 +51,7 @@ def writers(path: pathlib.Path, names: list[str]) -> Iterator[list[threading.Thr
         for ledger in ledgers:
             assert ledger.remaining(VOTE) == 100  # all is open that they need
         yield [
-            threading.Thread(target=ledger.spend, args=(VOTE,), kwargs={"chain": name})
+            threading.Thread(target=ledger.spend, args=(VOTE,), kwargs={"caller": name})
             for ledger, name in zip(ledgers, names, strict=True)
         ]
 
@@ -102,7 +102,7 @@ def test_a_reader_that_cannot_read_at_once_lines_up(path: pathlib.Path) -> None:
 def test_a_thread_that_charges_again_waits_behind_the_others(path: pathlib.Path) -> None:
     """If it breaks, one thread that charges without a pause keeps the others from a ledger they share."""
     with PrivacyLedger(BUDGET, path) as ledger:
-        waiting = threading.Thread(target=ledger.spend, args=(VOTE,), kwargs={"chain": "waiting"})
+        waiting = threading.Thread(target=ledger.spend, args=(VOTE,), kwargs={"caller": "waiting"})
         store = ledger._store.backend
         with store.transaction(write=True):
             waiting.start()

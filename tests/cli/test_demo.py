@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.next_token import WordEngine, agreeing
+from fakes.next_token import ClosingEngine as Engine
+from fakes.next_token import agreeing
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 
 from langchain_dp import sample
@@ -186,16 +187,6 @@ def test_ctrl_c_has_its_own_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 
 SAID = "Read the message."
-
-
-class Engine(WordEngine):
-    """A word engine that closes like the real one."""
-
-    def __enter__(self) -> Engine:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 def test_in_full_the_demo_shows_an_answer_before_the_table(

@@ -9,10 +9,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, get_args
+from typing import Any, get_args
 
 import pytest
-from fakes.next_token import WordEngine, agreeing
+from fakes.next_token import ClosingEngine as Engine
+from fakes.next_token import agreeing
 from fakes.optimizers import ADD_OR_REMOVE, journals, optimizer
 
 from langchain_dp import icl, opt
@@ -25,19 +26,6 @@ from langchain_dp.opt import PromptScore, load_prompt
 SAID = "Read the review."
 TESTS = Path(__file__).parent.parent
 ROWS = [{"text": f"note {i:03d} is {'good' if i % 2 else 'bad'}", "label": ["no", "yes"][i % 2]} for i in range(240)]
-
-
-class Engine(WordEngine):
-    """A word engine that closes like the real one."""
-
-    closed = False
-    options: ClassVar[dict[str, Any]] = {}
-
-    def __enter__(self) -> Engine:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.closed = True
 
 
 @pytest.fixture
@@ -63,7 +51,7 @@ Command = Callable[..., list[str]]
 
 
 @pytest.fixture
-def command(tmp_path: Path) -> Command:
+def command(tmp_path: Path, engines: list[Engine]) -> Command:
     """The command with its usual options, some of them changed; None leaves one out, True is a flag."""
     data = write(tmp_path / "train.jsonl", ROWS)
 
@@ -126,7 +114,7 @@ def test_a_run_leaves_prompt_and_certificate_and_repeats_at_no_cost(
 
 
 def test_json_is_one_object_and_nothing_else(
-    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """If it breaks, a script cannot read the artefact, or the score before and after."""
     test = write(tmp_path / "test.jsonl", ROWS[:4])
@@ -141,9 +129,13 @@ def test_json_is_one_object_and_nothing_else(
 
 @pytest.mark.parametrize(("before", "after"), [(0.75, 0.5), (0.5, 0.5), (0.5, 0.75)])
 def test_a_prompt_that_does_worse_is_not_handed_over_in_silence(
-    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch, before: float, after: float,
-) -> None:  # fmt: skip
+    command: Command,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    before: float,
+    after: float,
+) -> None:
     """If it breaks, who reads the last lines alone takes a prompt that their own rows speak against."""
     right = {"before": round(4 * before), "after": round(4 * after)}
     scores = {name: PromptScore.of([0] * n + [1] * (4 - n), ["no"] * 4, ["no", "yes"]) for name, n in right.items()}
@@ -178,7 +170,7 @@ def test_the_model_is_the_one_that_was_named(command: Command, engines: list[Eng
 
 
 def test_another_budget_for_a_run_that_was_started_is_explained(
-    command: Command, engines: list[Engine], capsys: pytest.CaptureFixture[str]
+    command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """If it breaks, who changes --epsilon or --shots reads about ledgers and plans, and not what to do."""
     assert main(command()) == 0
@@ -195,7 +187,7 @@ def test_another_budget_for_a_run_that_was_started_is_explained(
 
 
 def test_a_budget_that_buys_no_token_leaves_no_ledger(
-    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """If it breaks, a refused budget sticks to the file, and the larger one that was advised is refused as well."""
     before = files(tmp_path)
@@ -225,7 +217,6 @@ def test_bad_input_is_one_line(
     rows: list[dict[str, str]] | None,
     says: str,
     command: Command,
-    engines: list[Engine],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -300,7 +291,7 @@ def test_a_ledger_without_a_folder_is_told_before_a_model_is_loaded(
 
 
 def test_a_test_row_that_cannot_be_scored_is_found_before_anything_is_paid(
-    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """If it breaks, a run of an hour ends in an error about row 1 of the test file."""
     test = write(tmp_path / "test.jsonl", [ROWS[0], {"text": SECRET, "label": "maybe"}])
@@ -313,9 +304,7 @@ def test_a_test_row_that_cannot_be_scored_is_found_before_anything_is_paid(
     assert "test.jsonl to hold at least one row" in one_line(capsys)
 
 
-def test_a_certificate_says_that_labels_were_read_off_the_rows(
-    command: Command, engines: list[Engine], tmp_path: Path
-) -> None:
+def test_a_certificate_says_that_labels_were_read_off_the_rows(command: Command, tmp_path: Path) -> None:
     """If it breaks, the prompt says of its labels that they were a constant, where they came from private rows."""
     assert main(command(labels=None)) == 0
     saved = json.loads((tmp_path / "prompt.json").read_text(encoding="utf-8"))
@@ -323,7 +312,7 @@ def test_a_certificate_says_that_labels_were_read_off_the_rows(
 
 
 def test_labels_read_off_the_rows_are_said_to_be(
-    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """If it breaks, the set of labels becomes public without a word."""
     assert main(command(labels=None, plan=True)) == 0
@@ -345,7 +334,7 @@ def test_labels_read_off_the_rows_are_said_to_be(
 
 
 def test_a_seed_repeats_the_run_and_takes_the_promise_away(
-    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """If it breaks, a run whose noise anybody can draw again is sold as private."""
     prompts = []
@@ -357,9 +346,7 @@ def test_a_seed_repeats_the_run_and_takes_the_promise_away(
     assert not (tmp_path / "prompt.json.ledger").exists()
 
 
-def test_two_runs_share_a_ledger(
-    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_runs_share_a_ledger(command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """If it breaks, two prompts of the same rows are each counted as if the other did not exist."""
     shared = {"ledger": tmp_path / "shared.ledger", "ledger_budget": [16, 3e-5]}
     constants = {"neighbors": "add-or-remove-one", "partitions": 72, "sampling_probability": 0.5}
@@ -470,7 +457,7 @@ def test_ctrl_c_before_anything_is_charged_says_so(command: Command, tmp_path: P
 
 
 def test_what_was_written_and_dropped_is_shown_with_the_reason(
-    command: Command, engines: list[Engine], capsys: pytest.CaptureFixture[str]
+    command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """If it breaks, candidates that were paid for are nowhere to be seen, or nobody knows why none was taken."""
     assert main(command(instruction="Is it spam?", labels=["no", "yes"])) == 0
@@ -479,9 +466,7 @@ def test_what_was_written_and_dropped_is_shown_with_the_reason(
     assert shown.count(repr(SAID)) == 2
 
 
-def test_a_glossary_from_the_command_line(
-    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_glossary_from_the_command_line(command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """If it breaks, labels are not described, or the model is told their names although nobody asked for it."""
     assert main(command(method="glossary", subsets=20, tokens=4, prompts=None)) == 0
     assert "no: " in capsys.readouterr().out
@@ -514,7 +499,7 @@ def test_what_tells_the_labels_apart_is_said_on_the_command_line(
 
 
 def test_a_choice_among_public_prompts_from_the_command_line(
-    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """If it breaks, prompts of a file are not tried, or something is written that nobody asked for."""
     sizes = dict.fromkeys(("shots", "subsets", "prompts", "tokens"))
@@ -547,7 +532,7 @@ def test_a_choice_among_public_prompts_from_the_command_line(
 
 
 def test_a_glossary_by_clipped_sums_from_the_command_line(
-    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """If it breaks, the command votes where it was told not to, or says that nothing did better where names did."""
     sizes = {"subsets": 10, "tokens": 4, "prompts": None, "shots": None}
@@ -601,7 +586,7 @@ def test_settings_fit_the_rows_where_none_is_given_and_the_time_is_said(
 
 
 def test_rows_too_few_for_the_budget_spend_nothing(
-    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """If it breaks, a budget is gone for a prompt of which nothing was learned."""
     assert main(command(**FITTING, epsilon=0.5)) == 1
@@ -622,7 +607,7 @@ def test_rows_too_few_for_the_budget_spend_nothing(
     ],
 )
 def test_refusals_name_what_was_typed(
-    changes: dict[str, Any], says: str, command: Command, engines: list[Engine], capsys: pytest.CaptureFixture[str]
+    changes: dict[str, Any], says: str, command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """If it breaks, the remedy is an argument of a library that the user has never seen."""
     assert main(command(**changes)) == 1

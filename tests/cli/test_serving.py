@@ -17,7 +17,7 @@ import pytest
 
 from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, PrivacyLedger
 from langchain_dp.cli import main
-from langchain_dp.cli.serving import serve
+from langchain_dp.cli.ledger import serve
 
 ANSWER = NoisyMaxEvent(4.0, 0.1)
 BUDGET = PrivacyBudget(3.0, 1e-5)

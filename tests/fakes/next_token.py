@@ -22,7 +22,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import pairwise
-from typing import NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -309,6 +309,19 @@ class WordEngine:
         whims = hashlib.sha256(text.encode(errors="surrogatepass")).digest()
         shares = [count + whims[i % 32] / 2000 for i, count in enumerate(counts)]
         return [math.log(share / sum(shares)) for share in shares]
+
+
+class ClosingEngine(WordEngine):
+    """Closes like a real one, and keeps the options that it was made with."""
+
+    closed = False
+    options: ClassVar[dict[str, Any]] = {}
+
+    def __enter__(self) -> ClosingEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.closed = True
 
 
 def taken(logits: Sequence[float], asked: Continuation, decoding: Decoding, *, never: set[int]) -> Token | None:

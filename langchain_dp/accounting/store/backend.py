@@ -9,13 +9,11 @@ from __future__ import annotations
 import abc
 import contextlib
 import functools
-import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from typing import Any, ClassVar, Protocol
 
 from langchain_dp._util import forks
+from langchain_dp._util.fair_semaphore import FairSemaphore
 from langchain_dp.accounting.store.schema import LedgerKind
 from langchain_dp.errors import LedgerError, LedgerUnwritable
 
@@ -47,50 +45,10 @@ class LockUnavailable(Exception):  # no error: whoever asked says it in words of
     """A run is somebody else's, or cannot be taken for the reason that is given."""
 
 
-class _FairLock:
-    """A lock that threads get in the order in which they ask for it: the fast ones do not overtake the others."""
-
-    def __init__(self) -> None:
-        self._held = False
-        self._waiting: deque[Future[None]] = deque()
-        self._guard = threading.Lock()  # for moments
-
-    def acquire(self, timeout: float | None = None) -> bool:
-        """Wait for the lock. Return False after ``timeout`` seconds."""
-        with self._guard:
-            if not self._held:
-                self._held = True
-                return True
-            waiter: Future[None] = Future()
-            self._waiting.append(waiter)
-        try:
-            waiter.result(timeout)
-        except TimeoutError:
-            return not waiter.cancel()
-        except BaseException:  # Ctrl-C
-            if not waiter.cancel():
-                self.release()
-            raise
-        return True
-
-    def release(self) -> None:
-        """Hand the lock to the first thread that still waits."""
-        with self._guard:
-            while self._waiting:
-                waiter = self._waiting.popleft()
-                if waiter.set_running_or_notify_cancel():
-                    waiter.set_result(None)
-                    return
-            self._held = False
-
-
 class Backend(abc.ABC):
-    """Transactions on one ledger, or on a memory that only this process may use.
+    """Transactions on one ledger at ``path``, or on a memory (None) that only this process may use.
 
-    Args:
-        path: Where the ledger lies, in words of its database; None for memory.
-        kind: Which kind of ledger it is.
-        ledger_id: The ledger that must be found there, if it is known already.
+    A given ``ledger_id`` must be found there.
     """
 
     errors: ClassVar[type[Exception]]
@@ -106,14 +64,13 @@ class Backend(abc.ABC):
         self.path = path
         self.kind = kind
         self.ledger_id = ledger_id
-        self._lock = _FairLock()
+        self._lock = FairSemaphore(1, watched=False)
+        self._give_back: Callable[[], None] | None = None
         self._process = self._forking = forks.process()
         self._closed = False
         self._runs: set[str] = set()
         self._connection = self._memory() if path is None else None
         forks.watch(self)
-
-    # --- what a database must bring ---------------------------------------------------------------------------
 
     @abc.abstractmethod
     def _memory(self) -> Connection:
@@ -141,9 +98,10 @@ class Backend(abc.ABC):
     def _commit(self, connection: Connection, wait: float) -> None:
         """End it, durably."""
 
+    @staticmethod
     @abc.abstractmethod
-    def _refusal(self, error: Exception, wait: float) -> LedgerError:
-        """What the database's ``error`` means for a ledger."""
+    def refusal(error: Exception, path: str | None, wait: float, kind: LedgerKind) -> LedgerError:
+        """What an ``error`` of the database means for the ledger at ``path``, after ``wait`` seconds."""
 
     @abc.abstractmethod
     def damage(self, connection: Connection) -> str:
@@ -166,14 +124,10 @@ class Backend(abc.ABC):
         Whatever the holder dies of, the lock is free then.
         """
 
-    # --- what all have in common ------------------------------------------------------------------------------
-
     def begin(self, fill: Callable[[Connection], str], verify: Callable[[Connection], None]) -> None:
         """Find the ledger or make it, and see that it can be trusted and written, before its first use.
 
-        Args:
-            fill: Writes the one row of a new ledger and returns the id of it.
-            verify: Raises LedgerError when a ledger's contents are not what they must be.
+        ``fill`` writes the one row of a new ledger and returns its id. ``verify`` raises LedgerError on wrong contents.
         """
         if self.path is None:
             with self.transaction(write=True) as connection:
@@ -188,7 +142,8 @@ class Backend(abc.ABC):
 
     @contextlib.contextmanager
     def _exclusive(self, wait: float) -> Iterator[None]:
-        if not self._lock.acquire(wait):
+        give_back = self._lock.take(wait)
+        if give_back is None:
             raise LedgerUnwritable(
                 f"Expected the {self.kind.name} to be free within {wait:g} s, but other threads kept it. "
                 "Nothing was charged: try again, with fewer threads."
@@ -196,18 +151,13 @@ class Backend(abc.ABC):
         try:
             yield
         finally:
-            self._lock.release()
+            give_back()
 
     @contextlib.contextmanager
     def transaction(self, *, write: bool, wait: float | None = None) -> Iterator[Connection]:
         """Run the block in one transaction: durable when the block is left, rolled back when it raises.
 
-        Args:
-            write: Whether the block writes.
-            wait: Seconds to wait for others; ``BUSY_SECONDS`` by default.
-
-        Raises:
-            LedgerError: And its kinds, for whatever the database refuses.
+        It waits ``wait`` seconds for others, by default ``BUSY_SECONDS``. Errors of the database become LedgerErrors.
         """
         wait = BUSY_SECONDS if wait is None else wait
         with self._exclusive(wait):
@@ -217,7 +167,7 @@ class Backend(abc.ABC):
                 self._commit(connection, wait)
             except self.errors as error:
                 self._abandon(drop=True)
-                raise self._refusal(error, wait) from error
+                raise self.refusal(error, self.path, wait, self.kind) from error
             except BaseException:
                 self._abandon(drop=False)
                 raise
@@ -230,11 +180,7 @@ class Backend(abc.ABC):
 
     @contextlib.contextmanager
     def run_lock(self, name: str) -> Iterator[None]:
-        """Hold the run of that name for the block, against every other holder.
-
-        Raises:
-            LockUnavailable: Somebody else has it, or it cannot be taken.
-        """
+        """Hold the run of that name for the block, against every other holder."""
         give_back = self._hold_here(name) if self.path is None else self._hold(name)
         try:
             yield
@@ -293,7 +239,7 @@ class Backend(abc.ABC):
 
     def before_fork(self) -> None:
         """Wait for a running transaction and close the connection; see ``forks.py``."""
-        self._lock.acquire()
+        self._give_back = self._lock.take()
         self._forking = forks.process()
         if self.path is not None and self._connection is not None and self._process == forks.process():
             connection, self._connection = self._connection, None
@@ -303,9 +249,10 @@ class Backend(abc.ABC):
     def after_fork(self) -> None:
         """Let transactions start again, in the parent and in the child, where no other thread waits."""
         if self._forking == forks.process():
-            self._lock.release()
+            assert self._give_back is not None  # before_fork waited for it
+            self._give_back()
         else:
-            self._lock = _FairLock()
+            self._lock = FairSemaphore(1, watched=False)
 
     def __del__(self) -> None:
         # Nobody else can hold the lock here; half-built objects may lack it, and at exit modules are gone one by one.

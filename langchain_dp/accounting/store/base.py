@@ -27,15 +27,9 @@ _LIKE_A_URL = re.compile(r"[a-z][a-z0-9+.-]*://|postgres[a-z0-9+]*:", re.IGNOREC
 
 
 def backend_at(path: str | os.PathLike[str] | None, kind: LedgerKind, ledger_id: str | None = None) -> Backend:
-    """Where a ledger lies: a SQLite file or a PostgreSQL schema, or memory that lives and dies with this process.
+    """Open a SQLite file, a PostgreSQL schema by its URL, or memory (None) that dies with this process.
 
-    Args:
-        path: The file, or the URL of the schema; None for memory.
-        kind: Which kind of ledger it is.
-        ledger_id: When given, it must exist and be exactly this ledger (a pickle that comes back).
-
-    Raises:
-        MissingExtra: A URL, and psycopg is not installed.
+    A given ``ledger_id`` must exist at ``path`` (a pickle that comes back).
     """
     if path == ":memory:":
         raise InvalidParameter("Expected path=':memory:' to be a path of a file, or None for a ledger in memory.")
@@ -50,9 +44,6 @@ def file_at(path: str | os.PathLike[str]) -> str:
     """The real path of a ledger's file, with ``~`` for the home folder.
 
     Resolved once: a later chdir, or a second name through a symlink, must not lead to another file.
-
-    Raises:
-        InvalidParameter: It is no path.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise InvalidParameter(
@@ -66,11 +57,7 @@ def file_at(path: str | os.PathLike[str]) -> str:
 
 
 def is_url(path: object) -> bool:
-    """Whether it is the URL of a database, and not the path of a file.
-
-    Raises:
-        InvalidParameter: A URL of another kind, or a misspelt one. It is not shown: it may hold a password.
-    """
+    """Whether it is the URL of a database. A misspelt or other URL is refused and not shown: it may hold a password."""
     found = isinstance(path, str) and path.startswith(_SCHEMES)
     if not found and isinstance(path, str) and _LIKE_A_URL.match(path):
         raise InvalidParameter(
@@ -90,14 +77,7 @@ def is_there(path: str | os.PathLike[str]) -> bool:
 
 
 class LedgerStore(abc.ABC):
-    """Durable state of one ledger, shared by threads, and by processes when it has a path.
-
-    Args:
-        backend: Where it lies.
-
-    Raises:
-        LedgerCorrupt, LedgerMismatch, LedgerUnwritable, LedgerError: See :mod:`langchain_dp.errors`.
-    """
+    """Durable state of one ledger, shared by threads, and by processes when it has a path."""
 
     _charges: ClassVar[str]
     """What messages call entries."""
@@ -133,9 +113,6 @@ class LedgerStore(abc.ABC):
 
         What is read is of no older copy than this process has seen. A block that writes calls :meth:`check_newest`, or
         :meth:`_enter`, which looks as well.
-
-        Raises:
-            LedgerCorrupt: An older copy was put in the ledger's place.
         """
         with self.backend.transaction(write=write, wait=wait) as connection:
             if not write:
@@ -145,8 +122,6 @@ class LedgerStore(abc.ABC):
     def close(self) -> None:
         """Close the connection. Every later use of this store is refused."""
         self.backend.close()
-
-    # --- what differs ------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def _terms(self) -> dict[str, Any]:
@@ -162,8 +137,6 @@ class LedgerStore(abc.ABC):
 
     def _opened(self) -> None:  # noqa: B027  # not every store needs more
         """Whatever else must be there before the first use."""
-
-    # --- opening -----------------------------------------------------------------------------------------------
 
     def _fill(self, connection: Connection) -> str:
         ledger_id = uuid.uuid4().hex
@@ -194,8 +167,6 @@ class LedgerStore(abc.ABC):
         kind = self.backend.kind
         return LedgerCorrupt(f"The {kind.name} {self.path} is damaged: {what}. {kind.restore}")
 
-    # --- its key -----------------------------------------------------------------------------------------------
-
     def key(self) -> bytes:
         """The key of this ledger's hashes, made at its first use: see ``key_file.py``. In memory it dies with it."""
         if self._key is None:
@@ -212,8 +183,6 @@ class LedgerStore(abc.ABC):
     def digest(self, domain: str, text: str) -> bytes:
         """Keyed hash of ``text``; equal texts of two domains have different hashes."""
         return digest(self.key(), domain, text)
-
-    # --- entries -----------------------------------------------------------------------------------------------
 
     def check_newest(self, connection: Connection) -> None:
         """Refuse a ledger that lacks the newest entry that this process has seen: what it paid for may not be kept.

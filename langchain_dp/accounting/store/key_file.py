@@ -59,19 +59,9 @@ def check_value(key: bytes) -> bytes:
 
 
 def bound_key(connection: Connection, file: str, ledger_id: str, kind: str, remedy: str) -> bytes:
-    """The key of a ledger in ``file``; made if the ledger never had one. In a transaction that may write.
+    """Return the key of a ledger in ``file``, made if the ledger never had one. In a transaction that may write.
 
-    Args:
-        connection: To the ledger.
-        file: Where its key lies.
-        ledger_id: Its id.
-        kind: What messages call it.
-        remedy: What to do where it is not the right one, as a sentence with a place for it.
-
-    Raises:
-        LedgerCorrupt: The ledger's key is gone or damaged.
-        LedgerMismatch: The key is that of another ledger.
-        LedgerUnwritable: It cannot be read or written.
+    ``kind`` and ``remedy`` go into messages: what the ledger is called, and what to do (with a place for the key).
     """
     check = connection.execute("SELECT key_check FROM ledger").fetchone()[0]
     key = read_key(file, ledger_id, kind)
@@ -105,7 +95,7 @@ def write_key(file: str, ledger_id: str, key: bytes, kind: str) -> None:
 
 
 def read_key(file: str, ledger_id: str, kind: str) -> bytes | None:
-    """The key in ``file``; None if there is no file. Raises as :func:`bound_key`."""
+    """The key in ``file``; None if there is no file."""
     try:
         owner, key = Path(file).read_text(encoding="ascii").split()
         found = bytes.fromhex(key)

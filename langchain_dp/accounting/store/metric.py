@@ -59,13 +59,9 @@ class MetricEntry:
 
 @dataclasses.dataclass(frozen=True)
 class Shortfall:
-    """Why nothing was charged: at this position of the request, this account would exceed its limit.
+    """The account that would exceed its limit, at a ``position`` of the request. Nothing was charged.
 
-    Args:
-        position: From 0.
-        whose: Whose account it is.
-        spent: What it had spent before the request.
-        asked: How many releases the request charges to it.
+    ``spent`` is from before the request, which charges ``asked`` releases to the account.
     """
 
     position: int

@@ -75,12 +75,7 @@ class UserRefused(Exception):
 
 
 class PlanStore(LedgerStore):
-    """Durable counts of one ledger.
-
-    Args:
-        budget: Stored with a new ledger; must equal the stored one of an existing ledger.
-        backend: Where it lies.
-    """
+    """Durable counts of one ledger."""
 
     _charges = "entries"
     _wrong = (
@@ -131,11 +126,7 @@ class PlanStore(LedgerStore):
         raise self.damaged("a plan in it cannot be read")
 
     def used(self, plans: Sequence[StoredPlan]) -> dict[int, int]:
-        """Return the used count of every item of ``plans`` by its row, read at one moment.
-
-        Raises:
-            LedgerCorrupt: The file does not hold one of the plans any more.
-        """
+        """Return the used count of every item of ``plans`` by its row, read at one moment."""
         with self.transaction(write=False) as connection:
             found = _used(connection)
         for plan in plans:

@@ -57,13 +57,9 @@ _GRANTS = (
 
 
 class Place:
-    """Where a ledger in PostgreSQL lies.
+    """Place of a ledger in PostgreSQL: ``postgresql://user@host/database?schema=...&key_file=...``.
 
-    Args:
-        url: ``postgresql://user@host/database?schema=...&key_file=...``; what else is in it goes to libpq.
-
-    Raises:
-        InvalidParameter: It is no such URL, or holds a password.
+    The URL holds no password. Its other options go to libpq.
     """
 
     def __init__(self, url: str) -> None:
@@ -152,13 +148,9 @@ class _Speaking:
 
 
 class Postgres(Backend):
-    """Transactions on one ledger in a schema of a database. ``path`` is its URL.
+    """Transactions on one ledger in a schema of a database. ``path`` is its URL: see :class:`Place`.
 
-    Args:
-        path: See :class:`Place`.
-        kind: Which kind of ledger it is.
-        ledger_id: The ledger that must be found there, if it is known already.
-        reading: Whether it is only looked at: then nothing is made, and nothing written.
+    ``reading``: the ledger is only looked at. Then nothing is made, and nothing written.
     """
 
     errors = psycopg.Error
@@ -180,8 +172,6 @@ class Postgres(Backend):
             return
         with self.transaction(write=False) as connection:
             verify(connection)
-
-    # --- making and opening ------------------------------------------------------------------------------------
 
     def _find_or_make(self, fill: Callable[[Connection], str]) -> None:
         schema = self._place.schema
@@ -214,7 +204,7 @@ class Postgres(Backend):
                 fill(connection)
                 self._commit(connection, BUSY_SECONDS)
         except self.errors as error:
-            raise self._refusal(error, BUSY_SECONDS) from error
+            raise self.refusal(error, self.path, BUSY_SECONDS, self.kind) from error
 
     def _open(self, wait: float) -> Connection:
         raw = self._place.connect(wait)
@@ -260,8 +250,6 @@ class Postgres(Backend):
                     "crash forgets spends. Switch it on."
                 )
 
-    # --- transactions ------------------------------------------------------------------------------------------
-
     def _begun(self, write: bool, wait: float) -> Connection:
         """Begin, once more over a new connection where the kept one is gone: nothing but BEGIN was sent over it."""
         kept = self._connection
@@ -306,10 +294,40 @@ class Postgres(Backend):
                 f"The server of the {self.kind.name} {self.path} took back what was to be written. Nothing was charged."
             )
 
-    def _refusal(self, error: Exception, wait: float) -> LedgerError:
-        return refusal(error, self.path, wait, self.kind)
-
-    # --- contents ----------------------------------------------------------------------------------------------
+    @staticmethod
+    def refusal(error: Exception, path: str | None, wait: float, kind: LedgerKind) -> LedgerError:
+        """Return the error of this package that says what the server's ``error`` means for a ledger."""
+        code = getattr(error, "sqlstate", None) or ""
+        diagnosis = getattr(error, "diag", None)
+        why = getattr(diagnosis, "message_primary", None) or next(iter(str(error).splitlines()), type(error).__name__)
+        name = f"{kind.name} {path}"
+        if code == "55P03":
+            return LedgerUnwritable(
+                f"Expected the {name} to be free within {wait:g} s, but another session held a lock on it. Nothing was "
+                "charged: end the session that holds it, then try again."
+            )
+        if code == "25006":
+            return LedgerUnwritable(
+                f"The server of the {name} takes no writes: a read-only replica, or set so. Nothing was charged: "
+                "connect to the primary."
+            )
+        if code in ("42P01", "3F000"):
+            return LedgerError(
+                f"The {name} vanished from its database. Nothing may be released: restore the schema that was there."
+            )
+        if code == "42501":
+            return LedgerUnwritable(f"The role of the {name} may not use it ({why}). Nothing was charged. {_GRANTS}.")
+        if code in ("22P05", "22021"):
+            return LedgerUnwritable(
+                f"The database of the {name} cannot keep a text in its encoding ({why}). Nothing was charged: move the "
+                "ledger into a database of ENCODING 'UTF8', by a dump."
+            )
+        if not code or code[:2] in _OUT_OF_REACH:
+            return LedgerUnwritable(
+                f"The {name} cannot be reached or written ({why}). Nothing was charged: see that its server runs and "
+                "takes this role, then try again."
+            )
+        return LedgerCorrupt(f"The {name} is damaged or not a {kind.name} ({why}). {kind.restore}")
 
     def damage(self, connection: Connection) -> str:
         """Triggers that are gone, or tables that a crash would empty. Pages are left to the server."""
@@ -344,16 +362,12 @@ class Postgres(Backend):
                 raw.close()
                 raise
         except self.errors as error:
-            raise self._refusal(error, BUSY_SECONDS) from error
+            raise self.refusal(error, self.path, BUSY_SECONDS, self.kind) from error
         return raw.close
 
 
 def kind_at(place: Place, connection: Connection, wait: float, path: str) -> tuple[int, int]:
-    """The mark and the version of the ledger in a schema, in a transaction that is left open.
-
-    Raises:
-        LedgerCorrupt: There is a schema, but no ledger.
-    """
+    """The mark and the version of the ledger in a schema, in a transaction that is left open."""
     assert isinstance(connection, _Speaking)
     place.begin(connection.raw, write=False, wait=wait)
     if "store" not in (tables := _tables(connection, place.schema)) and tables:
@@ -383,13 +397,7 @@ def is_made(url: str) -> bool:
 
 
 def terms_at(url: str) -> tuple[int, Sequence[Any] | None]:
-    """The mark of the ledger in a schema, and its budget (epsilon, delta, neighbours) if it is one of a budget.
-
-    Raises:
-        InvalidParameter: Nothing is there.
-        LedgerCorrupt: No ledger is there, or it is damaged.
-        LedgerUnwritable: The server cannot be reached.
-    """
+    """The mark of the ledger in a schema, and its budget (epsilon, delta, neighbours) if it is one of a budget."""
     with _looking(url) as (connection, place):
         if not _tables(connection, place.schema):
             raise InvalidParameter(f"Expected {url} to be a ledger, but nothing is there. Check it.")
@@ -406,39 +414,4 @@ def _looking(url: str) -> Iterator[tuple[Connection, Place]]:
         with contextlib.closing(place.connect(BUSY_SECONDS)) as raw:
             yield _Speaking(raw), place
     except psycopg.Error as error:
-        raise refusal(error, url, BUSY_SECONDS, LEDGER) from error
-
-
-def refusal(error: Exception, path: str | None, wait: float, kind: LedgerKind) -> LedgerError:
-    """Return the error of this package that says what the server's ``error`` means for a ledger."""
-    code = getattr(error, "sqlstate", None) or ""
-    diagnosis = getattr(error, "diag", None)
-    why = getattr(diagnosis, "message_primary", None) or next(iter(str(error).splitlines()), type(error).__name__)
-    name = f"{kind.name} {path}"
-    if code == "55P03":
-        return LedgerUnwritable(
-            f"Expected the {name} to be free within {wait:g} s, but another session held a lock on it. Nothing was "
-            "charged: end the session that holds it, then try again."
-        )
-    if code == "25006":
-        return LedgerUnwritable(
-            f"The server of the {name} takes no writes: a read-only replica, or set so. Nothing was charged: "
-            "connect to the primary."
-        )
-    if code in ("42P01", "3F000"):
-        return LedgerError(
-            f"The {name} vanished from its database. Nothing may be released: restore the schema that was there."
-        )
-    if code == "42501":
-        return LedgerUnwritable(f"The role of the {name} may not use it ({why}). Nothing was charged. {_GRANTS}.")
-    if code in ("22P05", "22021"):
-        return LedgerUnwritable(
-            f"The database of the {name} cannot keep a text in its encoding ({why}). Nothing was charged: move the "
-            "ledger into a database of ENCODING 'UTF8', by a dump."
-        )
-    if not code or code[:2] in _OUT_OF_REACH:
-        return LedgerUnwritable(
-            f"The {name} cannot be reached or written ({why}). Nothing was charged: see that its server runs and "
-            "takes this role, then try again."
-        )
-    return LedgerCorrupt(f"The {name} is damaged or not a {kind.name} ({why}). {kind.restore}")
+        raise Postgres.refusal(error, url, BUSY_SECONDS, LEDGER) from error

@@ -45,6 +45,7 @@ class SQLite(Backend):
     """Transactions on one ledger file, or on a memory that only this process may use. ``path`` is the real path."""
 
     errors = sqlite3.Error
+    refusal = staticmethod(refusal)
     lost_key = "Bring {} back from the backup that holds both files."
     _place: tuple[int, int] | None = None
 
@@ -119,9 +120,6 @@ class SQLite(Backend):
     def _commit(self, connection: Connection, wait: float) -> None:
         # Who waits here for readers to end keeps new ones out, so that no reader starves a writer.
         _patiently(lambda: connection.execute("COMMIT"), wait)
-
-    def _refusal(self, error: Exception, wait: float) -> LedgerError:
-        return refusal(error, self.path, wait, self.kind)
 
     def damage(self, connection: Connection) -> str:
         """What is wrong with the pages of the file, or rules of it that are gone."""

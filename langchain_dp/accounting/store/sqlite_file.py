@@ -40,12 +40,12 @@ def held(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF == sqlite3.SQLITE_BUSY
 
 
-def refusal(error: Exception, path: str | None, busy_seconds: float, kind: LedgerKind) -> LedgerError:
+def refusal(error: Exception, path: str | None, wait: float, kind: LedgerKind) -> LedgerError:
     """Return the error of this package that says what SQLite's ``error`` means for a ledger."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code in _HELD:
         return LedgerUnwritable(
-            f"Expected the {kind.name} {path} to be free within {busy_seconds:g} s, but another process held a lock on "
+            f"Expected the {kind.name} {path} to be free within {wait:g} s, but another process held a lock on "
             "it. Nothing was charged: end the process that holds it, then try again."
         )
     if code in _UNWRITABLE:
