@@ -256,7 +256,7 @@ print(f"okafor  is served: {len(provider.told) - calls} calls")
 print(sanitizer(NEEDED).certificate())
 
 # %% [markdown]
-# With the extra `presidio` there is another mode: `RAPTSanitizer(only=...)` replaces what a recognizer of names finds,
+# With the extra `presidio` there is another way: `Pseudonymizer(...)` replaces what a recognizer of names finds,
 # and puts it back in the reply. It keeps far more meaning, promises nothing for what the recognizer misses, and its
 # certificate says so.
 #

@@ -1,4 +1,4 @@
-"""Entities found by Presidio, for the sanitizer's mode of placeholders. That mode makes no formal promise.
+"""Entities found by Presidio, for pseudonyms, which make no formal promise.
 
 The engine is the caller's own: Presidio's default one needs a language model that is fetched by hand.
 """
@@ -15,7 +15,7 @@ from langchain_dp.errors import InvalidParameter
 
 
 class PresidioEntities:
-    """Finds entities with a Presidio analyzer: ``RAPTSanitizer(only=PresidioEntities(analyzer))``.
+    """Finds entities with a Presidio analyzer: ``Pseudonymizer(PresidioEntities(analyzer))``.
 
     Args:
         analyzer: A ``presidio_analyzer.AnalyzerEngine``, or anything with its ``analyze`` method. None makes Presidio's
@@ -29,9 +29,9 @@ class PresidioEntities:
         MissingExtra: No analyzer is given and Presidio is not installed.
 
     Examples:
-        >>> sanitizer = RAPTSanitizer(only=PresidioEntities(entities=["PERSON"]))  # no formal promise
-        >>> hidden = sanitizer.invoke("Ask Bob.")
-        >>> sanitizer.restore(hidden)
+        >>> pseudonymizer = Pseudonymizer(PresidioEntities(entities=["PERSON"]))  # no formal promise
+        >>> hidden = pseudonymizer.invoke("Ask Bob.")
+        >>> pseudonymizer.restore(hidden)
         'Ask Bob.'
     """
 

@@ -79,7 +79,6 @@ def test_what_no_argument_ever_was_called_is_refused() -> None:
         (generator, "max_querys", "Give max_queries=."),
         (functools.partial(PrivacyLedger, PrivacyBudget(1.0)), "ledger_path", "PrivacyLedger without .* Give path=."),
         (PrivateRecords, "id_key", "PrivateRecords without id_key=.* Give the key 'id' for ids: rename the column"),
-        (functools.partial(PrivateRecords.from_dataframe, []), "id_key", "rename the column"),
     ],
 )  # fmt: skip
 def test_an_argument_by_another_name_is_answered_with_its_own(made: Callable[..., Any], given: str, meant: str) -> None:

@@ -220,7 +220,6 @@ CALLS: dict[str, Callable[[], Any]] = {
     "records": lambda: PrivateRecords(WRONG, label_key="kind"),
     "records, add": lambda: PrivateRecords().add({"text": CANARY}),
     "records, read": lambda: PrivateRecords().read({"text": CANARY}),
-    "records, from_dataframe": lambda: PrivateRecords.from_dataframe(ROWS, text_key="note"),
     "votes": lambda: classifier(VotingChat(), examples=list(WRONG)),
     "votes, add": lambda: classifier().add({"text": CANARY, "label": "bad"}),
     "votes, from_dataframe": lambda: DPICLClassifier.from_dataframe(ROWS, text_key="note"),
@@ -327,7 +326,7 @@ WALKED: dict[type, set[str]] = {
     PseudonymizeBatches: {"restore"},
     RAPTClient: {"request", "requests", "privatize"},
     RAPTClassifier: {"predict_proba"},
-    PrivateRecords: {"add", "read", "from_dataframe"},
+    PrivateRecords: {"add", "read"},
     DPICLClassifier: {"add", "from_dataframe"},
     DPPromptOptimizer: {"optimize", "aoptimize", "plan", "check", "from_dataframe"},
     DPExampleSynthesizer: {"plan", "from_dataframe"},
@@ -336,7 +335,7 @@ WALKED: dict[type, set[str]] = {
 PUBLIC = {
     # They take nothing, or only what is public or released: settings, ids, questions, what holds placeholders.
     "anew", "answers_left", "as_tool", "auto", "baseline", "calibration", "certificate", "check_limit", "count_tokens",
-    "differences", "forget", "from_jsonl", "get", "give_up_round", "ids", "in_pandas", "load", "mark", "mark_reply",
+    "differences", "forget", "get", "give_up_round", "ids", "in_pandas", "load", "mark", "mark_reply",
     "model_post_init", "plain_rows", "public_examples", "released", "report", "restorer", "save", "warm", "with_budget",
     # What they take was taken apart behind an entry point that is walked.
     "check_room", "privatize_checked", "release",

@@ -1,9 +1,12 @@
-"""Packages that only an extra brings: one place that says which, and how to install it."""
+"""Packages that only an extra brings, and public names that are loaded when they are first asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from langchain_dp.errors import MissingExtra
 
@@ -30,3 +33,38 @@ def needs(extra: str, *packages: str, why: str = "") -> Iterator[None]:
         yield
     except ImportError as error:
         raise missing_extra(extra, *packages, why=why) from (None if isinstance(error, ModuleNotFoundError) else error)
+
+
+def lazily(
+    package: str, home: Mapping[str, str], *, extra: str = "", needs: Collection[str] = ()
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` of a package.
+
+    Args:
+        package: Its name.
+        home: Public names, and the module that each is in; one that begins with a dot is inside of the package.
+        extra: Extra that brings ``needs``.
+        needs: Packages whose absence is reported as that extra's.
+
+    Returns:
+        The two functions. The first raises MissingExtra if one of ``needs`` is not installed, and AttributeError for
+        other names.
+    """
+
+    def load(name: str) -> Any:
+        if name not in home:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        try:
+            value = getattr(importlib.import_module(home[name], package), name)
+        except ModuleNotFoundError as error:
+            absent = str(error.name).partition(".")[0]
+            if absent not in needs:
+                raise
+            raise missing_extra(extra, absent, why=f" for {name}") from None
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *home})
+
+    return load, names

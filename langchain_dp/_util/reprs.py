@@ -1,9 +1,11 @@
-"""How an object prints whose making was refused: what reports the error reads it, too."""
+"""How objects print, also those whose ``__init__`` failed, and how frozen dataclasses are copied and pickled."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -31,3 +33,12 @@ def also_unmade(show: Callable[[T], str]) -> Callable[[T], str]:
             return f"{type(self).__name__}(not made)"
 
     return shown
+
+
+class MadeOfFields:
+    """Base of a dataclass that is copied and pickled by its fields, since a mapping proxy is neither by itself."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]  # a dataclass, as the subclass is
+        plain = {name: dict(value) if isinstance(value, MappingProxyType) else value for name, value in fields.items()}
+        return functools.partial(type(self), **plain), ()

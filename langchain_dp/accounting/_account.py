@@ -13,6 +13,7 @@ from typing import Any, Self
 from dp_accounting.dp_event import DpEvent, PoissonSampledDpEvent
 
 from langchain_dp._util import forks, validate
+from langchain_dp._util.rounding import rounded_up
 from langchain_dp.accounting._prepaid import Prepaid
 from langchain_dp.accounting.budget import PrivacyBudget, weak_points
 from langchain_dp.accounting.calibrate import max_releases
@@ -183,7 +184,7 @@ class Account(Same):
 
     def _spent(self, plan: StoredPlan, used: Mapping[int, int], quick: bool) -> tuple[float, float]:
         counts = [
-            (event, min(rounded_up(used[item]), most) if quick else used[item])
+            (event, min(int(rounded_up(used[item], digits=1)), most) if quick else used[item])
             for event, (item, most) in plan.items.items()
             if used[item]
         ]
@@ -314,12 +315,6 @@ def _reopened(budget: PrivacyBudget, path: str, ledger_id: str, prepaid: int | N
 def claims(plans: Sequence[StoredPlan]) -> tuple[float, float]:
     """Sum of the reserved epsilons and deltas (basic composition)."""
     return math.fsum(plan.epsilon for plan in plans), math.fsum(plan.delta for plan in plans)
-
-
-def rounded_up(count: int) -> int:
-    """Smallest number with one leading digit that is not below ``count``."""
-    step = int(10 ** (len(str(count)) - 1))
-    return -(-count // step) * step
 
 
 def event_key(event: DpEvent) -> str:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from langchain_dp._util import validate
-from langchain_dp._util.frozen import MadeOfFields
+from langchain_dp._util.reprs import MadeOfFields
 from langchain_dp.errors import InvalidParameter
 
 POOLED = "askers can pool their answers: the promise is the whole plan's"

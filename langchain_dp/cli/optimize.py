@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -57,6 +57,9 @@ _SMALL = (
     "one, or see --method choose and glossary"
 )
 
+_TOGETHER = 16
+"""Rows between two steps of a progress bar."""
+
 
 class Optimize(JsonOptions, ModelOptions, FileOptions, WriterOptions):
     """Writes a prompt."""
@@ -104,7 +107,6 @@ say what tells them apart.
     def run(self) -> int:
         """Run the command; returns the exit code."""
         from langchain_dp.accounting.store.base import is_there
-        from langchain_dp.cli.local_score import check_test
         from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
         from langchain_dp.opt import load_prompt
         from langchain_dp.records import PrivateRecords
@@ -128,7 +130,7 @@ say what tells them apart.
             )
             optimizer = optimizer_for(self, engine, task, labels, budget, count=len(rows))
             if self.test:
-                check_test(test, optimizer.settings)
+                _check_test(test, optimizer.settings)
             if self.plan:
                 show(optimizer.plan(records), self, counted_by=engine.name)
                 return DONE
@@ -326,8 +328,6 @@ def _candidates(optimizer: PromptRunnable) -> str:
 def _scores(
     engine: VotesNextToken, settings: Settings, prompt: OptimizedPrompt, test: list[dict[str, Any]]
 ) -> dict[str, PromptScore]:
-    from langchain_dp.cli.local_score import score_instruction
-
     if not test:
         return {}
     asked = {
@@ -336,9 +336,60 @@ def _scores(
     }
     with progress("testing", len(asked) * len(test), "rows") as advance:
         return {
-            name: score_instruction(engine, settings, text, test, words=words, advance=advance)
+            name: _score_instruction(engine, settings, text, test, words=words, advance=advance)
             for name, (text, words) in asked.items()
         }
+
+
+def _score_instruction(
+    engine: VotesNextToken,
+    settings: Settings,
+    instruction: str,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    words: Sequence[str] = (),
+    advance: Callable[[int], object] | None = None,
+) -> PromptScore:
+    """Score one instruction by the forward pass of a run: its templates, label words and calibration.
+
+    Args:
+        engine: The local model, which scores labels too.
+        settings: Settings of the run.
+        instruction: Released, or public.
+        rows: Test rows with ``label`` and the template's keys.
+        words: What the labels are called; those of the task by default.
+        advance: Told after each batch how many rows it held.
+
+    Raises:
+        InvalidParameter: There are no rows, or one lacks a key or a known label.
+        ModelUnavailable: The instruction is too long for the model.
+    """
+    from langchain_dp.opt import PromptScore
+    from langchain_dp.opt.forward import Forward
+
+    _check_test(rows, settings)
+    forward = Forward.of(engine, settings)
+    forward.check(instruction)
+    texts = [settings.prompts.render(row) for row in rows]
+    answers: list[int | None] = []
+    for at in range(0, len(texts), _TOGETHER):
+        answers += forward.predict(instruction, texts[at : at + _TOGETHER], words)
+        if advance is not None:
+            advance(len(answers) - at)
+    return PromptScore.of(answers, [row["label"] for row in rows], settings.labels)
+
+
+def _check_test(rows: Sequence[Mapping[str, Any]], settings: Settings) -> None:
+    """Refuse rows that :func:`_score_instruction` could not score, before a run is paid for."""
+    if not rows:
+        raise InvalidParameter("Expected at least one test row, but there is none. Give more rows.")
+    for position, row in enumerate(rows):
+        keys = (*settings.prompts.variables, "label")
+        if any(key not in row for key in keys) or row["label"] not in settings.labels:
+            raise InvalidParameter(
+                f"Expected test row {position} to have {list(keys)}, its label one of {list(settings.labels)}. Repair "
+                "or drop it."
+            )
 
 
 def _show(

@@ -10,7 +10,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
 from langchain_dp._util import validate
-from langchain_dp._util.frozen import MadeOfFields
+from langchain_dp._util.reprs import MadeOfFields
 from langchain_dp.ensemble.questions import check_template, check_text, variables_of
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.records import TEXT_OR_NUMBER, named_words

@@ -17,7 +17,7 @@ from langchain_dp.opt.scores import PromptScore
 from langchain_dp.parsing import parse_label
 from langchain_dp.quiet.model import CALLS, QuietModel
 from langchain_dp.records import Examples, PrivateRecords, check_labels, label_name, label_words, named_words, row_fault
-from langchain_dp.records.faults import placed
+from langchain_dp.records.files import placed
 from langchain_dp.records.tables import fields_of, rows_of
 from langchain_dp.redact import redact_errors
 

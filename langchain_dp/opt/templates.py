@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from langchain_dp._util import validate
-from langchain_dp._util.frozen import MadeOfFields
+from langchain_dp._util.reprs import MadeOfFields
 from langchain_dp.ensemble.questions import check_template, check_text, variables_of
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.records import named_words

@@ -17,7 +17,6 @@ from langchain_dp.ports import Embeds
 from langchain_dp.rapt._tables import NAMED, load
 from langchain_dp.rapt.calibrate import Calibration, calibrate
 from langchain_dp.rapt.formal import FormalReleases
-from langchain_dp.rapt.placeholders import FindsEntities, PlaceholderReleases
 from langchain_dp.rapt.policies import Policies
 from langchain_dp.rapt.privatize import Keep, Mechanism, TextPrivatizer
 from langchain_dp.rapt.vocabulary import Vocabulary
@@ -139,38 +138,6 @@ def word_releases(
     )
     account.check_table(engine.table)
     return FormalReleases(engine, account, calibration or calibrated, reuse=cache, chain=name)
-
-
-def placeholder_releases(
-    finder: FindsEntities,
-    targets: Mapping[str, float],
-    options: WordOptions,
-    *,
-    ledger: MetricLedger | None,
-    limit: float | None,
-) -> PlaceholderReleases:
-    """The mode without a formal promise.
-
-    Raises:
-        InvalidParameter: ``finder`` finds nothing, or an option of the formal mode is given.
-    """
-    if not isinstance(finder, FindsEntities):
-        raise InvalidParameter(
-            f"Expected only of type {type(finder).__name__} to have name and find(text). Give PresidioEntities(...)."
-        )
-    defaults = WordOptions()
-    given = [
-        *targets,
-        *(field for field in vars(defaults) if getattr(options, field) != getattr(defaults, field)),
-        *(["ledger"] if ledger is not None else []),
-        *(["limit"] if limit is not None else []),
-    ]
-    if given:
-        raise InvalidParameter(
-            f"Expected only= without {', '.join(given)}: placeholders are no words drawn under metric privacy, and "
-            "nothing is charged for them. Leave out only=, or all of these."
-        )
-    return PlaceholderReleases(finder)
 
 
 def account_of(ledger: MetricLedger | None, limit: float | None, not_private_seed: int | None) -> MetricLedger:

@@ -1,11 +1,11 @@
-"""The mode without a formal promise: entities that a recognizer finds become placeholders, and can be put back.
+"""Replaces the entities that recognizers find by placeholders, and puts them back. Promises nothing formal.
 
-What the recognizer misses, and everything else, passes in clear. Useful where a formal promise would cost too much
-meaning, and said to be what it is: every certificate of this mode is ``private=False``.
+What recognizers miss, and everything else, passes in clear. Every certificate of this mode is ``private=False``.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import hmac
 import itertools
@@ -26,6 +26,7 @@ from langchain_dp.quiet.context import sealed
 from langchain_dp.quiet.filters import Level
 from langchain_dp.rapt.addresses import PLACEHOLDER, AddressScanner, addresses, checked_hosts, restored
 from langchain_dp.rapt.folding import Span, caseless, fold, united
+from langchain_dp.rapt.formal import FormalReleases
 from langchain_dp.rapt.release import Texts, Unit
 from langchain_dp.redact import Held, redacted
 
@@ -201,19 +202,19 @@ class PlaceholderReleases:
 
     Args:
         finder: Finds the entities.
-        kept: The map to fill; None: one of its own.
-        again: Whether what is in the map is replaced wherever it stands, found once more or not.
+        kept: The map to fill. Originals in it are replaced wherever they stand, found once more or not.
         hidden: Whether texts went through here before: placeholders of the map then stay as they are.
+        then: Releases the words between the placeholders; None: they pass in clear.
     """
 
     def __init__(
-        self, finder: FindsEntities, kept: PlaceholderMap | None = None, *, again: bool = False, hidden: bool = False
+        self, finder: FindsEntities, kept: PlaceholderMap, *, hidden: bool, then: FormalReleases | None
     ) -> None:
         self._finder = finder
         self._key = secrets.token_bytes(32)
-        self._again = again
         self._hidden = hidden
-        self.map = PlaceholderMap() if kept is None else kept
+        self._then = then
+        self.map = kept
 
     def streams(self, document: str | None) -> bool:
         """Never: an entity may begin in any piece of a text."""
@@ -223,8 +224,20 @@ class PlaceholderReleases:
         """There is no account, and so no limit."""
 
     def release(self, units: Sequence[Unit], met: Counter[str] | None = None) -> list[Texts]:
-        """Return every unit with its entities replaced; equal ones alike, whatever was ``met``."""
-        return [tuple(redacted(self._replaced_all, Held(unit.texts))) for unit in units]
+        """Return every unit with its entities replaced, and its other words released, charged in one go."""
+        hidden: list[Texts] = [tuple(redacted(self._replaced_all, Held(unit.texts))) for unit in units]
+        if self._then is None:
+            return hidden
+        cut = [[_Cut(text) for text in texts] for texts in hidden]
+        rests = [
+            dataclasses.replace(unit, texts=tuple(rest for one in cuts for rest in one.rests))
+            for unit, cuts in zip(units, cut, strict=True)
+        ]
+        whole = []
+        for cuts, texts in zip(cut, self._then.release(rests, met), strict=True):
+            left = iter(texts)
+            whole.append(tuple(one.joined([next(left) for _ in one.rests]) for one in cuts))
+        return whole
 
     def stamp(self) -> dict[str, Any]:
         """What a sanitized message says of itself."""
@@ -236,6 +249,11 @@ class PlaceholderReleases:
 
     def notes(self) -> tuple[str, ...]:
         """What passes in clear."""
+        if self._then is not None:
+            return (
+                "How many entities were found, of which kinds, between which words, and which of them are equal is in "
+                "clear, and so is what was missed, but for what the sanitizer of the other words promises.",
+            )
         return (
             "Everything but the entities found passes in clear.",
             "Equal entities get equal placeholders, which tell the kind of entity.",
@@ -277,11 +295,29 @@ class PlaceholderReleases:
         """Entities in one reading of a text, and what looks like a placeholder."""
         with sealed(Level.QUIET):  # a recognizer may ask a model, which no callback is told of
             found = [*self._finder.find(text)]
-        known = self.map.again(text) if self._again else []
-        return [*found, *known, *((*match.span(), ESCAPED) for match in PLACEHOLDER.finditer(text))]
+        return [*found, *self.map.again(text), *((*match.span(), ESCAPED) for match in PLACEHOLDER.finditer(text))]
 
     def _own(self, text: str) -> list[Span]:
         return [(*match.span(), ESCAPED) for match in PLACEHOLDER.finditer(text) if match[0] in self.map]
+
+
+class _Cut:
+    """A text with placeholders: these, and what stands between them. Private."""
+
+    def __init__(self, text: str) -> None:
+        self.placeholders = [match[0] for match in PLACEHOLDER.finditer(text)]
+        self.rests = []
+        position = 0
+        for match in PLACEHOLDER.finditer(text):
+            self.rests.append(text[position : match.start()])
+            position = match.end()
+        self.rests.append(text[position:])
+
+    def joined(self, rests: Sequence[str]) -> str:
+        parts = [rests[0]]
+        for placeholder, rest in zip(self.placeholders, rests[1:], strict=True):
+            parts += [placeholder, rest]
+        return " ".join(part for part in parts if part)
 
 
 def _around(stay: Iterable[tuple[int, int]], spans: Iterable[Span]) -> Iterator[Span]:

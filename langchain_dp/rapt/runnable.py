@@ -18,17 +18,14 @@ from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES
 from langchain_dp.ports import Embeds
 from langchain_dp.rapt._shell import WITHHELD, S, SanitizerShell
-from langchain_dp.rapt.build import Target, WordOptions, placeholder_releases, targets_of, word_releases
+from langchain_dp.rapt.build import Target, WordOptions, targets_of, word_releases
 from langchain_dp.rapt.calibrate import Calibration
 from langchain_dp.rapt.core import Core, Sanitized
 from langchain_dp.rapt.documents import DocumentRules, check_documents
-from langchain_dp.rapt.formal import FormalReleases
 from langchain_dp.rapt.messages import MessageRules, checked_keys
 from langchain_dp.rapt.parts import Sanitizable
-from langchain_dp.rapt.placeholders import FindsEntities, PlaceholderReleases
 from langchain_dp.rapt.policies import Policies
 from langchain_dp.rapt.privatize import Keep, Mechanism
-from langchain_dp.rapt.restore import Restorer
 from langchain_dp.rapt.vocabulary import Vocabulary
 from langchain_dp.redact import Held, hold_arguments, redact_errors, redacted
 
@@ -65,8 +62,6 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
             nearest word, as in the paper. At the same replacement rate the first needs a far smaller eta.
         policies: What happens to numbers, dates, addresses, punctuation, code and unknown words.
         keep: Words that stay in clear, or a function that says which.
-        only: A recognizer of entities (``FindsEntities``): the mode WITHOUT a formal promise. Only what it finds is
-            replaced, by placeholders that :meth:`restore` puts back. None of the options above applies then.
         length: Every text comes out at exactly this many tokens.
         casing: Capitalize what replaces a capitalized word. This puts the casing in clear.
         messages: What of messages passes in clear: system messages, media, keys of JSON. By default the first two do.
@@ -110,7 +105,6 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         mechanism: Mechanism = "exponential",
         policies: Policies | None = None,
         keep: Keep = (),
-        only: FindsEntities | None = None,
         length: int | None = None,
         casing: bool = False,
         messages: MessageRules | None = None,
@@ -132,12 +126,8 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         options = WordOptions(
             mechanism, policies, keep, length, casing, not_private_seed, threads, target.texts, cache_bytes
         )
-        releases: FormalReleases | PlaceholderReleases
-        if only is None:
-            releases = word_releases(embeddings, targets, options, ledger=ledger, limit=limit, cache=cache, name=name)
-        else:
-            releases = placeholder_releases(only, targets, options, ledger=ledger, limit=limit)
-        self._core = Core(releases, messages, documents)
+        self._releases = word_releases(embeddings, targets, options, ledger=ledger, limit=limit, cache=cache, name=name)
+        self._core = Core(self._releases, messages, documents)
 
     @redact_errors()
     def sanitize(
@@ -248,38 +238,13 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         return self._core.certificate()
 
     def calibration(self) -> Calibration:
-        """What eta means on this table: how often words are replaced, how far neighbours are, what an attacker gains.
-
-        Raises:
-            InvalidParameter: In the mode without a formal promise, which has no eta.
-        """
-        return self._formal().calibration()
+        """Measure what eta means on this table: how often words are replaced, and what an attacker gains."""
+        return self._releases.calibration()
 
     @property
     def ledger(self) -> MetricLedger:
         """The account that is charged."""
-        return self._formal().ledger
-
-    def _formal(self) -> FormalReleases:
-        if not isinstance(self._core.releases, FormalReleases):
-            raise InvalidParameter("Expected a sanitizer without only=: that mode has no eta and no account.")
-        return self._core.releases
-
-    # ---------------------------------------------------------------------- the mode without a formal promise
-
-    def restore(self, value: Any) -> Any:
-        """Put back what placeholders stand for: in a str, messages, a prompt value, documents, a structured answer.
-
-        Raises:
-            InvalidParameter: Words that were drawn anew cannot be put back: only ``only=`` can.
-        """
-        return self.restorer().restore(value)
-
-    def restorer(self) -> Restorer:
-        """Return :meth:`restore` as the last step of a chain: ``sanitizer | llm | sanitizer.restorer()``."""
-        if not isinstance(self._core.releases, PlaceholderReleases):
-            raise InvalidParameter("Expected a sanitizer with only=: words that were drawn anew cannot be put back.")
-        return Restorer(self._core.releases.map)
+        return self._releases.ledger
 
     @property
     def names_documents(self) -> bool:
@@ -303,7 +268,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
 
     @also_unmade
     def __repr__(self) -> str:
-        return f"RAPTSanitizer({self._core.releases.describe()})"
+        return f"RAPTSanitizer({self._releases.describe()})"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise PrivateDataError("RAPTSanitizer holds an open account and cannot be pickled: build it where it runs.")

@@ -13,8 +13,7 @@ from langchain_dp._util.callers import warn_caller
 from langchain_dp._util.validate import as_int, reject_unknown_arguments, shown
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.records.checks import encodable, exact, is_missing, label_name, row_fault
-from langchain_dp.records.faults import Faults, placed
-from langchain_dp.records.files import READING, read_jsonl
+from langchain_dp.records.files import READING, Faults, placed
 from langchain_dp.records.tables import fields_of, rows_of
 from langchain_dp.redact import Held, HeldInputs, hold_arguments, redact_errors, redacted
 
@@ -107,32 +106,6 @@ class PrivateRecords:
                 f"Expected examples to have {keys}, but none of them has. Say what text and label are called with "
                 f"text_key= and label_key= of PrivateRecords{unlabelled}."
             )
-
-    @classmethod
-    @reject_unknown_arguments
-    @redact_errors(READING)
-    def from_dataframe(
-        cls, data: Examples, *, text_key: str | int = "text", label_key: str | int = "label", label: str | None = None
-    ) -> Self:
-        """The rows of a DataFrame, or of whatever else holds examples: the same as the class itself."""
-        return cls(data, text_key=text_key, label_key=label_key, label=label)
-
-    @classmethod
-    @reject_unknown_arguments
-    def from_jsonl(
-        cls,
-        path: str | PathLike[str],
-        *,
-        text_key: str | int = "text",
-        label_key: str | int = "label",
-        label: str | None = None,
-    ) -> Self:
-        """Read one JSON object a line, whatever the name of the file ends in.
-
-        Raises:
-            InvalidParameter: Lines are not JSON objects with text and label; the message gives their numbers.
-        """
-        return cls(read_jsonl(path), text_key=text_key, label_key=label_key, label=label)
 
     @redact_errors(READING)
     def add(self, example: object, *, record_id: str | None = None) -> str:

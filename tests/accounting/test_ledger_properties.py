@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from langchain_dp._util.rounding import rounded_up
 from langchain_dp.accounting import pld
-from langchain_dp.accounting._account import rounded_up
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.events import ExponentialEvent, NoisyMaxEvent
 from langchain_dp.accounting.ledger import PrivacyLedger
@@ -165,6 +165,6 @@ class TestDatabaseHistories(DatabaseHistories.TestCase):
 @given(st.integers(1, 10**12))
 def test_rounding_up_never_rounds_down(count: int) -> None:
     """If this fails, a quick certificate understates what was spent, or is as slow as an exact one."""
-    rounded = rounded_up(count)
+    rounded = int(rounded_up(count, digits=1))
     assert count <= rounded <= 2 * count
     assert set(str(rounded)[1:]) <= {"0"}

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from langchain_dp.integrations.presidio import PresidioEntities
 
+from langchain_dp import Pseudonymizer
 from langchain_dp.errors import InvalidParameter, MissingExtra
-from langchain_dp.rapt.runnable import RAPTSanitizer
 
 TEXT = "ticket T-1234 of Bob, card 4111111111111111"
 
@@ -37,8 +37,8 @@ class Analyzer:
 def test_what_the_analyzer_finds_is_hidden() -> None:
     """If it breaks, entities are looked for with other settings than the caller's, or cut in the wrong places."""
     analyzer = Analyzer()
-    made = RAPTSanitizer(
-        only=PresidioEntities(analyzer, entities=["PERSON", "TICKET_ID"], language="de", score_threshold=0.4)
+    made = Pseudonymizer(
+        PresidioEntities(analyzer, entities=["PERSON", "TICKET_ID"], language="de", score_threshold=0.4)
     )
     hidden = made.invoke(TEXT)
     assert hidden == "ticket <TICKET_ID_1> of <PERSON_1>, card 4111111111111111"
@@ -117,6 +117,6 @@ def test_presidio_itself_with_recognizers_that_need_no_model() -> None:
     registry.add_recognizer(presidio.PatternRecognizer(supported_entity="TICKET", patterns=[pattern]))
     registry.add_recognizer(predefined_recognizers.CreditCardRecognizer())
     analyzer = presidio.AnalyzerEngine(registry=registry, nlp_engine=NoModel(), supported_languages=["en"])
-    made = RAPTSanitizer(only=PresidioEntities(analyzer))
+    made = Pseudonymizer(PresidioEntities(analyzer))
     assert made.invoke(TEXT) == "ticket <TICKET_1> of Bob, card <CREDIT_CARD_1>"
     assert made.restore(made.invoke(TEXT)) == TEXT

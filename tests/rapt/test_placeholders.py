@@ -1,4 +1,4 @@
-"""The mode without a formal promise: what is replaced, what is put back, and that it says what it is."""
+"""Placeholders: what is replaced, and what is put back."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.prompt_values import ChatPromptValue, StringPromptValue
 from langchain_core.runnables import RunnableLambda
 
-from langchain_dp import private_run
-from langchain_dp.accounting.metric import MetricLedger
+from langchain_dp import Pseudonymizer, private_run
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.rapt import DocumentRules
 from langchain_dp.rapt.placeholders import PlaceholderMap
-from langchain_dp.rapt.runnable import RAPTSanitizer
 
 
 class Finder:
@@ -42,8 +40,8 @@ class Finder:
         ]
 
 
-def masker() -> RAPTSanitizer:
-    return RAPTSanitizer(only=Finder("Alice Smith", "Alice", "Bob", CANARY))
+def masker() -> Pseudonymizer:
+    return Pseudonymizer(Finder("Alice Smith", "Alice", "Bob", CANARY))
 
 
 def test_entities_become_placeholders_and_come_back() -> None:
@@ -74,7 +72,7 @@ def test_every_text_comes_back_as_it_was(text: str) -> None:
 
 def test_every_type_is_masked_and_restored() -> None:
     """If it breaks, restoring works for plain strings only."""
-    made = RAPTSanitizer(only=Finder("Alice", "Bob"), documents=DocumentRules(metadata_sanitize=["who"]))
+    made = Pseudonymizer(Finder("Alice", "Bob"), documents=DocumentRules(metadata_sanitize=["who"]))
     message = AIMessage("to Bob", tool_calls=[{"name": "f", "args": {"who": ["Alice"]}, "id": "c"}])
     inputs: list[Any] = [
         "Bob",
@@ -127,51 +125,6 @@ def test_a_chain_restores_its_answer_unseen(tmp_path: Path) -> None:
     assert CANARY not in "".join(told)
 
 
-def test_it_is_not_private_and_says_so() -> None:
-    """If it breaks, masked text passes for formally private text."""
-    made = masker()
-    answer = made.invoke_with_certificate(HumanMessage("Bob"))
-    paper = answer.certificate
-    assert paper.private is False
-    assert str(paper).startswith("NOT PRIVATE")
-    assert "misses some" in paper.reason
-    assert "a list of names" in paper.mechanism
-    assert paper.releases == 0
-    assert any("passes in clear" in note for note in paper.notes)
-    assert answer.value.response_metadata["rapt"]["private"] is False
-    assert "NOT PRIVATE" in repr(made)
-    for formal in (made.calibration, lambda: made.ledger):
-        with pytest.raises(InvalidParameter, match="only="):
-            formal()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"eta": 1.0},
-        {"target_replacement": 0.5},
-        {"length": 5},
-        {"keep": ["a"]},
-        {"ledger": MetricLedger()},
-        {"limit": 1.0},
-        {"not_private_seed": 1},
-    ],
-    ids=str,
-)
-def test_options_of_the_formal_mode_are_refused(options: dict[str, Any]) -> None:
-    """If it breaks, somebody believes that masked text was released at an eta."""
-    with pytest.raises(InvalidParameter, match="only="):
-        RAPTSanitizer(only=Finder("Bob"), **options)
-
-
-def test_words_that_were_drawn_cannot_be_put_back() -> None:
-    """If it breaks, the formal mode keeps a map of what it replaced."""
-    from fakes.rapt import sanitizer
-
-    with pytest.raises(InvalidParameter, match="cannot be put back"):
-        sanitizer().restore("x")
-
-
 def test_overlapping_entities_leave_no_end_in_clear() -> None:
     """If it breaks, the second half of a name that two recognizers saw differently stays."""
 
@@ -181,7 +134,7 @@ def test_overlapping_entities_leave_no_end_in_clear() -> None:
         def find(self, text: str) -> list[tuple[int, int, str]]:
             return [(0, 5, "A"), (3, 12, "B-c d"), (12, 13, "9"), (3, 4, "E")]
 
-    made = RAPTSanitizer(only=Overlaps())
+    made = Pseudonymizer(Overlaps())
     assert made.invoke("0123456789abcde") == "<B_C_D_1><ENTITY_9_1>de"
     assert made.restore("<B_C_D_1><ENTITY_9_1>de") == "0123456789abcde"
 
@@ -197,7 +150,7 @@ def test_entities_outside_the_text_are_refused(span: tuple[int, int, str]) -> No
             return [span]
 
     with pytest.raises(InvalidParameter, match="inside the text"):
-        RAPTSanitizer(only=Faulty()).invoke("0123456789")
+        Pseudonymizer(Faulty()).invoke("0123456789")
 
 
 def test_an_error_of_the_recognizer_says_nothing() -> None:
@@ -210,23 +163,11 @@ def test_an_error_of_the_recognizer_says_nothing() -> None:
             raise ValueError(f"cannot read {text}")
 
     with pytest.raises(RuntimeError, match="ValueError") as caught:
-        RAPTSanitizer(only=Broken()).invoke(CANARY)
+        Pseudonymizer(Broken()).invoke(CANARY)
     link: BaseException | None = caught.value
     while link is not None:
         assert CANARY not in str(link)
         link = link.__cause__ or link.__context__
-
-
-def test_a_reply_with_placeholders_is_not_hidden_once_more() -> None:
-    """If it breaks, the second turn of a conversation hides the placeholders of the first, and no longer matches."""
-    made = masker()
-    told = made.invoke([HumanMessage("I am Bob")])
-    reply = made.mark_reply(AIMessage("hello <PERSON_1>"))
-    again = made.invoke([HumanMessage("I am Bob"), reply])
-    assert [message.content for message in again] == [told[0].content, "hello <PERSON_1>"]
-    assert made.restore(again)[1].content == "hello Bob"
-    with pytest.raises(InvalidParameter, match="AIMessage"):
-        made.mark_reply(HumanMessage("I am Bob"))  # type: ignore[arg-type]
 
 
 def test_the_map_stays_here() -> None:

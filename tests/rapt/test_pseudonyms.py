@@ -27,7 +27,6 @@ from langchain_dp.integrations.gliner import GlinerEntities
 from pydantic import BaseModel
 
 from langchain_dp.errors import InvalidParameter, MissingExtra, PrivateDataError
-from langchain_dp.rapt import RAPTSanitizer
 from langchain_dp.rapt.messages import MessageRules
 from langchain_dp.rapt.placeholders import PlaceholderMap
 from langchain_dp.rapt.pseudonyms import PatternEntities, Pseudonymizer, TermEntities
@@ -129,8 +128,6 @@ def test_what_is_written_as_in_json_is_hidden_too() -> None:
     once = Pseudonymizer(lambda text: [(0, 3, "person")] if text.startswith("Bob") else [])
     assert once.invoke("Bob") == "<PERSON_1>"
     assert once.invoke(r"so\nBob") == r"so\n<PERSON_1>"
-    only = RAPTSanitizer(only=TermEntities(["Ann Smith"]))
-    assert only.invoke(r"so\nAnn Smith") == r"so\n<TERM_1>"
 
 
 def test_a_text_cannot_name_a_placeholder() -> None:

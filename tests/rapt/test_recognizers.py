@@ -11,9 +11,8 @@ from urllib.parse import quote
 
 import pytest
 
-from langchain_dp.rapt import RAPTSanitizer
 from langchain_dp.rapt.folding import readings
-from langchain_dp.rapt.pseudonyms import PatternEntities, Pseudonymizer, TermEntities
+from langchain_dp.rapt.pseudonyms import PatternEntities, Pseudonymizer
 
 SHAPES = {
     "digits": "1", "zeros": "0", "bits": "01", "decimals": "3.14159265", "groups": "11 ", "pairs": "12-34 ",
@@ -174,7 +173,6 @@ def test_terms_are_found_in_escapes_and_beside_them(text: str, hidden: str) -> N
     terms = ["nina", "robert", "Zo\u00eb M\u00fcller", "O'Brien", "Wei\u00df", "Smith"]
     made = Pseudonymizer(terms=terms)
     assert made.invoke(text) == hidden
-    assert RAPTSanitizer(only=TermEntities(terms)).invoke(text).count("<TERM_") == hidden.count("<TERM_")
 
 
 def test_a_kind_of_ones_own_takes_the_place_of_the_built_in_one() -> None:

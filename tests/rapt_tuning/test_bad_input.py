@@ -13,7 +13,6 @@ from rapt_tuning import tiny
 
 from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.rapt import RAPTSanitizer
 from langchain_dp.rapt.tuning import (
     Backbone,
     PlainTokens,
@@ -126,7 +125,6 @@ def test_bad_tuners_are_refused() -> None:
     small = tiny.settings()
     for change, match in (
         ({"sanitizer": None}, "Expected sanitizer of type NoneType"),
-        ({"sanitizer": RAPTSanitizer(only=Finds())}, "without only="),
         ({"labels": ["one"]}, "at least two"),
         ({"labels": ["one", "one"]}, "each once"),
         ({"labels": "positive"}, "a list of non-empty strings"),
@@ -236,12 +234,3 @@ def test_a_client_checks_its_arguments() -> None:
         RAPTClient(tiny.sanitizer(), max_tokens=0)
     with pytest.raises(InvalidParameter, match="text 1"):
         RAPTClient(tiny.sanitizer()).request(["good", 3])  # type: ignore[list-item]
-
-
-class Finds:
-    """A recognizer of nothing."""
-
-    name = "nothing"
-
-    def find(self, text: str) -> list[Any]:
-        return []

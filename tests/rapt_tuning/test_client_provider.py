@@ -20,7 +20,7 @@ import torch
 from fakes.rapt import TABLE as WORDS_TABLE
 from rapt_tuning import tiny
 
-from langchain_dp._util import lazy
+from langchain_dp._util import extras
 from langchain_dp.accounting import MetricEvent
 from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.errors import InvalidParameter, MissingExtra, PrivateDataError
@@ -401,14 +401,14 @@ def test_other_missing_packages_are_named_too(lost: str, monkeypatch: pytest.Mon
     def hidden(name: str, package: str) -> None:
         raise ModuleNotFoundError(f"No module named {lost!r}", name=f"{lost}.tuners")
 
-    monkeypatch.setattr(lazy.importlib, "import_module", hidden)
+    monkeypatch.setattr(extras.importlib, "import_module", hidden)
     with pytest.raises(MissingExtra, match=f"the package {lost} for RAPTProvider"):
         tuning.__getattr__("RAPTProvider")
 
     def broken(name: str, package: str) -> None:
         raise ModuleNotFoundError("No module named 'typo'", name="typo")
 
-    monkeypatch.setattr(lazy.importlib, "import_module", broken)
+    monkeypatch.setattr(extras.importlib, "import_module", broken)
     with pytest.raises(ModuleNotFoundError, match="typo"):
         tuning.__getattr__("RAPTProvider")
     with pytest.raises(AttributeError):

@@ -63,10 +63,9 @@ def written(call: Callable[[Any], Any]) -> Callable[[], Any]:
         pytest.param(lambda: optimizer().invoke(list(WRONG), foo=1), id="further"),
         pytest.param(lambda: synthesizer().plan(list(WRONG)), id="plan of examples"),
         pytest.param(lambda: synthesizer().invoke(list(WRONG), foo=1), id="further for examples"),
-        pytest.param(lambda: DPICLClassifier(llm=VotingChat(), examples=list(WRONG), timeout=3), id="moved"),  # type: ignore[call-arg]
+        pytest.param(lambda: DPICLClassifier(llm=VotingChat(), examples=list(WRONG), timeout=3), id="unknown argument"),  # type: ignore[call-arg]
         pytest.param(lambda: PrivateRecords(list(WRONG), text_key="note"), id="another key"),
         pytest.param(lambda: PrivateRecords(list(WRONG), text_key=3), id="no key"),  # type: ignore[arg-type]
-        pytest.param(lambda: PrivateRecords.from_dataframe(list(WRONG), text_key="note"), id="from_dataframe"),
         pytest.param(lambda: DPPromptOptimizer.from_dataframe(list(WRONG), text_key="note"), id="of a DataFrame"),
         pytest.param(lambda: PrivateRecords().add({"text": CANARY}), id="add"),
         pytest.param(lambda: PrivateRecords().read({"text": CANARY}), id="read"),

@@ -138,7 +138,7 @@ def test_jsonl_is_read_line_by_line(tmp_path: Path) -> None:
     """A file in the documented format is misread."""
     path = tmp_path / "notes.jsonl"
     path.write_text('{"text": "schön", "label": "a"}\n\n{"text": "b", "label": "c", "title": "t"}\n', encoding="utf-8")
-    records = PrivateRecords.from_jsonl(path)
+    records = PrivateRecords(path)
     assert [dict(records.get(i)) for i in records.ids()] == [
         {"text": "schön", "label": "a"},
         {"text": "b", "label": "c", "title": "t"},
@@ -160,7 +160,7 @@ def test_a_bad_line_is_named_by_its_number_only(tmp_path: Path, line: bytes, mes
     path = tmp_path / "notes.jsonl"
     path.write_bytes(b'{"text": "fine", "label": "a"}\n' + line + b"\n")
     with pytest.raises(InvalidParameter, match=message) as caught:
-        PrivateRecords.from_jsonl(path)
+        PrivateRecords(path)
     clean(caught.value)
 
 

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from langchain_dp._util import forks, validate
-from langchain_dp._util.frozen import MadeOfFields
+from langchain_dp._util.reprs import MadeOfFields
 from langchain_dp.accounting import MetricLedger, PrivacyLedger
 from langchain_dp.accounting._account import claims
 from langchain_dp.accounting.events import event_from_json

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from langchain_dp._util.lazy import lazily
+from langchain_dp._util.extras import lazily
 from langchain_dp.rapt.pseudonyms.bulk import PseudonymizeBatches
 from langchain_dp.rapt.pseudonyms.patterns import PatternEntities
 from langchain_dp.rapt.pseudonyms.recognize import TermEntities

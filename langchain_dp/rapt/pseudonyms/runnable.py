@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -11,14 +10,14 @@ from langchain_dp._util.validate import group
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.rapt._shell import S, SanitizerShell
-from langchain_dp.rapt.addresses import PLACEHOLDER, checked_hosts
+from langchain_dp.rapt.addresses import checked_hosts
 from langchain_dp.rapt.core import Core
 from langchain_dp.rapt.documents import DocumentRules
+from langchain_dp.rapt.formal import FormalReleases
 from langchain_dp.rapt.messages import MessageRules
 from langchain_dp.rapt.placeholders import PlaceholderMap, PlaceholderReleases
 from langchain_dp.rapt.pseudonyms.patterns import PatternEntities
 from langchain_dp.rapt.pseudonyms.recognize import KINDS, AllEntities, Recognizer, TermEntities, alike
-from langchain_dp.rapt.release import Texts, Unit
 from langchain_dp.rapt.restore import Restorer
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.redact import redact_errors
@@ -82,66 +81,6 @@ class PseudonymReport:
             )
         lines.append("All other words passed in clear." if self.then is None else f"All other words: {self.then}")
         return "\n".join(lines)
-
-
-class PseudonymReleases(PlaceholderReleases):
-    """Placeholders, and what a sanitizer makes of the words between them.
-
-    Args:
-        finder: Finds the entities.
-        kept: The map to fill.
-        hidden: Whether texts went through here before.
-        then: Sanitizes what remains; None: it passes in clear.
-    """
-
-    def __init__(self, finder: AllEntities, kept: PlaceholderMap, *, hidden: bool, then: RAPTSanitizer | None) -> None:
-        super().__init__(finder, kept, again=True, hidden=hidden)
-        self._then = then
-
-    def release(self, units: Sequence[Unit], met: Counter[str] | None = None) -> list[Texts]:
-        """Return every unit with its entities replaced, and its other words sanitized, charged in one go."""
-        hidden = super().release(units, met)
-        if self._then is None:
-            return hidden
-        cut = [[_Cut(text) for text in texts] for texts in hidden]
-        rests = [
-            dataclasses.replace(unit, texts=tuple(rest for one in cuts for rest in one.rests))
-            for unit, cuts in zip(units, cut, strict=True)
-        ]
-        released = self._then._core.releases.release(rests, met)
-        whole = []
-        for cuts, texts in zip(cut, released, strict=True):
-            left = iter(texts)
-            whole.append(tuple(one.joined([next(left) for _ in one.rests]) for one in cuts))
-        return whole
-
-    def notes(self) -> tuple[str, ...]:
-        """What passes in clear."""
-        if self._then is None:
-            return super().notes()
-        return (
-            "How many entities were found, of which kinds, between which words, and which of them are equal is in "
-            "clear, and so is what was missed, but for what the sanitizer of the other words promises.",
-        )
-
-
-class _Cut:
-    """A text with placeholders: these, and what stands between them. Private."""
-
-    def __init__(self, text: str) -> None:
-        self.placeholders = [match[0] for match in PLACEHOLDER.finditer(text)]
-        self.rests = []
-        position = 0
-        for match in PLACEHOLDER.finditer(text):
-            self.rests.append(text[position : match.start()])
-            position = match.end()
-        self.rests.append(text[position:])
-
-    def joined(self, rests: Sequence[str]) -> str:
-        parts = [rests[0]]
-        for placeholder, rest in zip(self.placeholders, rests[1:], strict=True):
-            parts += [placeholder, rest]
-        return " ".join(part for part in parts if part)
 
 
 class Pseudonymizer(SanitizerShell):
@@ -217,10 +156,13 @@ class Pseudonymizer(SanitizerShell):
     def _begin(self) -> None:
         finder, then, rules = self._settings
         self._map = PlaceholderMap(alike, self._allowed_hosts)
-        self._core = Core(PseudonymReleases(finder, self._map, hidden=False, then=then), *rules)
-        self._named = Core(PseudonymReleases(finder, self._map, hidden=True, then=then), *rules)
-        # Who was told sanitized text only has nothing else to say.
-        self._told = Core(PseudonymReleases(finder, self._map, hidden=True, then=None), *rules)
+        words = None if then is None else then._releases
+
+        def core(*, hidden: bool, rest: FormalReleases | None) -> Core:
+            return Core(PlaceholderReleases(finder, self._map, hidden=hidden, then=rest), *rules)
+
+        self._core, self._named = core(hidden=False, rest=words), core(hidden=True, rest=words)
+        self._told = core(hidden=True, rest=None)  # who was told sanitized text only has nothing else to say
 
     def anew(self) -> Pseudonymizer:
         """The same settings for another conversation, with a map of its own."""

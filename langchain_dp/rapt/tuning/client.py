@@ -141,7 +141,7 @@ class RAPTClient:
         self.trained: TrainedOn | None = None
         self._formal: FormalReleases | None = None
         if isinstance(sanitizer, RAPTSanitizer):
-            self._formal = sanitizer._formal()
+            self._formal = sanitizer._releases
             words = self._formal.words
             self.vocabulary = words.vocabulary
             engine = TokenEngine(words, self.max_tokens) if kind == "tokens" else words
