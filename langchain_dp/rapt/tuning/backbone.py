@@ -82,14 +82,7 @@ class Backbone:
         self.check(words=words)
 
     def check(self, *, words: bool) -> None:
-        """Refuse what cannot be tuned, or loaded around: before anything is charged.
-
-        Args:
-            words: Whether a head that predicts words is needed.
-
-        Raises:
-            InvalidParameter: Something was tuned around this model already, or it has no such head.
-        """
+        """Refuse a model that was tuned already, or lacks a head for ``words``, before anything is charged."""
         if getattr(self.model, _TUNED, False):
             raise InvalidParameter(
                 "Expected a backbone as it was before tuning, got the inside of a tuned model. Give the model or the "
@@ -130,14 +123,13 @@ class Backbone:
     @property
     def unknown(self) -> int:
         """Id of the unknown token; the padding's where there is none."""
-        found = self.tokenizer.unk_token_id
-        return int(self.pad if found is None else found)
+        given = self.tokenizer.unk_token_id
+        return int(self.pad if given is None else given)
 
     @property
     def pad(self) -> int:
         """Id of what fills a batch up; it is masked."""
-        found = self.tokenizer.pad_token_id
-        return int(found) if found is not None else 0
+        return int(self.tokenizer.pad_token_id or 0)
 
     @property
     def positions(self) -> int | None:
@@ -201,10 +193,7 @@ class BackboneTable:
 
 
 def backbone_of(given: str | PathLike[str] | Backbone | Any, tokenizer: Any, *, words: bool) -> Backbone:
-    """A backbone to tune, or to load around, of what a user gave.
-
-    Raises: As :class:`Backbone`.
-    """
+    """A backbone to tune, or to load around, of what a user gave; errors as of :class:`Backbone`."""
     if not isinstance(given, Backbone):
         return Backbone(given, tokenizer=tokenizer, words=words)
     given.check(words=words)

@@ -21,7 +21,6 @@ from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerError
 from langchain_dp.rapt._shell import WITHHELD, named_user, named_users, user_specs
 from langchain_dp.rapt.runnable import RAPTSanitizer
-from langchain_dp.rapt.tuning.asking import check_list, check_parts
 from langchain_dp.rapt.tuning.client import NotSanitized, Question, RAPTClient
 from langchain_dp.rapt.tuning.promise import TrainedOn
 from langchain_dp.rapt.tuning.wire import PROVIDER, WEIGHTS, Answer, Request
@@ -76,7 +75,7 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
         report: TrainingReport | None = None,
         name: str = "RAPTClassifier",
     ) -> None:
-        check_parts(client, provider)
+        _check_parts(client, provider)
         self.name = name
         self.client = client
         self.provider = provider
@@ -220,6 +219,7 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
         return self.provider.predict(request)
 
     def _all(self, held: Held, tolerant: bool) -> list[str | Exception]:
+        """One label a text; ``tolerant`` puts errors in place of labels."""
         if not tolerant:
             return list(self._labels(held))
         results: list[str | Exception] = []
@@ -317,7 +317,10 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
 
         client = RAPTClient.load(folder, sanitizer)
         provider = RAPTProvider.load(folder, backbone, tokenizer=tokenizer, device=device)
-        return cls(client, provider, training=load_certificate(folder))
+        path = Path(folder) / CERTIFICATE
+        said = path.read_text(encoding="utf-8", errors="replace") if path.exists() else None
+        training = None if said is None else MetricCertificate.from_json(said)
+        return cls(client, provider, training=training)
 
     @also_unmade
     def __repr__(self) -> str:
@@ -329,20 +332,41 @@ def _chosen(answer: Answer) -> list[str]:
     return [answer.labels[max(range(len(row)), key=row.__getitem__)] for row in answer.probabilities]
 
 
-def load_certificate(folder: str | PathLike[str]) -> MetricCertificate | None:
-    """Certificate of the training texts, if it was saved.
-
-    Raises:
-        InvalidParameter: The file is damaged.
-    """
-    path = Path(folder) / CERTIFICATE
-    if not path.exists():
-        return None
-    return MetricCertificate.from_json(path.read_text(encoding="utf-8", errors="replace"))
+def _check_parts(client: RAPTClient, provider: Any) -> None:
+    """Refuse what could not answer, before a question is charged."""
+    if not isinstance(client, RAPTClient):
+        raise InvalidParameter(
+            f"Expected client of type {type(client).__name__} to be a RAPTClient. Give RAPTClient.load(folder, "
+            "sanitizer)."
+        )
+    if callable(provider):
+        return
+    if isinstance(provider, (str, bytes)):
+        raise InvalidParameter(
+            "Expected provider to be a RAPTProvider or a function, not an address. Give a function that posts the "
+            "body there: lambda body: httpx.post(address, content=body).raise_for_status().content."
+        )
+    if not callable(getattr(provider, "predict", None)):
+        raise InvalidParameter(
+            f"Expected provider of type {type(provider).__name__} to be a RAPTProvider, or a function that posts a "
+            "request's body and returns the body of the answer."
+        )
+    wanted, length = provider.settings.plain.length, client.plain.settings.length
+    if (provider.kind, wanted) != (client.kind, length):
+        raise InvalidParameter(
+            f"Expected a client of {provider.kind} with {wanted} plain tokens, as the model was trained on, got "
+            f"{client.kind} with {length}. Use the client of this model."
+        )
+    if client.kind == "tokens" and not provider.backbone.matches(client.vocabulary):
+        raise InvalidParameter(
+            f"Expected a client whose tokens are those of {provider.backbone}, got the table {client.table!r}: its ids "
+            "are other words. Use the client of this model."
+        )
 
 
 def _listed(held: Held) -> tuple[Held, int]:
-    """A list of texts, and how many."""
-    redacted(check_list, held)
+    """A list of texts, and how many; the letters of one text would be asked, and charged, one by one."""
+    if isinstance(held.values[0], (str, bytes)):
+        raise InvalidParameter("Expected texts to be a list of strings, not one. Give [text], or call invoke.")
     texts = list(held.values[0])
     return Held(texts), len(texts)

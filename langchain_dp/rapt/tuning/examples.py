@@ -31,13 +31,7 @@ _NO_CERTIFICATE = (
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class RawExamples:
-    """Checked raw examples. Private.
-
-    Args:
-        texts: Private texts.
-        labels: Numbers of their labels.
-        users: Whose they are; None for nobody's account.
-    """
+    """Checked raw examples, with numbers of their labels, and whose each is. Private."""
 
     texts: list[str]
     labels: list[int]
@@ -144,12 +138,8 @@ def checked(
         examples: Mappings with ``text`` and ``label``.
         labels: The public labels.
         user_key: Key that says whose an example is.
-        what: Their name in messages.
+        what: Their name in messages, which name positions and never content.
         both: Whether two labels or more must occur.
-
-    Raises:
-        InvalidParameter: Text, label or user are missing, a label is unknown, or there is only one label. Messages
-            name positions, never content.
     """
     records = PrivateRecords(examples)
     rows = [records.get(name) for name in records.ids()]

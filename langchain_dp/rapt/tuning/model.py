@@ -165,11 +165,7 @@ class TunedModel(nn.Module):
         return {name: tensor for name, tensor in self.named_parameters() if tensor.requires_grad}
 
     def put(self, tensors: Mapping[str, Tensor], *, reconstruction: bool) -> None:
-        """Take over trained tensors.
-
-        Args:
-            tensors: As of :meth:`learned`.
-            reconstruction: Whether the head for reconstruction is among them.
+        """Take over trained tensors, as of :meth:`learned`; ``reconstruction``: with the head for reconstruction.
 
         Raises:
             InvalidParameter: Names or shapes are others.

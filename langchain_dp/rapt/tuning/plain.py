@@ -1,29 +1,49 @@
-"""The plain tokens: public words before every text, drawn by public coins and privatized like private ones.
+"""Plain tokens: public words before every text, drawn by public coins and privatized by the sanitizer's law.
 
-They are public, so neither drawing nor privatizing them costs anything; that they are privatized with the same noise is
-what makes reconstructing them teach the model something about the noise.
+They are public, so neither drawing nor privatizing them costs anything. The model learns about the noise by
+reconstructing them, since they carry the same noise as private words.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import sys
+import threading
+import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from langchain_dp._util import forks
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.mechanisms import MetricExponential, MetricLaplace
+from langchain_dp.mechanisms.metric_exponential import BUCKETS
+from langchain_dp.mechanisms.randomness import NotPrivateSeededRandomness, Randomness
+from langchain_dp.rapt import tokenize
+from langchain_dp.rapt.privatize import TextPrivatizer
 from langchain_dp.rapt.tuning.settings import PlainTokens
+from langchain_dp.rapt.tuning.wire import Kind, Plain, Privatized
 from langchain_dp.rapt.vocabulary import Vocabulary
 
 Ids = NDArray[np.int64]
 
 _COMMON = 30_000  # tables list common words first: rarer ones stand far from all text
 _SHORTEST = 2
+_KEPT = 4 * BUCKETS + 1024  # bytes a word
+_BYTES = 2**27
+_SIZES = 2  # of |T|: a sanitizer keeps the tables of those that were used last
+_BLOCK = 8_192  # tokens whose vectors are in memory together
+_SHARED: weakref.WeakKeyDictionary[TextPrivatizer, OrderedDict[int, MetricExponential]] = weakref.WeakKeyDictionary()
+_LOCK = threading.Lock()
+forks.renew_lock(sys.modules[__name__], "_LOCK")
 
 
 class PlainSource:
-    """Draws rows of plain tokens.
+    """The rows of plain tokens that stand before texts.
 
     Args:
         vocabulary: The client's public table.
@@ -36,18 +56,22 @@ class PlainSource:
     def __init__(self, vocabulary: Vocabulary, settings: PlainTokens) -> None:
         self.settings = settings
         coins = np.random.default_rng([settings.seed, 0])
-        found = _candidates(vocabulary)
-        size = min(settings.vocabulary, len(found))
-        self.candidates: Ids = np.sort(coins.choice(found, size=size, replace=False))
+        common = _common_words(vocabulary)
+        size = min(settings.vocabulary, len(common))
+        self.candidates: Ids = np.sort(coins.choice(common, size=size, replace=False))
         self.rows: Ids = coins.integers(0, size, size=(settings.rows, settings.length))
-        if settings.words:
-            self._give(vocabulary, settings.words)
+        if settings.words:  # given words that were not drawn replace some that were
+            given = [_places(vocabulary, row) for row in settings.words]
+            wanted = np.unique(np.concatenate(given))
+            others = np.setdiff1d(self.candidates, wanted)
+            self.candidates = np.sort(np.concatenate([wanted, others[: max(0, size - len(wanted))]]))
+            self.rows = np.stack([np.searchsorted(self.candidates, row) for row in given])
 
     @classmethod
     def restored(
         cls, vocabulary: Vocabulary, settings: PlainTokens, candidates: Sequence[str], rows: Sequence[Sequence[int]]
     ) -> PlainSource:
-        """Return the source that was described by :meth:`to_dict`.
+        """Rebuild the source that :meth:`to_dict` describes.
 
         Raises:
             InvalidParameter: The description does not fit the table.
@@ -65,27 +89,16 @@ class PlainSource:
         return source
 
     def to_dict(self, vocabulary: Vocabulary) -> Mapping[str, Any]:
-        """Public description: the words, not numbers that another version might draw differently."""
+        """Describe the source by words, not by numbers that another version might draw differently."""
         return {"candidates": [vocabulary.words[i] for i in self.candidates.tolist()], "rows": self.rows.tolist()}
 
     def __len__(self) -> int:
-        """Size |T| of the reconstruction head's vocabulary."""
         return len(self.candidates)
 
     def draw(self, count: int, coins: np.random.Generator, privatize: Callable[[Ids], Ids] | None) -> tuple[Ids, Ids]:
-        """Rows for so many texts.
-
-        Args:
-            count: Number of texts.
-            coins: Public coins.
-            privatize: The mechanism M on ids of the table; None leaves the tokens as they are.
-
-        Returns:
-            What is to be reconstructed, as indices in T, and what is sent, as ids of the table: each (count, m).
-        """
-        length = self.settings.length
+        """Draw rows for ``count`` texts: the targets as indices in T, and the sent ids, (count, m) each."""
         if self.settings.choice == "fresh":
-            targets = coins.integers(0, len(self.candidates), size=(count, length))
+            targets = coins.integers(0, len(self.candidates), size=(count, self.settings.length))
         else:
             targets = self.rows[coins.integers(0, len(self.rows), size=count)]
         ids: Ids = self.candidates[targets]
@@ -93,16 +106,68 @@ class PlainSource:
             ids = privatize(ids.reshape(-1)).reshape(ids.shape)
         return targets, ids
 
-    def _give(self, vocabulary: Vocabulary, words: Sequence[Sequence[str]]) -> None:
-        """Use rows of chosen words; those that were not drawn as candidates replace some that were."""
-        given = [_places(vocabulary, row) for row in words]
-        wanted = np.unique(np.concatenate(given))
-        others = np.setdiff1d(self.candidates, wanted)
-        self.candidates = np.sort(np.concatenate([wanted, others[: max(0, len(self.candidates) - len(wanted))]]))
-        self.rows = np.stack([np.searchsorted(self.candidates, row) for row in given])
+
+class PlainRows:
+    """Writes rows of plain tokens for requests.
+
+    Args:
+        vocabulary: The client's public table.
+        engine: The sanitizer's engine, whose law privatizes the rows; None leaves them as they are.
+        kind: "tokens" for ids of the table, "text" for words.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, engine: TextPrivatizer | None, kind: Kind) -> None:
+        self._vocabulary, self._engine, self._kind = vocabulary, engine, kind
+
+    def draw(
+        self, source: PlainSource, count: int, coins: np.random.Generator, noise: Randomness | None = None
+    ) -> tuple[Ids, list[Plain]]:
+        """Draw the targets, (count, m), and the rows to send; ``noise`` replaces the sanitizer's source of noise."""
+        engine = self._engine
+        privatize = None if engine is None else lambda ids: _privatized(engine, len(source), noise, ids)
+        targets, ids = source.draw(count, coins, privatize)
+        if self._kind == "tokens":
+            return targets, ids.tolist()
+        words = self._vocabulary.decode
+        return targets, [["".join(words([i])).replace(tokenize.GLUE, "") for i in row] for row in ids.tolist()]
+
+    def before(self, source: PlainSource, inputs: Sequence[Privatized], seed: int | None) -> list[Plain]:
+        """Return rows for privatized texts: new ones, or, with a public seed, those that seed and text determine."""
+        if seed is None:
+            return self.draw(source, len(inputs), np.random.default_rng())[1]
+        rows: dict[int, Plain] = {}
+        numbers = []
+        for text in inputs:
+            digest = hashlib.sha256(json.dumps([seed, self._kind, text]).encode()).digest()
+            numbers.append(number := int.from_bytes(digest, "big"))
+            if number not in rows:
+                # The seed never meets a private word: only public ones are drawn with it.
+                coins, noise = np.random.default_rng(number), NotPrivateSeededRandomness(number)
+                [rows[number]] = self.draw(source, 1, coins, noise)[1]
+        return [rows[number] for number in numbers]
 
 
-def _candidates(vocabulary: Vocabulary) -> Ids:
+def _privatized(engine: TextPrivatizer, size: int, noise: Randomness | None, ids: Ids) -> Ids:
+    """M on public ids. The tables of the exponential mechanism stay in memory: there are only |T| words."""
+    table, points = engine.vocabulary.table, engine.vocabulary.points
+    noise = noise or engine._rng
+    if engine.mechanism == "laplace":
+        blocks = [ids[start : start + _BLOCK] for start in range(0, len(ids), _BLOCK)]
+        noisy = MetricLaplace(engine.event, table, threads=engine.threads)
+        return np.concatenate([noisy.release(points(block), rng=noise) for block in blocks])
+    with _LOCK:  # these tables take long to compute: all clients of one sanitizer share them
+        shared = _SHARED.setdefault(engine, OrderedDict())
+        if size not in shared:
+            while len(shared) >= _SIZES:
+                shared.popitem(last=False)
+            most = min(_KEPT * size, _BYTES)
+            shared[size] = MetricExponential(engine.event, table, cache_bytes=most, threads=engine.threads)
+        shared.move_to_end(size)
+        words = shared[size]
+    return words.release(ids, points, rng=noise)
+
+
+def _common_words(vocabulary: Vocabulary) -> Ids:
     """Common words and pieces of letters, by a public rule; all that may be written where there are few."""
     allowed = np.flatnonzero(vocabulary.allowed)[:_COMMON]
     letters = [i for i in allowed.tolist() if _is_word(vocabulary.words[i])]
@@ -115,11 +180,6 @@ def _is_word(word: str) -> bool:
 
 
 def _places(vocabulary: Vocabulary, words: Sequence[str]) -> Ids:
-    """Ids of words.
-
-    Raises:
-        InvalidParameter: A word is not in the table, or may not be written.
-    """
     places = [vocabulary.index.get(word, -1) for word in words]
     for word, place in zip(words, places, strict=True):
         if place < 0 or not vocabulary.allowed[place]:

@@ -76,11 +76,7 @@ class Request:
 
     @classmethod
     def from_json(cls, body: bytes) -> Request:
-        """Read what :meth:`to_json` wrote.
-
-        Raises:
-            InvalidParameter: It is no such request.
-        """
+        """Read what :meth:`to_json` wrote; anything else is refused."""
         try:
             fields = json.loads(body)
         except (ValueError, RecursionError):
@@ -122,11 +118,7 @@ class Answer:
 
     @classmethod
     def from_json(cls, body: bytes, *, texts: int) -> Answer:
-        """Read an answer for so many texts.
-
-        Raises:
-            InvalidParameter: It is none.
-        """
+        """Read an answer for so many texts; anything else is refused."""
         try:
             fields: Any = json.loads(body)
             labels, rows = tuple(fields["labels"]), [list(row) for row in fields["probabilities"]]
