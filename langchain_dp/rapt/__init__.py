@@ -14,8 +14,7 @@ from langchain_dp.rapt.core import Sanitized
 from langchain_dp.rapt.documents import DocumentRules
 from langchain_dp.rapt.messages import MessageRules
 from langchain_dp.rapt.paraphrase import Paraphrasing, RAPTParaphraser
-from langchain_dp.rapt.policies import Policies
-from langchain_dp.rapt.privatize import Privatized, TextPrivatizer
+from langchain_dp.rapt.privatize import Policies, Privatized, TextPrivatizer
 from langchain_dp.rapt.retriever import SanitizingRetriever
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.selector import SanitizingExampleSelector

@@ -19,7 +19,7 @@ from langchain_dp._util.callers import warn_caller
 from langchain_dp._util.validate import no_further
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.core import Core
-from langchain_dp.rapt.streams import TextStream
+from langchain_dp.rapt.tokenize import TextStream
 from langchain_dp.redact import Held, HeldInputs, hold_arguments, redacted
 
 _KNOWN = "Known are user= and document=."

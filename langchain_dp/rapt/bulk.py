@@ -16,10 +16,8 @@ from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES
 from langchain_dp.rapt.build import Target, WordOptions, targets_of, word_releases
-from langchain_dp.rapt.formal import COUNTED, FormalReleases
-from langchain_dp.rapt.policies import Policies
-from langchain_dp.rapt.privatize import Mechanism
-from langchain_dp.rapt.release import Texts, Unit
+from langchain_dp.rapt.privatize import Mechanism, Policies
+from langchain_dp.rapt.release import COUNTED, FormalReleases, Texts, Unit
 from langchain_dp.redact import redact_errors
 
 

@@ -12,11 +12,11 @@ from langchain_core.messages import AIMessage
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerError
 from langchain_dp.rapt.documents import DocumentRules
-from langchain_dp.rapt.formal import STREAMED, FormalReleases
 from langchain_dp.rapt.messages import MessageRules
 from langchain_dp.rapt.parts import Rules, Taken, marked, take, take_mappings
 from langchain_dp.rapt.placeholders import PlaceholderReleases
-from langchain_dp.rapt.streams import TextStream
+from langchain_dp.rapt.release import STREAMED, FormalReleases
+from langchain_dp.rapt.tokenize import TextStream
 from langchain_dp.redact import without_frames
 
 V = TypeVar("V")

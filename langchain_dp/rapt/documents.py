@@ -113,11 +113,7 @@ def rebuild_document(
 
 
 def check_documents(documents: Sequence[Document]) -> None:
-    """Refuse anything but documents, before one of them is charged.
-
-    Raises:
-        InvalidParameter: With the position and the type found, never the content.
-    """
+    """Refuse anything but documents, before one of them is charged."""
     if isinstance(documents, (str, bytes, Document)) or not isinstance(documents, Sequence):
         raise InvalidParameter(f"Expected documents to be a list of Document, not {type(documents).__name__}.")
     for position, document in enumerate(documents):

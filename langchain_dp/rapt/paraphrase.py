@@ -32,9 +32,8 @@ from langchain_dp.rapt.build import account_of
 from langchain_dp.rapt.calibrate import Calibration
 from langchain_dp.rapt.core import Core
 from langchain_dp.rapt.documents import DocumentRules
-from langchain_dp.rapt.formal import FormalReleases
 from langchain_dp.rapt.messages import MessageRules
-from langchain_dp.rapt.release import Unit
+from langchain_dp.rapt.release import FormalReleases
 from langchain_dp.rapt.runnable import RAPTSanitizer
 
 PAIRS = (
@@ -111,9 +110,6 @@ class TextParaphraser:
     Args:
         model: The local model; it sees the texts.
         settings: How a paraphrase is drawn.
-
-    Raises:
-        InvalidParameter: The model does not score next tokens, or a paraphrase does not fit its longest prompt.
 
     Formal guarantee:
         One paraphrase is pure local differential privacy: for any two texts that are not blank, the chance of any
@@ -194,14 +190,6 @@ class TextParaphraser:
                 self._model.forget(key)
 
 
-class ParaphraseReleases(FormalReleases):
-    """Paraphrases, each text of a document or a message charged for itself."""
-
-    def charges(self, unit: Unit) -> int:
-        """How many releases a unit is: one for each of its texts that is not blank."""
-        return sum(bool(text.strip()) for text in unit.texts)
-
-
 class RAPTParaphraser(RAPTSanitizer):
     """Rewrites every text that passes through it with a local model, a token drawn at a time; what it costs is charged.
 
@@ -255,7 +243,7 @@ class RAPTParaphraser(RAPTSanitizer):
         engine = TextParaphraser(model, group("paraphrasing", paraphrasing, Paraphrasing))
         account = account_of(ledger, limit, None)
         account.check_table(WHOLE_TEXTS)
-        releases = ParaphraseReleases(engine, account, _uncalibrated, reuse=cache, chain=name)
+        releases = FormalReleases(engine, account, _uncalibrated, reuse=cache, chain=name)
         rules = group("messages", messages, MessageRules), group("documents", documents, DocumentRules)
         self._core = Core(releases, *rules)
 

@@ -106,11 +106,7 @@ class Rules:
 
 
 def take(value: Any, rules: Rules, *, user: str | None, document: str | None) -> Taken:
-    """Take an input apart.
-
-    Raises:
-        InvalidParameter: A type that cannot be sanitized, with its name and never its content.
-    """
+    """Take an input apart."""
     if isinstance(value, str):
         return Taken([Unit((value,), user, document)], lambda released: released[0][0], Counter())
     if isinstance(value, BaseMessage):
@@ -136,11 +132,7 @@ def take(value: Any, rules: Rules, *, user: str | None, document: str | None) ->
 
 
 def listed(messages: Any) -> list[BaseMessage]:
-    """Messages in any form that LangChain takes.
-
-    Raises:
-        InvalidParameter: They are none; without a text of them.
-    """
+    """Messages in any form that LangChain takes."""
     found = as_messages(messages if isinstance(messages, (list, tuple)) else [messages])
     if found is None:
         kind = type(messages).__name__
@@ -158,12 +150,7 @@ def _is_message(value: object) -> bool:
 def take_mappings(
     mappings: Sequence[Mapping[str, Any]], rules: Rules, keep: Collection[str], user_key: str | None
 ) -> Taken:
-    """Take mappings apart, one unit each: every value but those under ``keep``; ``user_key`` is not passed on.
-
-    Raises:
-        InvalidParameter: They are no mappings, ``keep`` is no list of keys, or a mapping does not say whose it is, by
-            its position.
-    """
+    """Take mappings apart, one unit each: every value but those under ``keep``; ``user_key`` is not passed on."""
     if isinstance(keep, str) or not isinstance(keep, Iterable) or not all(isinstance(key, str) for key in keep):
         raise InvalidParameter(f"Expected keep of type {type(keep).__name__} to be a list of keys: ['label'].")
     keep = frozenset(keep)

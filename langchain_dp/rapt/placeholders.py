@@ -26,8 +26,7 @@ from langchain_dp.quiet.context import sealed
 from langchain_dp.quiet.filters import Level
 from langchain_dp.rapt.addresses import PLACEHOLDER, AddressScanner, addresses, checked_hosts, restored
 from langchain_dp.rapt.folding import Span, caseless, fold, united
-from langchain_dp.rapt.formal import FormalReleases
-from langchain_dp.rapt.release import Texts, Unit
+from langchain_dp.rapt.release import FormalReleases, Texts, Unit
 from langchain_dp.redact import Held, redacted
 
 REASON = "entities are found by a recognizer, which misses some, and all other text passes in clear"
@@ -65,9 +64,6 @@ class PlaceholderMap:
     Args:
         same: Makes of a kind and an entity what is equal for those that share a placeholder.
         allowed_hosts: Names of hosts in whose addresses originals are put back.
-
-    Raises:
-        InvalidParameter: A host is not a name.
     """
 
     def __init__(self, same: Callable[[str, str], str] = exactly, allowed_hosts: Collection[str] = ()) -> None:

@@ -270,9 +270,6 @@ class Restorer(Runnable[Any, Any]):
 
         Also of a structured answer: a mapping, a list, a pydantic model (which is not validated anew), a dataclass. A
         number, a date, an Enum's member or None is returned as it is.
-
-        Raises:
-            InvalidParameter: Another type.
         """
         structured = dataclasses.is_dataclass(value) and not isinstance(value, type)
         if structured or isinstance(value, (str, list, tuple, dict, BaseModel, *_SCALARS)):

@@ -24,8 +24,7 @@ from langchain_dp.rapt.core import Core, Sanitized
 from langchain_dp.rapt.documents import DocumentRules, check_documents
 from langchain_dp.rapt.messages import MessageRules, checked_keys
 from langchain_dp.rapt.parts import Sanitizable
-from langchain_dp.rapt.policies import Policies
-from langchain_dp.rapt.privatize import Keep, Mechanism
+from langchain_dp.rapt.privatize import Keep, Mechanism, Policies
 from langchain_dp.rapt.vocabulary import Vocabulary
 from langchain_dp.redact import Held, hold_arguments, redact_errors, redacted
 

@@ -47,9 +47,6 @@ def structured(value: Any, swap: Swap, keys: Collection[str]) -> Any:
         value: What to rebuild.
         swap: Is given every text.
         keys: Keys that stay as they are: somebody declared them.
-
-    Raises:
-        InvalidParameter: Bytes, or nesting too deep to be followed.
     """
     try:
         return _structured(value, swap, keys)

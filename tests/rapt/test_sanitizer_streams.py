@@ -18,7 +18,7 @@ from langchain_core.runnables import RunnableLambda
 
 from langchain_dp.errors import PlanError
 from langchain_dp.rapt import Policies, TextPrivatizer, tokenize
-from langchain_dp.rapt.streams import TextStream
+from langchain_dp.rapt.tokenize import TextStream
 
 MARKS = ["'", '"', "(", ")", ".", ",", "n't", "'s", "don't", "man's", "12 may 2020", "may 12th, 2020", "9", "-", "\n\n"]
 EXACT = sanitizer(eta=FAR, cache=False)

@@ -19,7 +19,7 @@ from langchain_core.prompts import (
 
 from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PrivateDataError
-from langchain_dp.rapt.policies import Policies
+from langchain_dp.rapt.privatize import Policies
 from langchain_dp.rapt.selector import SanitizingExampleSelector
 
 RAW = "quetzal"

@@ -13,8 +13,8 @@ from langchain_core.messages import AIMessage, RemoveMessage, ToolMessage
 from langchain_dp._util.extras import needs
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.quiet.run import private_run
-from langchain_dp.rapt._agents import agents_middleware, has_hooks
 from langchain_dp.rapt.messages import REMOVE_ALL
+from langchain_dp.rapt.middleware import agents_middleware, has_hooks
 from langchain_dp.rapt.parts import listed
 from langchain_dp.rapt.pseudonyms.agent import PARTS, PseudonymousAgent, hidden_goto, hidden_messages, stamped
 from langchain_dp.rapt.pseudonyms.keeping import Conversation, Conversations, joined

@@ -87,9 +87,6 @@ class AllEntities:
 
     Args:
         recognizers: Objects with ``name`` and ``find``, or functions of a text.
-
-    Raises:
-        InvalidParameter: There is none, or one is neither.
     """
 
     def __init__(self, recognizers: Sequence[Recognizer]) -> None:

@@ -13,11 +13,11 @@ from langchain_dp.rapt._shell import S, SanitizerShell
 from langchain_dp.rapt.addresses import checked_hosts
 from langchain_dp.rapt.core import Core
 from langchain_dp.rapt.documents import DocumentRules
-from langchain_dp.rapt.formal import FormalReleases
 from langchain_dp.rapt.messages import MessageRules
 from langchain_dp.rapt.placeholders import PlaceholderMap, PlaceholderReleases
 from langchain_dp.rapt.pseudonyms.patterns import PatternEntities
 from langchain_dp.rapt.pseudonyms.recognize import KINDS, AllEntities, Recognizer, TermEntities, alike
+from langchain_dp.rapt.release import FormalReleases
 from langchain_dp.rapt.restore import Restorer
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.redact import redact_errors

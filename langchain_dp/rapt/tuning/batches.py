@@ -64,9 +64,6 @@ class Assembler:
         plain_length: Number m of plain tokens.
         virtual: Places that a prompt or prefix takes.
         template: Public text behind every input, with ``{mask}`` where the word is predicted; None: no word is.
-
-    Raises:
-        InvalidParameter: All of this is longer than the backbone can read, or the template holds no mask.
     """
 
     def __init__(

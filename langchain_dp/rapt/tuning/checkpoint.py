@@ -75,9 +75,6 @@ class Checkpoint:
 
     Attributes:
         compared: Whether it did hold one under each name, or was new.
-
-    Raises:
-        InvalidParameter: What is in the folder was made with other settings, or is damaged; or it is no folder.
     """
 
     def __init__(

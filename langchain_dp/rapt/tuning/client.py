@@ -28,9 +28,8 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Embeds
 from langchain_dp.rapt import tokenize
 from langchain_dp.rapt._tables import load
-from langchain_dp.rapt.formal import COUNTED, REUSED, UNNAMED, FormalReleases
 from langchain_dp.rapt.privatize import Items, TextPrivatizer
-from langchain_dp.rapt.release import Releases, Unit
+from langchain_dp.rapt.release import COUNTED, REUSED, UNNAMED, FormalReleases, Releases, Unit
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.tuning.examples import LABELS_IN_CLEAR, Examples, PrivatizedExamples, RawExamples, checked
 from langchain_dp.rapt.tuning.plain import Ids, PlainRows, PlainSource

@@ -50,9 +50,6 @@ class TunedModel(nn.Module):
         labels: Number of labels.
         words: For a verbalizer, the token that stands for each label; None: a linear head of its own.
         reconstruct: Size |T| of the reconstruction head's vocabulary; 0: no such head.
-
-    Raises:
-        InvalidParameter: Two labels have the same token, or the backbone sits in another tuned model.
     """
 
     def __init__(
@@ -165,11 +162,7 @@ class TunedModel(nn.Module):
         return {name: tensor for name, tensor in self.named_parameters() if tensor.requires_grad}
 
     def put(self, tensors: Mapping[str, Tensor], *, reconstruction: bool) -> None:
-        """Take over trained tensors, as of :meth:`learned`; ``reconstruction``: with the head for reconstruction.
-
-        Raises:
-            InvalidParameter: Names or shapes are others.
-        """
+        """Take over trained tensors, as of :meth:`learned`; ``reconstruction``: with the head for reconstruction."""
         own = {
             name: tensor
             for name, tensor in self.learned().items()

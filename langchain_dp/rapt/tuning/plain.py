@@ -48,9 +48,6 @@ class PlainSource:
     Args:
         vocabulary: The client's public table.
         settings: Which tokens, and how many.
-
-    Raises:
-        InvalidParameter: A given word is not in the table, or may not be written.
     """
 
     def __init__(self, vocabulary: Vocabulary, settings: PlainTokens) -> None:
@@ -71,11 +68,7 @@ class PlainSource:
     def restored(
         cls, vocabulary: Vocabulary, settings: PlainTokens, candidates: Sequence[str], rows: Sequence[Sequence[int]]
     ) -> PlainSource:
-        """Rebuild the source that :meth:`to_dict` describes.
-
-        Raises:
-            InvalidParameter: The description does not fit the table.
-        """
+        """Rebuild the source that :meth:`to_dict` describes."""
         source = cls.__new__(cls)
         source.settings = settings
         source.candidates = _places(vocabulary, candidates)

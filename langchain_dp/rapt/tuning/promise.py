@@ -72,9 +72,6 @@ def joined(one: MetricCertificate, other: MetricCertificate) -> MetricCertificat
     Certificates of one account count the same releases, so that the later one holds; those of two accounts add up. What
     came under two accounts names neither, so that a third certificate is added whole: too much may be counted, never
     too little.
-
-    Raises:
-        InvalidParameter: They count in distances of two tables.
     """
     if one.table != other.table:
         raise InvalidParameter(

@@ -98,11 +98,7 @@ class Trainer:
         self._scaler = torch.amp.GradScaler(device.partition(":")[0], enabled=half)
 
     def fit(self, data: Callable[[int], TrainingTexts], validation: TrainingTexts | None) -> TrainingReport:
-        """Train on ``data`` of each epoch until they are over or patience runs out, and keep the best weights.
-
-        Raises:
-            InvalidParameter: The loss is no number any more.
-        """
+        """Train on ``data`` of each epoch until they are over or patience runs out, and keep the best weights."""
         devices = [torch.device(self._device)] if self._device.startswith("cuda") else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(self._settings.seed)  # type: ignore[no-untyped-call]  # torch's own

@@ -95,9 +95,6 @@ class Answer:
     Args:
         labels: The public labels.
         probabilities: One row a text, one column a label.
-
-    Raises:
-        InvalidParameter: Labels are not different strings, or a row is none of one probability a label.
     """
 
     labels: tuple[str, ...]
