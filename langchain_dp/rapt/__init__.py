@@ -6,11 +6,11 @@ not give the promise it states, this package draws another: see :mod:`langchain_
 
 from __future__ import annotations
 
+from langchain_dp.rapt._shell import Sanitized
 from langchain_dp.rapt._tables import load
 from langchain_dp.rapt.build import Target
 from langchain_dp.rapt.bulk import SanitizeBatches
 from langchain_dp.rapt.calibrate import Calibration, calibrate
-from langchain_dp.rapt.core import Sanitized
 from langchain_dp.rapt.documents import DocumentRules
 from langchain_dp.rapt.messages import MessageRules
 from langchain_dp.rapt.paraphrase import Paraphrasing, RAPTParaphraser

@@ -28,9 +28,9 @@ from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import ClippedSum, SystemRandomness
 from langchain_dp.ports import ScoresNextToken
+from langchain_dp.rapt._shell import Core
 from langchain_dp.rapt.build import account_of
 from langchain_dp.rapt.calibrate import Calibration
-from langchain_dp.rapt.core import Core
 from langchain_dp.rapt.documents import DocumentRules
 from langchain_dp.rapt.messages import MessageRules
 from langchain_dp.rapt.release import FormalReleases

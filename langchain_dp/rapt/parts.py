@@ -60,18 +60,12 @@ class Rules:
         documents: Of documents.
         stamp: What a sanitized message says of itself.
         mark: Keyed mark of texts that are public; nobody else can make it.
-        declared: Keys that pass in clear in the messages of one call, beside those.
     """
 
     messages: MessageRules
     documents: DocumentRules
     stamp: dict[str, Any]
     mark: Callable[[Texts], str]
-    declared: Collection[str] = ()
-
-    def of_messages(self) -> MessageRules:
-        """The rules of messages, with what one call declared."""
-        return dataclasses.replace(self.messages, keys_keep=[*self.messages.keys_keep, *self.declared])
 
     def notes(self) -> tuple[str, ...]:
         """What passes in clear of inputs that are more than a text."""
@@ -105,22 +99,30 @@ class Rules:
         return tuple(notes)
 
 
-def take(value: Any, rules: Rules, *, user: str | None, document: str | None) -> Taken:
-    """Take an input apart."""
+def check_keys(user: str | None, document: str | None) -> None:
+    """Refuse names of accounts that are none."""
+    for name, value in (("user", user), ("document", document)):
+        if value is not None and (not isinstance(value, str) or not value):
+            raise InvalidParameter(f"Expected {name} of type {type(value).__name__} to be a non-empty string, or None.")
+
+
+def take(value: Any, rules: Rules, user: str | None, document: str | None, keys: Collection[str] = ()) -> Taken:
+    """Take an input apart; ``keys``: more keys of JSON that pass in clear in messages."""
+    check_keys(user, document)
     if isinstance(value, str):
         return Taken([Unit((value,), user, document)], lambda released: released[0][0], Counter())
     if isinstance(value, BaseMessage):
-        return _first(_messages([value], rules, user, document))
+        return _first(_messages([value], rules, user, document, keys))
     if isinstance(value, Document):
         return _first(_documents([value], rules, user, document))
     if isinstance(value, PromptValue):
-        return _prompt(value, rules, user, document)
+        return _prompt(value, rules, user, document, keys)
     if isinstance(value, list):
         if value and isinstance(value[0], Document):
             return _documents(value, rules, user, document)
         wrong = next((type(one).__name__ for one in value if not _is_message(one)), None)
         if wrong is None:
-            return _messages(listed(value), rules, user, document)
+            return _messages(listed(value), rules, user, document, keys)
         raise InvalidParameter(
             f"Expected a list of messages, or of documents, but it holds {wrong}. Use batch() for many texts."
         )
@@ -183,10 +185,12 @@ def _first(taken: Taken) -> Taken:
     return dataclasses.replace(taken, put=lambda released: taken.put(released)[0])
 
 
-def _messages(messages: Sequence[BaseMessage], rules: Rules, user: str | None, document: str | None) -> Taken:
+def _messages(
+    messages: Sequence[BaseMessage], rules: Rules, user: str | None, document: str | None, keys: Collection[str]
+) -> Taken:
     notes: Counter[str] = Counter()
     reports = [Counter[str]() for _ in messages]
-    allowed = rules.of_messages()
+    allowed = dataclasses.replace(rules.messages, keys_keep=[*rules.messages.keys_keep, *keys])
     public: dict[int, Texts] = {}
 
     def walk(position: int, note: Callable[[str], None]) -> Callable[[Swap], BaseMessage]:
@@ -264,7 +268,7 @@ def _documents(documents: Sequence[Document], rules: Rules, user: str | None, do
     )
 
 
-def _prompt(value: PromptValue, rules: Rules, user: str | None, document: str | None) -> Taken:
+def _prompt(value: PromptValue, rules: Rules, user: str | None, document: str | None, keys: Collection[str]) -> Taken:
     if isinstance(value, StringPromptValue):
         unit = Unit((value.text,), user, document)
         return Taken([unit], lambda released: StringPromptValue(text=released[0][0]), Counter())
@@ -275,7 +279,7 @@ def _prompt(value: PromptValue, rules: Rules, user: str | None, document: str | 
                 "sanitized."
             )
         return Taken([], lambda _: value, Counter({"an image prompt passed in clear": 1}))
-    taken = _messages(value.to_messages(), rules, user, document)
+    taken = _messages(value.to_messages(), rules, user, document, keys)
     kind = ChatPromptValueConcrete if isinstance(value, ChatPromptValueConcrete) else ChatPromptValue
 
     return dataclasses.replace(taken, put=lambda released: kind(messages=taken.put(released)))

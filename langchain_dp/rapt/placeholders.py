@@ -216,9 +216,6 @@ class PlaceholderReleases:
         """Never: an entity may begin in any piece of a text."""
         return False
 
-    def idle_limit(self, *, user: bool) -> None:
-        """There is no account, and so no limit."""
-
     def release(self, units: Sequence[Unit], met: Counter[str] | None = None) -> list[Texts]:
         """Return every unit with its entities replaced, and its other words released, charged in one go."""
         hidden: list[Texts] = [tuple(redacted(self._replaced_all, Held(unit.texts))) for unit in units]
@@ -266,10 +263,6 @@ class PlaceholderReleases:
             notes=tuple(notes),
             parameters=parameters,
         )
-
-    def describe(self) -> str:
-        """Public facts, for a repr."""
-        return f"NOT PRIVATE: {self._mechanism}"
 
     @property
     def _mechanism(self) -> str:

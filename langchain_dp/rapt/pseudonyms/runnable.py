@@ -9,9 +9,8 @@ from typing import Any, NoReturn
 from langchain_dp._util.validate import group
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, PrivateDataError
-from langchain_dp.rapt._shell import S, SanitizerShell
+from langchain_dp.rapt._shell import Core, S, SanitizerShell
 from langchain_dp.rapt.addresses import checked_hosts
-from langchain_dp.rapt.core import Core
 from langchain_dp.rapt.documents import DocumentRules
 from langchain_dp.rapt.messages import MessageRules
 from langchain_dp.rapt.placeholders import PlaceholderMap, PlaceholderReleases
