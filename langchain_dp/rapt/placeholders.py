@@ -25,7 +25,7 @@ from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.quiet.context import sealed
 from langchain_dp.quiet.filters import Level
 from langchain_dp.rapt.addresses import PLACEHOLDER, AddressScanner, addresses, checked_hosts, restored
-from langchain_dp.rapt.folding import Span, caseless, fold, united
+from langchain_dp.rapt.folding import Span, caseless, fold, merged, united
 from langchain_dp.rapt.release import FormalReleases, Texts, Unit
 from langchain_dp.redact import Held, redacted
 
@@ -218,7 +218,9 @@ class PlaceholderReleases:
 
     def release(self, units: Sequence[Unit], met: Counter[str] | None = None) -> list[Texts]:
         """Return every unit with its entities replaced, and its other words released, charged in one go."""
-        hidden: list[Texts] = [tuple(redacted(self._replaced_all, Held(unit.texts))) for unit in units]
+        hidden: list[Texts] = [
+            redacted(lambda *texts: (*map(self._replaced, texts),), Held(*unit.texts)) for unit in units
+        ]
         if self._then is None:
             return hidden
         cut = [[_Cut(text) for text in texts] for texts in hidden]
@@ -268,14 +270,16 @@ class PlaceholderReleases:
     def _mechanism(self) -> str:
         return f"placeholders for entities found by {self._finder.name}"
 
-    def _replaced_all(self, texts: Sequence[str]) -> list[str]:
-        return [self._replaced(text) for text in texts]
-
     def _replaced(self, text: str) -> str:
         stay = [(start, end) for start, end, _ in united(text, self._own)] if self._hidden and "_" in text else []
-        spans = _apart([(start, end, label_of(kind)) for start, end, kind in united(text, self._found)], len(text))
+        found = [(start, end, label_of(kind)) for start, end, kind in united(text, self._found)]
+        if outside := [span for span in found if not 0 <= span[0] < span[1] <= len(text)]:
+            start, end, _ = min(outside)
+            raise InvalidParameter(
+                f"Expected entities inside the text, found one from {start} to {end} of {len(text)}."
+            )
         out, position = [], 0
-        for start, end, label in _around(stay, _whole_addresses(spans, text)):
+        for start, end, label in _around(stay, _whole_addresses(merged(found), text)):
             out += [text[position:start], self.map.placeholder(label, text[start:end])]
             position = end
         return "".join([*out, text[position:]])
@@ -334,27 +338,10 @@ def _whole_addresses(spans: list[Span], text: str) -> list[Span]:
             number += 1
         if number < len(spans) and spans[number][0] < end:
             touched.append((start, end, "URL"))
-    return _apart([*spans, *touched], len(text)) if touched else spans
+    return merged([*spans, *touched]) if touched else spans
 
 
 def label_of(kind: str) -> str:
     """A kind as placeholders write it."""
     label = re.sub(r"[^A-Z0-9]+", "_", str(kind).upper()).strip("_")
     return label if label[:1].isalpha() else f"ENTITY_{label}".rstrip("_")
-
-
-def _apart(spans: Iterable[tuple[int, int, str]], length: int) -> list[tuple[int, int, str]]:
-    """Spans that overlap become one, under the kind of the longest; so no end of an entity stays in clear."""
-    merged: list[tuple[int, int, str]] = []
-    widest = 0
-    for start, end, label in sorted(spans, key=lambda span: (span[0], -span[1])):
-        if not 0 <= start < end <= length:
-            raise InvalidParameter(f"Expected entities inside the text, found one from {start} to {end} of {length}.")
-        if merged and start < merged[-1][1]:
-            first, last, kept = merged[-1]
-            merged[-1] = (first, max(last, end), kept if widest >= end - start else label)
-            widest = max(widest, end - start)
-        else:
-            merged.append((start, end, label))
-            widest = end - start
-    return merged

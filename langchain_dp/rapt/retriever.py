@@ -20,7 +20,7 @@ from langchain_dp.quiet.filters import Level
 from langchain_dp.quiet.run import check_environment
 from langchain_dp.rapt._shell import named_user
 from langchain_dp.rapt.runnable import RAPTSanitizer
-from langchain_dp.redact import Held, HeldInputs, aredacted, hold_arguments, redacted, without_frames
+from langchain_dp.redact import Held, HeldInputs, aredacted, hold_arguments, redacted
 
 IN_RETRIEVER = "in the inner retriever"
 
@@ -151,14 +151,12 @@ class SanitizingRetriever(HeldInputs, BaseRetriever):
         if not self.documents:
             return _listed(self.retriever.invoke(query, {"callbacks": run_manager.get_child()}, **kwargs))[:most]
         check_environment()
-        found: Held | BaseException
+
+        def ask(query: str) -> Held:
+            return Held(_listed(self.retriever.invoke(query, {"callbacks": []}, **kwargs))[:most])
+
         with sealed(Level.QUIET):
-            try:
-                found = Held(_listed(self.retriever.invoke(query, {"callbacks": []}, **kwargs))[:most])
-            except Exception as error:  # it may quote a document
-                found = without_frames(error, IN_RETRIEVER)
-        if isinstance(found, BaseException):
-            raise found
+            found = redacted(ask, Held(query), IN_RETRIEVER)
         return redacted(self._sanitized, found)
 
     async def _aget_relevant_documents(
@@ -173,14 +171,12 @@ class SanitizingRetriever(HeldInputs, BaseRetriever):
         if not self.documents:
             return _listed(await self.retriever.ainvoke(query, {"callbacks": run_manager.get_child()}, **kwargs))[:most]
         check_environment()
-        found: Held | BaseException
+
+        async def ask(query: str) -> Held:
+            return Held(_listed(await self.retriever.ainvoke(query, {"callbacks": []}, **kwargs))[:most])
+
         with sealed(Level.QUIET):
-            try:
-                found = Held(_listed(await self.retriever.ainvoke(query, {"callbacks": []}, **kwargs))[:most])
-            except Exception as error:  # it may quote a document
-                found = without_frames(error, IN_RETRIEVER)
-        if isinstance(found, BaseException):
-            raise found
+            found = await aredacted(ask, Held(query), IN_RETRIEVER)
         return await asyncio.to_thread(redacted, self._sanitized, found)
 
     def _told(self, query: object, user: str | None, config: RunnableConfig | None) -> Held:

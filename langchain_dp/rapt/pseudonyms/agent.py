@@ -272,7 +272,7 @@ class _Restored:
             return [self.whole(inner) for inner in value]
         if type(value) is tuple:
             return tuple(self.whole(inner) for inner in value)
-        return each_text(value, self._restorer.one, keys=True)
+        return self._restorer.inside(value)
 
     def part(self, part: Any) -> Any:
         """One part of a stream: a chunk of a message has the rest of a placeholder before it, or waits for it."""

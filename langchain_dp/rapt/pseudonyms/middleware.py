@@ -274,7 +274,7 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         call = request.tool_call
         if self._inside is not None and call["name"] not in self._inside:
             return conversation, request, False
-        args = conversation.pseudonymizer.restorer().values(call["args"])
+        args = conversation.pseudonymizer.restorer().inside(call["args"], arguments=True)
         return conversation, request.override(tool_call={**call, "args": args}), True
 
     def _returned(self, conversation: Conversation, request: ToolCallRequest, result: Any, outside: bool) -> Any:
