@@ -164,16 +164,6 @@ def test_the_report_speaks_of_whole_texts(tmp_path: Path) -> None:
     assert "word" not in str(paraphraser().certificate()).split("note")[0]
 
 
-def test_a_paraphraser_shows_its_account_and_its_setting() -> None:
-    """If it breaks, `ledger`, `repr` and `check_limit`, which sanitizers share, raise a raw AttributeError here."""
-    with MetricLedger(2000.0) as ledger:
-        made = paraphraser(ledger=ledger)
-        assert made.ledger is ledger
-        assert "paraphrase, eta=" in repr(made)
-        with pytest.raises(InvalidParameter, match="can be reached"):
-            made.check_limit("text", "Name the user.", user=False)
-
-
 def test_a_limit_holds() -> None:
     """If it breaks, a document is paraphrased until its text can be read off the results."""
     chain = paraphraser(limit=30.0, cache=False)
