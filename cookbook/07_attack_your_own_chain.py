@@ -68,6 +68,7 @@ def obedient(messages):
 def chain(examples, *, model=obedient, **promise):
     return DPICLClassifier(
         llm=RunnableLambda(model),
+        trust_opaque_model=True,  # this function keeps nothing of its prompts
         examples=examples,
         labels=LABELS,
         prompt=PROMPT,

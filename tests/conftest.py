@@ -43,7 +43,7 @@ KINDS = {
         "opt/test_crash.py",
         "rapt/test_bulk_workers.py",
     ),
-    "statistical": ("audits", "audit/test_neighbors.py", "audit/test_suite.py", "audit/test_whole_chains.py"),
+    "statistical": ("audits",),
     "docs": (
         "docs",
         "test_benchmarks.py",

@@ -11,7 +11,7 @@ import inspect
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from fakes.batches import table_folder
@@ -59,6 +59,8 @@ class OutsideError(Exception):
 
 class DownChat(BaseChatModel):
     """A chat model whose server answers 429."""
+
+    keeps_no_prompts: ClassVar[bool] = True
 
     @property
     def _llm_type(self) -> str:

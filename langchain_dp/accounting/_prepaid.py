@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 
 from langchain_dp._util import forks
-from langchain_dp.accounting.store.plans import BLOCK, PlanStore, StoredPlan
+from langchain_dp.accounting.store.plans import PlanStore, StoredPlan
 
 
 class Prepaid:
@@ -41,7 +41,7 @@ class Prepaid:
                 if unpaid < missing:
                     return False
                 paid = min(max(self.block, missing), unpaid)
-                if self._store.add_use(plan, event, paid, chain + BLOCK):
+                if self._store.add_use(plan, event, paid, f"{chain} (prepaid)"):
                     self._left[key] = have + paid
             self._left[key] = have - count
             return True

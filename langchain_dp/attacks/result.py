@@ -62,11 +62,6 @@ class AttackResult:
     def __post_init__(self) -> None:
         object.__setattr__(self, "settings", dict(self.settings))  # frozen: a copy of its own
 
-    @property
-    def empirical_privacy(self) -> float:
-        """1 - rate, the measure of Li, Tan, Liu 2023, section 4.2."""
-        return 1 - self.rate
-
     def to_dict(self) -> dict[str, Any]:
         """Figures as plain values, without any text: name, rate, low, high, baseline, n, settings."""
         return {

@@ -9,9 +9,7 @@ where ``answer`` takes examples and returns what is released of them, by fresh r
 :class:`NamingEngine` is a model for such a chain, the worst there is, and shows the whole of an audit.
 :func:`audit_pipeline` needs one run only, over many canaries.
 
-``python -m langchain_dp.audit`` audits this installation; ``make audit`` in a checkout also shows that the audits see
-planted faults.
-``langchain-dp audit`` writes the report of a ledger.
+``langchain-dp audit`` writes the report of a ledger. ``make audit`` in a checkout audits this package.
 """
 
 from __future__ import annotations
@@ -20,8 +18,7 @@ from langchain_dp._util.binomial import lower_limit, upper_limit
 from langchain_dp.audit.bounds import epsilon_bound, gaussian_bound, runs_needed
 from langchain_dp.audit.empirical import Audited, audit_mechanism
 from langchain_dp.audit.one_run import OneRunAudit, audit_pipeline, canaries_needed, one_run_bound, one_run_p_value
-from langchain_dp.audit.pairs import CanaryPair, canary_pair, check_neighbors, worst_margin
-from langchain_dp.audit.self_check.stubs import NamingEngine
+from langchain_dp.audit.pairs import CanaryPair, NamingEngine, canary_pair, check_neighbors, worst_margin
 
 __all__ = [
     "Audited",

@@ -11,7 +11,7 @@ from typer import Option
 
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.cli.options import JsonOptions
-from langchain_dp.cli.parser import DONE, FAILED, WrongArguments
+from langchain_dp.cli.parser import DONE, WrongArguments
 from langchain_dp.cli.runs import check_folder
 from langchain_dp.cli.show import print_json
 from langchain_dp.errors import InvalidParameter
@@ -28,41 +28,26 @@ class Audit(JsonOptions):
   langchain-dp audit --ledger privacy.ledger --out report.html --attacks attacks.json
   langchain-dp audit --ledger privacy.ledger --out report.html --pseudonyms pseudonyms.json
   langchain-dp audit --ledger privacy.ledger --json
-  langchain-dp audit --self-check
 """
     notes = """\
 The ledger is read and not changed, be it counted in epsilon or in eta. The page makes no request and holds no text of
 any record. --attacks: a JSON list of {"name", "rate", "low", "high", "baseline", "n", "settings"}.
 --pseudonyms: a JSON list of what PseudonymReport.to_dict() gives, one for each conversation.
---self-check: tries to disprove what this installation promises; takes minutes, no model and no data. Exit code 1 where
-it succeeds. With --json: {"rows": [{"audit", "name", "broken", "runs", "fine", ...}]}. One audit, or several processes:
-python -m langchain_dp.audit --help
 --json: what the page shows, {"kind", "unit", "budget", "reserved", "spent", "left", "total", "plans", "curve",
 "limits", "attacks", "pseudonyms", ...}; budget, reserved, spent and left by name as in ledger --json.
 For the state of a ledger on a terminal: langchain-dp ledger
 """
-    ledger: str | None = Option(None, metavar="PLACE", help="file or postgresql:// URL of a ledger, of either kind")
-    self_check: bool = Option(False, "--self-check", help="audit the code of this installation instead")
+    ledger: str = Option(metavar="PLACE", help="file or postgresql:// URL of a ledger, of either kind")
     out: Path | None = Option(None, help="HTML file to write (required without --json)")
     attacks: Path | None = Option(None, help="JSON of attack results to show beside it")
     pseudonyms: Path | None = Option(None, help="JSON of reports of pseudonyms to show beside it")
-
-    def __post_init__(self) -> None:
-        self.at_most_one("ledger", "self_check", required=True)
 
     def run(self) -> int:
         """Run the command; returns the exit code."""
         from langchain_dp.audit.report import report
         from langchain_dp.audit.report.page import page
-        from langchain_dp.audit.report.pseudonyms import read_pseudonyms
-        from langchain_dp.audit.report.results import read_attacks
+        from langchain_dp.audit.report.results import read_attacks, read_pseudonyms
 
-        if self.ledger is None:
-            if self.out or self.attacks or self.pseudonyms:
-                raise WrongArguments(
-                    "Expected --self-check without --out, --attacks and --pseudonyms: it prints what it finds."
-                )
-            return _self_check(as_json=self.json)
         if self.out is None and not self.json:
             raise WrongArguments("Expected --out to name the page to write, or --json to print the report instead.")
         if self.out is not None:
@@ -80,18 +65,6 @@ For the state of a ledger on a terminal: langchain-dp ledger
                 if attack.contradicts:
                     print(f"An attack contradicts a promise: {attack.name}. See the page.", file=sys.stderr)
         return DONE
-
-
-def _self_check(*, as_json: bool) -> int:
-    """Audit the installed code."""
-    from langchain_dp.audit.self_check import suite
-
-    rows = suite.run(quiet=as_json or not sys.stderr.isatty())
-    if as_json:
-        print_json({"rows": [row.to_dict() for row in rows]})
-    else:
-        print(suite.table(rows))
-    return DONE if all(row.fine for row in rows) else FAILED
 
 
 def _check_out(out: Path) -> None:

@@ -71,20 +71,12 @@ of a "document", and its one plan has name, made and releases.
                 from langchain_dp.cli.serving import serve
 
                 return serve(watched, self.host, self.port, every=self.interval, allow_remote=self.allow_remote)
-            print((json_of if self.json else text_of)(watched.report(), watched.open()))
+            found = watched.report()
+            parts = _parts(found, watched.open())
+            print(strict_json(_plain(found, parts)) if self.json else _text(found, parts))
             return DONE
         finally:
             watched.close()
-
-
-def json_of(found: Report, ledger: PrivacyLedger | MetricLedger) -> str:
-    """A report as one JSON object on one line."""
-    return strict_json(_plain(found, _parts(found, ledger)))
-
-
-def text_of(found: Report, ledger: PrivacyLedger | MetricLedger) -> str:
-    """A report as a table for people."""
-    return _text(found, _parts(found, ledger))
 
 
 def _parts(found: Report, ledger: PrivacyLedger | MetricLedger) -> Parts:

@@ -93,7 +93,12 @@ def _icl_of_rows(options: PlanICL, data: Path, settings: dict[str, Any]) -> ICLP
         labels, said = read_off(rows)
         note(said)
     chain = DPICLClassifier(
-        llm=RunnableLambda(_unasked), examples=records, labels=labels, prompt=_prompt(options, labels), **settings
+        llm=RunnableLambda(_unasked),
+        trust_opaque_model=True,
+        examples=records,
+        labels=labels,
+        prompt=_prompt(options, labels),
+        **settings,
     )
     return chain.plan(price_per_million_tokens=options.price)
 

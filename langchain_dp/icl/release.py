@@ -238,7 +238,6 @@ class Releaser:
     def _steps(self, question: str, asker: str | None) -> Generator[Sequence[SubsetPrompt], Sequence[Vote], Released]:
         """The order of every release: spend (durable), draw subsets, count votes, draw noise, name the winner."""
         check_environment()
-        self._voter.check_environment()
         plan = self.reservation.plan
         plan.spend(self._mechanism.event, chain=plan.name, asker=asker)
         counts = yield from votes(self._subset_prompts.draw(question), len(self._labels))

@@ -173,9 +173,9 @@ def _resume(
     }
     if fixed and probability is None:
         asked["subsets / partitions"] = (q, subsets / groups)
-    kept = plan.settings or {}
+    kept = plan.settings or {}  # none with a plan that the ledger's owner reserved
     for key in ("shots", "subsets"):
-        asked[key] = (kept.get(key), settings[key])
+        asked[key] = (kept.get(key, settings[key]), settings[key])
     asked["askers"] = (plan.askers, askers)
     # Or one of them would go on with a record that the others have forgotten.
     asked["replicas"] = (kept.get("replicas", False), settings.get("replicas", False))

@@ -97,8 +97,9 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             charged, and give the same answer.
         askers: Shares of ``max_queries`` for the users or tenants who ask. Every call then names one, in
             ``config={"configurable": {"asker": "team-7"}}``; answers that were released stay free for all of them.
-        accept_unchecked_model: Take a model with compiled parts, which cannot be looked into, at your word that no call
-            of it can see the prompt of another. The certificate says so. A memory that is found is always refused.
+        trust_opaque_model: Accept a model with parts of your own (a function, a graph, a class), at your word that they
+            keep nothing of their prompts. The certificate says so. A message history, a checkpointer or a store in a
+            field is always refused. :mod:`langchain_dp.quiet.accept` lists what needs no trust.
         made_with: Certificate of a run whose released text stands in ``labels`` or ``prompt``, or several, where the
             text does not know it any more: it was read from a file, or formatted. The certificate adds up what was
             spent. What a run of this package hands over, and :func:`~langchain_dp.opt.load_prompt` reads, knows it by
@@ -108,7 +109,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
     Raises:
         InvalidParameter: A value is out of bounds, a label is unknown, or there are too few examples.
         BudgetExceeded: The ledger has no room for the plan.
-        UnsafeEnvironment: The model has a memory: one example could move more than one vote.
+        UnsafeEnvironment: The model has a memory, or is opaque and not trusted.
         PlanError: The ledger's plan of this name was made for other settings.
 
     Warns:
@@ -149,7 +150,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         keep_answers: int = KEPT,
         replicas: bool = False,
         askers: Askers | None = None,
-        accept_unchecked_model: bool = False,
+        trust_opaque_model: bool = False,
         made_with: MadeWith = None,
         not_private_seed: int | None = None,
     ) -> None:
@@ -181,7 +182,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             calibrate=calibrate,
             keep_caches=sampling.scheme == "fixed",
             asking=asking,
-            accept_unchecked_model=accept_unchecked_model,
+            trust_opaque_model=trust_opaque_model,
         )
         self._records = redacted(PrivateRecords, held, READING)
         check_records(self._records, self.labels, self.prompt.variables, whose="prompt", plain=True)

@@ -60,9 +60,6 @@ class Voter(Protocol):
     companions: int
     """PUBLIC calls beside the subsets of each release: 1, or 0 where nobody has to watch."""
 
-    def check_environment(self) -> None:
-        """Raise UnsafeEnvironment if a call now would be refused for what is set in this process. Before any spend."""
-
     def check(self, question: str) -> None:
         """Raise InvalidParameter if the question is too long for the model, or has no tokens. Data-independent."""
 
@@ -118,7 +115,7 @@ class ModelVoter:
         words: Sequence[str],
         structured_output: bool,
         asking: Asking,
-        accept_unchecked_model: bool,
+        trust_opaque_model: bool,
     ) -> None:
         # A completion model and a Runnable without chat roles get text; everything else gets messages.
         self._chat = not _takes_text(llm)
@@ -147,7 +144,7 @@ class ModelVoter:
         self._model = QuietModel(
             inner,
             max_concurrency=asking.max_concurrency,
-            accept_unchecked_model=accept_unchecked_model,
+            trust_opaque_model=trust_opaque_model,
             read=functools.partial(_read, words=list(words)),
         )
         self._model.check_timeout(asking.timeout)
@@ -156,7 +153,7 @@ class ModelVoter:
         self.notes: tuple[str, ...] = (
             watched, *(() if asking.timeout is None else (_TIMEOUT_NOTE,)), *self._model.notes
         )  # fmt: skip
-        plain = QuietModel(llm, accept_unchecked_model=accept_unchecked_model) if structured_output else self._model
+        plain = QuietModel(llm, trust_opaque_model=trust_opaque_model) if structured_output else self._model
         self.name = plain.name
         self._checker = _checker(llm)
         self._prompt = prompt
@@ -164,10 +161,6 @@ class ModelVoter:
         self._timeout = asking.timeout
         self._max_question_chars = asking.max_question_chars
         self._max_example_chars = asking.max_example_chars
-
-    def check_environment(self) -> None:
-        """A memory that the model made with its first call is found here, and not after the charge."""
-        self._model.check_environment()
 
     def _render(self, subset_prompt: SubsetPrompt) -> Any:
         prompt, most = self._prompt, self._max_example_chars
@@ -373,9 +366,6 @@ class EngineVoter:
         work = functools.partial(self.ask, subset_prompts, beside=beside, even_empty=even_empty)
         return await in_own_thread(work)  # type: ignore[no-any-return]  # votes
 
-    def check_environment(self) -> None:
-        """An engine is asked sealed, whatever is set."""
-
     def forget(self, member: Hashable) -> None:
         """Drop the subset's key/value cache and scores."""
         self._stale.add(member)
@@ -415,13 +405,13 @@ def make_voter(
     calibrate: bool,
     keep_caches: bool,
     asking: Asking,
-    accept_unchecked_model: bool,
+    trust_opaque_model: bool,
 ) -> Voter:
     """An engine is used as an engine; any other Runnable is asked call by call.
 
     Raises:
         InvalidParameter: ``llm`` is neither.
-        UnsafeEnvironment: ``llm`` keeps what it is told, or cannot be looked into.
+        UnsafeEnvironment: ``llm`` keeps its prompts, or is opaque and not trusted.
     """
     if isinstance(llm, ScoresLabels):
         return EngineVoter(
@@ -439,11 +429,11 @@ def make_voter(
             words=words,
             structured_output=structured_output,
             asking=asking,
-            accept_unchecked_model=accept_unchecked_model,
+            trust_opaque_model=trust_opaque_model,
         )
     raise InvalidParameter(
         f"Expected llm={type(llm).__name__} to be a chat model, a completion model, a Runnable or an engine that "
-        "scores labels. Wrap a function in RunnableLambda."
+        "scores labels. Wrap a function in RunnableLambda, and set trust_opaque_model=True."
     )
 
 

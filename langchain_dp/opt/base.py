@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import Any
 
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
-from langchain_core.runnables.config import run_in_executor
+from langchain_core.runnables import RunnableConfig
 
-from langchain_dp._util import forks, validate
-from langchain_dp._util.reprs import also_unmade
+from langchain_dp._util import validate
 from langchain_dp._util.validate import no_further
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
 from langchain_dp.accounting.budget import warn_of, weak_points
 from langchain_dp.accounting.provenance import MadeWith, ReleasedText, costs_of_inputs
 from langchain_dp.ensemble.reservation import LedgerOrPath, ledger_for, unreserved
-from langchain_dp.errors import PrivateDataError
+from langchain_dp.ensemble.runs import Halted, RunRunnable
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, SystemRandomness
 from langchain_dp.opt import checks
 from langchain_dp.opt.data import scheme_for
@@ -27,17 +23,15 @@ from langchain_dp.opt.private import PrivateRuns
 from langchain_dp.opt.report import OptPlanReport, report
 from langchain_dp.opt.settings import Settings
 from langchain_dp.ports import VotesNextToken
-from langchain_dp.quiet.run import check_environment
-from langchain_dp.records import Examples, KeepsExamples, PrivateRecords, label_words
+from langchain_dp.records import Examples, PrivateRecords, label_words
 from langchain_dp.records.files import READING
 from langchain_dp.redact import Held, hold_arguments, redacted
 
-_SHOWN = "<private examples>"
-"""What callbacks see of the input."""
 
-
-class PromptRunnable(KeepsExamples, Runnable[Examples | None, ChatPromptTemplate]):
+class PromptRunnable(RunRunnable):
     """Base of :class:`DPPromptOptimizer` and :class:`DPPromptSelector`: examples in, one prompt out."""
+
+    _working = "while a prompt was optimized"
 
     settings: Settings
 
@@ -62,8 +56,7 @@ class PromptRunnable(KeepsExamples, Runnable[Examples | None, ChatPromptTemplate
         checks.check_room(model, settings)
         self._engine = model
         self._progress = progress
-        self._lock = threading.Lock()
-        forks.renew_lock(self)
+        self._set_lock()
         self._private = PrivateRuns(
             model,
             settings,
@@ -103,7 +96,8 @@ class PromptRunnable(KeepsExamples, Runnable[Examples | None, ChatPromptTemplate
             UnsafeEnvironment: A global setting would print prompts. Nothing was spent.
         """
         no_further(kwargs)
-        return self._optimize(Held.of(input), config).template()
+        prompt: OptimizedPrompt = self._execute(Held.of(input), config)
+        return prompt.template()
 
     @hold_arguments("input")
     async def ainvoke(
@@ -114,7 +108,8 @@ class PromptRunnable(KeepsExamples, Runnable[Examples | None, ChatPromptTemplate
     ) -> ChatPromptTemplate:
         """Async twin of :meth:`invoke`. A cancelled call spends nothing more; the next one goes on from there."""
         no_further(kwargs)
-        return (await self._aoptimize(Held.of(input), config)).template()
+        prompt: OptimizedPrompt = await self._aexecute(Held.of(input), config)
+        return prompt.template()
 
     @hold_arguments("examples")
     def optimize(self, examples: Examples | None = None, config: RunnableConfig | None = None) -> OptimizedPrompt:
@@ -125,7 +120,8 @@ class PromptRunnable(KeepsExamples, Runnable[Examples | None, ChatPromptTemplate
         process too. Only a choice among the candidates that was charged, and whose process is gone, is lost: the
         candidates stay in :meth:`released`. A complete run gives its prompt again, at no further cost.
         """
-        return self._optimize(Held.of(examples), config)
+        prompt: OptimizedPrompt = self._execute(Held.of(examples), config)
+        return prompt
 
     @hold_arguments("examples")
     async def aoptimize(
@@ -135,44 +131,14 @@ class PromptRunnable(KeepsExamples, Runnable[Examples | None, ChatPromptTemplate
 
         A choice that is charged is made all the same: a process that ended before it would lose it.
         """
-        return await self._aoptimize(Held.of(examples), config)
+        prompt: OptimizedPrompt = await self._aexecute(Held.of(examples), config)
+        return prompt
 
-    async def _aoptimize(self, held: Held, config: RunnableConfig | None) -> OptimizedPrompt:
-        cancelled = threading.Event()
-        try:
-            return await run_in_executor(config, self._optimize, held, config, cancelled.is_set)
-        except asyncio.CancelledError:
-            cancelled.set()
-            raise
+    def _run(self, records: PrivateRecords, halted: Halted) -> OptimizedPrompt:
+        return self._private.run(records, halted=halted)
 
-    def _optimize(
-        self, held: Held, config: RunnableConfig | None, halted: Callable[[], bool] = lambda: False
-    ) -> OptimizedPrompt:
-        # Before the run: what is wrong with an example is no callback's business.
-        records = redacted(self._checked, held, READING)
-        made: list[OptimizedPrompt] = []
-
-        def run(_: str) -> str:
-            made.append(redacted(self._alone, Held(records, halted), "while a prompt was optimized"))
-            return made[0].instruction
-
-        RunnableLambda(run, name=self.get_name()).invoke(_SHOWN, config)
-        return made[0]
-
-    def _alone(self, records: PrivateRecords, halted: Callable[[], bool]) -> OptimizedPrompt:
-        check_environment()
-        with self._lock:
-            return self._private.run(records, halted=halted)
-
-    @also_unmade
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(labels={list(self.settings.labels)}, name={self.name!r})"
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise PrivateDataError(
-            f"A {type(self).__name__} holds a run and its budget, and cannot be pickled or copied. Construct it again: "
-            "with the same name= and ledger= it continues the run."
-        )
+    def _traced(self, result: OptimizedPrompt) -> str:
+        return result.instruction
 
     # ------------------------------------------------------------------------------------------------- promise
 

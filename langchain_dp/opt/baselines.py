@@ -19,7 +19,7 @@ from tqdm import tqdm
 from langchain_dp._util import validate
 from langchain_dp.accounting import Neighbors, PrivacyCertificate
 from langchain_dp.ensemble.asking import ask_together
-from langchain_dp.ensemble.journal import secret_key
+from langchain_dp.ensemble.runs import secret_key
 from langchain_dp.ensemble.subsets import Subset, SubsetSampler
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, SystemRandomness
 from langchain_dp.opt.candidates import Candidate, PromptChoice, echo_of
@@ -118,7 +118,14 @@ def optimize_with_opt(optimizer: DPPromptOptimizer, examples: Examples, *, seed:
         settings,
         text=text,
         end_tokens=engine.end_tokens,
-        journal=Journal({}, b"", "", "", scheme.groups, scheme.sampling_probability),
+        journal=Journal(
+            settings={},
+            key=b"",
+            masked_key="",
+            data="",
+            groups=scheme.groups,
+            sampling_probability=scheme.sampling_probability,
+        ),
         rng=rng,
         progress=optimizer._progress,
     )

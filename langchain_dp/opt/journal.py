@@ -1,62 +1,39 @@
-"""What a run has released so far: a crash or Ctrl-C loses nothing but the call under way, and no call is drawn twice.
+"""The journal of a prompt's run: a crash or Ctrl-C loses nothing but the call under way, and no call is drawn twice.
 
-The journal lies in the ledger, beside the charges. So a copy of the ledger, or what a crash leaves of it,
-holds both as they were at one moment, and neither can be put back without the other. In this order:
-
-1. Reserve: the plan and its first journal, in one transaction.
-2. Charge: durable before the model is asked. From here on the call is *charged, its outcome unknown*: the ledger counts
-   one charge more than the journal counts outcomes.
-3. Draw, and write the outcome (a token, a bottom, the winner): once, in place of the journal that the writer has read.
-4. Only what is written has left.
-
-Whoever finds a charge without its outcome takes it for lost (of texts that are charged as a whole: a mark that a token
-is being drawn). A token is charged again and drawn anew. The choice among
-the candidates was reserved once: a process that ends between its charge and its outcome has lost it, since to draw it
-again would give whoever holds a copy as many winners as he likes for one charge. The candidates are released and stay.
-(The process that charged it, and has not drawn, may still draw: Ctrl-C in a notebook loses nothing.)
-
-Of the records the journal holds a keyed hash, under a key of the run's own that also splits them. That key is in the
-journal under a mask, which the ledger's key gives: see ``accounting/store/key_file.py`` for where that lies.
+See :mod:`langchain_dp.ensemble.runs` for the order of a release. A token whose outcome was lost is charged again and
+drawn again. A text that is charged as a whole has a mark that a token is being drawn; with that mark it is given up.
+The choice among the candidates is reserved once. A process that ends between its charge and its outcome has lost it:
+otherwise whoever holds a copy of the ledger could draw many winners for one charge. The candidates are released and
+stay. (The process that charged the choice, and has not drawn it, may still draw: Ctrl-C in a notebook loses nothing.)
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, ClassVar, Self, get_args
 
-from langchain_dp.accounting import LedgerPlan, PrivacyLedger
-from langchain_dp.ensemble.journal import TRIES, RunJournal, explained, unmasked
+from langchain_dp.ensemble.runs import TRIES, RunJournal
 from langchain_dp.opt.glossary import choices_of
 from langchain_dp.opt.plan import Ended, Written
 
-_VERSION = 4
 
-
-@dataclasses.dataclass(repr=False)
+@dataclasses.dataclass(repr=False, kw_only=True)
 class Journal(RunJournal):
-    """State of one run: released values, settings and a keyed hash of the records. It holds no record.
+    """State of one run.
 
     Args:
-        settings: Public settings that the run was started with; it can be taken up with the same ones only.
-        split_key: Secret key of the coins that tell training from validation records.
-        masked_key: That key as the journal holds it.
-        data: Keyed hash of the records, under ``split_key``: a run is not taken up, nor handed out, for other data.
         groups: Number of subsets or slots, as derived when the run was started.
         sampling_probability: Rate of subsets or records, likewise.
         written: Candidates, oldest first.
         winner: Index of what was selected, in the order of :func:`langchain_dp.opt.candidates.choices`: the last is
             the initial instruction. None before.
         records: Number of records that it was started with, where that is public.
-        handed: Instruction, and words of the labels, of what was selected: so that a later version, which makes other
-            prompts of what was written, hands over the same one.
+        handed: Instruction, and words of the labels, of what was selected.
     """
 
-    settings: Mapping[str, Any]
-    split_key: bytes
-    masked_key: str
-    data: str
+    VERSION: ClassVar[int] = 4
+
     groups: int
     sampling_probability: float
     written: list[Written] = dataclasses.field(default_factory=list)
@@ -92,17 +69,11 @@ class Journal(RunJournal):
 
     def complete(self, winner: int, data: str, handed: tuple[str, tuple[str, ...]]) -> None:
         """Keep the selected candidate, and the data that it was selected on. Only what is kept has left."""
-        done = dataclasses.replace(self, winner=winner, data=data, handed=handed)
-        done.save()
-        self.winner, self.data, self.handed, self.kept = winner, data, handed, done.kept
+        self.update(winner=winner, data=data, handed=handed)
 
-    def text(self) -> str:
-        """What the ledger holds of it."""
-        fields = {
-            "version": _VERSION,
-            "key": self.masked_key,
-            "settings": dict(self.settings),
-            "data": self.data,
+    def state(self) -> dict[str, Any]:
+        """What it adds to the common fields."""
+        return {
             "groups": self.groups,
             "sampling_probability": self.sampling_probability,
             "written": [dataclasses.asdict(candidate) for candidate in self.written],
@@ -110,57 +81,30 @@ class Journal(RunJournal):
             "records": self.records,
             **({} if self.handed is None else {"handed": self.handed}),
         }
-        return json.dumps(fields)
 
-
-def found(ledger: PrivacyLedger, plan: LedgerPlan) -> Journal | None:
-    """The journal of a run that has begun, if it has one.
-
-    Raises:
-        PlanError: It is damaged, or no journal.
-        LedgerError: The ledger's key is gone or another one.
-    """
-    text = plan.journal
-    if not text:
-        return None
-    with explained(f"the journal of the run {plan.name!r} to be one", "Bring the ledger's newest copy back"):
-        fields = json.loads(text)
-        if fields["version"] != _VERSION:
+    @classmethod
+    def from_state(cls, fields: Mapping[str, Any], common: Mapping[str, Any]) -> Self:
+        """Read what :meth:`state` returned."""
+        journal = cls(
+            **common,
+            groups=fields["groups"],
+            sampling_probability=fields["sampling_probability"],
+            written=[Written(**candidate) for candidate in fields["written"]],
+            winner=fields["winner"],
+            records=fields["records"],
+            handed=_handed(fields.get("handed")),
+        )
+        sound = (
+            isinstance(journal.groups, int)
+            and journal.groups > 0
+            and (journal.records is None or isinstance(journal.records, int))
+            and 0 < journal.sampling_probability <= 1
+            and all(_is_sound(candidate, _requests(journal.settings)) for candidate in journal.written)
+            and (journal.winner is None or journal.winner in range(_choices(journal)))
+        )
+        if not sound:
             raise ValueError
-        journal = _from_fields(fields, unmasked(ledger, fields["key"]), fields["key"])
-    journal.plan, journal.kept = plan, text
-    return journal
-
-
-# ------------------------------------------------------------------------------------------------------------ parts
-
-
-def _from_fields(fields: Mapping[str, Any], key: bytes, under_mask: str) -> Journal:
-    """The journal with these fields, or any of the errors that Python raises for what is none."""
-    journal = Journal(
-        dict(fields["settings"]),
-        key,
-        under_mask,
-        fields["data"],
-        fields["groups"],
-        fields["sampling_probability"],
-        [Written(**candidate) for candidate in fields["written"]],
-        fields["winner"],
-        fields["records"],
-        _handed(fields.get("handed")),
-    )
-    sound = (
-        isinstance(journal.data, str)
-        and isinstance(journal.groups, int)
-        and journal.groups > 0
-        and (journal.records is None or isinstance(journal.records, int))
-        and 0 < journal.sampling_probability <= 1
-        and all(_is_sound(candidate, _requests(journal.settings)) for candidate in journal.written)
-        and (journal.winner is None or journal.winner in range(_choices(journal)))
-    )
-    if not sound:
-        raise ValueError
-    return journal
+        return journal
 
 
 def _handed(fields: Any) -> tuple[str, tuple[str, ...]] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from langchain_dp._util import forks
@@ -14,29 +14,27 @@ from langchain_dp.accounting import (
     PartEvent,
     PrivacyBudget,
     PrivacyCertificate,
-    PrivacyLedger,
     TextRoundEvent,
 )
 from langchain_dp.accounting.budget import LABELS_READ, warn_of, warn_of_clip, warn_of_noise, weak_points
 from langchain_dp.accounting.events import count_is_public
 from langchain_dp.accounting.provenance import ReleaseCost
-from langchain_dp.ensemble.journal import (
-    CANCELLED,
-    alone,
-    check_settings,
-    differing,
-    fingerprint,
-    marks,
-    masked,
-    secret_key,
-)
 from langchain_dp.ensemble.reservation import affordable
+from langchain_dp.ensemble.runs import (
+    CANCELLED,
+    Halted,
+    PrivateRun,
+    changed_settings,
+    check_settings,
+    fingerprint,
+    record_digests,
+    run_lock,
+)
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.ensemble.subsets import KEYED, KeyedCoins, SubsetSampler
 from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.errors import InvalidParameter, PlanError
-from langchain_dp.mechanisms import ClippedSum, Exponential, Randomness
-from langchain_dp.opt import journal as journals
+from langchain_dp.mechanisms import ClippedSum, Exponential
 from langchain_dp.opt.candidates import PromptChoice, choices, echo_of
 from langchain_dp.opt.data import Data, Split, prepare, scheme_for
 from langchain_dp.opt.forward import Forward
@@ -87,42 +85,29 @@ _LABELS = {
 _ONE_ROUND = "one round describes all labels: a record takes part by one coin, in the description of its own label"
 
 
-class PrivateRuns:
-    """The one private run of an optimizer, and what of it is released. Not thread-safe: its owner holds a lock.
+class PrivateRuns(PrivateRun):
+    """The one private run of an optimizer, and what of it is released.
 
     Args:
         engine: The local model.
         settings: Public settings.
-        ledger: Ledger to charge.
-        budget: Share of it; None is all that is not reserved.
-        name: Name of the plan.
         progress: Show progress.
-        rng: Source of coins and noise.
         costs: Of the released text among the settings.
+        **charged: As of the base.
     """
 
+    _engine: VotesNextToken
+    _settings: Settings
+
     def __init__(
-        self,
-        engine: VotesNextToken,
-        settings: Settings,
-        *,
-        ledger: PrivacyLedger,
-        budget: PrivacyBudget | None,
-        name: str,
-        progress: bool | None,
-        rng: Randomness,
-        costs: Sequence[ReleaseCost] = (),
-    ) -> None:
+        self, engine: VotesNextToken, settings: Settings, *, progress: bool | None, costs: Sequence[ReleaseCost] = (),
+        **charged: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(engine, settings, **charged)
         self.agreement = 1.0
-        self._costs = tuple(costs)
         """Share of the votes with which a token must be able to win, or nothing is reserved."""
-        self._engine = engine
-        self._settings = settings
-        self._ledger = ledger
-        self._budget = budget
-        self._name = name
+        self._costs = tuple(costs)
         self._progress = progress
-        self._rng = rng
         self._forward = Forward.of(engine, settings)
         glossary, self._never = settings.glossary is not None, echo_of(settings)
         self._text = Text(engine, settings.decoding, settings.writing.stop, never=self._never, never_empty=glossary)
@@ -136,11 +121,6 @@ class PrivateRuns:
             )
         self._undrawn: tuple[int, int] | None = None  # process that has charged the choice and not drawn it
         self._drawn: int | None = None  # a choice that is drawn and could not be kept yet
-
-    @property
-    def neighbors(self) -> Neighbors:
-        """Neighbours of the promise."""
-        return self._ledger.budget.neighbors
 
     def prospect(self, records: int) -> tuple[PrivacyBudget, WritingEvent | None, ExponentialEvent]:
         """Share of the ledger and noise that a run over so many records would reserve, or has.
@@ -191,14 +171,14 @@ class PrivateRuns:
             found = choice_verdict(selection_event(share), share, prompts=settings.choices, rows=rows)
             warn_of_noise(f"the choice is one at random, {found.said}" if found.worth == "no" else "")
 
-    def run(self, records: PrivateRecords, *, halted: Callable[[], bool] = lambda: False) -> OptimizedPrompt:
+    def run(self, records: PrivateRecords, *, halted: Halted = lambda: False) -> OptimizedPrompt:
         """Start a run, or take up the one that was started; ``halted`` is asked before every call."""
-        with alone(self._ledger, self._name, "optimizer"):
+        with run_lock(self._ledger, self._name, "optimizer"):
             return self._run(records, halted)
 
-    def _run(self, records: PrivateRecords, halted: Callable[[], bool]) -> OptimizedPrompt:
+    def _run(self, records: PrivateRecords, halted: Halted) -> OptimizedPrompt:
         journal = self._opened(records)
-        seen = marks(records, journal.split_key, self._settings.prompts.variables)
+        seen = record_digests(records, journal.key, self._settings.prompts.variables)
         data = self._seated(records, seen, journal)
         if journal.winner is None:
             for choice in dict.fromkeys(reversed(choices(self._settings, []))):  # the initial one first
@@ -220,7 +200,7 @@ class PrivateRuns:
         if journal.winner is None:
             chosen = self._select(data, candidates, reservation, halted)
             prompt = candidates.choices()[chosen]
-            journal.complete(chosen, fingerprint(seen, journal.split_key), (prompt.instruction, prompt.words))
+            journal.complete(chosen, fingerprint(seen, journal.key), (prompt.instruction, prompt.words))
         assert journal.winner is not None
         handed = candidates.choices()[journal.winner] if journal.handed is None else PromptChoice(*journal.handed)
         return described(
@@ -235,8 +215,8 @@ class PrivateRuns:
         in another order, one cannot tell who sat where; so a run goes on over other records only in the process that
         has seen them all, and there every record keeps its part.
         """
-        if fingerprint(seen, journal.split_key) == journal.data:
-            data = prepare(records, self._settings, self.neighbors, journal.split_key)
+        if fingerprint(seen, journal.key) == journal.data:
+            data = prepare(records, self._settings, self.neighbors, journal.key)
             slots = {name: str(slot) for slot, name in enumerate(seen)}
             self._split = Split(seen, frozenset(data.training), frozenset(data.validation), slots)
             return data
@@ -285,30 +265,20 @@ class PrivateRuns:
         return uncharged or self._drawn is not None or self._undrawn == forks.process()
 
     def _opened(self, records: PrivateRecords) -> Journal:
-        settings = self._asked()
         plan = self._ledger.plan(self._name)
         if plan is not None:
-            journal = journals.found(self._ledger, plan)
-            if journal is None:
-                raise PlanError(
-                    f"The ledger holds a plan {self._name!r}, but no journal of its run: what it released cannot be "
-                    "taken up. Give this run another name=."
-                )
-            check_settings(self._name, journal.settings, settings)
+            journal = Journal.load(self._ledger, plan)
+            check_settings(self._name, journal.settings, self._public_settings())
             return journal
         scheme = scheme_for(self._settings, self.neighbors, len(records))
-        key = secret_key(self._rng)
         return Journal(
-            settings,
-            key,
-            masked(self._ledger, key),
-            data=fingerprint(marks(records, key, self._settings.prompts.variables), key),
+            **self._new_journal(records),
             groups=scheme.groups,
             sampling_probability=scheme.sampling_probability,
             records=len(records) if scheme.even else None,
         )
 
-    def _write(self, data: Data, journal: Journal, reservation: PromptReservation, halted: Callable[[], bool]) -> Run:
+    def _write(self, data: Data, journal: Journal, reservation: PromptReservation, halted: Halted) -> Run:
         settings = self._settings
         shown: ShowsRecords = Demonstrations(data.records, self._forward, settings, self._engine)
         if settings.glossary is not None:
@@ -358,11 +328,11 @@ class PrivateRuns:
         )
         if isinstance(shown, LabelTexts):
             assert self._split is not None  # _seated
-            coins = KeyedCoins(journal.split_key, {name: self._split.slots[name] for name in data.training})
+            coins = KeyedCoins(journal.key, {name: self._split.slots[name] for name in data.training})
             return ClippedGlossary(writer, coins, shown, mark=journal.mark, take_up=journal.take_up, **charged)
         return ClippedTexts(writer, SubsetSampler(data.training, reservation.scheme, self._rng), shown, **charged)
 
-    def _select(self, data: Data, run: Run, reservation: PromptReservation, halted: Callable[[], bool]) -> int:
+    def _select(self, data: Data, run: Run, reservation: PromptReservation, halted: Halted) -> int:
         if self._drawn is None:
             mechanism = Exponential(reservation.selection)
             charged = PartEvent(VALIDATION, mechanism.event)
@@ -382,14 +352,10 @@ class PrivateRuns:
         if self._reservation is not None and self._journal is not None:
             return self._reservation, self._journal
         plan = self._ledger.plan(self._name)
-        journal = journals.found(self._ledger, plan) if plan is not None and plan.journal else None
-        if journal is None or differing(journal.settings, self._asked()):
+        journal = Journal.load(self._ledger, plan) if plan is not None and plan.journal else None
+        if journal is None or changed_settings(journal.settings, self._public_settings()):
             return None
         return self._reserved(journal, self._scheme(journal), 0), journal
-
-    def _asked(self) -> dict[str, Any]:
-        """What a journal says of the run."""
-        return {**self._settings.public(), "name": self._name, "model": self._engine.name}
 
     def _scheme(self, journal: Journal) -> Scheme:
         even = count_is_public(self.neighbors)

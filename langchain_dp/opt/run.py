@@ -9,7 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from langchain_dp.ensemble.journal import CANCELLED
+from langchain_dp.ensemble.runs import CANCELLED
 from langchain_dp.errors import PlanError
 from langchain_dp.mechanisms.randomness import Randomness
 from langchain_dp.opt.candidates import Candidate, PromptChoice, choices, judged

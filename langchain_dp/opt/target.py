@@ -224,9 +224,9 @@ def _answers(
     shown = label_words(named_words(words), labels)
     messages = [prompt.format_messages(**{name: row[name] for name in prompt.input_variables}) for row in asked]
     # Accuracy on rows of one's own is no release, so the caller's word is enough.
-    answers = QuietModel(model, max_concurrency=max_concurrency, accept_unchecked_model=True).batch(messages)
+    answers = QuietModel(model, max_concurrency=max_concurrency, trust_opaque_model=True).batch(messages)
     if all(answer is None for answer in answers):
-        new = QuietModel(model, accept_unchecked_model=True)  # one that has seen no row may say why
+        new = QuietModel(model, trust_opaque_model=True)  # one that has seen no row may say why
         new.probe(prompt.format_messages(**dict.fromkeys(prompt.input_variables, "A public test.")))
         raise ModelUnavailable(
             f"Expected the model to answer, but it failed on each of {len(asked):,} rows. Check it: it is asked by "

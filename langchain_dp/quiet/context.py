@@ -34,10 +34,17 @@ from typing import Any
 from langchain_core.caches import RETURN_VAL_TYPE, BaseCache
 from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler, BaseCallbackManager, CallbackManager
 from langchain_core.globals import get_debug, get_llm_cache, set_llm_cache
-from langchain_core.language_models import BaseChatModel, BaseLanguageModel, BaseLLM, chat_models, llms
-from langchain_core.messages import AIMessage
-from langchain_core.outputs import ChatGeneration, ChatResult, Generation, LLMResult
-from langchain_core.prompt_values import StringPromptValue
+from langchain_core.language_models import (
+    BaseChatModel,
+    BaseLanguageModel,
+    BaseLLM,
+    FakeListLLM,
+    ParrotFakeChatModel,
+    chat_models,
+    llms,
+)
+from langchain_core.messages import HumanMessage
+from langchain_core.prompt_values import ChatPromptValue, PromptValue
 from langchain_core.runnables.config import RunnableConfig, var_child_runnable_config
 
 from langchain_dp._util import forks
@@ -197,12 +204,10 @@ class CacheGate:
 class _SpyCache(BaseCache):
     """Notes that it was asked, and holds nothing."""
 
-    def __init__(self) -> None:
-        self.asked = False
+    asked = False
 
-    def lookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
+    def lookup(self, prompt: str, llm_string: str) -> None:
         self.asked = True
-        return None
 
     def update(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
         self.asked = True
@@ -211,31 +216,11 @@ class _SpyCache(BaseCache):
         """Nothing is held."""
 
 
-class _TriedChat(BaseChatModel):
-    _llm_type = "tried"  # type: ignore[assignment]  # a property, of which a constant is one
-
-    def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
-        return ChatResult(generations=[ChatGeneration(message=AIMessage(""))])
-
-    async def _agenerate(self, *args: Any, **kwargs: Any) -> ChatResult:
-        return self._generate()
-
-
-class _TriedLLM(BaseLLM):
-    _llm_type = "tried"  # type: ignore[assignment]
-
-    def _generate(self, *args: Any, **kwargs: Any) -> LLMResult:
-        return LLMResult(generations=[[Generation(text="")]])
-
-    async def _agenerate(self, *args: Any, **kwargs: Any) -> LLMResult:
-        return self._generate()
-
-
 _tried: tuple[Any, ...] = ()
 
 
 def _asked_cache() -> str | None:
-    """Class of langchain-core whose models ask their cache inside a quiet call, or None.
+    """Return the class of langchain-core whose models ask their cache inside a quiet call, or None.
 
     Tried once, and again when anything in the classes or modules that decide it was replaced since.
     """
@@ -243,20 +228,22 @@ def _asked_cache() -> str | None:
     decisive = tuple(value for place in _CACHING for value in vars(place).values())
     if len(decisive) == len(_tried) and all(map(operator.is_, decisive, _tried)):
         return None
-    for model in (_TriedChat(cache=(spy := _SpyCache())), _TriedLLM(cache=spy)):
+    spy = _SpyCache()
+    models: dict[str, BaseLanguageModel[Any]] = {
+        "BaseChatModel": ParrotFakeChatModel(cache=spy),
+        "BaseLLM": FakeListLLM(responses=["", ""], cache=spy),
+    }
+    prompts: list[PromptValue] = [ChatPromptValue(messages=[HumanMessage("")])]
+    for kind, model in models.items():
         with sealed(Level.QUIET):
-            model.generate_prompt([StringPromptValue(text="")])
+            model.generate_prompt(prompts)
             # In a thread: this one may be running an event loop.
             with ThreadPoolExecutor(1) as pool:
-                pool.submit(contextvars.copy_context().run, asyncio.run, _atry(model)).result()
+                pool.submit(contextvars.copy_context().run, asyncio.run, model.agenerate_prompt(prompts)).result()
         if spy.asked:
-            return type(model).__bases__[0].__name__
+            return kind
     _tried = decisive
     return None
-
-
-async def _atry(model: BaseLanguageModel[Any]) -> None:
-    await model.agenerate_prompt([StringPromptValue(text="")])
 
 
 class CacheBypass(BaseCache):

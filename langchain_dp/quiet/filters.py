@@ -15,7 +15,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, cast
+from typing import Any
 
 
 class Level(enum.IntEnum):
@@ -32,13 +32,6 @@ level: ContextVar[Level] = ContextVar("langchain_dp_level", default=Level.OPEN)
 class _DropQuietRecords(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         return level.get() is not Level.QUIET
-
-
-class _MatchesWhenQuiet:
-    """Stands where ``warnings.filters`` has a regular expression: only its ``match`` is ever called."""
-
-    def match(self, text: str) -> bool:
-        return level.get() is Level.QUIET
 
 
 class _PassedOutside:
@@ -78,11 +71,10 @@ def _marking(start: Callable[[threading.Thread], None]) -> Callable[[threading.T
 
 _STARTED_QUIET = "_langchain_dp_started_quiet"
 _RECORDS = _DropQuietRecords()
-_WARNINGS: tuple[Any, ...] = ("ignore", _MatchesWhenQuiet(), Warning, None, 0)
 
 
 def install() -> None:
-    """Put the filters in front of every logger, handler, warning filter and hook that exists now.
+    """Put the filters in front of every logger, handler and hook that exists now.
 
     Loggers are filtered as well as handlers, because error reporters hook in between the two. A logger and its
     handler that are both created during the call are the gap; so each call installs anew.
@@ -98,10 +90,6 @@ def install() -> None:
                     handler.addFilter(_RECORDS)
     if logging.lastResort is not None and _RECORDS not in logging.lastResort.filters:
         logging.lastResort.addFilter(_RECORDS)
-    # catch_warnings() swaps the list per thread of control and cannot be used here: it is not thread-safe.
-    filters = cast("list[Any]", warnings.filters)
-    if not filters or filters[0] is not _WARNINGS:
-        filters.insert(0, _WARNINGS)
 
 
 def _install_hooks() -> None:
@@ -109,7 +97,6 @@ def _install_hooks() -> None:
     factory = logging.getLogRecordFactory()
     if not isinstance(factory, _PassedOutside):
         logging.setLogRecordFactory(_PassedOutside(factory, logging.LogRecord))
-    # Model code that asks for all its warnings puts a filter of its own before ours.
     for place, name in ((sys, "unraisablehook"), (warnings, "_showwarnmsg")):
         hook = getattr(place, name, None)
         if callable(hook) and not isinstance(hook, _PassedOutside):

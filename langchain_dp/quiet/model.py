@@ -1,31 +1,28 @@
-"""A model that is asked without a trace.
+"""A model that is called without a trace.
 
-What is closed: callbacks and config of the outer run, tracers (environment variable, parent run, ``@traceable``),
-handlers and caches of every model inside, the global cache, log records and warnings of the provider's client,
-exception texts, also those that nobody catches, astream_events of the outer chain.
+A quiet call closes callbacks and config of the outer run, tracers (environment variable, parent run, ``@traceable``),
+handlers and caches of every model inside, the global cache, log records and warnings of the provider's client, and
+exception texts. Nothing of it reaches ``astream_events`` of the outer chain.
 
-What would let one call see another's prompt is refused, wherever the model can reach it: a graph with a checkpointer, a
-store, a message history.
+:mod:`langchain_dp.quiet.accept` lists the models that are accepted. Certificates name a class of the user's own that
+declares ``keeps_no_prompts: ClassVar[bool] = True``, and the parts that ``trust_opaque_model=True`` lets pass.
 
-What cannot be closed from here, and is therefore a limit:
+Limits, which cannot be closed from here:
 
 - code inside the model that prints, writes files, logs outside ``logging``, or traces by force
   (``@traceable(enabled=True)``), and spans that an OpenTelemetry instrumentation of the provider's client makes
-- threads that such code starts without copying the context, and errors of what it leaves behind to be freed later
-- a memory of the model's own making (a list that it appends to, a file, its server), or one that its code fetches by a
-  name it computes
-- ``set_debug(True)`` called by another thread in the middle of a call
-- how long the calls take, and who else is slowed down by a long prompt. One record must move one vote at most, and a
-  shared model can break that: where a long prompt makes other calls wait, their time-outs are spent on it, and where
-  it uses up a rate limit or brings the server down, other calls are refused; the public companion of a release too,
-  which then raises where it would not have done so without that record. Give no timeout, or one that no healthy call
-  ever reaches beside the longest record, and a rate limit that leaves room for every call at once (or retries that
-  outlast it).
+- threads that such code starts without copying the context, and errors in objects that are freed later
+- a memory of the model's server, or of the client of an installed library (an HTTP client with a cache)
+- ``set_debug(True)`` in another thread in the middle of a call
+- the time that calls take. A shared model may let a long prompt slow down other calls until they time out, use up a
+  rate limit, or bring the server down. Then one record moves more than one vote, or ends a release. Give no timeout,
+  or one that no healthy call reaches beside the longest record, and a rate limit that leaves room for every call at
+  once (or retries that outlast it).
 - Ctrl-C in an event loop without a SIGINT handler of its own (``asyncio.run`` has one) may hit the model's own code,
   and is then that call's abstention
 
-A model that answers one call after the other says so with ``serializes_calls: ClassVar[bool] = True``. For such a
-model a timeout is refused: it would count the waiting for other members' prompts, always.
+A model that answers one call after the other declares ``serializes_calls: ClassVar[bool] = True``. Such a model takes
+no timeout: the time spent waiting for other members' prompts would count.
 """
 
 from __future__ import annotations
@@ -44,11 +41,10 @@ from langchain_dp._util import validate
 from langchain_dp._util.places import Places
 from langchain_dp._util.reprs import also_unmade
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, UnsafeEnvironment
+from langchain_dp.quiet.accept import DECLARATION, survey
 from langchain_dp.quiet.calls import Outcome, aask_all, ask_all, in_thread
 from langchain_dp.quiet.context import find_problem, sealed
-from langchain_dp.quiet.copy import quiet_copy
 from langchain_dp.quiet.filters import Level
-from langchain_dp.quiet.reach import walk
 from langchain_dp.redact import interruption
 
 CALLS = 16
@@ -58,7 +54,8 @@ _SHARES = (
     "one before, whose length may so change the last bits of an answer. ChatLlamaCpp of "
     "langchain_dp.integrations.llama_cpp starts every call afresh."
 )
-_UNCHECKED = "accept_unchecked_model=True: that the model keeps nothing of its prompts in these parts was not checked:"
+_TRUSTED = "trust_opaque_model=True: the model is opaque. That it keeps nothing of its prompts is not checked in:"
+_DECLARED = f"{DECLARATION}=True: these model classes declare that they keep nothing of their prompts. Not checked:"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,19 +78,17 @@ class QuietModel:
     Each prompt is a call of its own, because a joint batch lets the length of one prompt change the answer to another.
 
     Args:
-        llm: A chat model, an LLM, or a Runnable around one. It is not changed: quiet copies of the models in its fields
-            are used. Everything that it can reach is looked at, functions too, before the first call and once more
-            after it: a memory may be made on first use.
+        llm: A chat model, an LLM, or a Runnable around one. It is not changed.
         max_concurrency: Calls under way at once, over all batches, threads and event loops. A call that ran out of
             time does not count, though its thread lives on until the model returns; nor do calls inside a call, which
             would wait for themselves.
-        accept_unchecked_model: Whether parts that cannot be looked into (compiled code) are taken at the caller's word.
+        trust_opaque_model: Whether parts that are not on the allow-list are taken at the caller's word.
         read: What is made of each answer, in its call and as unseen as that: where it raises, the prompt abstains.
 
     Raises:
         InvalidParameter: ``llm`` is no Runnable, or a bound is not met.
-        UnsafeEnvironment: ``llm`` keeps what it is told (a message history, a graph with a checkpointer or a store), or
-            it has parts that cannot be looked into.
+        UnsafeEnvironment: ``llm`` keeps its prompts (a message history, a graph with a checkpointer or a store), or has
+            a part that is neither on the allow-list nor trusted.
     """
 
     def __init__(
@@ -101,21 +96,33 @@ class QuietModel:
         llm: Any,
         *,
         max_concurrency: int = CALLS,
-        accept_unchecked_model: bool = False,
+        trust_opaque_model: bool = False,
         read: Callable[[Any], Any] = lambda answer: answer,
     ) -> None:
         validate.integer("max_concurrency", max_concurrency, at_least=1)
-        validate.one_of("accept_unchecked_model", accept_unchecked_model, (True, False))
-        self._runnable, survey = quiet_copy(llm)
-        self._name = survey.name(self._runnable)
-        self._blocks = survey.blocks()
-        self._accept_unchecked = accept_unchecked_model
-        self._read = read
-        self._answered = self._looked_again = False
-        self._keeps = self._look()
-        if self._keeps is not None:
-            raise UnsafeEnvironment(self._keeps)
-        self._places = Places(1 if self._shares else max_concurrency)
+        validate.one_of("trust_opaque_model", trust_opaque_model, (True, False))
+        found = survey(llm)
+        self._runnable, self._read = llm, read
+        self._name, self._blocks = found.name(llm), found.blocks()
+        opaque, declared = ", ".join(found.opaque[:5]), ", ".join(found.declared[:5])
+        if found.memory is not None:
+            raise UnsafeEnvironment(found.memory)
+        if opaque and not trust_opaque_model:
+            raise UnsafeEnvironment(
+                f"llm has parts that are not on the list of known models: {opaque}. One call may see the prompt of "
+                f"another there. Pass the chat model alone. Or declare `{DECLARATION}: ClassVar[bool] = True` in a "
+                "class of your own, or set trust_opaque_model=True, if these parts keep nothing of their prompts: "
+                "certificates say so."
+            )
+        # The package's own model has a lock and starts every call afresh.
+        shares = found.shares and found.serializes is None
+        self._serializes = self._name if shares else found.serializes
+        self.notes: tuple[str, ...] = (
+            *((_SHARES.format(self._name),) if shares else ()),
+            *((f"{_TRUSTED} {opaque}",) if opaque else ()),
+            *((f"{_DECLARED} {declared}",) if declared else ()),
+        )
+        self._places = Places(1 if shares else max_concurrency)
 
     @property
     def name(self) -> str:
@@ -126,24 +133,6 @@ class QuietModel:
     def at_once(self) -> int:
         """Calls that may be under way at once; 1 where the model answers one after the other."""
         return self._places.count if self._serializes is None else 1
-
-    def _look(self) -> str | None:
-        """Walk over the model, note what must be said of it, and return why it must not be used, or None."""
-        found = walk(self._runnable)
-        # The package's own model has a lock and starts every call afresh.
-        self._shares = found.shares and found.serializes is None
-        self._serializes = self._name if self._shares else found.serializes
-        self.notes: tuple[str, ...] = (_SHARES.format(self._name),) if self._shares else ()
-        if found.unread:
-            self.notes += (f"{_UNCHECKED} {', '.join(found.unread[:5])}",)
-        if found.memory is None and found.unread and not self._accept_unchecked:
-            return (
-                f"Expected every part of llm to be open to a look inside, but not {', '.join(found.unread[:5])}: "
-                "whether one call could see the prompt of another there is unknown. Pass the chat model alone, or "
-                "accept_unchecked_model=True if you know that it keeps nothing of its prompts: certificates will say "
-                "so."
-            )
-        return found.memory
 
     def check_timeout(self, timeout: float | None) -> None:
         """Refuse a timeout that calls of this model could not keep alone. Every call checks it, too.
@@ -161,11 +150,6 @@ class QuietModel:
                 "that one record's long prompt would let other calls expire. Leave the timeout out."
             )
 
-    def check_environment(self) -> None:
-        """Raise UnsafeEnvironment where :meth:`batch` would, before anything is charged for its answers."""
-        if (refusal := self._refusal()) is not None:
-            raise refusal
-
     @also_unmade
     def __repr__(self) -> str:
         return f"QuietModel({self._name})"
@@ -182,7 +166,7 @@ class QuietModel:
 
         Raises:
             InvalidParameter: A bound is not met, or the model cannot keep a timeout.
-            UnsafeEnvironment: See :func:`check_environment`; or ``llm`` made itself a memory with the first call.
+            UnsafeEnvironment: See :func:`check_environment`.
             KeyboardInterrupt, SystemExit, CancelledError: The caller's own only (Ctrl-C, a signal, cancellation of
                 its task), emptied of text and of the calls' frames.
         """
@@ -298,9 +282,6 @@ class QuietModel:
 
     def _refusal(self, *, try_gate: bool = True) -> UnsafeEnvironment | None:
         problem = find_problem(try_gate=try_gate)
-        if try_gate and self._answered and not self._looked_again:
-            self._keeps, self._looked_again = self._look(), True
-        problem = problem or self._keeps
         return None if problem is None else UnsafeEnvironment(problem)
 
     def _ask(self, prompt: Any, got: dict[int, str], place: int | None = None) -> Outcome:
@@ -310,9 +291,7 @@ class QuietModel:
             if refusal := self._refusal(try_gate=False):
                 return Outcome(stop=refusal)
             with sealed(Level.QUIET):
-                answer = self._runnable.invoke(prompt, _empty_config())
-                self._answered = True
-                return Outcome(self._read(answer))
+                return Outcome(self._read(self._runnable.invoke(prompt, _empty_config())))
         except BaseException as error:  # Ctrl-C never comes here: Python raises it in the main thread, which waits
             if place is not None:
                 got[place] = _described(error, whole=not _sent_private.is_set())
@@ -325,9 +304,7 @@ class QuietModel:
             if refusal := self._refusal(try_gate=False):
                 return Outcome(stop=refusal)
             with sealed(Level.QUIET):
-                answer = await self._runnable.ainvoke(prompt, _empty_config())
-                self._answered = True
-                return Outcome(self._read(answer))
+                return Outcome(self._read(await self._runnable.ainvoke(prompt, _empty_config())))
         except BaseException as error:  # the caller's cancellation reaches the caller; this task is the call's alone
             if place is not None:
                 got[place] = _described(error, whole=not _sent_private.is_set())

@@ -24,10 +24,10 @@ from langchain_dp.accounting.events import MOST_TOKENS, count_is_public
 from langchain_dp.accounting.provenance import MadeWith, costs_of_inputs
 from langchain_dp.ensemble.answers import KEPT, AnswerCache
 from langchain_dp.ensemble.asking import count_publicly, forget_for_good, forget_quietly, opaque
-from langchain_dp.ensemble.journal import secret_key
 from langchain_dp.ensemble.questions import ChecksBatches, Question, asker_of, asker_specs
 from langchain_dp.ensemble.reservation import LedgerOrPath, affordable, check_promise, check_same, ledger_for
 from langchain_dp.ensemble.room import LEAST, Room
+from langchain_dp.ensemble.runs import secret_key
 from langchain_dp.ensemble.tools import ExitBehavior, Remaining, private_tool
 from langchain_dp.ensemble.writing import INVENTED, TextWriter, check_scores, public_prompt
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, PlanError, PrivateDataError

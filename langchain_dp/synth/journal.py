@@ -13,16 +13,13 @@ and got no further, is given up: one of its members may be what ends the process
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
-from langchain_dp.accounting import LedgerPlan, PrivacyLedger
-from langchain_dp.ensemble.journal import TRIES, RunJournal, explained, unmasked
+from langchain_dp.ensemble.runs import TRIES, RunJournal
 from langchain_dp.errors import PlanError
 from langchain_dp.ports import Token
 
-_VERSION = 3
 Ended = Literal["end", "length", "lost"]
 
 
@@ -45,7 +42,7 @@ class WrittenText:
 
 
 @dataclasses.dataclass(frozen=True)
-class UnderWay:
+class PartialText:
     """The text that is being written.
 
     Args:
@@ -68,43 +65,43 @@ class UnderWay:
         return not (self.tokens or self.drawing)
 
 
-@dataclasses.dataclass(repr=False)
+@dataclasses.dataclass(repr=False, kw_only=True)
 class SynthesisJournal(RunJournal):
-    """State of one run. It holds released texts and no record.
+    """State of one run.
 
     Args:
-        settings: Public settings that the run was started with.
-        design: Constants derived when it was started, as plain values.
-        key: Secret key of the coins.
-        masked_key: That key as the journal holds it.
-        data: Keyed hash of the records.
+        design: Constants derived when the run was started, as plain values.
         written: Released texts, oldest first.
         under_way: The text that has begun, and is not whole.
     """
 
-    settings: Mapping[str, Any]
+    VERSION: ClassVar[int] = 3
+
     design: Mapping[str, Any]
-    key: bytes
-    masked_key: str
-    data: str
     written: list[WrittenText] = dataclasses.field(default_factory=list)
-    under_way: UnderWay | None = None
+    under_way: PartialText | None = None
 
     def __repr__(self) -> str:
         return f"SynthesisJournal({len(self.written)} texts)"
 
-    def text(self) -> str:
-        """What the ledger holds of it."""
-        fields = {
-            "version": _VERSION,
-            "key": self.masked_key,
-            "settings": dict(self.settings),
+    def state(self) -> dict[str, Any]:
+        """What it adds to the common fields."""
+        return {
             "design": dict(self.design),
-            "data": self.data,
             "written": [dataclasses.astuple(one) for one in self.written],
             "under_way": None if self.under_way is None else dataclasses.astuple(self.under_way),
         }
-        return json.dumps(fields)
+
+    @classmethod
+    def from_state(cls, fields: Mapping[str, Any], common: Mapping[str, Any]) -> Self:
+        """Read what :meth:`state` returned."""
+        journal = cls(**common, design=fields["design"], written=[WrittenText(*one) for one in fields["written"]])
+        if fields["under_way"] is not None:
+            number, label, tokens, drawing, tries = fields["under_way"]
+            journal.under_way = PartialText(number, label, tuple(tokens), drawing, tries)
+        if not _is_sound(journal):
+            raise ValueError
+        return journal
 
     def there(self) -> set[tuple[int, str]]:
         """Round and label of every text that is written."""
@@ -132,26 +129,26 @@ class SynthesisJournal(RunJournal):
         text = self.under_way
         if text is not None and text.tries == TRIES:
             return False
-        again = UnderWay(number, label) if text is None else dataclasses.replace(text, tries=text.tries + 1)
-        self._become(under_way=again)
+        again = PartialText(number, label) if text is None else dataclasses.replace(text, tries=text.tries + 1)
+        self.update(under_way=again)
         return True
 
     def over(self, data: str) -> None:
         """Go on over other records: what is under way has no token of theirs."""
-        self._become(data=data, under_way=None)
+        self.update(data=data, under_way=None)
 
     def draw(self, number: int, label: str) -> None:
         """Mark that a token of a text is being drawn."""
-        text = self.under_way or UnderWay(number, label)
+        text = self.under_way or PartialText(number, label)
         if (text.number, text.label) != (number, label):
             raise PlanError("Another text of this run is under way. Invoke again to go on with it.")
-        self._become(under_way=dataclasses.replace(text, drawing=True))
+        self.update(under_way=dataclasses.replace(text, drawing=True))
 
     def add(self, token: Token) -> None:
         """Keep the token that was being drawn."""
         assert self.under_way is not None  # it was marked
         tokens = (*self.under_way.tokens, token)
-        self._become(under_way=dataclasses.replace(self.under_way, tokens=tokens, drawing=False, tries=0))
+        self.update(under_way=dataclasses.replace(self.under_way, tokens=tokens, drawing=False, tries=0))
 
     def give_up(self) -> None:
         """Keep that the text under way is lost."""
@@ -180,44 +177,7 @@ class SynthesisJournal(RunJournal):
 
     def keep(self, text: WrittenText) -> None:
         """Keep a text. Only what is kept may leave, also to whoever looks on from another thread."""
-        self._become(written=[*self.written, text], under_way=None)
-
-    def _become(self, **changes: Any) -> None:
-        changed = dataclasses.replace(self, **changes)
-        changed.save()
-        for name in (*changes, "kept"):
-            setattr(self, name, getattr(changed, name))
-
-
-def found(ledger: PrivacyLedger, plan: LedgerPlan) -> SynthesisJournal:
-    """The journal of a run that has begun.
-
-    Raises:
-        PlanError: There is none, or it is damaged.
-        LedgerError: The ledger's key is gone or another one.
-    """
-    text = plan.journal
-    if not text:
-        raise PlanError(
-            f"The ledger holds a plan {plan.name!r}, but no journal of a synthesis: what it released cannot be taken "
-            "up. Give this run another name=."
-        )
-    journal: SynthesisJournal | None = None
-    with explained(f"the journal of the run {plan.name!r} to be one", "Bring the ledger's newest copy back"):
-        fields = json.loads(text)
-        if fields["version"] != _VERSION:
-            raise ValueError
-        journal = SynthesisJournal(
-            fields["settings"], fields["design"], unmasked(ledger, fields["key"]), fields["key"], str(fields["data"]),
-            [WrittenText(*one) for one in fields["written"]], plan=plan, kept=text,
-        )  # fmt: skip
-        if fields["under_way"] is not None:
-            number, label, tokens, drawing, tries = fields["under_way"]
-            journal.under_way = UnderWay(number, label, tuple(tokens), drawing, tries)
-        if not _is_sound(journal):
-            raise ValueError
-    assert journal is not None
-    return journal
+        self.update(written=[*self.written, text], under_way=None)
 
 
 def _is_sound(journal: SynthesisJournal) -> bool:
@@ -226,7 +186,7 @@ def _is_sound(journal: SynthesisJournal) -> bool:
     if journal.under_way is not None:
         places.append((journal.under_way.number, journal.under_way.label))
     rounds = range(-1, journal.design["rounds"])
-    now = journal.under_way or UnderWay(0, "")
+    now = journal.under_way or PartialText(0, "")
     return (
         all(isinstance(one.text, str) for one in journal.written)
         and all(number in rounds and label in journal.labels for number, label in places)

@@ -10,25 +10,22 @@ from typing import Any
 
 from langchain_dp.accounting import (
     LedgerPlan,
-    Neighbors,
     PrivacyBudget,
     PrivacyCertificate,
-    PrivacyLedger,
     TextRoundEvent,
 )
 from langchain_dp.accounting.budget import warn_of, warn_of_clip
 from langchain_dp.ensemble.asking import count_publicly, forget_quietly, opaque
 from langchain_dp.ensemble.describing import answers
 from langchain_dp.ensemble.echo import Echo
-from langchain_dp.ensemble.journal import CANCELLED, alone, check_settings, fingerprint, marks, masked, secret_key
 from langchain_dp.ensemble.reservation import affordable, check_same
 from langchain_dp.ensemble.room import LEAST, Room
+from langchain_dp.ensemble.runs import CANCELLED, Halted, PrivateRun, check_settings, run_lock
 from langchain_dp.ensemble.writing import INVENTED, TextWriter, public_prompt
 from langchain_dp.errors import InvalidParameter, PlanError
-from langchain_dp.mechanisms import ClippedSum, Randomness
+from langchain_dp.mechanisms import ClippedSum
 from langchain_dp.ports import ScoresNextToken, Token
 from langchain_dp.records import PrivateRecords
-from langchain_dp.synth import journal as journals
 from langchain_dp.synth.describing import told, useful
 from langchain_dp.synth.journal import SynthesisJournal, WrittenText
 from langchain_dp.synth.members import Members, slots_of
@@ -51,7 +48,7 @@ class _Work:
 
     opened: _Opened
     records: PrivateRecords
-    halted: Callable[[], bool]
+    halted: Halted
     writers: Mapping[bool, TextWriter]
     members: Members
     room: Room
@@ -64,41 +61,16 @@ class _Work:
             raise PlanError(CANCELLED)
 
 
-class SynthesisRuns:
-    """The one run of a synthesizer, and what of it is released.
+class SynthesisRuns(PrivateRun):
+    """The one run of a synthesizer, and what of it is released; arguments as of the base."""
 
-    Args:
-        engine: The local model.
-        settings: Public settings.
-        ledger: Ledger to charge.
-        budget: Share of it; None is all that is not reserved.
-        name: Name of the plan.
-        rng: Source of coins and noise.
-    """
+    _engine: ScoresNextToken
+    _settings: SynthesisSettings
 
-    def __init__(
-        self,
-        engine: ScoresNextToken,
-        settings: SynthesisSettings,
-        *,
-        ledger: PrivacyLedger,
-        budget: PrivacyBudget | None,
-        name: str,
-        rng: Randomness,
-    ) -> None:
-        self._engine = engine
-        self._settings = settings
-        self._ledger = ledger
-        self._budget = budget
-        self._name = name
-        self._rng = rng
+    def __init__(self, engine: ScoresNextToken, settings: SynthesisSettings, **charged: Any) -> None:
+        super().__init__(engine, settings, **charged)
         self._opened: _Opened | None = None
         self._made: tuple[Design, Mapping[bool, TextWriter]] | None = None
-
-    @property
-    def neighbors(self) -> Neighbors:
-        """Neighbours of the promise."""
-        return self._ledger.budget.neighbors
 
     def _attached(self) -> _Opened | None:
         """The run that has started, in this process or an earlier one.
@@ -110,13 +82,9 @@ class SynthesisRuns:
         plan = None if self._opened is not None else self._ledger.plan(self._name)
         return self._opened if plan is None else self._found(plan)
 
-    def _asked(self) -> dict[str, Any]:
-        """What a journal says of the run."""
-        return {**self._settings.public(), "name": self._name, "model": self._engine.name}
-
     def _found(self, plan: LedgerPlan) -> _Opened:
-        journal = journals.found(self._ledger, plan)
-        check_settings(self._name, journal.settings, self._asked())
+        journal = SynthesisJournal.load(self._ledger, plan)
+        check_settings(self._name, journal.settings, self._public_settings())
         check_same(plan, {}, self._budget, "run")
         return _Opened(plan, Design.from_dict(journal.design), journal)
 
@@ -139,7 +107,7 @@ class SynthesisRuns:
         records: PrivateRecords,
         *,
         advance: Callable[[WrittenText], None],
-        halted: Callable[[], bool] = lambda: False,
+        halted: Halted = lambda: False,
     ) -> None:
         """Start a run, or take up the one that was started.
 
@@ -148,7 +116,7 @@ class SynthesisRuns:
             advance: Is told of every text that is released, those of an earlier process first.
             halted: Asked before every round and after every token; True ends the run there, to be taken up later.
         """
-        with alone(self._ledger, self._name):
+        with run_lock(self._ledger, self._name):
             opened = self._take_up(self._ledger.plan(self._name) or self._reserved(records))
             self._check_data(opened, records)
             for one in opened.journal.written:
@@ -176,21 +144,15 @@ class SynthesisRuns:
             self._check_model(writers, number, next(iter(self._settings.labels)), {})
         warn_of(weak(design, share.epsilon, share.delta))
         warn_of_clip(design.noise.clip)
-        key = secret_key(self._rng)
-        settings, data = self._asked(), self._data(records, key)
-        journal = SynthesisJournal(settings, dataclasses.asdict(design), key, masked(self._ledger, key), data)
+        journal = SynthesisJournal(**self._new_journal(records), design=dataclasses.asdict(design))
         return self._ledger.reserve(
             design.events(), name=self._name, epsilon=share.epsilon, delta=share.delta, journal=journal.text()
         )
 
-    def _data(self, records: PrivateRecords, key: bytes) -> str:
-        """Keyed hash of what is shown of the records."""
-        return fingerprint(marks(records, key, self._settings.prompts.variables), key)
-
     def _check_data(self, opened: _Opened, records: PrivateRecords) -> None:
         """Other records than before: groups cannot be cut anew, and what is complete is not of them."""
         journal = opened.journal
-        now = self._data(records, journal.key)
+        now = self._digest(records, journal.key)
         if now == journal.data:
             return
         if self._is_complete(opened):
@@ -214,9 +176,7 @@ class SynthesisRuns:
     def _is_complete(self, opened: _Opened) -> bool:
         return len(opened.journal.there()) == len(opened.design.numbers) * len(self._settings.labels)
 
-    def _write_rest(
-        self, opened: _Opened, records: PrivateRecords, halted: Callable[[], bool]
-    ) -> Iterator[WrittenText]:
+    def _write_rest(self, opened: _Opened, records: PrivateRecords, halted: Halted) -> Iterator[WrittenText]:
         """Write what is missing, round by round: charge, draw who takes part, write, keep; then it may leave."""
         if self._is_complete(opened):  # the model may be gone
             return
@@ -328,7 +288,7 @@ class SynthesisRuns:
 
     def give_up_round(self) -> None:
         """Lose what is missing of the round that has begun."""
-        with alone(self._ledger, self._name):
+        with run_lock(self._ledger, self._name):
             if plan := self._ledger.plan(self._name):
                 opened = self._take_up(plan)
                 if opened.design.scheme == "groups":

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
-from langchain_core.runnables.config import run_in_executor
+from langchain_core.runnables import RunnableConfig
 from tqdm import tqdm
 
-from langchain_dp._util import forks, validate
+from langchain_dp._util import validate
 from langchain_dp._util.callers import warn_caller
-from langchain_dp._util.reprs import also_unmade
 from langchain_dp._util.validate import group, no_further, reject_unknown_arguments
 from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.budget import warn_of
 from langchain_dp.accounting.provenance import MadeWith, costs_of_inputs
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for
+from langchain_dp.ensemble.runs import Halted, RunRunnable
 from langchain_dp.ensemble.writing import check_scores
-from langchain_dp.errors import InvalidParameter, NothingKept, PrivateDataError
+from langchain_dp.errors import InvalidParameter, NothingKept
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, SystemRandomness
 from langchain_dp.ports import ScoresLabels, ScoresNextToken
-from langchain_dp.quiet.run import check_environment
-from langchain_dp.records import Examples, KeepsExamples, PrivateRecords, check_labels, encodable
+from langchain_dp.records import Examples, PrivateRecords, check_labels, encodable
 from langchain_dp.records.files import READING
 from langchain_dp.redact import Held, hold_arguments, redacted
 from langchain_dp.synth.describing import Describing, told
@@ -38,11 +34,8 @@ from langchain_dp.synth.report import SynthesisPlan, planned
 from langchain_dp.synth.run import SynthesisRuns
 from langchain_dp.synth.settings import DESCRIBED, Scheme, SynthesisSettings
 
-_SHOWN = "<private examples>"
-"""What callbacks see of the input."""
 
-
-class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExamples]):
+class DPExampleSynthesizer(RunRunnable):
     """Writes examples from private records on a local model. They are released once and cost nothing ever after.
 
     Each text is written token by token: the records that take part move the model's own guess of the next token, each
@@ -113,6 +106,8 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         >>> made.save("synthetic.jsonl")
     """
 
+    _working = "while examples were written"
+
     @reject_unknown_arguments
     def __init__(
         self,
@@ -173,8 +168,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
             raise InvalidParameter("Expected check_labels=True only with a model that scores labels. Set it to False.")
         self._engine = model
         self._progress = progress
-        self._lock = threading.Lock()
-        forks.renew_lock(self)
+        self._set_lock()
         rng = SystemRandomness() if not_private_seed is None else NotPrivateSeededRandomness(not_private_seed)
         self._runs = SynthesisRuns(
             model, self.settings, ledger=ledger_for(budget, ledger), budget=budget, name=name, rng=rng
@@ -206,7 +200,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
             ModelUnavailable: The model does not answer public text.
         """
         no_further(kwargs)
-        return self._synthesize(Held.of(input), config, lambda: False)
+        return self._warned(self._execute(Held.of(input), config))
 
     @hold_arguments("input")
     async def ainvoke(
@@ -217,21 +211,16 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
     ) -> SyntheticExamples:
         """Async twin of :meth:`invoke`, in a worker thread, which stops at its next token when cancelled."""
         no_further(kwargs)
-        cancelled = threading.Event()
-        try:
-            return await run_in_executor(config, self._synthesize, Held.of(input), config, cancelled.is_set)
-        except asyncio.CancelledError:
-            cancelled.set()
-            raise
+        return self._warned(await self._aexecute(Held.of(input), config))
 
-    def _synthesize(self, held: Held, config: RunnableConfig | None, halted: Callable[[], bool]) -> SyntheticExamples:
-        records = redacted(self._checked, held, READING)
+    def _run(self, records: PrivateRecords, halted: Halted) -> SyntheticExamples:
+        total = (self.settings.rounds + (self.settings.describe is not None)) * len(self.settings.labels)
+        with self._shown(total) as told_of:
+            self._runs.run(records, advance=told_of, halted=halted)
+        return self.released()
 
-        def run(_: str) -> SyntheticExamples:
-            written: SyntheticExamples = redacted(self._alone, Held(records, halted), "while examples were written")
-            return written
-
-        made = RunnableLambda(run, name=self.get_name()).invoke(_SHOWN, config)
+    def _warned(self, made: SyntheticExamples) -> SyntheticExamples:
+        """The result, with a warning where labels have no text."""
         if not len(made):
             why = ", ".join(f"{number} x {reason!r}" for reason, number in made.settings["dropped"].items())
             warn_caller(
@@ -240,14 +229,6 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         elif lost := [label for label in self.settings.labels if not any(one.label == label for one in made)]:
             warn_caller(f"No text of {lost} is kept: prompts will not show what it is. See dropped.", NothingKept)
         return made
-
-    def _alone(self, records: PrivateRecords, halted: Callable[[], bool]) -> SyntheticExamples:
-        check_environment()
-        with self._lock:
-            total = (self.settings.rounds + (self.settings.describe is not None)) * len(self.settings.labels)
-            with self._shown(total) as told_of:
-                self._runs.run(records, advance=told_of, halted=halted)
-            return self.released()
 
     @contextlib.contextmanager
     def _shown(self, total: int) -> Iterator[Callable[[WrittenText], None]]:
@@ -340,16 +321,6 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
             InvalidParameter: No run has started yet.
         """
         return self._runs.certificate().including(self._costs)
-
-    @also_unmade
-    def __repr__(self) -> str:
-        return f"DPExampleSynthesizer(labels={list(self.settings.labels)}, name={self.name!r})"
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise PrivateDataError(
-            "A DPExampleSynthesizer holds a run and its budget, and cannot be pickled or copied. Build it anew: under "
-            "the same name= and ledger= it goes on with the run."
-        )
 
     @hold_arguments("examples")
     def plan(self, examples: Examples | int | None = None) -> SynthesisPlan:

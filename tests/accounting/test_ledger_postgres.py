@@ -21,7 +21,7 @@ from langchain_dp.accounting import Askers, MetricLedger, NoisyMaxEvent, Privacy
 from langchain_dp.accounting.metric import Owner
 from langchain_dp.accounting.store import postgres as dialect
 from langchain_dp.audit.report import report
-from langchain_dp.ensemble.journal import alone
+from langchain_dp.ensemble.runs import run_lock
 from langchain_dp.errors import (
     BudgetExceeded,
     InvalidParameter,
@@ -381,15 +381,15 @@ def test_the_key_lies_where_it_is_said_and_never_in_the_database(
 def test_one_process_at_a_time_goes_on_with_a_run(url: str) -> None:
     """If it breaks, two machines go on with one run, and each is charged for what the other draws."""
     with PrivacyLedger(BUDGET, url) as one, PrivacyLedger(BUDGET, url) as two:
-        with alone(one, "run"):
+        with run_lock(one, "run"):
             with (
                 pytest.raises(PlanError, match="another process or optimizer is at it"),
-                alone(two, "run", "optimizer"),
+                run_lock(two, "run", "optimizer"),
             ):
                 pass
-            with alone(two, "other run"):
+            with run_lock(two, "other run"):
                 pass
-        with alone(two, "run"):
+        with run_lock(two, "run"):
             pass
 
 

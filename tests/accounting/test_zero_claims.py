@@ -23,7 +23,7 @@ def chain(ledger: PrivacyLedger) -> DPICLClassifier:
 
 
 def test_a_plan_of_epsilon_0_is_resumed(tmp_path: Path) -> None:
-    """If it breaks, a chain refuses the plan that its own ledger reserved, today or in an older file."""
+    """If it breaks, a chain refuses the plan that its own ledger reserved, or that its owner reserved."""
     path = tmp_path / "zero.db"
     with PrivacyLedger(ROOMY, path) as ledger:
         ledger.reserve([(EVENT, 1)], name="dp-icl")

@@ -30,8 +30,7 @@ from langchain_dp.attacks import (
     reconstruct,
     unigram_prior,
 )
-from langchain_dp.audit import audit_mechanism, audit_pipeline, canary_pair
-from langchain_dp.audit.self_check.stubs import NamingEngine
+from langchain_dp.audit import NamingEngine, audit_mechanism, audit_pipeline, canary_pair
 from langchain_dp.errors import InvalidParameter
 
 SECRET = "Zebedee had gout"

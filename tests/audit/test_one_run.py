@@ -13,8 +13,14 @@ import pytest
 from scipy.stats import binom
 
 from langchain_dp import DPICLClassifier, PrivacyBudget
-from langchain_dp.audit import OneRunAudit, audit_pipeline, canaries_needed, one_run_bound, one_run_p_value
-from langchain_dp.audit.self_check.stubs import NamingEngine
+from langchain_dp.audit import (
+    NamingEngine,
+    OneRunAudit,
+    audit_pipeline,
+    canaries_needed,
+    one_run_bound,
+    one_run_p_value,
+)
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl import Sampling
 

@@ -33,11 +33,10 @@ from langchain_dp.accounting._account import Account
 from langchain_dp.accounting.metric import Owner
 from langchain_dp.attacks import infer_membership
 from langchain_dp.attacks.result import accuracy_bound
-from langchain_dp.audit.report import report, words
-from langchain_dp.audit.report.names import label
+from langchain_dp.audit.report import names, report
+from langchain_dp.audit.report.names import label, meaning
 from langchain_dp.audit.report.page import page
 from langchain_dp.audit.report.results import ReportedAttack
-from langchain_dp.audit.report.words import meaning
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.clipped_sum import GRID, ClippedSum
 
@@ -270,12 +269,12 @@ def test_words_follow_from_the_definition() -> None:
     assert accuracy_bound(0.0, 0.0) == 0.5
     assert accuracy_bound(1.0, 0.0) == pytest.approx(math.e / (1 + math.e))
     assert accuracy_bound(1.0, 0.1) == pytest.approx((math.e + 0.1) / (1 + math.e))
-    assert accuracy_bound(1000.0, 0.1) == words.caught(1000.0, 0.1, 0.01) == 1.0
-    assert words.caught(0.0, 0.0, 0.01) == pytest.approx(0.01)
-    assert words.caught(1.0, 0.05, 0.01) == pytest.approx(0.01 * math.e + 0.05)
-    assert words.caught(8.0, 0.0, 0.01) == pytest.approx(1 - 0.99 * math.exp(-8))
+    assert accuracy_bound(1000.0, 0.1) == names.caught(1000.0, 0.1, 0.01) == 1.0
+    assert names.caught(0.0, 0.0, 0.01) == pytest.approx(0.01)
+    assert names.caught(1.0, 0.05, 0.01) == pytest.approx(0.01 * math.e + 0.05)
+    assert names.caught(8.0, 0.0, 0.01) == pytest.approx(1 - 0.99 * math.exp(-8))
     for bound, shown in ((0.73106, "73.2%"), (0.731, "73.1%"), (0.99012, "99.02%"), (0.99995, "almost 100%")):
-        assert words._share(bound) == shown  # what is "at most" is rounded up
+        assert names._share(bound) == shown  # what is "at most" is rounded up
     for value, digits, up in (
         (4.4817, 3, 4.49),
         (4.48, 3, 4.48),
@@ -284,14 +283,14 @@ def test_words_follow_from_the_definition() -> None:
         (0, 3, 0),
     ):
         assert rounded_up(value, digits) == up
-    assert "weak" in words.meaning(8.0, 1e-5, Neighbors.REPLACE_ONE)
-    assert "weak" not in words.meaning(1.0, 1e-5, Neighbors.REPLACE_ONE)
-    assert "3.49 votes" in words.calibration(NoisyMaxEvent(1.5), Neighbors.REPLACE_ONE)
-    assert "25 votes" in words.calibration(LimitedDomainEvent(0.4, 0.01), Neighbors.REPLACE_ONE)
-    assert "24 votes" in words.calibration(LimitedDomainEvent(0.4, 0.01), Neighbors.REPLACE_SPECIAL)
+    assert "weak" in names.meaning(8.0, 1e-5, Neighbors.REPLACE_ONE)
+    assert "weak" not in names.meaning(1.0, 1e-5, Neighbors.REPLACE_ONE)
+    assert "3.49 votes" in names.calibration(NoisyMaxEvent(1.5), Neighbors.REPLACE_ONE)
+    assert "25 votes" in names.calibration(LimitedDomainEvent(0.4, 0.01), Neighbors.REPLACE_ONE)
+    assert "24 votes" in names.calibration(LimitedDomainEvent(0.4, 0.01), Neighbors.REPLACE_SPECIAL)
     for relation in Neighbors:
         if relation.name in ("REPLACE_ONE", "ADD_OR_REMOVE_ONE", "REPLACE_SPECIAL"):
-            assert len(words.limits(relation)) == 7
+            assert len(names.limits(relation)) == 7
 
 
 def test_what_a_record_moves_is_not_said_to_be_less() -> None:
@@ -299,7 +298,7 @@ def test_what_a_record_moves_is_not_said_to_be_less() -> None:
     noise = ClippedSum(TextRoundEvent(0.9, 5), members=2)
     one, other = (noise._moved(np.zeros(2), np.array(row)) for row in ([9.0, -9.0], [-9.0, 9.0]))
     moved = float(np.ptp(one - other)) * noise.event.epsilon0 / (4 * GRID)
-    found = re.search(r"factor of ([\d.]+) at most", words.calibration(noise.event, Neighbors.REPLACE_ONE))
+    found = re.search(r"factor of ([\d.]+) at most", names.calibration(noise.event, Neighbors.REPLACE_ONE))
     assert found is not None
     assert math.exp(moved) <= float(found[1]) <= 1.01 * math.exp(moved)
 
@@ -342,7 +341,7 @@ def test_a_report_tells_of_every_kind_of_event(event: DpEvent, tmp_path: Path) -
     [release] = plan.releases
     assert not release.mechanism.endswith("Event")
     assert "noise multiplier" not in release.parameters
-    assert "the library's own" not in words.calibration(event, Neighbors.REPLACE_ONE)
+    assert "the library's own" not in names.calibration(event, Neighbors.REPLACE_ONE)
 
 
 def test_many_parts_of_the_data_stand_in_one_line(tmp_path: Path) -> None:

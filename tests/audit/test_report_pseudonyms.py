@@ -13,7 +13,7 @@ from langchain_dp import Pseudonymizer
 from langchain_dp.accounting import MetricCertificate
 from langchain_dp.audit.report import report
 from langchain_dp.audit.report.page import page
-from langchain_dp.audit.report.pseudonyms import read_pseudonyms, told
+from langchain_dp.audit.report.results import read_pseudonyms, told
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.pseudonyms import PatternEntities, PseudonymReport
 

@@ -23,11 +23,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from audits.accountant import NOISE, TOKENS
 from scipy.optimize import brentq
 from scipy.stats import binom
 
 from langchain_dp.accounting import LimitedDomainEvent, Neighbors, NoisyMaxEvent, epsilon
-from langchain_dp.audit.self_check.accountant import NOISE, TOKENS
 
 ADD, ZERO = Neighbors.ADD_OR_REMOVE_ONE, Neighbors.REPLACE_SPECIAL
 SCHEMES = [("resample", ADD), ("fixed", ADD), ("fixed", ZERO)]

@@ -48,8 +48,9 @@ def test_a_runnable_gets_messages() -> None:
         return messages[-2].content
 
     chain = DPICLClassifier(
-        llm=RunnableLambda(last), examples=canary_pair(["yes", "no"], [0, 1]).one, labels=["yes", "no"], max_queries=1,
-        budget=PrivacyBudget(50.0), shots=1, subsets=1, sampling=Sampling("fixed", 2, 1.0),
+        llm=RunnableLambda(last), trust_opaque_model=True,
+        examples=canary_pair(["yes", "no"], [0, 1]).one, labels=["yes", "no"],
+        max_queries=1, budget=PrivacyBudget(50.0), shots=1, subsets=1, sampling=Sampling("fixed", 2, 1.0),
     )  # fmt: skip
     chain.invoke("a question")
     members = [messages for messages in seen if not is_invented(str(messages[1].content))]

@@ -6,14 +6,13 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from audits import planted
+from audits import accountant, chains, coins, draws, icl, neighbors, opt, planted, rapt, synth
 from audits import planted_chains as swaps
 from audits import planted_neighbors as near
 from audits import planted_texts as texts
-from audits.planted_chains import under
+from audits.check import Faults
+from audits.planted import under
 from langchain_dp.accounting import epsilon
-from langchain_dp.audit.self_check import accountant, chains, coins, draws, icl, neighbors, opt, rapt, synth
-from langchain_dp.audit.self_check.suite import Faults
 
 CLASSIC = (
     "sensitivity",
@@ -133,11 +132,11 @@ def faults() -> Faults:
         "nobody": under(synth.nobody, texts.NOBODY),
         "texts": under(rapt.faces, swaps.FACES),
         "padded": under(rapt.padded, swaps.PADS),
-        "cost caches": under(accountant.caches, swaps.CACHES),
+        "cost caches": under(accountant.caches, planted.CACHES),
         "accountant": {
             "charged at sensitivity 1": lambda: accountant.references(planted.charged_at_sensitivity_one(epsilon))
         },
-        "choice law": under(accountant.choices, swaps.CHOICES),
-        "token law": under(accountant.tokens, swaps.COSTS),
-        "label law": under(accountant.labels, swaps.OF_LABELS),
+        "choice law": under(accountant.choices, planted.CHOICES),
+        "token law": under(accountant.tokens, planted.COSTS),
+        "label law": under(accountant.labels, planted.OF_LABELS),
     }

@@ -5,22 +5,82 @@ Each plants one fault that published code has had, and keeps the interface of th
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from langchain_dp.accounting import Neighbors, NoisyMaxEvent, PrivacyBudget, calibrate_noisy_max
+import langchain_dp.accounting._account
+import langchain_dp.accounting.calibrate
+from langchain_dp.accounting import (
+    ExponentialEvent,
+    LimitedDomainEvent,
+    Neighbors,
+    NoisyMaxEvent,
+    PrivacyBudget,
+    calibrate_noisy_max,
+    pld,
+)
 from langchain_dp.ensemble.scheme import Scheme
-from langchain_dp.mechanisms import NoisyMax, exponential, limited_domain, report_noisy_max
+from langchain_dp.mechanisms import NoisyMax, SystemRandomness, exponential, limited_domain, report_noisy_max
 from langchain_dp.mechanisms._nearest import NearestVector
 from langchain_dp.mechanisms.metric_noise import noise
 from langchain_dp.mechanisms.randomness import Randomness, shuffled
 from langchain_dp.opt.voters import PrivateVote
+
+StandIn = Callable[..., Any]
+SYSTEM = SystemRandomness()
+
+
+@contextlib.contextmanager
+def instead(owner: Any, name: str, made: Callable[[Any], Any]) -> Iterator[None]:
+    """Put what ``made`` makes of a part in its place, and the part back at the end."""
+    real = vars(owner)[name]
+    setattr(owner, name, made(real))
+    try:
+        yield
+    finally:
+        setattr(owner, name, real)
+
+
+Swap = tuple[Any, str, Callable[[Any], Any]]
+"""Where a part is, and what to make of it."""
+
+
+def under(audit: Callable[[], Any], faults: Mapping[str, Sequence[Swap]]) -> dict[str, Callable[[], Any]]:
+    """The audit under every fault, by its name."""
+    return {name: _planted(audit, swaps) for name, swaps in faults.items()}
+
+
+def _planted(audit: Callable[[], Any], swaps: Sequence[Swap]) -> Callable[[], Any]:
+
+    def run() -> Any:
+        with contextlib.ExitStack() as stack:
+            for swap in swaps:
+                stack.enter_context(instead(*swap))
+            return audit()
+
+    return run
+
+
+def method(stand_in: StandIn) -> Callable[[Any], Any]:
+    """A stand-in that is called with the real part before its arguments."""
+
+    def made(real: Any) -> Any:
+        @functools.wraps(real)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            return stand_in(real, *args, **kwargs)
+
+        return called
+
+    return made
+
 
 Votes = Mapping[int, int]
 
@@ -179,3 +239,72 @@ def charged_at_sensitivity_one(epsilon: Callable[..., float]) -> Callable[..., f
         return epsilon(wider, delta, neighbors=neighbors)
 
     return account
+
+
+# -------------------------------------------------------------------------------------------------- the accountant
+
+
+def taken_for(kind: type[Any], *, neighbors: Neighbors | None = None, **wrong: Any) -> Callable[[Any], Any]:
+    """An accountant that takes an event of this kind for another."""
+
+    def made(real: Any) -> Any:
+        def account(event: Any, relation: Neighbors, interval: float) -> Any:
+            if isinstance(event, kind):
+                event, relation = dataclasses.replace(event, **wrong), neighbors or relation
+            return real(event, relation, interval)
+
+        return account
+
+    return made
+
+
+def one_label_pays(real: StandIn, events: Sequence[Any], neighbors: Neighbors) -> Any:
+    """A record is charged for the text of one label, as if it never moved to another, nor silenced its subset."""
+    return real(events, Neighbors.ADD_OR_REMOVE_ONE)
+
+
+CHOICES: dict[str, list[Swap]] = {
+    "a replacement charged once": [
+        (pld, "privacy_loss", taken_for(ExponentialEvent, neighbors=Neighbors.ADD_OR_REMOVE_ONE))
+    ],
+}
+"""Faults of what a choice is charged as."""
+
+COSTS: dict[str, list[Swap]] = {
+    "a moved vote as a ghost": [
+        (pld, "privacy_loss", taken_for(LimitedDomainEvent, neighbors=Neighbors.REPLACE_SPECIAL))
+    ],
+    "a threshold without a miss": [(pld, "privacy_loss", taken_for(LimitedDomainEvent, delta0=1e-12))],
+}
+"""Faults of what a token is charged as."""
+
+OF_LABELS: dict[str, list[Swap]] = {
+    "moved label charged once": [(pld, "_paid_by_one", method(one_label_pays))],
+}
+"""Faults of what the texts of labels are charged as."""
+
+
+def without_delta(real: StandIn) -> Any:
+    """A cost is kept by its events alone, whatever the delta."""
+    kept: dict[Any, float] = {}
+    return lambda counts, delta, neighbors: kept.setdefault(counts, real(counts, delta, neighbors))
+
+
+def noise_without_delta(real: StandIn) -> Any:
+    """The noise of a plan is kept by its epsilon alone."""
+    kept: dict[Any, float] = {}
+    return lambda target, delta, neighbors, *how: kept.setdefault((target, how), real(target, delta, neighbors, *how))
+
+
+def without_neighbors(real: StandIn) -> Any:
+    """A cost is kept by its events and delta, whoever the neighbors are."""
+    kept: dict[Any, float] = {}
+    return lambda counts, delta, neighbors: kept.setdefault((counts, delta), real(counts, delta, neighbors))
+
+
+CACHES: Mapping[str, Sequence[Swap]] = {
+    "cost without delta": [(langchain_dp.accounting._account, "_composed", without_delta)],
+    "cost without neighbors": [(langchain_dp.accounting._account, "_composed", without_neighbors)],
+    "noise without delta": [(langchain_dp.accounting.calibrate, "_noisy_max_sigma", noise_without_delta)],
+}
+"""Found where one event has several costs."""

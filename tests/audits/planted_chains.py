@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -21,15 +20,11 @@ import langchain_dp.ensemble.subsets
 import langchain_dp.icl.reservation
 import langchain_dp.opt.data
 import langchain_dp.opt.private
-from audits.planted import UnchargedRetries, best_of_all
+from audits.planted import SYSTEM, StandIn, Swap, UnchargedRetries, best_of_all, instead, method
 from langchain_dp.accounting import (
-    ExponentialEvent,
     LedgerPlan,
-    LimitedDomainEvent,
     MetricLedger,
-    Neighbors,
     NoisyMaxEvent,
-    pld,
 )
 from langchain_dp.accounting.metric import Owner
 from langchain_dp.ensemble.answers import AnswerCache
@@ -41,7 +36,7 @@ from langchain_dp.icl.release import Releaser
 from langchain_dp.icl.reservation import AnswerReservation
 from langchain_dp.icl.subset_prompts import SubsetPrompts
 from langchain_dp.icl.voters import EngineVoter, ModelVoter
-from langchain_dp.mechanisms import ClippedSum, Exponential, LimitedDomain, NoisyMax, ReportNoisyMax, SystemRandomness
+from langchain_dp.mechanisms import ClippedSum, Exponential, LimitedDomain, NoisyMax, ReportNoisyMax
 from langchain_dp.opt.data import Data
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.glossary import LabelTexts
@@ -49,54 +44,6 @@ from langchain_dp.opt.reservation import VALIDATION
 from langchain_dp.opt.voters import ClippedTexts, PrivateVote
 from langchain_dp.rapt.privatize import Items, TextPrivatizer
 from langchain_dp.rapt.vocabulary import PAD
-
-StandIn = Callable[..., Any]
-SYSTEM = SystemRandomness()
-
-
-@contextlib.contextmanager
-def instead(owner: Any, name: str, made: Callable[[Any], Any]) -> Iterator[None]:
-    """Put what ``made`` makes of a part in its place, and the part back at the end."""
-    real = vars(owner)[name]
-    setattr(owner, name, made(real))
-    try:
-        yield
-    finally:
-        setattr(owner, name, real)
-
-
-Swap = tuple[Any, str, Callable[[Any], Any]]
-"""Where a part is, and what to make of it."""
-
-
-def under(audit: Callable[[], Any], faults: Mapping[str, Sequence[Swap]]) -> dict[str, Callable[[], Any]]:
-    """The audit under every fault, by its name."""
-    return {name: _planted(audit, swaps) for name, swaps in faults.items()}
-
-
-def _planted(audit: Callable[[], Any], swaps: Sequence[Swap]) -> Callable[[], Any]:
-
-    def run() -> Any:
-        with contextlib.ExitStack() as stack:
-            for swap in swaps:
-                stack.enter_context(instead(*swap))
-            return audit()
-
-    return run
-
-
-def method(stand_in: StandIn) -> Callable[[Any], Any]:
-    """A stand-in that is called with the real part before its arguments."""
-
-    def made(real: Any) -> Any:
-        @functools.wraps(real)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            return stand_in(real, *args, **kwargs)
-
-        return called
-
-    return made
-
 
 # ----------------------------------------------------------------------------------------------------- charges
 
@@ -506,49 +453,6 @@ def only_cut(real: StandIn, self: Items, length: int, *, cased: bool) -> None:
     del self.ids[before:], self.surfaces[before:]
 
 
-# -------------------------------------------------------------------------------------------------- the accountant
-
-
-def taken_for(kind: type[Any], *, neighbors: Neighbors | None = None, **wrong: Any) -> Callable[[Any], Any]:
-    """An accountant that takes an event of this kind for another."""
-
-    def made(real: Any) -> Any:
-        def account(event: Any, relation: Neighbors, interval: float) -> Any:
-            if isinstance(event, kind):
-                event, relation = dataclasses.replace(event, **wrong), neighbors or relation
-            return real(event, relation, interval)
-
-        return account
-
-    return made
-
-
-def one_label_pays(real: StandIn, events: Sequence[Any], neighbors: Neighbors) -> Any:
-    """A record is charged for the text of one label, as if it never moved to another, nor silenced its subset."""
-    return real(events, Neighbors.ADD_OR_REMOVE_ONE)
-
-
-CHOICES: dict[str, list[Swap]] = {
-    "a replacement charged once": [
-        (pld, "privacy_loss", taken_for(ExponentialEvent, neighbors=Neighbors.ADD_OR_REMOVE_ONE))
-    ],
-}
-"""Faults of what a choice is charged as."""
-
-COSTS: dict[str, list[Swap]] = {
-    "a moved vote as a ghost": [
-        (pld, "privacy_loss", taken_for(LimitedDomainEvent, neighbors=Neighbors.REPLACE_SPECIAL))
-    ],
-    "a threshold without a miss": [(pld, "privacy_loss", taken_for(LimitedDomainEvent, delta0=1e-12))],
-}
-"""Faults of what a token is charged as."""
-
-OF_LABELS: dict[str, list[Swap]] = {
-    "moved label charged once": [(pld, "_paid_by_one", method(one_label_pays))],
-}
-"""Faults of what the texts of labels are charged as."""
-
-
 CUTS: dict[str, list[Swap]] = {
     "remembered by the prompt": [(Room, "fitting", method(remembered_by_the_prompt))],
     "cut as the first was": [(Room, "fitting", method(cut_as_the_first))],
@@ -578,8 +482,9 @@ SUBSET_PROMPTS: dict[str, list[Swap]] = {
     "added to two subsets": [(FixedPartition, "add", method(added_twice))],
     "another's example shown": [(SubsetPrompts, "draw", method(neighbour_looks_in))],
     "more drawn after a restart": [(langchain_dp.icl.reservation, "_resume", method(larger_after_restart))],
+    "shares without noise": [(ReportNoisyMax, "release", method(raw_shares))],
 }
-"""Faults of who votes and what is shown."""
+"""Faults of who votes and what is shown, and one that few releases show."""
 
 NOISE: dict[str, list[Swap]] = {
     "better noise of two": [(ReportNoisyMax, "release", method(better_of_two))],
@@ -589,7 +494,6 @@ NOISE: dict[str, list[Swap]] = {
 """Faults of what is counted and drawn."""
 
 SHARES: dict[str, list[Swap]] = {
-    "shares without noise": [(ReportNoisyMax, "release", method(raw_shares))],
     "no noise where nobody voted": [(ReportNoisyMax, "release", method(silent_without_noise))],
 }
 """Faults of what is released beside the label."""
@@ -676,29 +580,3 @@ PADS: dict[str, list[Swap]] = {
     "short texts stay short": [(Items, "fit", method(only_cut))],
 }
 """Faults of a fixed length."""
-
-
-def without_delta(real: StandIn) -> Any:
-    """A cost is kept by its events alone, whatever the delta."""
-    kept: dict[Any, float] = {}
-    return lambda counts, delta, neighbors: kept.setdefault(counts, real(counts, delta, neighbors))
-
-
-def noise_without_delta(real: StandIn) -> Any:
-    """The noise of a plan is kept by its epsilon alone."""
-    kept: dict[Any, float] = {}
-    return lambda target, delta, neighbors, *how: kept.setdefault((target, how), real(target, delta, neighbors, *how))
-
-
-def without_neighbors(real: StandIn) -> Any:
-    """A cost is kept by its events and delta, whoever the neighbors are."""
-    kept: dict[Any, float] = {}
-    return lambda counts, delta, neighbors: kept.setdefault((counts, delta), real(counts, delta, neighbors))
-
-
-CACHES: Mapping[str, Sequence[Swap]] = {
-    "cost without delta": [(langchain_dp.accounting._account, "_composed", without_delta)],
-    "cost without neighbors": [(langchain_dp.accounting._account, "_composed", without_neighbors)],
-    "noise without delta": [(langchain_dp.accounting.calibrate, "_noisy_max_sigma", noise_without_delta)],
-}
-"""Found where one event has several costs."""

@@ -12,7 +12,7 @@ from typing import Any
 import langchain_dp.ensemble.writing
 import langchain_dp.icl.release
 import langchain_dp.icl.voters
-from audits.planted_chains import StandIn, Swap, method
+from audits.planted import StandIn, Swap, method
 from langchain_dp.ensemble.subsets import FixedPartition, SubsetSampler
 from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.icl.subset_prompts import SubsetPrompts

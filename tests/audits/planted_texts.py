@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from audits.planted_chains import SYSTEM, StandIn, Swap, every_third_free, method
+from audits.planted import SYSTEM, StandIn, Swap, method
+from audits.planted_chains import every_third_free
+from audits.stubs import LABELS, label_of
 from langchain_dp.accounting import LedgerPlan
-from langchain_dp.audit.self_check.stubs import LABELS, label_of
 from langchain_dp.ensemble.subsets import KeyedCoins
 from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.mechanisms import ClippedSum, Randomness

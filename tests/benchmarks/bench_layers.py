@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from layers import attribute_map, layer_distances, layer_representations
 from made import made, so_far
 
 from langchain_dp.attacks import infer_attribute
@@ -34,9 +35,6 @@ from langchain_dp.rapt.tuning import (
     RAPTClassifier,
     RAPTPromptTuner,
     TuningSettings,
-    attribute_map,
-    layer_distances,
-    layer_representations,
 )
 from langchain_dp.records import read_jsonl
 

@@ -47,6 +47,7 @@ def test_icl_says_what_the_library_says(data: str, capsys: pytest.CaptureFixture
     """If it breaks, the plan of the command is not that of the chain: in noise, calls, tokens, money or survival."""
     chain = DPICLClassifier(
         llm=RunnableLambda(lambda _: "praise"),
+        trust_opaque_model=True,
         examples=ROWS,
         labels=LABELS,
         budget=PrivacyBudget(2.0, 1e-6),

@@ -218,7 +218,7 @@ def parsed_only(words: list[str]) -> bool:
     """Whether a model would be asked thousands of times, only Ctrl-C ends it, or workers would see another table."""
     return bool(
         words[0] == "demo"
-        or {"--self-check", "--serve", "--workers"} & {*words}
+        or {"--serve", "--workers"} & {*words}
         or (words[0] == "optimize" and "--plan" not in words)
     )
 
@@ -258,7 +258,6 @@ def test_the_examples_are_true(example: str, place: Path, monkeypatch: pytest.Mo
         ("optimize --ledger-budget 3", "--ledger-budget: expected 2 arguments"),
         ("demo --labels=a --limit 2", "--labels: expected at least two labels, found 'a' alone"),
         ("plan rapt --eta 1 --replacement 0.4", "--eta: not allowed with argument --target-replacement"),
-        ("audit --self-check --ledger x", "--ledger: not allowed with argument --self-check"),
         ("demo train.jsonl", "expected no further argument, found 'train.jsonl': write the name of its option"),
         ("sanitize --workers 999", "--workers: expected a whole number from 1 to 256, found '999'"),
         ("ledger a.ledger --serve --port 99999", "--port: expected a whole number from 0 to 65535, found '99999'"),
@@ -296,7 +295,7 @@ def test_the_examples_are_true(example: str, place: Path, monkeypatch: pytest.Mo
         ("demo --prompt sst2", "Expected --prompt together with --data"),
         ("demo --limit 3 --shots 2", "Expected --limit, --shots together with --full or --data"),
         ("demo --full --data x", "Expected --full without --data"),
-        ("audit --json", "expected one of --ledger --self-check to be given"),
+        ("audit --json", "expected --ledger to be given"),
         ("demo --picture x.foo", "--picture x.foo to end in one of .png, .svg, .pdf"),
         ("plan icl --epsilon 1 --records 90 --labels a", "--labels: expected at least two labels, found 'a' alone"),
         (

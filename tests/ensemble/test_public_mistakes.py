@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from fakes.next_token import WordEngine, agreeing
@@ -58,6 +58,8 @@ class PickyWords(_Picky, WordEngine):
 
 class CheckingChat(VotingChat):
     """A chat model that can check a prompt: no run of marks, 4,000 characters at most."""
+
+    keeps_no_prompts: ClassVar[bool] = True
 
     def check_prompt(self, messages: Any) -> None:
         text = "".join(message.text for message in messages)
@@ -165,6 +167,8 @@ def test_what_a_model_of_ours_refuses_in_public_is_said_whole() -> None:
     """If it breaks, the reason for a refused public question is withheld, and nobody learns that it was too long."""
 
     class Refusing(VotingChat):
+        keeps_no_prompts: ClassVar[bool] = True
+
         def _generate(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
             if MARKS in messages[-1].text:
                 raise InvalidParameter("Expected a prompt of this kind to be shorter.")

@@ -6,7 +6,7 @@ import logging
 import threading
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from langchain_core.language_models import LLM, BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
@@ -23,6 +23,7 @@ class SyncChat(BaseChatModel):
     asked.
     """
 
+    keeps_no_prompts: ClassVar[bool] = True
     model_name: str = "parrot-1"
     act: Callable[[str], object] = lambda prompt: None
     calls: list[str] = Field(default_factory=list)
@@ -51,6 +52,7 @@ class SyncChat(BaseChatModel):
 class Chat(SyncChat):
     """The same with async methods."""
 
+    keeps_no_prompts: ClassVar[bool] = True
     aact: Callable[[str], Any] | None = None
 
     async def _agenerate(
@@ -69,6 +71,7 @@ class Chat(SyncChat):
 class Completion(LLM):
     """A plain text model that repeats its prompt."""
 
+    keeps_no_prompts: ClassVar[bool] = True
     act: Callable[[str], object] = lambda prompt: None
 
     @property

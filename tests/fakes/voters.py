@@ -11,12 +11,12 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from langchain_core.language_models import LLM, BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import Runnable
 from pydantic import Field, PrivateAttr
 
 from fakes.canary import CANARY
@@ -129,6 +129,7 @@ class Asked:
 class VotingChat(BaseChatModel):
     """A chat model that votes by ``reply``. Sync only: its async calls run in threads."""
 
+    keeps_no_prompts: ClassVar[bool] = True
     model_name: str = "voting-chat-1"
     reply: Reply = majority
     helpful: bool = True
@@ -156,6 +157,7 @@ class VotingChat(BaseChatModel):
 class AsyncVotingChat(VotingChat):
     """The same with async methods; ``before`` is awaited first by each call that holds examples."""
 
+    keeps_no_prompts: ClassVar[bool] = True
     before: Callable[[], Any] | None = None
 
     async def _agenerate(
@@ -166,14 +168,27 @@ class AsyncVotingChat(VotingChat):
         return self._generate(messages)
 
 
+class _AsObject(Runnable[Any, Any]):
+    """Answers with the JSON object."""
+
+    keeps_no_prompts = True
+
+    def __init__(self, model: VotingChat) -> None:
+        self.model = model
+
+    def invoke(self, input: Any, config: Any = None, **_: Any) -> Any:  # noqa: A002  # Runnable's name
+        return {"label": self.model.vote(input)}
+
+
 class StructuredChat(VotingChat):
     """A chat model that can be asked for a JSON object; in plain text it only chats."""
 
+    keeps_no_prompts: ClassVar[bool] = True
     _schemas: list[Any] = PrivateAttr(default_factory=list)
 
     def with_structured_output(self, schema: Any, **_: Any) -> Any:
         self._schemas.append(schema)
-        return RunnableLambda(lambda messages: {"label": self.vote(messages)})
+        return _AsObject(self)
 
     def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
         return ChatResult(generations=[ChatGeneration(message=AIMessage("Well, it depends."))])
@@ -189,6 +204,7 @@ def read_text(prompt: str) -> tuple[Shots, str]:
 class VotingLLM(LLM):
     """A completion model that votes by ``reply``."""
 
+    keeps_no_prompts: ClassVar[bool] = True
     reply: Reply = majority
     helpful: bool = True
     asked: Any = Field(default_factory=Asked)

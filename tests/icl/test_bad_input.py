@@ -58,7 +58,7 @@ ROW = {"text": f"odd {CANARY}", "label": "positive"}
         (r"prompt to name keys of the examples, but none .* has \['title'\]. Write \{text\} for", {"prompt": AMAZON}),
         (r"labels=\['positive'\] to hold at least two labels", {"labels": ["positive"]}),
         (r"labels=\[\] to hold at least two", {"labels": []}),
-        (r"accept_unchecked_model='false' to be one of \[False, True\]", {"accept_unchecked_model": "false"}),
+        (r"trust_opaque_model='false' to be one of \[False, True\]", {"trust_opaque_model": "false"}),
         (r"vote_shares='no' to be one of", {"vote_shares": "no"}),
         (r"calibrate='no' to be one of", {"calibrate": "no"}),
         (r"structured_output='no' to be one of", {"structured_output": "no"}),
@@ -269,6 +269,7 @@ def test_a_timeout_on_a_model_that_serializes_calls_is_refused() -> None:
     """One long record lets the calls behind it expire, and moves many votes."""
 
     class OneByOne(VotingChat):
+        keeps_no_prompts: ClassVar[bool] = True
         serializes_calls: ClassVar[bool] = True
 
     with pytest.raises(InvalidParameter, match=r"timeout=5.0 to be None: OneByOne"):

@@ -25,14 +25,13 @@ from fakes.voters import (
     private_examples,
 )
 from langchain_core.caches import InMemoryCache
-from langchain_core.chat_history import InMemoryChatMessageHistory
 from langchain_core.globals import set_debug, set_llm_cache
+from langchain_core.language_models import FakeListChatModel
 from langchain_core.runnables import RunnableLambda
 
 from langchain_dp import DPICLClassifier, PrivacyBudget, PrivacyLedger
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailable, UnsafeEnvironment
 from langchain_dp.mechanisms import ReportNoisyMax
-from langchain_dp.quiet.model import QuietModel
 
 
 def votes_over_many(chain: DPICLClassifier, releases: int) -> Counter[str]:
@@ -73,7 +72,9 @@ def test_a_model_that_fails_or_talks_nonsense_abstains_and_an_answer_comes(model
 async def test_an_answer_that_cannot_even_be_read_abstains(histograms: list[list[int]]) -> None:
     """An answer of a strange shape raises after the spend, with private text at hand."""
     odd = types.SimpleNamespace(content=[object()])
-    chain = classifier(RunnableLambda(lambda turns: "positive" if is_invented(turns[1].content) else odd))
+    chain = classifier(
+        RunnableLambda(lambda turns: "positive" if is_invented(turns[1].content) else odd), trust_opaque_model=True
+    )
     assert chain.invoke("x") in LABELS
     assert await chain.ainvoke("y") in LABELS
     assert histograms == [[0, 0], [0, 0]]
@@ -99,7 +100,7 @@ async def test_an_answer_that_quits_when_it_is_read_abstains_unseen(
 ) -> None:
     """If it breaks, one record's answer ends a release that was charged, or is logged or traced where it is read."""
     handler = RecordingHandler()
-    chain = classifier(RunnableLambda(_Quits))
+    chain = classifier(RunnableLambda(_Quits), trust_opaque_model=True)
     assert chain.invoke("x", {"callbacks": [handler]}) == "positive"
     assert await chain.ainvoke("y", {"callbacks": [handler]}) == "positive"
     assert histograms == [[7, 0], [7, 0]]
@@ -286,7 +287,7 @@ def test_an_error_reporter_sees_no_votes(stop: Any, call: str, monkeypatch: pyte
 def test_a_cache_that_is_set_after_the_first_answer_gets_nothing() -> None:
     """If it breaks, later questions store examples in the global cache, or are charged and then refused."""
     model, cache = VotingChat(), InMemoryCache()
-    chain = classifier(RunnableLambda(lambda prompt: model.invoke(prompt)))
+    chain = classifier(RunnableLambda(lambda prompt: model.invoke(prompt)), trust_opaque_model=True)
     assert chain.invoke("a") == "positive"
     set_llm_cache(cache)
     try:
@@ -298,58 +299,20 @@ def test_a_cache_that_is_set_after_the_first_answer_gets_nothing() -> None:
         set_llm_cache(None)
 
 
-@pytest.mark.parametrize("way", ["batch", "abatch"])
-def test_a_memory_is_found_whether_or_not_an_answer_can_be_read(way: str) -> None:
-    """If it breaks, a model whose first answers are unreadable keeps what it is told, and nobody looks again."""
-    made: list[object] = []
-
-    def ask(prompt: Any) -> str:
-        if not made:
-            made.append(InMemoryChatMessageHistory())
-        return str(prompt)
-
-    def unreadable(answer: object) -> object:
-        raise ValueError(answer)
-
-    model = QuietModel(RunnableLambda(ask), read=unreadable)
-    call = model.batch if way == "batch" else lambda prompts: asyncio.run(model.abatch(prompts))
-    assert call(["a"]) == [None]
-    with pytest.raises(UnsafeEnvironment, match="InMemoryChatMessageHistory stores them"):
-        call(["b"])
-
-
-def test_a_memory_that_the_model_makes_with_its_first_call_costs_nothing() -> None:
-    """If it breaks, votes see each other's examples, or a question is charged before it is refused."""
-    model, made = VotingChat(), []
-
-    def ask(prompt: Any) -> Any:
-        if not made:
-            made.append(InMemoryChatMessageHistory())
-        return model.invoke(prompt)
-
-    for call in (lambda chain: chain.invoke("a"), lambda chain: asyncio.run(chain.ainvoke("a"))):
-        made.clear()
-        chain = classifier(RunnableLambda(ask))
-        with pytest.raises(UnsafeEnvironment, match="InMemoryChatMessageHistory stores them"):
-            call(chain)
-        assert left(chain) == 5
-        assert len(model.asked) == 0
-
-
-def test_a_model_that_cannot_be_looked_into_is_said_in_the_certificate() -> None:
+def test_a_certificate_says_at_whose_word_a_model_keeps_nothing() -> None:
     """If it breaks, a reader of the certificate believes that the model was checked for a memory."""
-    count = [].count
-    count.__module__ = "acme_compiled"
     model = VotingChat()
-    llm = RunnableLambda(lambda prompt: (count(prompt), model.invoke(prompt))[1])
-    with pytest.raises(UnsafeEnvironment, match="accept_unchecked_model=True"):
+    llm = RunnableLambda(lambda prompt: model.invoke(prompt))
+    with pytest.raises(UnsafeEnvironment, match="trust_opaque_model=True"):
         classifier(llm)
-    chain = classifier(llm, accept_unchecked_model=True)
-    assert chain.invoke("a") == "positive"
-    notes = [note for note in chain.certificate().notes if "accept_unchecked_model=True" in note]
-    assert len(notes) == 1
-    assert "acme_compiled.count" in notes[0]
-    assert not [note for note in classifier().certificate().notes if "accept_unchecked_model" in note]
+    trusted = str(classifier(llm, trust_opaque_model=True).certificate())
+    assert "trust_opaque_model=True: the model is opaque" in trusted
+    declared = str(classifier(model).certificate())
+    assert "keeps_no_prompts=True" in declared
+    assert "VotingChat" in declared
+    known = str(classifier(FakeListChatModel(responses=["positive"])).certificate())
+    assert "opaque" not in known
+    assert "keeps_no_prompts" not in known
 
 
 @pytest.mark.parametrize("kind", [VotingChat, VotingLLM])

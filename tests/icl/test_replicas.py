@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from fakes._http import RecordingServer
@@ -237,6 +237,7 @@ def test_no_text_is_in_the_ledger_and_nothing_there_can_be_taken_back(place: str
 class Loopback(VotingLLM):
     """A completion model behind a server on this machine."""
 
+    keeps_no_prompts: ClassVar[bool] = True
     url: str = ""
 
     def _call(self, prompt: str, stop: Any = None, run_manager: Any = None, **_: Any) -> str:

@@ -8,7 +8,7 @@ import json
 import os
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from fakes._http import Answer, RecordingServer
@@ -402,6 +402,8 @@ def test_a_model_that_asks_the_same_classifier_waits_for_no_place_of_its_own(mos
     """A tool of the model asks the classifier that asks the model: the inner question waits for the outer for ever."""
 
     class Asking(VotingChat):
+        keeps_no_prompts: ClassVar[bool] = True
+
         def vote(self, messages: list[BaseMessage]) -> str:
             if not inner:
                 inner.append(None)
@@ -426,6 +428,8 @@ def test_what_one_classifier_used_up_is_not_told_by_another() -> None:
             return f"used {len(used)} of 1 tokens"
 
     class Sharing(VotingChat):
+        keeps_no_prompts: ClassVar[bool] = True
+
         def vote(self, messages: list[BaseMessage]) -> str:
             if not open_to:
                 raise Limited

@@ -409,7 +409,7 @@ def test_long_examples_are_cut_until_their_member_is_scored(engine: LlamaCppEnse
     subset = SubsetPrompt(("long", 1), tuple(long), question)
     voter = make_voter(
         engine, prompt=SST2, words=["Positive", "Negative"], structured_output=False, calibrate=True,
-        keep_caches=True, asking=Asking(), accept_unchecked_model=False,
+        keep_caches=True, asking=Asking(), trust_opaque_model=False,
     )  # fmt: skip
     whole = MemberPrompt(SST2.head(), SST2.body(long), question, ("long", 0))
     assert engine.score_labels([whole], [" Positive", " Negative"]) == [None]

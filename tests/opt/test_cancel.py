@@ -42,5 +42,5 @@ def test_a_halted_run_says_that_nothing_is_lost(tmp_path: Path) -> None:
     with ledger_in(tmp_path) as ledger:
         made = optimizer(Looking(), ledger=ledger)
         with pytest.raises(PlanError, match="invoke again"):
-            made._optimize(Held(examples()), None, lambda: True)
+            made._execute(Held(examples()), None, lambda: True)
         assert used(ledger) == {"training": 0, "validation": 0}

@@ -37,9 +37,10 @@ from fakes.places import on_both
 
 from langchain_dp import PrivacyBudget, PrivateRecords
 from langchain_dp.accounting.store import key_file
-from langchain_dp.ensemble.journal import fingerprint, marks
+from langchain_dp.ensemble.runs import fingerprint, record_digests
 from langchain_dp.errors import BudgetExceeded, LedgerError, LedgerMismatch, LedgerUnwritable, PlanError
-from langchain_dp.opt import journal, private
+from langchain_dp.opt import private
+from langchain_dp.opt.journal import Journal
 
 DAMAGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "version": lambda fields: fields.update(version=1),
@@ -126,17 +127,17 @@ def test_the_ledger_alone_does_not_let_a_guess_be_tested(tmp_path: Path) -> None
     with ledger_in(tmp_path) as ledger:
         plan = ledger.plan("dp-opt")
         assert plan is not None
-        run = journal.found(ledger, plan)
+        run = Journal.load(ledger, plan)
     assert run is not None
-    assert len(bytes.fromhex(master)) == len(run.split_key) == 32
+    assert len(bytes.fromhex(master)) == len(run.key) == 32
     records = PrivateRecords(examples())
-    right = fingerprint(marks(records, run.split_key, ["text"]), run.split_key)
+    right = fingerprint(record_digests(records, run.key, ["text"]), run.key)
     assert right == fields["data"]
-    keys = (bytes.fromhex(master), run.split_key)
+    keys = (bytes.fromhex(master), run.key)
     # Whatever the file itself offers for a key opens nothing: not the mask, its halves, the ledger's id, or no key.
     mask = bytes.fromhex(fields["key"])
     for guess in (b"", mask, mask[:32], mask[32:], owner.encode(), bytes.fromhex(owner)):
-        assert fingerprint(marks(records, guess, ["text"]), guess) != right
+        assert fingerprint(record_digests(records, guess, ["text"]), guess) != right
     for key in keys:
         assert key not in file
         assert key.hex().encode() not in file
@@ -341,7 +342,7 @@ def test_runs_of_two_names_on_one_ledger_are_two_runs(tmp_path: Path) -> None:
         for name in ("one", "two"):
             optimizer(ledger=ledger, name=name, budget=half).invoke(examples())
         assert used(ledger, "one") == used(ledger, "two") == {"training": 12, "validation": 1}
-        runs = [journal.found(ledger, plan) for plan in ledger.plans()]
-        assert len({run.split_key for run in runs if run is not None}) == 2
+        runs = [Journal.load(ledger, plan) for plan in ledger.plans()]
+        assert len({run.key for run in runs if run is not None}) == 2
         assert len({run.masked_key for run in runs if run is not None}) == 2
         assert ledger.reserved() == (200.0, 0.1)

@@ -36,7 +36,8 @@ from langchain_core.runnables import Runnable, RunnableLambda
 
 from langchain_dp import PrivateRecords, private_run
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailable, PlanError, UnsafeEnvironment
-from langchain_dp.opt import DPPromptOptimizer, journal, optimize_with_dln1, optimize_with_opt
+from langchain_dp.opt import DPPromptOptimizer, optimize_with_dln1, optimize_with_opt
+from langchain_dp.opt.journal import Journal
 from langchain_dp.redact import without_frames
 
 
@@ -274,9 +275,9 @@ def test_an_error_reporter_sees_no_record_and_no_key(tmp_path: Path) -> None:
             optimizer(ledger=ledger).invoke(examples(31), {"callbacks": [reporter]})
         plan = ledger.plan("dp-opt")
         assert plan is not None
-        run = journal.found(ledger, plan)
+        run = Journal.load(ledger, plan)
         assert run is not None
-        keys = (run.split_key, bytes.fromhex((tmp_path / "ledger.db.key").read_text().split()[1]))
+        keys = (run.key, bytes.fromhex((tmp_path / "ledger.db.key").read_text().split()[1]))
     assert len(reporter.kept) > 4
     secrets = (CANARY, *map(repr, keys), *(key.hex() for key in keys))
     assert not [kept for kept in reporter.kept for secret in secrets if secret in kept]

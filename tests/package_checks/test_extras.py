@@ -32,9 +32,6 @@ from package_checks.extras import (
 OWN = "_util/extras.py"
 """Where the message is made."""
 
-NEEDS_TORCH = {"rapt/tuning/analysis.py:attribute_map"}
-"""Raised in a module that cannot be imported without torch: its message is read, not provoked."""
-
 DISTRIBUTIONS = packages_distributions()
 
 
@@ -87,7 +84,7 @@ def brings(extra: str, module: str) -> bool:
 def test_every_place_is_known() -> None:
     """If it breaks, somebody asks for an extra in a message that no test reads."""
     provoked = {place.partition(",")[0] for place in missing.PROVOKED}
-    assert {place for place, _ in raised()} == provoked | NEEDS_TORCH
+    assert {place for place, _ in raised()} == provoked
 
 
 @pytest.mark.parametrize(("place", "text"), raised())

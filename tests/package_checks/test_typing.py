@@ -26,7 +26,11 @@ def spend(path: str) -> tuple[float, float]:
 
 def classify(rows: list[dict[str, str]], question: str) -> str | None:
     chain: DPICLClassifier = DPICLClassifier(
-        llm=RunnableLambda(lambda prompt: "a"), examples=rows, labels=["a", "b"], budget=PrivacyBudget(1.0)
+        llm=RunnableLambda(lambda prompt: "a"),
+        trust_opaque_model=True,
+        examples=rows,
+        labels=["a", "b"],
+        budget=PrivacyBudget(1.0),
     )
     held: PrivacyCertificate = chain.certificate()
     print(held.epsilon)

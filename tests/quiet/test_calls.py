@@ -115,7 +115,7 @@ class Hangs(SimpleChatModel):
     _llm_type = "hangs"
     def _call(self, *args, **kwargs):
         threading.Event().wait()
-quiet = QuietModel(Hangs())
+quiet = QuietModel(Hangs(), trust_opaque_model=True)
 print(quiet.batch(["p"], timeout=0.1), asyncio.run(quiet.abatch(["p"], timeout=0.1)))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
@@ -306,7 +306,7 @@ def test_debug_mode_switched_on_between_calls_is_refused(how: str) -> None:
 def test_a_global_cache_beside_a_function_gets_nothing_and_is_not_read(how: str) -> None:
     """If it fails, a model called inside a function stores private prompts in the global cache, or is not asked."""
     model, cache = Chat(), InMemoryCache()
-    quiet = QuietModel(RunnableLambda(lambda prompt: model.invoke(prompt)))
+    quiet = QuietModel(RunnableLambda(lambda prompt: model.invoke(prompt)), trust_opaque_model=True)
     set_llm_cache(cache)
     try:
         for _ in range(2):

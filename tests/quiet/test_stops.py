@@ -42,6 +42,8 @@ KINDS = [ValueError, SystemExit, KeyboardInterrupt, asyncio.CancelledError, Gene
 class Bare(Runnable[Any, Any]):
     """Repeats its input and calls ``act``, with no task, callback or handler of LangChain in between."""
 
+    keeps_no_prompts: ClassVar[bool] = True
+
     def __init__(self, act: Callable[[str], object]) -> None:
         self.act = act
 
@@ -84,7 +86,7 @@ def test_whatever_a_model_raises_is_one_abstention(how: str, model: Any, kind: t
         if "bad" in prompt:
             raise kind(prompt)
 
-    answers = ask(how, QuietModel(model(act)), ["a", "bad", "c"])
+    answers = ask(how, QuietModel(model(act), trust_opaque_model=True), ["a", "bad", "c"])
     assert [text(answer) for answer in answers] == ["a", None, "c"]
 
 
@@ -125,7 +127,7 @@ def test_a_public_probe_reports_what_the_model_raised(how: str, model: Any, kind
     def act(prompt: str) -> None:
         raise kind("no key")
 
-    quiet = QuietModel(model(act))
+    quiet = QuietModel(model(act), trust_opaque_model=True)
     with pytest.raises(ModelUnavailable):
         quiet.probe("public?") if how == "sync" else asyncio.run(quiet.aprobe("public?"))
 
@@ -283,10 +285,12 @@ def test_an_expired_call_learns_that_nobody_waits() -> None:
 
 
 class OneAtATime(Chat):
+    keeps_no_prompts: ClassVar[bool] = True
     serializes_calls: ClassVar[bool] = True
 
 
 class OneByOne(Bare):
+    keeps_no_prompts: ClassVar[bool] = True
     serializes_calls = True
 
 
@@ -297,7 +301,7 @@ def test_a_timeout_is_refused_where_calls_wait_for_each_other(how: str, kind: st
     seen: list[str] = []
     model: Any = OneByOne(seen.append) if kind == "opaque" else OneAtATime(act=seen.append)
     model = {"bound": model.with_retry(), "in a sequence": model | RunnableLambda(text)}.get(kind, model)
-    quiet = QuietModel(model)
+    quiet = QuietModel(model, trust_opaque_model=True)
     for call in (
         lambda: ask(how, quiet, ["p"], timeout=60),
         lambda: quiet.check_timeout(60),

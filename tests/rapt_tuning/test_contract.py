@@ -81,7 +81,7 @@ def test_every_vector_of_a_prompt_or_prefix_in_every_layer_is_used(family: str) 
     for method in ("prompt", "prefix"):
         model, batch, _ = built(family, method, reconstruct=0)
         model.eval()
-        model.logits(batch, model.activations(batch)[0]).square().sum().backward()
+        model.logits(batch, model.activations(batch)).square().sum().backward()
         [gradient] = [
             tensor.grad
             for name, tensor in model.learned().items()
@@ -158,16 +158,14 @@ def test_activations_are_those_of_the_tokens(family: str, method: str) -> None:
     """If it breaks, reconstruction and pooling read the outputs of the wrong tokens (a prompt shifts them)."""
     model, batch, base = built(family, method)
     model.eval()
-    layers = model.activations(batch, every_layer=True)
-    assert len(layers) == 3
-    assert all(layer.shape == (2, batch.ids.shape[1], 16) for layer in layers)
-    assert torch.equal(layers[-1], model.activations(batch)[0])
+    states = model.activations(batch)
+    assert states.shape == (2, batch.ids.shape[1], 16)
     assert (batch.ids.gather(1, batch.plain) == torch.tensor(PLAIN)).all()
     assert batch.ids[0][batch.text[0]].tolist() == TEXTS[0]
     assert batch.ids[1][batch.text[1]].tolist() == TEXTS[1]
     if method == "adapter":  # at first it changes nothing
         plain = base.encoder.eval()(input_ids=batch.ids, attention_mask=batch.attended).last_hidden_state
-        assert torch.allclose(layers[-1], plain, atol=1e-6)
+        assert torch.allclose(states, plain, atol=1e-6)
     if method == "prompt":
         with torch.no_grad():
             table = base.embedding
@@ -181,7 +179,7 @@ def test_activations_are_those_of_the_tokens(family: str, method: str) -> None:
             mask = torch.cat([torch.ones(2, 3), batch.attended], dim=1)
             wanted = base.encoder.eval()(inputs_embeds=joined, attention_mask=mask).last_hidden_state[:, 3:]
         real = batch.attended.bool()
-        assert torch.allclose(layers[-1][real], wanted[real], atol=1e-5)
+        assert torch.allclose(states[real], wanted[real], atol=1e-5)
         assert {tuple(row.tolist()) for row in learned} <= {tuple(row.tolist()) for row in table.weight}, "start=words"
 
 
@@ -195,8 +193,8 @@ def test_padding_does_not_reach_a_text(family: str, verbalized: bool) -> None:
     alone = Batch(
         batch.ids[1:, :length], batch.attended[1:, :length], batch.text[1:, :length], batch.plain[1:], batch.mask[1:]
     )
-    together = model.logits(batch, model.activations(batch)[0])[1:]
-    assert torch.allclose(model.logits(alone, model.activations(alone)[0]), together, atol=1e-5)
+    together = model.logits(batch, model.activations(batch))[1:]
+    assert torch.allclose(model.logits(alone, model.activations(alone)), together, atol=1e-5)
 
 
 @pytest.mark.parametrize(("family", "verbalized"), [("bert", False), ("roberta", False), ("t5", False), ("t5", True)])
@@ -204,7 +202,7 @@ def test_labels_are_read_from_the_text_only(family: str, verbalized: bool) -> No
     """If it breaks, a head or T5's decoder reads plain tokens, which say nothing of the label."""
     model, batch, _ = built(family, "prefix", verbalized=verbalized)
     model.eval()
-    states = model.activations(batch)[0].detach()
+    states = model.activations(batch).detach()
     other = torch.where(batch.text[:, :, None], states, states + 7.0)
     assert torch.allclose(model.logits(batch, states), model.logits(batch, other), atol=1e-5)
     moved = torch.where(batch.text[:, :, None], states + torch.linspace(0, 7, 16), states)
@@ -218,7 +216,7 @@ def test_the_loss_is_the_papers() -> None:
         model, batch, _ = built("bert", "prefix", reconstruction_reduction=reduction, reconstruction_weight=weight)
         model.eval()
         losses = model.losses(batch, torch.tensor([0, 1]), TARGETS)
-        states = model.activations(batch)[0]
+        states = model.activations(batch)
         assert model.reconstruction is not None
         chances = model.reconstruction(states).log_softmax(dim=-1)
         each = [chances[row, batch.plain[row, i], TARGETS[row, i]].item() for row in range(2) for i in range(4)]

@@ -20,7 +20,7 @@ from fakes.stops import press_ctrl_c
 from fakes.synthesizers import BUDGET, LABELS, entries, generator, rows, synthesizer
 
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger, TextRoundEvent
-from langchain_dp.ensemble.journal import marks
+from langchain_dp.ensemble.runs import record_digests
 from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.errors import (
     BudgetExceeded,
@@ -301,10 +301,11 @@ def test_fields_that_nobody_is_shown_do_not_count() -> None:
     """If it breaks, a set beside the text makes other records of the same ones in every process, and a run is lost."""
     key = b"k" * 32
     first, second = (
-        marks(PrivateRecords([{**row, "tags": tags} for row in rows()]), key, ["text"]) for tags in ("a b", {"a", "b"})
+        record_digests(PrivateRecords([{**row, "tags": tags} for row in rows()]), key, ["text"])
+        for tags in ("a b", {"a", "b"})
     )
     assert first == second
-    assert first != marks(PrivateRecords(rows()[::-1]), key, ["text"])
+    assert first != record_digests(PrivateRecords(rows()[::-1]), key, ["text"])
 
 
 def test_nobody_takes_part_and_the_text_is_written_all_the_same() -> None:
@@ -422,7 +423,7 @@ def test_a_synthesizer_is_shown_and_is_not_copied() -> None:
     chain = synthesizer()
     assert repr(chain) == "DPExampleSynthesizer(labels=['delivery', 'billing'], name='synthesis')"
     for copied in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(PrivateDataError, match="Build it anew"):
+        with pytest.raises(PrivateDataError, match="Construct it again"):
             copied(chain)
 
 
@@ -602,14 +603,14 @@ def test_a_label_of_which_nothing_is_kept_is_named(monkeypatch: pytest.MonkeyPat
     """If it breaks, a few-shot prompt lacks a label, and nobody hears of it."""
     first = next(iter(LABELS))
     chain = synthesizer(Draws())
-    kept = chain.__class__._alone
+    kept = chain.__class__._run
 
     def without(self: Any, *given: Any) -> Any:
         found = kept(self, *given)
         dropped = [dataclasses.replace(one, dropped="short" if one.label == first else "") for one in found]
         return SyntheticExamples(dropped, found.certificate, found.settings)
 
-    monkeypatch.setattr(chain.__class__, "_alone", without)
+    monkeypatch.setattr(chain.__class__, "_run", without)
     with pytest.warns(NothingKept, match=f"No text of .*{first}.* is kept"):
         assert {one.label for one in chain.invoke(rows())} == set(LABELS) - {first}
 

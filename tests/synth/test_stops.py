@@ -21,7 +21,7 @@ from fakes.stops import press_ctrl_c
 from fakes.synthesizers import BUDGET, LABELS, entries, rows, synthesizer
 
 from langchain_dp.accounting import PrivacyLedger
-from langchain_dp.ensemble.journal import RunJournal
+from langchain_dp.ensemble.runs import RunJournal
 from langchain_dp.errors import (
     InvalidParameter,
     LedgerUnwritable,
@@ -337,7 +337,7 @@ def test_what_could_not_be_kept_is_not_drawn_again(
             first[public.prompt.head] += bool(of_records(members)) and not public.written
             return super().score_next_token(public, members, **settings)
 
-    monkeypatch.setattr("langchain_dp.synth.journal.SynthesisJournal", Full)
+    monkeypatch.setattr("langchain_dp.synth.run.SynthesisJournal", Full)
     ledger = PrivacyLedger(BUDGET)
     chain = synthesizer(Counts(), ledger=ledger)
     monkeypatch.setattr(Full, "full", full)

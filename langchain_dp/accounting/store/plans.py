@@ -28,9 +28,6 @@ LEAST_CLAIM = 1e-12
 Such a plan is written as 0. Read as this it is a budget like any other, which 0 is not, and no smaller than it was.
 """
 
-BLOCK = " (prepaid)"
-"""What is added to the caller's name of an entry that paid for a block in advance."""
-
 _ITS_OWN = "item = ? AND plan = (SELECT plan FROM plans WHERE name = ? AND time = ?) AND event = ? AND max_count = ?"
 
 

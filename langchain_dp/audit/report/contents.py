@@ -17,10 +17,9 @@ from langchain_dp.accounting.certificate import library_version
 from langchain_dp.accounting.events import event_from_json
 from langchain_dp.accounting.metric import WHOLE_TEXTS, MetricEntry, per
 from langchain_dp.accounting.store.metric import units
-from langchain_dp.audit.report import opening, words
+from langchain_dp.audit.report import names, opening
 from langchain_dp.audit.report.names import RELATIONS, TEXTS, WORDS, in_part, kind, label, parameters
-from langchain_dp.audit.report.pseudonyms import ReportedPseudonyms, told
-from langchain_dp.audit.report.results import ReportedAttack, attacked
+from langchain_dp.audit.report.results import ReportedAttack, ReportedPseudonyms, attacked, told
 from langchain_dp.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -291,7 +290,7 @@ def _of_ledger(ledger: PrivacyLedger) -> Report:
                 Release(
                     kind(event),
                     parameters(event),
-                    words.calibration(event, budget.neighbors),
+                    names.calibration(event, budget.neighbors),
                     used[item],
                     most,
                     mine[0].time if mine else "",
@@ -310,14 +309,14 @@ def _of_ledger(ledger: PrivacyLedger) -> Report:
         _now(),
         library_version(),
         RELATIONS[budget.neighbors],
-        words.meaning(budget.epsilon, budget.delta, budget.neighbors),
+        names.meaning(budget.epsilon, budget.delta, budget.neighbors),
         (budget.epsilon, budget.delta),
         ledger.reserved(),
         account.spent(stored, used, quick=False),
         sum(used.values()),
         tuple(plans),
         (),
-        tuple(words.limits(budget.neighbors)),
+        tuple(names.limits(budget.neighbors)),
         # The account computes and reads no file, so it does once the ledger is closed.
         composed=lambda: [(time, account.spent(stored, counts, quick=False)[0]) for time, counts in points],
     )
@@ -392,7 +391,7 @@ def _of_metric(ledger: MetricLedger) -> Report:
             ("Documents with an account", f"{len(sums['document']):,}"),
             ("Releases that named no user", f"{sum(entry.user is None for entry in entries):,}"),
         ),
-        tuple(words.TEXT_LIMITS if whole else words.METRIC_LIMITS),
+        tuple(names.TEXT_LIMITS if whole else names.METRIC_LIMITS),
         composed=lambda: curve,
     )
 

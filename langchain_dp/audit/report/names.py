@@ -1,10 +1,12 @@
-"""Names in a report: of mechanisms, their parameters and relations; and which of the callers' own are shown.
+"""Names and sentences of a report: of mechanisms, parameters, relations and promises, and the callers' own names.
 
-These are public by contract, but a caller may have passed a sentence by mistake.
+The callers' names are public by contract, but a caller may have passed a sentence by mistake. Each sentence on a
+promise follows from the definition.
 """
 
 from __future__ import annotations
 
+import math
 import re
 
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
@@ -20,6 +22,7 @@ from langchain_dp.accounting import (
     PartEvent,
     TextRoundEvent,
 )
+from langchain_dp.attacks.result import accuracy_bound
 
 RELATIONS = {
     Neighbors.REPLACE_ONE: "one record replaced by any other (the number of records is public)",
@@ -51,32 +54,26 @@ def label(name: str) -> str:
     return f"(a name of {len(name)} characters that reads like a text: not shown)"
 
 
-def kind(event: DpEvent) -> str:
-    """Name of the mechanism behind an event."""
+def kind(event: DpEvent, *, subject: bool = True) -> str:
+    """Name the mechanism behind an event and, with ``subject``, the part of the data or the label that it is for."""
     if isinstance(event, PartEvent):
-        return kind(event.event) + in_part(label(event.part))
+        return kind(event.event, subject=subject) + (in_part(label(event.part)) if subject else "")
     if isinstance(event, LabelPartEvent):
-        return f"{kind(event.event)}, on the records of {label(event.label)}"
+        name = kind(event.event, subject=subject)
+        return f"{name}, on the records of {label(event.label)}" if subject else name
     if isinstance(event, PoissonSampledDpEvent):
-        return f"{kind(event.event)}, sampled"
-    names: dict[type, str] = {
-        NoisyMaxEvent: "Report noisy max",
-        LimitedDomainEvent: "LimitedDomain (one token)",
-        ExponentialEvent: "Exponential mechanism (one choice)",
-        TextRoundEvent: "Clipped sums (one round of texts)",
-        GaussianDpEvent: "Gaussian mechanism",
-        LaplaceDpEvent: "Laplace mechanism",
-    }
-    return names.get(type(event), type(event).__name__)
+        return f"{kind(event.event, subject=subject)}, sampled"
+    return _KINDS.get(type(event), type(event).__name__)
 
 
-def mechanism(event: DpEvent) -> str:
-    """Name of the mechanism behind an event, whatever part of the data or label it is for."""
-    if isinstance(event, (PartEvent, LabelPartEvent)):
-        return mechanism(event.event)
-    if isinstance(event, PoissonSampledDpEvent):
-        return f"{mechanism(event.event)}, sampled"
-    return kind(event)
+_KINDS: dict[type, str] = {
+    NoisyMaxEvent: "Report noisy max",
+    LimitedDomainEvent: "LimitedDomain (one token)",
+    ExponentialEvent: "Exponential mechanism (one choice)",
+    TextRoundEvent: "Clipped sums (one round of texts)",
+    GaussianDpEvent: "Gaussian mechanism",
+    LaplaceDpEvent: "Laplace mechanism",
+}
 
 
 def in_part(part: str) -> str:
@@ -106,3 +103,133 @@ def _sampling(event: NoisyMaxEvent | LimitedDomainEvent | TextRoundEvent) -> str
     if event.sampling_probability == 1:
         return "everybody takes part"
     return f"{who} takes part with probability {event.sampling_probability:.4g}"
+
+
+# ---------------------------------------------------------------------------------------------------------- promises
+
+_COMFORT = 0.96  # chance of a right guess above which the promise is called weak: epsilon above 3.2
+_OFTEN = 1.6449  # standard deviations that a Gaussian exceeds once in twenty times
+
+
+def caught(epsilon: float, delta: float, false_alarms: float) -> float:
+    """Largest share of true cases that a test finds at this rate of false alarms."""
+    if epsilon > 700:
+        return 1.0
+    return min(1.0, math.exp(epsilon) * false_alarms + delta, 1 - math.exp(-epsilon) * (1 - delta - false_alarms))
+
+
+_TWICE = "lie two such steps apart: they are told apart as if at twice the epsilon."
+_TOLD_APART = {
+    Neighbors.REPLACE_ONE: ("two versions of a record are", "names the right one", "innocent records", ""),
+    Neighbors.ADD_OR_REMOVE_ONE: (
+        "that a record is there and that it is not are",
+        "tells which",
+        "records that are not there",
+        f" Two versions of a record that is there {_TWICE}",
+    ),
+    Neighbors.REPLACE_SPECIAL: (
+        "that a record votes and that it abstains are",
+        "tells which",
+        "records that abstain",
+        f" Two versions of a record that votes {_TWICE}",
+    ),
+}
+
+
+def meaning(epsilon: float, delta: float, neighbors: Neighbors) -> str:
+    """What (epsilon, delta) leaves to somebody who knows everything but one record, of which it speaks as it may."""
+    equally, right, wrong, further = _TOLD_APART[neighbors]
+    weak = ""
+    if accuracy_bound(epsilon, delta) > _COMFORT:
+        weak = (
+            " At this epsilon the bound alone is weak: it excludes certainty and little else. What protects in "
+            "practice then is how far real attacks stay below it, and that is an experience and no promise."
+        )
+    return (
+        f"Somebody who knows every other record and sees everything released, and to whom {equally} equally likely, "
+        f"{right} with probability {_share(accuracy_bound(epsilon, delta))} at most (a blind guess: 50%). A test that "
+        f"is wrong about one in a hundred {wrong} finds at most {_share(caught(epsilon, delta, 0.01))} of the others."
+        f"{further}{weak}"
+    )
+
+
+def calibration(event: DpEvent, neighbors: Neighbors) -> str:
+    """What the noise of one release means to the answer."""
+    if isinstance(event, (PartEvent, LabelPartEvent)):
+        return calibration(event.event, neighbors)
+    if isinstance(event, NoisyMaxEvent):
+        lead = _OFTEN * math.sqrt(2) * event.sigma
+        return (
+            f"Every label count gets Gaussian noise of {event.sigma:.3g} votes before the largest is named. With two "
+            f"labels, the one with more votes wins 95 of 100 times if it leads by {lead:.3g} votes."
+        )
+    if isinstance(event, LimitedDomainEvent):
+        moved = 1 if neighbors is Neighbors.REPLACE_SPECIAL else 2
+        needed = moved + 2 / event.epsilon0 * math.log((1 - event.delta0) / event.delta0)
+        return (
+            f"A token comes out half of the time if it has {needed:.3g} votes more than the first one left out; with "
+            "fewer, most often nothing does."
+        )
+    if isinstance(event, ExponentialEvent):
+        return (
+            f"Of two candidates, the one with {math.log(19) / event.epsilon:.3g} correct answers more is chosen 95 of "
+            "100 times."
+        )
+    if isinstance(event, TextRoundEvent):
+        # Where a member shows several records, one of them may turn it from one end of the clip to the other.
+        return (
+            "Whatever a record that is drawn into a round says, it moves the odds between two tokens by a factor of "
+            f"{bound(math.exp(event.epsilon0), 3)} at most: what many records share is written, what few hold is not."
+        )
+    return "Noise of the library's own mechanism, in multiples of its sensitivity."
+
+
+def _share(value: float) -> str:
+    """A bound from above: rounded up."""
+    steps = 10_000 if value > 0.99 else 1_000
+    up = math.ceil(value * steps - 1e-9) / steps
+    return "almost 100%" if value >= 0.9999 else f"{up:.2%}" if value > 0.99 else f"{up:.1%}"
+
+
+def limits(neighbors: Neighbors) -> list[str]:
+    """What an (epsilon, delta) ledger does not protect."""
+    first = {
+        Neighbors.REPLACE_ONE: "The number of records. It is public under this relation.",
+        Neighbors.REPLACE_SPECIAL: "The number of records, and whether a record is there at all beyond its vote: "
+        "zero-out is a weaker promise than adding or removing a record.",
+        Neighbors.ADD_OR_REMOVE_ONE: "The settings of the mechanism. They are constants, taken to be public.",
+    }[neighbors]
+    return [
+        first,
+        "People with several records. The promise is for one record; k records together may lose k times epsilon.",
+        "The records from whoever runs the model: it is shown them in clear.",
+        "Questions, labels, instructions, model names and the names of plans and chains. They are public.",
+        "What holds with or without any one record: facts about the whole are what releases are for.",
+        "Time: when answers were released, how many, and how long they took. This page shows the first two.",
+        "What was released by any other way than through this ledger, and seeded or non-private runs, which it does "
+        "not count.",
+    ]
+
+
+_ALL_TEXTS = [
+    "Releases that named no user: they are counted for their document alone.",
+    "Releases that were reused: the same text sanitized before cost nothing again.",
+    "Time: when texts were released, and how many. This page shows both.",
+]
+METRIC_LIMITS = [
+    "An epsilon. This is metric privacy: words far apart in the table are told apart more easily than near ones, and "
+    "its unit is never added to an epsilon.",
+    "The number of words of a text, unless it was padded.",
+    "Whatever the settings let pass in clear or replace by rule (numbers, dates, names kept, capital letters). The "
+    "certificate of the sanitizer lists it.",
+    "A meaning that many words of a text share: losses add up over the words, and over every further release.",
+    *_ALL_TEXTS,
+]
+"""What a metric ledger does not protect."""
+TEXT_LIMITS = [
+    "A text under an eta of more than 10: then hardly anything is promised, and what protects is what attackers cannot "
+    "do.",
+    "Which texts were blank, or too long for the model that rewrote them, and that model's owner: it saw the texts.",
+    *_ALL_TEXTS,
+]
+"""What a metric ledger of whole texts does not protect."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -59,17 +60,18 @@ def page(report: Report, *, live: Live | None = None) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    writer.filters |= {
-        "moment": _moment,
-        "number": _number,
-        "room": _room,
-        "delta": _delta,
-        "setting": _setting,
+    filters: dict[str, Callable[..., Any]] = {
+        "moment": lambda time: f"{time[:19].replace('T', ' ')} UTC",
+        "number": lambda value: "no limit" if math.isinf(value) else bound(value, 5),
+        "room": lambda value: "no limit" if math.isinf(value) else room(value, 5),
+        "delta": lambda value: bound(value, 3),
+        "setting": lambda value: f"{value:.4g}" if isinstance(value, float) else str(value),
         "whole": "{:,}".format,
         "least": _least,
         "most": _most,
         "apart": _apart,
     }
+    writer.filters |= filters
     plot, caption = _plot(report)
     return writer.from_string(files(__package__).joinpath("page.html.j2").read_text(encoding="utf-8")).render(
         report=report,
@@ -121,25 +123,3 @@ def _one_line(value: Any) -> Any:
         return value
     line = "".join(letter if letter.isprintable() else " " for letter in value)
     return re.sub(r"(?<=\de)-(?=\d)", "\u2011", line)
-
-
-def _moment(time: str) -> str:
-    """A time as people read it, to the second."""
-    return time[:19].replace("T", " ") + " UTC"
-
-
-def _number(value: float) -> str:
-    return "no limit" if math.isinf(value) else bound(value, 5)
-
-
-def _room(value: float) -> str:
-    return "no limit" if math.isinf(value) else room(value, 5)
-
-
-def _delta(value: float) -> str:
-    return bound(value, 3)
-
-
-def _setting(value: float | int | str | bool | None) -> str:
-    """A value as people read it: four digits of a number that has more."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

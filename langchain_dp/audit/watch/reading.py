@@ -20,7 +20,7 @@ from langchain_dp.accounting.events import event_from_json
 from langchain_dp.accounting.metric import WHOLE_TEXTS
 from langchain_dp.accounting.store.metric import units
 from langchain_dp.audit.report.contents import Report, report_on
-from langchain_dp.audit.report.names import TEXTS, WORDS, mechanism
+from langchain_dp.audit.report.names import TEXTS, WORDS, kind
 from langchain_dp.audit.report.opening import open_ledger
 from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerCorrupt
 
@@ -114,9 +114,9 @@ def _of_releases(ledger: PrivacyLedger) -> Figures:
     for plan in plans:
         more = 0
         for key, (item, most) in plan.items.items():
-            kind = mechanism(event_from_json(key))
-            used[kind] += counts[item]
-            unused[kind] += most - counts[item]
+            name = kind(event_from_json(key), subject=False)
+            used[name] += counts[item]
+            unused[name] += most - counts[item]
             more += most - counts[item]
         still_open += more > 0
     return Figures(

@@ -15,13 +15,6 @@ from typing import TYPE_CHECKING
 from langchain_dp._util.extras import lazily
 
 if TYPE_CHECKING:
-    from langchain_dp.rapt.tuning.analysis import (
-        attribute_map,
-        layer_distances,
-        layer_representations,
-        plot_attribute_map,
-        plot_layer_distances,
-    )
     from langchain_dp.rapt.tuning.backbone import Backbone, BackboneTable
     from langchain_dp.rapt.tuning.classifier import RAPTClassifier
     from langchain_dp.rapt.tuning.client import NotSanitized, RAPTClient
@@ -45,11 +38,6 @@ __all__ = [
     "Request",
     "TrainingReport",
     "TuningSettings",
-    "attribute_map",
-    "layer_distances",
-    "layer_representations",
-    "plot_attribute_map",
-    "plot_layer_distances",
 ]
 
 _HOME = {
@@ -65,11 +53,6 @@ _HOME = {
     "Request": ".wire",
     "TrainingReport": ".training",
     "TuningSettings": ".settings",
-    "attribute_map": ".analysis",
-    "layer_distances": ".analysis",
-    "layer_representations": ".analysis",
-    "plot_attribute_map": ".analysis",
-    "plot_layer_distances": ".analysis",
 }
 _NEEDED = frozenset({"peft", "safetensors", "torch", "transformers"})
 

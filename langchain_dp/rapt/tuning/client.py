@@ -466,8 +466,8 @@ def _units(examples: RawExamples) -> list[Unit]:
 
 class _TrainedForm(Form):
     eta: float | Literal["inf"]
-    mechanism: str | None
-    table: str | None = None
+    mechanism: str
+    table: str
 
 
 class _PlainForm(Form):

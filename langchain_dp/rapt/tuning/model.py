@@ -181,9 +181,9 @@ class TunedModel(nn.Module):
 
     # ------------------------------------------------------------------------------------------- what is computed
 
-    def activations(self, batch: Batch, *, every_layer: bool = False) -> tuple[Tensor, ...]:
-        """Activations of the tokens (without virtual ones): (B, L, h) of the last layer, or of all, inputs first."""
-        asked: dict[str, Any] = {"attention_mask": batch.attended, "output_hidden_states": every_layer}
+    def activations(self, batch: Batch) -> Tensor:
+        """Activations of the tokens (without virtual ones) in the last layer: (B, L, h)."""
+        asked: dict[str, Any] = {"attention_mask": batch.attended}
         if self.prompt is not None:
             vectors = self.backbone.embedding(batch.ids)
             prompt = self.prompt.weight.to(vectors.dtype).expand(len(vectors), -1, -1)
@@ -192,8 +192,8 @@ class TunedModel(nn.Module):
             out = self.body(inputs_embeds=torch.cat([prompt, vectors], dim=1), **asked)
         else:
             out = self.body(input_ids=batch.ids, **asked)
-        states = out.hidden_states if every_layer else (out.last_hidden_state,)
-        return tuple(state[:, self.virtual :] for state in states)
+        states: Tensor = out.last_hidden_state
+        return states[:, self.virtual :]
 
     def logits(self, batch: Batch, states: Tensor) -> Tensor:
         """Scores of the labels, (B, labels), from activations of the last layer."""
@@ -227,7 +227,7 @@ class TunedModel(nn.Module):
             labels: (B,) numbers of labels.
             targets: (B, m) indices in T of the plain tokens before they were privatized.
         """
-        states = self.activations(batch)[0]
+        states = self.activations(batch)
         logits = self.logits(batch, states).float()
         task = nn.functional.cross_entropy(logits, labels)
         total, rec, recovered = task, 0.0, 0.0

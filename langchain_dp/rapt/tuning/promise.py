@@ -31,22 +31,21 @@ class TrainedOn:
 
     Args:
         eta: Loss of one release, in nats per unit of distance; infinite if they were in clear.
-        mechanism: What drew their words; None if nobody said.
-        table: Whose distances eta is counted by; likewise.
+        mechanism: What drew their words.
+        table: Whose distances eta is counted by.
     """
 
     eta: float
-    mechanism: str | None = None
-    table: str | None = None
+    mechanism: str
+    table: str
 
     def note(self, eta: float, mechanism: str, table: str) -> str | None:
         """What a reader must know where questions are privatized otherwise; None where they are not."""
         one, two = _units(self.table, table)
-        if not one and _same(self.eta, eta) and self.mechanism in (None, mechanism):
+        if not one and self.mechanism == mechanism and _same(self.eta, eta):
             return None
-        how = "" if self.mechanism is None else f" ({self.mechanism})"
         return (
-            f"The model was trained on texts privatized at eta={self.eta:g}{one}{how}; "
+            f"The model was trained on texts privatized at eta={self.eta:g}{one} ({self.mechanism}); "
             f"questions are privatized at eta={eta:g}{two} ({mechanism})."
         )
 
@@ -100,9 +99,9 @@ def _same(one: float, other: float) -> bool:
     return one == other or math.isclose(one, other, rel_tol=_SAME)
 
 
-def _units(one: str | None, other: str) -> tuple[str, str]:
-    """The units of two etas; empty where both count in distances of one table, or nobody knows."""
-    return ("", "") if one in (None, other) else (f" {per(str(one))}", f" {per(other)}")
+def _units(one: str, other: str) -> tuple[str, str]:
+    """The units of two etas; empty where both count in distances of one table."""
+    return ("", "") if one == other else (f" {per(one)}", f" {per(other)}")
 
 
 def _told(eta: float) -> float | str:

@@ -229,5 +229,5 @@ def probabilities_of(
     for start in range(0, len(rows), size):
         batch = collate(rows[start : start + size], pad).to(device)
         with torch.no_grad(), context():
-            logits = model.logits(batch, model.activations(batch)[0])
+            logits = model.logits(batch, model.activations(batch))
         yield logits.float().softmax(dim=1).cpu()

@@ -13,11 +13,11 @@ from typing import Any
 
 from langchain_core.runnables import RunnableLambda
 
+from audits.check import Check, Finding, likely, worst
+from audits.laws import apart_law, noisy_max_law, tally
+from audits.stubs import LABELS, SeenPrompt, Witness, at_once, charges, examples, mixed_up, who_was_asked
 from langchain_dp.accounting import Neighbors, NoisyMaxEvent, PrivacyBudget, PrivacyLedger, epsilon
 from langchain_dp.accounting.events import SamplingName, event_from_json
-from langchain_dp.audit.self_check.check import Check, Finding, likely, worst
-from langchain_dp.audit.self_check.laws import apart_law, noisy_max_law, tally
-from langchain_dp.audit.self_check.stubs import LABELS, SeenPrompt, Witness, at_once, examples, mixed_up, who_was_asked
 from langchain_dp.ensemble.answers import KEPT
 from langchain_dp.errors import BudgetExceeded, ModelUnavailable
 from langchain_dp.icl import ChatDPICL, DPICLClassifier, Sampling
@@ -80,6 +80,7 @@ SETTINGS = [
 
 PAIRS = [(SETTINGS[place % len(SETTINGS)], face) for place, face in enumerate(FACES)]
 """Every face and every setting once at least."""
+EVERY_PAIR = list(itertools.product(SETTINGS, FACES))
 
 
 class AnswerRun:
@@ -95,6 +96,7 @@ class AnswerRun:
         partitions = 48 if setting.sampling == "fixed" else None
         self.chain = DPICLClassifier(
             llm=RunnableLambda(self.witness.say) if setting.asked_elsewhere else self.witness,
+            trust_opaque_model=True,
             examples=self._rows[:-8],
             labels=LABELS,
             ledger=self.ledger,
@@ -111,7 +113,7 @@ class AnswerRun:
 
     def charged(self) -> int:
         """Releases in the ledger."""
-        return sum(entry.count for entry in self.ledger.entries())
+        return charges(self.ledger)
 
     @property
     def event(self) -> NoisyMaxEvent:
@@ -144,7 +146,7 @@ class AnswerRun:
             for question in ("question 0", "of its own"):
                 with contextlib.suppress(BudgetExceeded):
                     twin.invoke(question)
-            charged = sum(entry.count for entry in ledger.entries())
+            charged = charges(ledger)
         paid = (charged, self.charged() - before)
         return [] if paid == (2, 0) else [f"{paid} charged to the second budget and the first for 2 releases"]
 
@@ -222,9 +224,7 @@ def _calls(setting: AnswerSetting, face: str) -> Finding:
         if often > 1 + (setting.neighbors is not _ADD and "question 0" in question):
             wrong.append(f"a record was shown {often} times for one charge")
     wrong += [*run.unpaid(), *run.second_budget()]
-    return Finding(
-        bool(wrong), f"{setting}, {face}: {wrong[0]}" if wrong else f"{len(PAIRS)} chains of 14 releases each"
-    )
+    return Finding(bool(wrong), f"{setting}, {face}: {wrong[0]}" if wrong else "chains of 14 releases each")
 
 
 def subset_prompts(settings: Sequence[AnswerSetting] = SETTINGS, releases: int = 60) -> Finding:
@@ -290,7 +290,7 @@ def _subset_prompts(settings: Sequence[AnswerSetting], releases: int) -> Finding
 
 
 CHECKS = [
-    Check("answers", "DP-ICL: one charge an answer", calls),
+    Check("answers", "DP-ICL: one charge an answer", lambda: calls(EVERY_PAIR), once=True),
     Check("prompts", "DP-ICL at q < 1: coins, prompts, noise", subset_prompts),
 ]
 """In the order of the table."""

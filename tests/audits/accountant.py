@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from audits.check import Check, Finding
+from audits.laws import divergence, limited_domain_law, mixed, softmax
 from langchain_dp.accounting import (
     ExponentialEvent,
     LabelPartEvent,
@@ -23,8 +25,6 @@ from langchain_dp.accounting import (
     profiles,
 )
 from langchain_dp.accounting.events import SamplingName
-from langchain_dp.audit.self_check.check import Check, Finding
-from langchain_dp.audit.self_check.laws import divergence, limited_domain_law, mixed, softmax
 
 _ADD, _ZERO, _ONE = Neighbors.ADD_OR_REMOVE_ONE, Neighbors.REPLACE_SPECIAL, Neighbors.REPLACE_ONE
 _SCHEMES: tuple[tuple[SamplingName, Neighbors], ...] = (("resample", _ADD), ("fixed", _ADD), ("fixed", _ZERO))
@@ -182,10 +182,10 @@ def _independent(law: Mapping[int | None, float], times: int) -> dict[Any, float
     return {tuple(key for key, _ in each): math.prod(chance for _, chance in each) for each in draws}
 
 
-def caches() -> Finding:
+def caches(deltas: Sequence[float] = (1e-2, 1e-6, 1e-4)) -> Finding:
     """One event, kept by ledgers of several deltas and neighbors in one process: each ledger says its own cost."""
     wrong, event = [], NoisyMaxEvent(5.0)
-    settings = list(itertools.product((1e-2, 1e-6, 1e-4), (_ZERO, _ADD, _ONE)))
+    settings = list(itertools.product(deltas, (_ZERO, _ADD, _ONE)))
     for delta, neighbors in settings:
         budget = PrivacyBudget(50.0, delta, neighbors)
         with PrivacyLedger(budget) as ledger:

@@ -8,11 +8,23 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from scipy import stats
 
+from audits.check import Check, Finding, likely
+from audits.laws import attendance, coins, limited_domain_law, softmax, tally, total
+from audits.stubs import (
+    LABELS,
+    SeenPrompt,
+    Witness,
+    charges,
+    examples,
+    label_of,
+    mixed_up,
+    who_was_asked,
+)
 from langchain_dp.accounting import (
     ExponentialEvent,
     LimitedDomainEvent,
@@ -25,17 +37,6 @@ from langchain_dp.accounting import (
     epsilon,
 )
 from langchain_dp.accounting.events import SamplingName, event_from_json
-from langchain_dp.audit.self_check.check import Check, Finding, likely
-from langchain_dp.audit.self_check.laws import attendance, coins, limited_domain_law, softmax, tally, total
-from langchain_dp.audit.self_check.stubs import (
-    LABELS,
-    SeenPrompt,
-    Witness,
-    examples,
-    label_of,
-    mixed_up,
-    who_was_asked,
-)
 from langchain_dp.mechanisms import ClippedSum
 from langchain_dp.mechanisms.clipped_sum import GRID
 from langchain_dp.opt import DPPromptOptimizer, DPPromptSelector, OptPrompts, Sampling, Writing
@@ -123,9 +124,7 @@ class PromptRun:
         self.setting = setting
         self.budget = PrivacyBudget(0.8 if setting.choosing else 500.0, 0.5, setting.neighbors)
         with PrivacyLedger(self.budget) as ledger:
-            self.witness = Witness(
-                lambda: sum(entry.count for entry in ledger.entries()), vote=setting.vote, right=_right
-            )
+            self.witness = Witness(functools.partial(charges, ledger), vote=setting.vote, right=_right)
             self.optimizer = setting.optimizer(self.witness, ledger)
             rows = examples(128)
             if face % 2:
@@ -307,53 +306,61 @@ def _mean(law: Mapping[int, float]) -> float:
 _LENGTH, _RATE, _EPSILON0 = 2, 0.5, 0.8
 
 
-def clipped(runs: int = 3, texts: int = 300) -> Finding:
+def clipped(runs: int = 12, texts: int = 75) -> Finding:
     """Whole runs by clipped sums at q < 1: charges, who writes a text from its beginning to its end, what comes out.
 
     What comes out is held against the law of a text's first word, given who took part: a divisor that is taken from
     the data shows there.
     """
-    tests: dict[str, float] = {}
+    attendances: list[float] = []
     follows: list[tuple[bool, float]] = []
     for face in range(runs):
-        with PrivacyLedger(PrivacyBudget(500.0, 0.5)) as ledger:
-            witness = Witness(functools.partial(_charges, ledger), right=_right)
-            optimizer, rows = _clipping(witness, ledger, texts), examples(128)
-            prompt = asyncio.run(optimizer.aoptimize(rows)) if face % 2 else optimizer.optimize(rows)
-            paid = [event_from_json(entry.event) for entry in ledger.entries() for _ in range(entry.count)]
+        # Records of 128, of which a quarter validates; 48 subsets, which write many short texts.
+        witness, prompt, paid = _run(
+            face,
+            examples(128),
+            Witness(right=_right),
+            decoder="clip",
+            shots=2,
+            subsets=24,
+            sampling=Sampling("fixed", 48, _RATE),
+            validation=0.25,
+            num_prompts=texts,
+            max_new_tokens=_LENGTH,
+            writing=Writing(epsilon0=_EPSILON0, clip_temperature=0.1, filtered=False),
+        )
         if wrong := _wrong_texts(witness, paid, prompt.certificate):
             return Finding(True, wrong[0])
         asked = [calls[0] for calls in witness.texts]
-        tests[f"run {face}: who was asked"] = who_was_asked(asked, fixed=True, q=_RATE)
+        attendances.append(who_was_asked(asked, fixed=True, q=_RATE))
         follows += [_follows(each, text.text) for each, text in zip(asked, prompt.candidates, strict=True)]
     hits, chances = sum(hit for hit, _ in follows), [chance for _, chance in follows]
     said = f"{hits} of {len(follows)} texts began as most members would, {sum(chances):.0f} expected"
-    tests[said] = tally(hits, chances)
-    return likely(tests)
+    return likely({"who was asked": min(1.0, runs * min(attendances)), said: tally(hits, chances)})
 
 
-def _charges(ledger: PrivacyLedger) -> int:
-    return sum(entry.count for entry in ledger.entries())
-
-
-def _clipping(witness: Witness, ledger: PrivacyLedger, texts: int) -> DPPromptOptimizer:
-    """Records of 128, of which a quarter validates; 48 subsets, which write many short texts."""
-    return DPPromptOptimizer(
-        model=witness,
-        labels=LABELS,
-        instruction=_INSTRUCTION,
-        ledger=ledger,
-        decoder="clip",
-        shots=2,
-        subsets=24,
-        sampling=Sampling("fixed", 48, _RATE),
-        validation=0.25,
-        num_prompts=texts,
-        max_new_tokens=_LENGTH,
-        writing=Writing(epsilon0=_EPSILON0, clip_temperature=0.1, filtered=False),
-        calibrate=False,
-        progress=False,
-    )
+def _run(
+    face: int,
+    rows: Sequence[Any],
+    witness: Witness,
+    budget: PrivacyBudget | None = None,
+    kind: Callable[..., Any] = DPPromptOptimizer,
+    **settings: Any,
+) -> tuple[Witness, Any, list[Any]]:
+    """Optimize once, sync or async in turn: what the model saw, the prompt, and each charge."""
+    with PrivacyLedger(budget or PrivacyBudget(500.0, 0.5)) as ledger:
+        witness.charged = functools.partial(charges, ledger)
+        optimizer = kind(
+            model=witness,
+            labels=LABELS,
+            instruction=_INSTRUCTION,
+            ledger=ledger,
+            calibrate=False,
+            progress=False,
+            **settings,
+        )
+        prompt = asyncio.run(optimizer.aoptimize(rows)) if face % 2 else optimizer.optimize(rows)
+        return witness, prompt, [event_from_json(entry.event) for entry in ledger.entries() for _ in range(entry.count)]
 
 
 def _wrong_texts(witness: Witness, paid: Sequence[Any], certificate: PrivacyCertificate) -> list[str]:
@@ -397,15 +404,23 @@ def _follows(asked: Sequence[SeenPrompt], text: str) -> tuple[bool, float]:
     return text.startswith(f"word{likelier}"), 1 / (1 + math.exp(-abs(gap)))
 
 
-def glossaries(runs: int = 40) -> Finding:
+def glossaries(runs: int = 16) -> Finding:
     """Whole glossaries by clipped sums: one charge, one draw of records for all labels, each shown under its own."""
     drawn: list[list[int]] = []
     for face in range(runs):
-        with PrivacyLedger(PrivacyBudget(500.0, 0.5)) as ledger:
-            witness, rows = Witness(functools.partial(_charges, ledger), right=_right), examples(60)
-            optimizer = _describing(witness, ledger)
-            _ = asyncio.run(optimizer.aoptimize(rows)) if face % 2 else optimizer.optimize(rows)
-            paid = [event_from_json(entry.event) for entry in ledger.entries() for _ in range(entry.count)]
+        # Three in four records teach, and half of these are drawn.
+        witness, _, paid = _run(
+            face,
+            examples(60),
+            Witness(right=_right),
+            method="glossary",
+            decoder="clip",
+            subsets=11,
+            sampling=Sampling("fixed", None, _RATE),
+            validation=0.25,
+            max_new_tokens=_LENGTH,
+            writing=Writing(epsilon0=_EPSILON0),
+        )
         asked = [each for calls in witness.texts for each in calls[0]]
         wrong = [
             [event.event for event in paid if event.part == TRAINING] != [TextRoundEvent(_EPSILON0, _LENGTH, _RATE)],
@@ -423,47 +438,23 @@ def glossaries(runs: int = 40) -> Finding:
     return likely({f"who of {len(trained)} was asked in {runs} runs": coins(attendance(drawn), _RATE * 0.75)})
 
 
-def _describing(witness: Witness, ledger: PrivacyLedger) -> DPPromptOptimizer:
-    """Three in four records teach, and half of these are drawn."""
-    return DPPromptOptimizer(
-        model=witness,
-        method="glossary",
-        labels=LABELS,
-        instruction=_INSTRUCTION,
-        ledger=ledger,
-        decoder="clip",
-        subsets=11,
-        sampling=Sampling("fixed", None, _RATE),
-        validation=0.25,
-        max_new_tokens=_LENGTH,
-        writing=Writing(epsilon0=_EPSILON0),
-        calibrate=False,
-        progress=False,
-    )
-
-
 def _better(record: int, head: str) -> bool:
     """The later an alternative, the more records are answered right under it."""
     return record < 100 + 2 * sum(place for place, text in enumerate(_ALTERNATIVES, 1) if text in head)
 
 
-def public_prompts(runs: int = 25) -> Finding:
+def public_prompts(runs: int = 10) -> Finding:
     """Whole runs that choose among public prompts: one charge before any record is shown, all are asked, who wins."""
     won, laws = [], []
     for setting, face in itertools.product((_R1, _ADD, _ZERO), range(runs)):
-        with PrivacyLedger(PrivacyBudget(0.4, 0.5, setting)) as ledger:
-            witness, rows = Witness(functools.partial(_charges, ledger), right=_better), examples(128)
-            selector = DPPromptSelector(
-                model=witness,
-                labels=LABELS,
-                instruction=_INSTRUCTION,
-                alternatives=_ALTERNATIVES,
-                ledger=ledger,
-                calibrate=False,
-                progress=False,
-            )
-            prompt = asyncio.run(selector.aoptimize(rows)) if face % 2 else selector.optimize(rows)
-            paid = [event_from_json(entry.event) for entry in ledger.entries() for _ in range(entry.count)]
+        witness, prompt, paid = _run(
+            face,
+            examples(128),
+            Witness(right=_better),
+            PrivacyBudget(0.4, 0.5, setting),
+            DPPromptSelector,
+            alternatives=_ALTERNATIVES,
+        )
         asked = collections.Counter(each.records for each in witness.shown)
         cost = epsilon(list(collections.Counter(paid).items()), prompt.certificate.delta, neighbors=setting)
         wrong = [

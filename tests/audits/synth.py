@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from audits.check import ERROR, Check, Finding, count, excess, worst
+from audits.laws import attendance, coins
+from audits.stubs import LABELS, at_once, charges, examples
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger, TextRoundEvent, epsilon
-from langchain_dp.audit.self_check.check import ERROR, Check, Finding, count, excess, worst
-from langchain_dp.audit.self_check.laws import attendance, coins
-from langchain_dp.audit.self_check.stubs import LABELS, at_once, examples
 from langchain_dp.ensemble.writing import INVENTED
 from langchain_dp.errors import ModelUnavailable
 from langchain_dp.mechanisms import ClippedSum
@@ -161,13 +161,9 @@ def rounds(names: Sequence[str] = tuple(RUNS)) -> Finding:
 def _round_of(name: str) -> Finding:
     texts, run = RUNS[name]
     with PrivacyLedger(_BUDGET) as ledger:
-
-        def charged() -> int:
-            return sum(entry.count for entry in ledger.entries())
-
-        engine = ScoringEngine(charged)
+        engine = ScoringEngine(functools.partial(charges, ledger))
         run(engine, ledger)
-        paid = charged()
+        paid = charges(ledger)
     written = engine.texts
     early = sum(before < place // texts + 1 for place, (before, _) in enumerate(written))
     changing = sum(len(set(seen)) > 1 for _, seen in written)
@@ -198,16 +194,12 @@ def blocks(schemes: Sequence[str] = ("rounds", "groups")) -> Finding:
 
 
 def _blocks_in(scheme: str) -> Finding:
-    texts, rounds = len(LABELS), {"rounds": 5 * _ROUNDS, "groups": 2}[scheme]
+    texts, rounds = len(LABELS), {"rounds": 2 * _ROUNDS, "groups": 2}[scheme]
     with PrivacyLedger(_BUDGET) as ledger:
-
-        def charged() -> int:
-            return sum(entry.count for entry in ledger.entries())
-
-        engine = ScoringEngine(charged)
+        engine = ScoringEngine(functools.partial(charges, ledger))
         settings = {"scheme": scheme, "count": rounds * texts, "members": _BLOCKS, "max_new_tokens": 2}
         _synthesizer(engine, ledger, shots=_SHOTS, **settings).invoke(examples(_RECORDS))
-        wrong = abs(2 * rounds - charged()) + abs(rounds * texts - len(engine.texts))
+        wrong = abs(2 * rounds - charges(ledger)) + abs(rounds * texts - len(engine.texts))
     early = sum(before < 2 * (place // texts + 1) for place, (before, _) in enumerate(engine.texts))
     changing = sum(len(set(seen)) > 1 for _, seen in engine.texts)
     drawn = [[body for _, seen in engine.texts[at : at + texts] for body in seen[0]]
@@ -244,12 +236,12 @@ def _described_in(scheme: str) -> Finding:
     unpaid = early = long = changing = 0
     for _ in range(_CHAINS):
         with PrivacyLedger(_BUDGET) as ledger:
-            engine = ScoringEngine(lambda ledger=ledger: sum(entry.count for entry in ledger.entries()))  # type: ignore[misc]
+            engine = ScoringEngine(functools.partial(charges, ledger))
             members = _DESCRIBERS if scheme == "rounds" else _RECORDS  # of a group all
             chain = _synthesizer(engine, ledger, scheme=scheme, count=2 * texts, members=members, describe=describing)
             chain.invoke(records)
-            charges = [json.loads(entry.event) for entry in ledger.entries() for _ in range(entry.count)]
-        paid = [int(charge.get("of", charge)["tokens"]) for charge in charges for _ in range(texts)]
+            events = [json.loads(entry.event) for entry in ledger.entries() for _ in range(entry.count)]
+        paid = [int(event.get("of", event)["tokens"]) for event in events for _ in range(texts)]
         unpaid += abs(len(engine.texts) - len(paid))
         early += sum(before < place // texts + 1 for place, (before, _) in enumerate(engine.texts))
         long += sum(len(seen) > most for (_, seen), most in zip(engine.texts, paid, strict=False))
@@ -274,7 +266,7 @@ def _described_in(scheme: str) -> Finding:
 # -------------------------------------------------------------------------------------------------- without members
 
 
-def nobody(runs: int = 250) -> Finding:
+def nobody(runs: int = 100) -> Finding:
     """Under add/remove, no record against one: a text of full length must be possible, and likely, in both."""
     hits = []
     for records in ([], [{"text": "says up", "label": LABELS[0]}]):
@@ -294,7 +286,7 @@ def nobody(runs: int = 250) -> Finding:
 
 # A clip of .65 nats: a member that is sure of one of two equal tokens reaches it on either side.
 _NOISE = ClippedSum(TextRoundEvent(1.3, 1, 1.0), members=2)
-_LOSS = 0.05
+_LOSS = 0.25  # where fewest runs tell twice the clip: 1,000 with a chance of .999
 
 
 @functools.cache
@@ -302,11 +294,12 @@ def _claim() -> float:
     return epsilon([(_NOISE.event, 1)], _LOSS)
 
 
-def canary(runs: int = 4_000) -> Finding:
+def canary(runs: int = 1_600) -> Finding:
     """The only record is sure of one token, or of the other one; and a token that is all but impossible is not."""
+    if (rare := _rare()).broken:
+        return rare
     hits = [_said_up([{"text": text, "label": "x"}], runs) for text in ("says up", "says down")]
-    moved = excess(hits, runs, epsilon=_claim(), delta=_LOSS, measured="the token of the only record")
-    return worst([_rare(), moved])
+    return excess(hits, runs, epsilon=_claim(), delta=_LOSS, measured="the token of the only record")
 
 
 class _Highest:

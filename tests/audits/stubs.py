@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from typing import Any
@@ -11,76 +12,10 @@ from typing import Any
 import numpy as np
 from langchain_core.messages import BaseMessage
 
-from langchain_dp.audit.self_check.laws import attendance, coins
+from audits.laws import attendance, coins
+from langchain_dp.accounting import PrivacyLedger
+from langchain_dp.audit import NamingEngine
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, TokenScores
-
-
-class NamingEngine:
-    """A worst-case model for audits: it scores a label by how often a member's examples carry it, whatever is asked.
-
-    With one example a subset each example casts the vote that its label says, so a chain over this engine is the vote
-    of :func:`canary_pair`, and nothing of the model stands between a record and the answer. It keeps what it was asked:
-    use it on made-up examples. In an audit every call builds a fresh chain with a budget of its own::
-
-        labels, budget = ["yes", "no"], PrivacyBudget(3.0, 0.05)
-        pair = canary_pair(labels, votes=[0, 3])
-
-        def answer(examples):
-            chain = DPICLClassifier(
-                llm=NamingEngine(), examples=examples, labels=labels, budget=budget, max_queries=1,
-                shots=1, subsets=1, sampling=Sampling("fixed", len(examples), 1.0), calibrate=False,
-            )
-            return chain.invoke("Is the canary there?")
-
-        print(audit_mechanism(answer, pair.one, pair.other, epsilon=budget.epsilon, delta=budget.delta,
-                              neighbors=pair.neighbors, runs=2_000))
-
-    A model of your own can be a ``RunnableLambda`` given as ``llm``. It receives a list of messages, as a chat model
-    does: instruction, then question and label of each example in turn, then the question; and it returns the label as
-    text. ``RunnableLambda(lambda messages: messages[-2].content)`` names the label of the last example.
-
-    Attributes:
-        asked: Body of each member that is cached, by its key.
-        forgotten: Members that were to be forgotten, in order.
-
-    Examples:
-        >>> pair = canary_pair(["yes", "no"], votes=[0, 3])
-        >>> found = audit_mechanism(answer, pair.one, pair.other, epsilon=3.0, delta=0.05, neighbors=pair.neighbors)
-        >>> found.violated  # with the answer as above
-    """
-
-    name = "a stub that names the label of its examples"
-    max_tail_tokens = 1_000
-
-    def __init__(self) -> None:
-        self.asked: dict[Hashable, str] = {}
-        self.forgotten: list[Hashable] = []
-
-    def count_tokens(self, text: str) -> int:
-        """Words."""
-        return len(text.split())
-
-    def score_labels(
-        self, prompts: Sequence[MemberPrompt], words: Sequence[str], *, content_free: Sequence[str] = ()
-    ) -> list[list[float] | None]:
-        """Number of lines that end in each word; a member without any abstains."""
-        rows: list[list[float] | None] = []
-        for prompt in prompts:
-            self.asked[prompt.member] = prompt.body
-            row = [float((prompt.body + "\n").count(f"{word}\n")) for word in words]
-            rows.append(row if any(row) else None)
-        return rows
-
-    def forget(self, *members: Hashable) -> None:
-        """Drop what is kept of these members."""
-        for member in members:
-            self.forgotten.append(member)
-            self.asked.pop(member, None)
-
-    def warm(self, prompts: Sequence[MemberPrompt]) -> None:
-        """Keep these members."""
-        self.asked.update({prompt.member: prompt.body for prompt in prompts})
-
 
 LABELS = ("first", "second")
 RECORD = re.compile(r"record (\d+)")
@@ -97,6 +32,36 @@ def examples(number: int) -> list[dict[str, str]]:
 def label_of(record: int) -> int:
     """Place of a record's label: three in four have the first."""
     return int(record % 4 == 3)
+
+
+class LogRecorder(logging.Handler):
+    """Keeps every log line of the process, of every level.
+
+    Attributes:
+        lines: Logger, level and text of each.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(level=1)
+        self.lines: list[tuple[str, int, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a line."""
+        self.lines.append((record.name, record.levelno, record.getMessage()))
+
+    def __enter__(self) -> LogRecorder:
+        root = logging.getLogger()
+        names = [name for name in logging.root.manager.loggerDict if name.startswith("langchain_dp")]
+        self._levels = {logger: logger.level for logger in (root, *map(logging.getLogger, names))}
+        for logger in self._levels:
+            logger.setLevel(1)
+        root.addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger().removeHandler(self)
+        for logger, level in self._levels.items():
+            logger.setLevel(level)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +83,11 @@ class SeenPrompt:
     head: str
     said: Any
     charged: int
+
+
+def charges(ledger: PrivacyLedger) -> int:
+    """Releases that a ledger holds."""
+    return sum(entry.count for entry in ledger.entries())
 
 
 def who_was_asked(rounds: Iterable[Sequence[SeenPrompt]], *, fixed: bool, q: float) -> float:
@@ -186,7 +156,7 @@ class Witness(NamingEngine):
         self.rounds: list[list[SeenPrompt]] = []
         self.texts: list[list[list[SeenPrompt]]] = []
         self._looked = False
-        self._charged = charged
+        self.charged = charged
         self._vote = vote
         self._right = right
 
@@ -202,7 +172,7 @@ class Witness(NamingEngine):
         self, prompts: Sequence[MemberPrompt], words: Sequence[str], *, content_free: Sequence[str] = ()
     ) -> list[list[float] | None]:
         """Scores of the labels: of examples in a prompt as the parent says, of a single input as ``right`` says."""
-        rows, charged = super().score_labels(prompts, words), self._charged()
+        rows, charged = super().score_labels(prompts, words), self.charged()
         for place, prompt in enumerate(prompts):
             if prompt.body.startswith("Input:"):  # a single record under an instruction
                 rows[place] = self._answer(prompt, len(words))
@@ -225,7 +195,7 @@ class Witness(NamingEngine):
         *turns, question = (str(message.content) for message in messages)
         shots = turns[1:]
         said = "nothing" if any("mute" in turn for turn in shots) else shots[-1] if shots else self._public
-        self.see(question, "\n".join(shots), turns[0], said, self._charged())
+        self.see(question, "\n".join(shots), turns[0], said, self.charged())
         return said
 
     def detokenize(self, tokens: Sequence[Token]) -> str:
@@ -236,7 +206,7 @@ class Witness(NamingEngine):
         """What each member's first record votes for."""
         if not any(one.prompt.body for one in asked):  # first, whether it is there
             return [1] * len(asked)
-        kept, charged = [], self._charged()
+        kept, charged = [], self.charged()
         for one in asked:
             own = RECORD.search(one.prompt.body)
             said = None if own is None else self._vote(int(own[1]), len(self.rounds))
@@ -254,7 +224,7 @@ class Witness(NamingEngine):
             if self._looked:  # first, whether it is there, once also for as many members that show no record
                 return TokenScores((1, 2), np.log([0.5, 0.5]), (_LIKES[0],) * len(members))
             self.texts.append([])
-        charged, rows, kept = self._charged(), [], []
+        charged, rows, kept = self.charged(), [], []
         for one in members:
             own = RECORD.search(one.prompt.body)
             said = None if own is None else int(own[1]) % 2

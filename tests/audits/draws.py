@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from audits.check import ERROR, Check, Finding, count, excess, worst
 from langchain_dp._util.binomial import lower_limit, upper_limit
 from langchain_dp.accounting import (
     ExponentialEvent,
@@ -22,7 +23,6 @@ from langchain_dp.accounting import (
     calibrate_noisy_max,
     epsilon,
 )
-from langchain_dp.audit.self_check.check import ERROR, Check, Finding, count, excess, worst
 from langchain_dp.mechanisms import NoisyMax, SystemRandomness, exponential, limited_domain, report_noisy_max
 from langchain_dp.mechanisms._nearest import NearestVector
 from langchain_dp.mechanisms.metric_exponential import MetricExponential

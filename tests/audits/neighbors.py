@@ -10,20 +10,21 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
+from fakes.coins import Coins
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableLambda
 
+from audits.check import ERROR, Check, Finding, worst
+from audits.laws import attendance, coins
+from audits.stubs import LABELS, LogRecorder, examples
+from audits.synth import ScoringEngine
 from langchain_dp.accounting import Neighbors, NoisyMaxEvent, PrivacyBudget, PrivacyLedger
-from langchain_dp.audit.self_check.check import ERROR, Check, Finding, worst
-from langchain_dp.audit.self_check.laws import attendance, coins
-from langchain_dp.audit.self_check.stubs import LABELS, NamingEngine, examples
-from langchain_dp.audit.self_check.synth import ScoringEngine
+from langchain_dp.audit import NamingEngine
 from langchain_dp.icl import DPICLClassifier, Sampling
 from langchain_dp.mechanisms import ClippedSum, ReportNoisyMax
 from langchain_dp.ports import MemberPrompt, TokenScores
@@ -32,54 +33,6 @@ from langchain_dp.synth import DPAnswerGenerator
 _R1, _ADD, _ZERO = Neighbors.REPLACE_ONE, Neighbors.ADD_OR_REMOVE_ONE, Neighbors.REPLACE_SPECIAL
 _DAMAGED, _FORGET = "damaged", "forget"
 Row = dict[str, str]
-
-
-class SameCoins:
-    """Coins of the operating system that begin anew at every stage of a run, so that two runs toss the same."""
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self.start("build")
-
-    def start(self, stage: str) -> None:
-        """Begin a stage."""
-        self._stream = random.Random(f"{self._seed} {stage}")  # noqa: S311  # the same for two runs, on purpose
-
-    @contextlib.contextmanager
-    def tossed(self) -> Iterator[None]:
-        """Have ``secrets`` and what stands on it toss them."""
-        with mock.patch.object(random, "_urandom", lambda count: self._stream.randbytes(count)):
-            yield
-
-
-class Listening(logging.Handler):
-    """Hears every log line of the process, of every level.
-
-    Attributes:
-        lines: Logger, level and text of each.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(level=1)
-        self.lines: list[tuple[str, int, str]] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep a line."""
-        self.lines.append((record.name, record.levelno, record.getMessage()))
-
-    def __enter__(self) -> Listening:
-        root = logging.getLogger()
-        names = [name for name in logging.root.manager.loggerDict if name.startswith("langchain_dp")]
-        self._levels = {logger: logger.level for logger in (root, *map(logging.getLogger, names))}
-        for logger in self._levels:
-            logger.setLevel(1)
-        root.addHandler(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        logging.getLogger().removeHandler(self)
-        for logger, level in self._levels.items():
-            logger.setLevel(level)
 
 
 @dataclasses.dataclass
@@ -175,21 +128,22 @@ def _released(
     pair: Pair,
     side: int,
     model: Callable[[Observed], Any],
-    same: SameCoins,
+    same: Coins,
     questions: int,
     damage: type[BaseException],
 ) -> Observed:
     seen = Observed(damage=damage)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(same.tossed())
-        heard = stack.enter_context(Listening())
+        stack.enter_context(mock.patch.object(random, "_urandom", same.urandom))
+        heard = stack.enter_context(LogRecorder())
         ledger = stack.enter_context(PrivacyLedger(PrivacyBudget(500.0, 0.5, pair.neighbors)))
         same.start("build")
         event = NoisyMaxEvent(5.0, 0.75, "fixed")
         ledger.reserve([(event, questions)], name="dp-icl")
         chain = DPICLClassifier(
-            llm=model(seen), examples=pair.built[side], labels=LABELS, ledger=ledger, max_queries=questions, shots=2,
-            subsets=pair.subsets, sampling=Sampling("fixed", pair.subsets, 0.75), calibrate=False,
+            llm=model(seen), trust_opaque_model=True, examples=pair.built[side], labels=LABELS, ledger=ledger,
+            max_queries=questions, shots=2, subsets=pair.subsets,
+            sampling=Sampling("fixed", pair.subsets, 0.75), calibrate=False,
         )  # fmt: skip
         for place, row in enumerate(pair.joining[side]):
             same.start(f"add {place}")
@@ -250,7 +204,7 @@ def votes(
     return worst(
         _compared(
             f"{pair.name}, {name}",
-            [_released(pair, side, model, SameCoins(seed), questions, damage) for side in (0, 1)],
+            [_released(pair, side, model, Coins(str(seed)), questions, damage) for side in (0, 1)],
         )
         for pair, (name, model), seed in itertools.product(pairs, _MODELS.items(), range(seeds))
     )
@@ -282,11 +236,12 @@ class _Writer(ScoringEngine):
 
 
 def _written(rows: Sequence[Row], seed: int, damage: type[BaseException]) -> Observed:
-    seen, same = Observed(prompts=[[]], damage=damage), SameCoins(seed)
+    seen, same = Observed(prompts=[[]], damage=damage), Coins(str(seed))
     with contextlib.ExitStack() as stack:
-        stack.enter_context(same.tossed())
-        heard = stack.enter_context(Listening())
+        stack.enter_context(mock.patch.object(random, "_urandom", same.urandom))
+        heard = stack.enter_context(LogRecorder())
         ledger = stack.enter_context(PrivacyLedger(PrivacyBudget(500.0, 0.1, _R1)))
+        same.start("build")
         chain = DPAnswerGenerator(
             model=_Writer(seen), examples=rows, ledger=ledger, max_queries=2, members=8, sampling_probability=0.5,
             max_new_tokens=1, candidates=3,

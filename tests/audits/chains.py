@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
+from audits.check import Check, Finding, count, excess, worst
+from audits.stubs import LABELS, RECORD
 from langchain_dp.accounting import (
     Neighbors,
     NoisyMaxEvent,
@@ -14,11 +16,10 @@ from langchain_dp.accounting import (
     calibrate_noisy_max,
     epsilon,
 )
+from langchain_dp.audit import NamingEngine
 from langchain_dp.audit.bounds import gaussian_bound
 from langchain_dp.audit.empirical import Audited, audit_mechanism
 from langchain_dp.audit.pairs import canary_pair, worst_margin
-from langchain_dp.audit.self_check.check import Check, Finding, count, excess, worst
-from langchain_dp.audit.self_check.stubs import LABELS, RECORD, NamingEngine
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl import DPICLClassifier, Sampling
 
@@ -214,9 +215,9 @@ def _tight_gaussian() -> Finding:
 
 CHECKS = [
     Check("constants", "no constant from private numbers", _no_constants, once=True),
-    Check("members", "a vote hangs on its own subset", lambda: members(list)),
+    Check("members", "a vote hangs on its own subset", lambda: members(list), once=True),
     Check("cuts", "and where a long text is cut", cuts, once=True),
-    Check("deletion", "what is forgotten is gone", lambda: deletion(DPICLClassifier.forget)),
+    Check("deletion", "what is forgotten is gone", lambda: deletion(DPICLClassifier.forget), once=True),
     Check("empty chain", "a chain draws noise without voters", lambda: empty(answers)),
     Check("tightness", "60% of the claim can be shown", _tight, once=True),
     Check("tightness 2", "the same at a small delta", _tight_gaussian, once=True),

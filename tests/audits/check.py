@@ -46,6 +46,10 @@ class Check:
     once: bool = False
 
 
+Faults = Mapping[str, Mapping[str, Callable[[], Finding]]]
+"""Audits of deliberately broken stand-ins, by the audit's name and the fault's."""
+
+
 def excess(
     hits: Sequence[int], runs: int, *, epsilon: float, delta: float, measured: str, error: float = ERROR
 ) -> Finding:

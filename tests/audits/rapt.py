@@ -14,10 +14,10 @@ from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableLambda
 
+from audits.check import Check, Finding, likely
+from audits.laws import frequencies, softmax, tally
+from audits.stubs import at_once
 from langchain_dp.accounting import MetricLedger
-from langchain_dp.audit.self_check.check import Check, Finding, likely
-from langchain_dp.audit.self_check.laws import frequencies, softmax, tally
-from langchain_dp.audit.self_check.stubs import at_once
 from langchain_dp.errors import BudgetExceeded, LedgerError, MissingExtra
 from langchain_dp.rapt import DocumentRules, RAPTSanitizer, SanitizingExampleSelector, SanitizingRetriever, Vocabulary
 from langchain_dp.rapt.privatize import Mechanism

@@ -1,1 +1,0 @@
-"""Audits of this package's own code, and the faults that they must find."""

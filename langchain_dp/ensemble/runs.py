@@ -1,0 +1,344 @@
+"""Private runs that write text: their journal, their lock, and how LangChain starts them.
+
+A run charges its ledger, asks a local model, and draws tokens one after another. Its journal holds everything that was
+drawn. The journal lies in the ledger, beside the charges, so a copy of the ledger, or what a crash leaves of it, holds
+both as they were at one moment. Every release keeps this order:
+
+1. Reserve the plan and the first journal, in one transaction.
+2. Charge, durably, before the model sees a record.
+3. Draw, and write the outcome into the journal, in place of the state that the writer has read.
+4. Only then may the outcome leave.
+
+A charge without an outcome is lost: the run never draws it a second time.
+
+The journal holds no record. It holds keyed digests of the records, and the key of the run's coins under a mask. The
+ledger's key removes the mask; it lies in a file of its own.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import contextlib
+import dataclasses
+import hashlib
+import hmac
+import json
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, NoReturn, Self
+
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+from langchain_core.runnables.config import run_in_executor
+
+from langchain_dp._util import forks
+from langchain_dp._util.reprs import also_unmade
+from langchain_dp.accounting import LedgerPlan, Neighbors, PrivacyBudget, PrivacyLedger
+from langchain_dp.accounting.store.backend import NotHeld
+from langchain_dp.errors import PlanError, PrivateDataError
+from langchain_dp.mechanisms import Randomness
+from langchain_dp.quiet.run import check_environment
+from langchain_dp.records import Examples, KeepsExamples, PrivateRecords
+from langchain_dp.records.files import READING
+from langchain_dp.redact import Held, redacted
+
+CANCELLED = "The run was cancelled. What was drawn is kept: invoke again to go on with it."
+"""Message of a run that its caller cancelled."""
+TRIES = 5
+"""How often a run resumes a text without another token before it gives the text up: one of its members may be what ends
+the process."""
+_SHOWN = "<private examples>"
+"""What callbacks see of the input."""
+
+Halted = Callable[[], bool]
+"""Whether the caller has cancelled the run."""
+
+
+@dataclasses.dataclass(repr=False, kw_only=True)
+class RunJournal(abc.ABC):
+    """Journal of one run. It holds released values, settings and digests, and no record.
+
+    Args:
+        settings: Public settings that the run was started with. Only the same settings resume it.
+        key: Secret key of the run's coins.
+        masked_key: That key as the journal holds it.
+        data: Keyed digest of the records.
+        plan: The ledger's plan that holds the journal; None before the plan is reserved.
+        kept: The journal as the ledger holds it now; empty if there is none.
+    """
+
+    VERSION: ClassVar[int]
+
+    settings: Mapping[str, Any]
+    key: bytes
+    masked_key: str
+    data: str
+    plan: LedgerPlan | None = None
+    kept: str = ""
+
+    @abc.abstractmethod
+    def state(self) -> dict[str, Any]:
+        """The other fields, as values for JSON."""
+
+    @classmethod
+    @abc.abstractmethod
+    def from_state(cls, fields: Mapping[str, Any], common: Mapping[str, Any]) -> Self:
+        """Read what :meth:`state` returned, with the fields of this class. Damage raises any builtin error."""
+
+    def text(self) -> str:
+        """The journal as the ledger holds it."""
+        common = {"key": self.masked_key, "settings": dict(self.settings), "data": self.data}
+        return json.dumps({"version": self.VERSION, **common, **self.state()})
+
+    def save(self) -> None:
+        """Write the journal into the ledger, durably, in place of the state that this object wrote or read last.
+
+        Raises:
+            LedgerError: It cannot be written, another process has written it, or the ledger is an older copy.
+        """
+        now = self.text()
+        if now != self.kept and self.plan is not None:
+            self.plan.keep(now, instead_of=self.kept)
+            self.kept = now
+
+    def update(self, **changes: Any) -> None:
+        """Save the journal with these changes, and only then change this object, which other threads may read."""
+        changed = dataclasses.replace(self, **changes)
+        changed.save()
+        for name in (*changes, "kept"):
+            setattr(self, name, getattr(changed, name))
+
+    @classmethod
+    def load(cls, ledger: PrivacyLedger, plan: LedgerPlan) -> Self:
+        """The journal of a run that has started.
+
+        Raises:
+            PlanError: The plan has no journal, or it is damaged, or another system's.
+            LedgerError: The ledger's key is missing or another one.
+        """
+        if not plan.journal:
+            raise PlanError(
+                f"The ledger holds a plan {plan.name!r}, but no journal of its run: it cannot be resumed. Give this "
+                "run another name=."
+            )
+        failure = ""
+        try:
+            fields = json.loads(plan.journal)
+            if fields["version"] != cls.VERSION or not isinstance(fields["data"], str):
+                raise ValueError
+            common = {
+                "settings": dict(fields["settings"]),
+                "key": unmasked(ledger, fields["key"]),
+                "masked_key": fields["key"],
+                "data": fields["data"],
+            }
+            journal = cls.from_state(fields, common)
+        except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as problem:
+            failure = type(problem).__name__  # its text may show the journal
+        if failure:
+            raise PlanError(
+                f"Expected the journal of the run {plan.name!r} to be one, but it cannot be read ({failure}). Bring "
+                "the ledger's newest copy back, or give the new run another name=."
+            )
+        journal.plan, journal.kept = plan, plan.journal
+        return journal
+
+
+class PrivateRun:
+    """Base of the one private run of a Runnable. Not thread-safe: its owner holds a lock.
+
+    Args:
+        engine: The local model.
+        settings: Public settings.
+        ledger: Ledger to charge.
+        budget: Share of it; None is all that is not reserved.
+        name: Name of the plan.
+        rng: Source of coins and noise.
+    """
+
+    def __init__(
+        self,
+        engine: Any,
+        settings: Any,
+        *,
+        ledger: PrivacyLedger,
+        budget: PrivacyBudget | None,
+        name: str,
+        rng: Randomness,
+    ) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._ledger = ledger
+        self._budget = budget
+        self._name = name
+        self._rng = rng
+
+    @property
+    def neighbors(self) -> Neighbors:
+        """Neighbors of the promise."""
+        return self._ledger.budget.neighbors
+
+    def _public_settings(self) -> dict[str, Any]:
+        """Settings as the journal holds them."""
+        return {**self._settings.public(), "name": self._name, "model": self._engine.name}
+
+    def _new_journal(self, records: PrivateRecords) -> dict[str, Any]:
+        """Common fields of the journal of a new run."""
+        key = secret_key(self._rng)
+        return {
+            "settings": self._public_settings(),
+            "key": key,
+            "masked_key": masked(self._ledger, key),
+            "data": self._digest(records, key),
+        }
+
+    def _digest(self, records: PrivateRecords, key: bytes) -> str:
+        """Keyed digest of what the templates show of the records."""
+        return fingerprint(record_digests(records, key, self._settings.prompts.variables), key)
+
+
+class RunRunnable(KeepsExamples, Runnable[Examples | None, Any]):
+    """Base of the Runnables that carry out one private run: examples in, released text out.
+
+    Callbacks of the run see neither the examples nor their number.
+    """
+
+    name: str
+    _working: ClassVar[str]
+    _lock: threading.Lock
+
+    def _set_lock(self) -> None:
+        self._lock = threading.Lock()
+        forks.renew_lock(self)
+
+    @abc.abstractmethod
+    def _run(self, records: PrivateRecords, halted: Halted) -> Any:
+        """Start or resume the run; ``halted`` is asked before every call of the model."""
+
+    def _execute(self, held: Held, config: RunnableConfig | None, halted: Halted = lambda: False) -> Any:
+        # Before LangChain's run: errors about an example are no callback's business.
+        records = redacted(self._checked, held, READING)
+        results: list[Any] = []
+
+        def run(_: str) -> Any:
+            results.append(redacted(self._locked, Held(records, halted), self._working))
+            return self._traced(results[0])
+
+        RunnableLambda(run, name=self.get_name()).invoke(_SHOWN, config)
+        return results[0]
+
+    def _traced(self, result: Any) -> Any:
+        """What callbacks see of the result."""
+        return result
+
+    async def _aexecute(self, held: Held, config: RunnableConfig | None) -> Any:
+        """Async twin, in a worker thread, which stops before its next call when cancelled."""
+        cancelled = threading.Event()
+        try:
+            return await run_in_executor(config, self._execute, held, config, cancelled.is_set)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    def _locked(self, records: PrivateRecords, halted: Halted) -> Any:
+        check_environment()
+        with self._lock:
+            return self._run(records, halted)
+
+    @also_unmade
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(labels={list(self.settings.labels)}, name={self.name!r})"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise PrivateDataError(
+            f"A {type(self).__name__} holds a run and its budget, and cannot be pickled or copied. Construct it again: "
+            "with the same name= and ledger= it continues the run."
+        )
+
+
+def secret_key(rng: Randomness) -> bytes:
+    """Key of a run's own coins, 32 bytes: of the operating system, or of the seed where nothing is private."""
+    return secrets.token_bytes(32) if rng.private else rng.randbelow(2**256).to_bytes(32, "big")
+
+
+def changed_settings(kept: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
+    """Names of the settings in which a run differs from those of now."""
+    now = json.loads(json.dumps(dict(asked)))
+    return sorted(key for key in kept.keys() | now.keys() if kept.get(key) != now.get(key))
+
+
+def check_settings(name: str, kept: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    """Raise PlanError unless a run was started with the settings of now."""
+    if changed := changed_settings(kept, asked):
+        raise PlanError(
+            f"The run {name!r} was started with other settings: {', '.join(changed)} changed. Keep the old ones to "
+            "go on with it, or give the new run another name=."
+        )
+
+
+@contextlib.contextmanager
+def run_lock(ledger: PrivacyLedger, name: str, who: str = "chain") -> Iterator[None]:
+    """Hold the lock of a run during the block: two processes must not resume one run at the same time.
+
+    The lock lies where the ledger does: in memory, in an empty file beside the ledger's, or in its database. It is free
+    again when its holder dies.
+
+    Args:
+        ledger: The ledger.
+        name: Name of the run.
+        who: Kind of Runnable that holds such runs, for the message.
+
+    Raises:
+        PlanError: Another process, or another ``who``, holds it.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(ledger._store.backend.alone(name))
+        except NotHeld as refused:
+            another = who if ledger.path is None else f"process or {who}"
+            why = refused.args[0] if refused.args else f"another {another} is at it: wait for it"
+            raise PlanError(f"The run {name!r} cannot be taken up, since {why}, or give another name=.") from None
+        yield
+
+
+def masked(ledger: PrivacyLedger, key: bytes) -> str:
+    """A key of 32 bytes as a journal may hold it."""
+    salt = secrets.token_bytes(32)
+    return (salt + _mask(ledger, key, salt)).hex()
+
+
+def unmasked(ledger: PrivacyLedger, text: str) -> bytes:
+    """The key that :func:`masked` hid; ValueError for what is none."""
+    both = bytes.fromhex(text)
+    if len(both) != 64:
+        raise ValueError
+    return _mask(ledger, both[32:], both[:32])
+
+
+def _mask(ledger: PrivacyLedger, key: bytes, salt: bytes) -> bytes:
+    """A key of 32 bytes under a pad that is used for it alone; done twice, it is the key again."""
+    return bytes(one ^ other for one, other in zip(key, ledger.digest("run key", salt.hex()), strict=True))
+
+
+def record_digests(records: PrivateRecords, key: bytes, variables: Iterable[str]) -> dict[str, bytes]:
+    """Keyed digest of each record with its id. With the key, it tells whether the record is still the same.
+
+    Args:
+        records: The records.
+        key: Secret key of the run.
+        variables: What the template shows of a record, beside its label. Other fields do not count: a set among them
+            would be written in another order in each process.
+    """
+    shown = sorted({*variables, "label"})
+
+    def mark(name: str) -> bytes:
+        row = json.dumps([name, {each: str(records.get(name)[each]) for each in shown}])
+        return hmac.new(key, row.encode(errors="surrogatepass"), hashlib.sha256).digest()
+
+    return {name: mark(name) for name in records.ids()}
+
+
+def fingerprint(seen: Mapping[str, bytes], key: bytes) -> str:
+    """Keyed hash of all records, in their order."""
+    return hmac.new(key, b"".join(seen.values()), hashlib.sha256).hexdigest()

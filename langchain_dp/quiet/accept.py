@@ -1,0 +1,325 @@
+"""The allow-list of models for private calls.
+
+A model with a memory shows one call what another was told, and one record then moves more than one vote. So a part is
+refused unless it is known:
+
+- a chat model, completion model, prompt template or output parser whose class is defined in ``langchain_core``, in an
+  installed ``langchain_*`` package or in this one
+- a composition of ``langchain_core``: a sequence, a parallel, a binding, a retry, fallbacks, and their like
+- a function of these packages, or ``operator.itemgetter``, in a ``RunnableLambda``, as ``with_structured_output`` makes
+- a class that declares ``keeps_no_prompts: ClassVar[bool] = True`` in its own body. Subclasses must repeat it.
+
+The fields of a known part, private ones included, hold plain data, known parts, or (in a model) objects and functions
+of installed libraries: the clients of its SDK, which are not opened. Caches, callbacks and listeners are silenced.
+Everything else is opaque, above all functions and classes of the user's own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import enum
+import functools
+import inspect
+import operator
+import os
+import pathlib
+import re
+import ssl
+import sys
+import threading
+import types
+import typing
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from langchain_core.language_models import LLM, BaseChatModel, BaseLanguageModel, BaseLLM, SimpleChatModel
+from langchain_core.output_parsers import BaseLLMOutputParser
+from langchain_core.prompts import BasePromptTemplate
+from langchain_core.runnables import (
+    Runnable,
+    RunnableAssign,
+    RunnableBranch,
+    RunnableGenerator,
+    RunnableLambda,
+    RunnableParallel,
+    RunnablePassthrough,
+    RunnablePick,
+    RunnableSequence,
+    RunnableSerializable,
+    RunnableWithFallbacks,
+    RunnableWithMessageHistory,
+)
+from langchain_core.runnables.base import RunnableBindingBase
+from langchain_core.runnables.configurable import DynamicRunnable
+from pydantic import BaseModel, SecretBytes, SecretStr
+
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.quiet.context import CacheGate
+
+_COMPOSITIONS = (
+    RunnableSequence, RunnableParallel, RunnablePassthrough, RunnableAssign, RunnablePick, RunnableBindingBase,
+    RunnableWithFallbacks, RunnableBranch, DynamicRunnable,
+)  # fmt: skip
+_MODEL_PARTS = (BaseLanguageModel, BasePromptTemplate, BaseLLMOutputParser)
+_DATA = (
+    types.NoneType, bool, int, float, complex, str, bytes, range, slice, SecretStr, SecretBytes, ssl.SSLContext,
+    datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal, uuid.UUID, pathlib.PurePath,
+    re.Pattern, enum.Enum, types.GenericAlias, types.UnionType, type(threading.Lock()), type(threading.RLock()),
+)  # fmt: skip
+_CONTAINERS = (list, tuple, set, frozenset, dict, types.MappingProxyType)
+# Silenced in every call, or descriptions of types that no call uses.
+_SKIPPED = frozenset(
+    {"cache", "callbacks", "callback_manager", "verbose", "config_factories", "input_types",
+     "custom_input_type", "custom_output_type"}
+)  # fmt: skip
+_MEMORIES = (
+    ("langgraph.checkpoint.base", "BaseCheckpointSaver"),
+    ("langgraph.store.base", "BaseStore"),
+    ("langgraph.cache.base", "BaseCache"),
+    ("langchain_core.chat_history", "BaseChatMessageHistory"),
+    ("langchain_core.stores", "BaseStore"),
+    ("langchain_classic.base_memory", "BaseMemory"),
+)
+DECLARATION = "keeps_no_prompts"
+_PLAIN_MODULES = sys.stdlib_module_names | {"pydantic"}
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+@dataclasses.dataclass
+class Survey:
+    """The parts of a model.
+
+    Attributes:
+        models: Chat models and completion models.
+        steps: Other runnables that may block an event loop.
+        opaque: Names of parts that are not on the allow-list.
+        declared: Names of classes that declare ``keeps_no_prompts``.
+        memory: What keeps prompts, with the remedy, or None.
+        serializes: Class of the first part that answers one call after the other, or None.
+        shares: Whether a part is one llama.cpp context without a lock, which starts from what two prompts share.
+    """
+
+    models: list[BaseLanguageModel[Any]] = dataclasses.field(default_factory=list)
+    steps: list[Runnable[Any, Any]] = dataclasses.field(default_factory=list)
+    opaque: list[str] = dataclasses.field(default_factory=list)
+    declared: list[str] = dataclasses.field(default_factory=list)
+    memory: str | None = None
+    serializes: str | None = None
+    shares: bool = False
+
+    def blocks(self) -> bool:
+        """Return whether every ``ainvoke`` in here would only run sync code in the event loop's shared threads."""
+        parts = [*self.models, *self.steps]
+        return bool(parts) and all(map(_is_sync_only, parts))
+
+    def name(self, whole: Runnable[Any, Any]) -> str:
+        """Return the first model's name for itself, else the class of the first model or of the whole."""
+        for model in self.models:
+            for field in ("model_name", "model", "model_id", "deployment_name"):
+                value = getattr(model, field, None)
+                # An address may hold a password, so it is no name.
+                if isinstance(value, str) and value and "://" not in value and "@" not in value:
+                    return os.path.basename(value) if os.path.isabs(value) else value[:200]
+        return type(self.models[0] if self.models else whole).__name__
+
+
+def survey(llm: Any) -> Survey:
+    """Look at every part of a model.
+
+    Raises:
+        InvalidParameter: It is no Runnable.
+    """
+    if not isinstance(llm, Runnable):
+        raise InvalidParameter(
+            f"Expected llm={type(llm).__name__} to be a chat model, an LLM or a Runnable. Pass e.g. ChatOpenAI(...)."
+        )
+    surveyor = _Surveyor()
+    surveyor.look_at_runnable(llm)
+    return surveyor.found
+
+
+class _Surveyor:
+    """Walks down the attributes of a model and notes what is not known."""
+
+    def __init__(self) -> None:
+        self.found = Survey()
+        self._memories = tuple(
+            getattr(sys.modules[module], name) for module, name in _MEMORIES if hasattr(sys.modules.get(module), name)
+        )
+        self._met: set[int] = set()
+
+    def look_at_runnable(self, part: Runnable[Any, Any]) -> None:
+        if id(part) in self._met:
+            return
+        self._met.add(id(part))
+        kind, found = type(part), self.found
+        self._find_memory(part)
+        if found.serializes is None and getattr(kind, "serializes_calls", False) is True:
+            found.serializes = kind.__name__
+        declares = vars(kind).get(DECLARATION) is True
+        known = not declares and _is_known(part)
+        if not known:
+            _note(found.declared if declares else found.opaque, kind.__name__)
+        if isinstance(part, BaseLanguageModel):
+            found.models.append(part)
+        elif isinstance(part, RunnableLambda) or not known:
+            found.steps.append(part)
+        for name, value in _attributes(part):
+            self.look_at_value(value, part, name, known)
+
+    def look_at_value(self, value: Any, owner: Any, field: str, known: bool) -> None:
+        """Look at one value of an attribute.
+
+        Args:
+            value: The value.
+            owner: The part that has the attribute.
+            field: Name of the attribute.
+            known: Whether the owner is on the allow-list. Otherwise it vouches for all values but runnables.
+        """
+        kind = type(value)
+        self._find_memory(value)
+        self.found.shares |= any(base.__name__ == "Llama" and _root(base) == "llama_cpp" for base in kind.__mro__)
+        inside: Iterable[Any] = ()
+        if issubclass(kind, Runnable):  # isinstance() would ask a proxy for what it stands for
+            self.look_at_runnable(value)
+        elif kind in _CONTAINERS or (issubclass(kind, tuple) and _is_langchain(kind)):
+            inside = value.values() if isinstance(value, Mapping) else value
+        elif not known or _is_data(value):
+            return
+        elif issubclass(kind, BaseModel) and _is_langchain(kind):
+            inside = [inner for _, inner in _attributes(value)]
+        elif issubclass(kind, functools.partial):
+            inside = (value.func, *value.args, *value.keywords.values())
+        elif not _is_fitting(value, owner):
+            _note(self.found.opaque, f"{field} of {type(owner).__name__} (a {kind.__name__})")
+        for inner in inside:
+            self.look_at_value(inner, owner, field, known)
+
+    def _find_memory(self, part: Any) -> None:
+        kind = type(part)
+        found: tuple[str, str] | None = None
+        if issubclass(kind, RunnableWithMessageHistory):
+            found = "RunnableWithMessageHistory stores them", "Pass the model inside it."
+        elif issubclass(kind, self._memories):
+            found = f"{kind.__name__} stores them", "Leave it out, or pass the model alone."
+        elif issubclass(kind, BaseLanguageModel):
+            cache = inspect.getattr_static(kind, "cache", None)
+            if cache is not None and not isinstance(cache, CacheGate):
+                found = (
+                    f"{kind.__name__} has an attribute cache of its own making",
+                    "Make it a field, which is bypassed.",
+                )
+        elif issubclass(kind, Runnable) and not issubclass(kind, RunnableSerializable):
+            settings = getattr(part, "__dict__", {})
+            for name in ("checkpointer", "store", "cache"):
+                if settings.get(name) not in (None, False):
+                    found = f"{kind.__name__} has a {name}", "Compile the graph without one."
+            if settings.get("debug") is True:
+                found = f"{kind.__name__} prints what it is told", "Compile the graph without debug=True."
+        if found is not None and self.found.memory is None:
+            self.found.memory = f"Expected llm to keep nothing of its prompts, but {found[0]}. {found[1]}"
+
+
+def _attributes(part: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the names and values of all attributes, private ones too, except those that the seal silences."""
+    private = (part.__pydantic_private__, part.__pydantic_extra__) if isinstance(part, BaseModel) else ()
+    for attributes in (getattr(part, "__dict__", {}), *private):
+        for name, value in list((attributes or {}).items()):
+            if name not in _SKIPPED:
+                yield name, value
+
+
+def _is_known(part: Runnable[Any, Any]) -> bool:
+    kind = type(part)
+    if kind is RunnableLambda:
+        return True  # its function is judged as a field
+    if isinstance(part, _COMPOSITIONS):
+        return _root(kind) == "langchain_core"
+    return isinstance(part, _MODEL_PARTS) and _is_langchain(kind)
+
+
+def _is_fitting(value: Any, owner: Any) -> bool:
+    """Return whether a value that is no data may stand in a field of a known part."""
+    kind = value if isinstance(value, (type, types.FunctionType)) else type(value)
+    if not isinstance(owner, BaseLanguageModel):
+        return isinstance(value, operator.itemgetter) or (kind is value and _is_langchain(kind))
+    # What extends LangChain is a class of the user's, wherever it is installed.
+    extends = any(map(_is_langchain, getattr(kind, "__mro__", ())))
+    if extends or not _is_installed(_root(kind)):
+        return _is_langchain(kind)
+    return not any(map(_is_users, getattr(value, "__dict__", {}).values()))
+
+
+def _is_users(value: Any) -> bool:
+    """Return whether a client's attribute, such as a hook or a transport, comes from code that is not installed."""
+    if type(value) in _CONTAINERS:
+        return any(map(_is_users, value.values() if isinstance(value, dict) else value))
+    root = _root(value if isinstance(value, (type, types.FunctionType)) else type(value))
+    return root not in sys.stdlib_module_names and not _is_installed(root)
+
+
+def _is_data(value: Any) -> bool:
+    """Return whether a value is plain, or a type that only describes data."""
+    kind = type(value)
+    if not isinstance(value, type):
+        return kind.__module__ == "typing" or (
+            issubclass(kind, _DATA) and (isinstance(value, enum.Enum) or _root(kind) in _PLAIN_MODULES)
+        )
+    if issubclass(value, BaseModel):
+        return not _has_code(vars(value).get("__pydantic_core_schema__"))
+    return value.__module__ == "builtins" or typing.is_typeddict(value)
+
+
+def _has_code(schema: Any) -> bool:
+    """Return whether pydantic runs validators or factories to make an instance of a class, or of a class in it."""
+    if isinstance(schema, dict):
+        own = {"function", "default_factory", "post_init"} & schema.keys() or schema.get("custom_init") is True
+        return bool(own) or any(_has_code(value) for key, value in schema.items() if key != "metadata")
+    if isinstance(schema, (list, tuple)):
+        return any(map(_has_code, schema))
+    return schema is None or type(schema).__name__ == "MockCoreSchema"  # not built yet
+
+
+def _is_langchain(kind: Any) -> bool:
+    root = _root(kind)
+    return root in ("langchain_core", "langchain_dp") or (root.startswith("langchain_") and _is_installed(root))
+
+
+def _is_installed(root: str) -> bool:
+    """Return whether an imported package was installed, and is no file of the user's own beside the program."""
+    module = sys.modules.get(root)
+    places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
+    return any(folder in pathlib.PurePath(str(place)).parts for place in places for folder in _INSTALLED)
+
+
+def _root(kind: Any) -> str:
+    return str(getattr(kind, "__module__", None)).partition(".")[0]
+
+
+def _note(names: list[str], name: str) -> None:
+    if name not in names:
+        names.append(name)
+
+
+def _is_sync_only(part: Runnable[Any, Any]) -> bool:
+    kind: Any = type(part)
+    if isinstance(part, RunnableLambda):
+        return not hasattr(part, "afunc")
+    if isinstance(part, RunnableGenerator):
+        return not hasattr(part, "_atransform")
+    if isinstance(part, BaseChatModel):
+        streams = getattr(part, "streaming", False) and kind._astream is not BaseChatModel._astream
+        return bool(
+            not streams
+            and kind.ainvoke is BaseChatModel.ainvoke
+            and kind.agenerate is BaseChatModel.agenerate
+            and kind._agenerate in (BaseChatModel._agenerate, SimpleChatModel._agenerate)
+        )
+    if isinstance(part, LLM) and kind._agenerate is LLM._agenerate:
+        return bool(kind.ainvoke is BaseLLM.ainvoke and kind._acall is LLM._acall)
+    if isinstance(part, BaseLLM):
+        return bool(kind.ainvoke is BaseLLM.ainvoke and kind._agenerate is BaseLLM._agenerate)
+    return bool(kind.ainvoke is Runnable.ainvoke)
