@@ -77,13 +77,7 @@ def _installed(name: str, argument: str, extra: str = "") -> Path:
 
 
 def model_folder(given: str | PathLike[str], argument: str, *, extra: str) -> Path:
-    """Folder of a whole model, "minilm" or a path.
-
-    Args:
-        given: What a user gave.
-        argument: Name of the argument that it was given as.
-        extra: What brings the package of "minilm", and all else that its user needs.
-    """
+    """Folder of a whole model, "minilm" or a path."""
     if not isinstance(given, (str, PathLike)):
         raise InvalidParameter(f"Expected {argument} of type {type(given).__name__} to be 'minilm' or a folder's path.")
     if given == "minilm":

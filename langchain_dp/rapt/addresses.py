@@ -90,12 +90,7 @@ class AddressScanner:
         return None if match is None else match[1].lower()
 
     def push(self, token: str, written: int | None = None) -> None:
-        """Go on behind a token: a placeholder, white space, one mark, or other characters.
-
-        Args:
-            token: What a reader sees there.
-            written: How long it is in the text, if it stands there in another form.
-        """
+        """Go on behind a token: a placeholder, white space, one mark, or other characters."""
         self._position += len(token) if written is None else written
         if token == self._closer and token:
             self._value, self._closer, self._word = None, "", ""

@@ -168,17 +168,7 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
 
     @redact_errors()
     def release(self, units: Sequence[Unit]) -> list[Texts]:
-        """Sanitize documents that stand in no columns, as a call does those that do.
-
-        Args:
-            units: The documents, each under a name of its own, or with its place among equal ones.
-
-        Returns:
-            The texts of each, in order.
-
-        Raises:
-            BudgetExceeded, LedgerError: As for a call.
-        """
+        """Sanitize documents that stand in no columns, each under its name, or with its place among equal ones."""
         return self._open().release(units)
 
     def certificate(self) -> MetricCertificate:

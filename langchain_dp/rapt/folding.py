@@ -130,10 +130,6 @@ def united(text: str, find: Callable[[str], Iterable[Span]]) -> list[Span]:
 
     A reading that takes an encoded character apart gives way to the first one where that found the same: in
     ``\u0022ann@example.org`` the mail begins behind the quotation mark, and not with the ``u``.
-
-    Args:
-        text: The text.
-        find: Finds entities in a reading.
     """
     first, *others = readings(text)
     found = [(*first.span(start, end), kind) for start, end, kind in find(first.text)]

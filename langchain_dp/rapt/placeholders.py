@@ -59,12 +59,7 @@ def exactly(label: str, original: str) -> str:
 
 
 class PlaceholderMap:
-    """Which placeholder stands for what. Private: it stays in this process and is shown to nobody.
-
-    Args:
-        same: Makes of a kind and an entity what is equal for those that share a placeholder.
-        allowed_hosts: Names of hosts in whose addresses originals are put back.
-    """
+    """Which placeholder stands for what. Private: it stays in this process and is shown to nobody."""
 
     def __init__(self, same: Callable[[str, str], str] = exactly, allowed_hosts: Collection[str] = ()) -> None:
         self._lock = threading.Lock()

@@ -124,14 +124,7 @@ class Drawer(Engine, Protocol):
 
 
 class Releases:
-    """Releases units under one engine, each charged before it is drawn.
-
-    Args:
-        engine: Draws the words.
-        ledger: Charged for every release that was not made before.
-        reuse: Whether a unit that was released before is given out again instead.
-        chain: Short public name for the ledger.
-    """
+    """Releases units under one engine, each charged before it is drawn; with ``reuse``, once only."""
 
     def __init__(self, engine: Engine, ledger: MetricLedger, *, reuse: bool, chain: str) -> None:
         self.engine = engine
@@ -143,14 +136,8 @@ class Releases:
     def release(self, units: Sequence[Unit], met: Counter[str] | None = None) -> list[Texts]:
         """Release every unit: all of the new ones are charged together, or none.
 
-        Args:
-            units: What to release.
-            met: Where one call releases its units in several rounds, the same empty counter in each: units of
-                different rounds that are equal then get releases of their own, as those of one round do.
-
-        Raises:
-            BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
-            LedgerError: The ledger cannot be trusted or written. Nothing was released.
+        Where one call releases its units in several rounds, ``met`` is the same empty counter in each: units of
+        different rounds that are equal then get releases of their own, as those of one round do.
         """
         names, owners = self._named(units, Counter() if met is None else met)
         wanted = [i for i, unit in enumerate(units) if self._says_something(unit)]
@@ -227,15 +214,7 @@ class Releases:
 
 
 class FormalReleases(Releases):
-    """Releases of a sanitizer, and everything else that it asks of what draws the words.
-
-    Args:
-        engine: Draws the words.
-        ledger: Charged for every release.
-        calibration: What eta means on this table; or a function that measures it when it is first asked for.
-        reuse: Whether a text that was released before is given out again.
-        chain: Short public name for the ledger.
-    """
+    """Releases of a sanitizer, and everything else that it asks of what draws the words."""
 
     def __init__(
         self,

@@ -235,9 +235,6 @@ class Restorer(Runnable[Any, Any]):
     The run around it, of the whole chain, shows the outcome all the same: use ``with private_run():``.
     A stream of texts, of chunks of one message, of mappings of these as parallel steps give them, or of an answer in
     JSON that grows, is restored as it comes, wherever it is cut; others piece by piece.
-
-    Args:
-        placeholders: The map of the sanitizer.
     """
 
     name = "Restorer"
@@ -293,11 +290,7 @@ class Restorer(Runnable[Any, Any]):
         return self.inside(block, arguments=True)
 
     def pushing(self, *, inside: bool = False) -> tuple[Callable[[Any], list[Any]], Callable[[], list[Any]]]:
-        """For one stream: what returns what may be said after the next chunk, and what returns the rest at the end.
-
-        Args:
-            inside: Whether the stream is a part of another: then chunks of other types stay as they are.
-        """
+        """For one stream: what returns what may be said after the next chunk, and what returns the rest at the end."""
         text, chunks = TextRestorer(self._map), ChunkRestorer(self._map)
         whole = WholeRestorer(self.inside if inside else self.restore, self._map)
         last: list[str | None] = [None]

@@ -42,11 +42,6 @@ def structured(value: Any, swap: Swap, keys: Collection[str]) -> Any:
 
     A number or a truth value is a text like any other and comes out as one; so does any other object, by its ``str``. A
     string that holds a JSON object or list is one again afterwards.
-
-    Args:
-        value: What to rebuild.
-        swap: Is given every text.
-        keys: Keys that stay as they are: somebody declared them.
     """
     try:
         return _structured(value, swap, keys)

@@ -80,12 +80,7 @@ def clean(text: str) -> str:
 
 
 def features(text: str, *, code: bool = True) -> Iterator[Feature]:
-    """Features of a text, in order, without the space between them.
-
-    Args:
-        text: Any text.
-        code: Whether code is a feature of its own; otherwise its content is cut like prose.
-    """
+    """Features of a text, in order, without the space between them; without ``code`` it is cut like prose."""
     for match in _pattern(code).finditer(text):
         name = match.lastgroup
         kind: Kind = "word" if name in (None, "picture") else name  # type: ignore[assignment]  # a group is a kind
@@ -158,11 +153,7 @@ _HELD = 2  # whole words after a cut
 
 
 class TextStream:
-    """One text, fed in pieces; each piece of it is released once.
-
-    Args:
-        pieces: Releases a stretch of text that no feature crosses, as pieces for ``join``.
-    """
+    """One text, fed in pieces; each piece of it is released once."""
 
     def __init__(self, pieces: Callable[[str], Sequence[str]]) -> None:
         self._pieces = pieces

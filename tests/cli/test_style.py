@@ -217,9 +217,7 @@ def run(words: list[str], streams: dict[str, str], monkeypatch: pytest.MonkeyPat
 def parsed_only(words: list[str]) -> bool:
     """Whether a model would be asked thousands of times, only Ctrl-C ends it, or workers would see another table."""
     return bool(
-        words[0] == "demo"
-        or {"--serve", "--workers"} & {*words}
-        or (words[0] == "optimize" and "--plan" not in words)
+        words[0] == "demo" or {"--serve", "--workers"} & {*words} or (words[0] == "optimize" and "--plan" not in words)
     )
 
 

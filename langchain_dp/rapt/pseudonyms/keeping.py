@@ -32,14 +32,7 @@ _UNSAID = {"id", "type", "response_metadata", "usage_metadata"}
 
 
 class Conversation:
-    """One conversation, wherever its map is kept.
-
-    Args:
-        name: A random name; public.
-        pseudonymizer: Holds the map.
-        cipher: Encrypts parts of the map; None: they stay in memory.
-        secret: Key of the marks of messages; None: one that nobody else has.
-    """
+    """One conversation. Its map is in memory, or encrypted by ``cipher``; ``secret`` is the key of marks of messages."""
 
     def __init__(self, name: str, pseudonymizer: Pseudonymizer, cipher: Any, secret: bytes | None = None) -> None:
         self.name = name

@@ -83,11 +83,7 @@ class TermEntities:
 
 
 class AllEntities:
-    """What any of several recognizers finds, under one name for each kind.
-
-    Args:
-        recognizers: Objects with ``name`` and ``find``, or functions of a text.
-    """
+    """What any of several recognizers finds, under one name for each kind."""
 
     def __init__(self, recognizers: Sequence[Recognizer]) -> None:
         if not recognizers:

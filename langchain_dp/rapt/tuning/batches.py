@@ -56,15 +56,7 @@ class Batch:
 
 
 class Assembler:
-    """Puts special tokens, plain tokens, text and template together.
-
-    Args:
-        backbone: Its tokenizer cuts what is not token ids yet.
-        max_tokens: Longest text.
-        plain_length: Number m of plain tokens.
-        virtual: Places that a prompt or prefix takes.
-        template: Public text behind every input, with ``{mask}`` where the word is predicted; None: no word is.
-    """
+    """Puts special tokens, plain tokens, text and template together."""
 
     def __init__(
         self, backbone: Backbone, *, max_tokens: int, plain_length: int, virtual: int, template: str | None

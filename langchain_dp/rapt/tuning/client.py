@@ -74,12 +74,7 @@ class NotSanitized:
 
 
 class TokenEngine:
-    """A sanitizer's engine whose releases are token ids, written as numbers.
-
-    Args:
-        words: The sanitizer's own engine.
-        max_tokens: Where a text is cut, before it is privatized.
-    """
+    """A sanitizer's engine whose releases are token ids, written as numbers."""
 
     def __init__(self, words: TextPrivatizer, max_tokens: int) -> None:
         self.event, self.table, self.pads = words.event, words.table, words.pads
@@ -245,10 +240,7 @@ class RAPTClient:
                 then on. That of every text is in clear.
             user_key: Key of an example that says whose account is charged.
 
-        Raises:
-            InvalidParameter: An example lacks text or label, or all have one label; nothing was charged.
-            BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
-            LedgerError: The ledger cannot be trusted or written. Nothing was released.
+        Raises: As :meth:`request`; and InvalidParameter where an example lacks text or label, or all have one label.
         """
         names = check_labels(labels)
         return self.privatize_checked(checked(examples, names, user_key=user_key), names)
@@ -288,11 +280,6 @@ class RAPTClient:
     @redact_errors()
     def check_room(self, once: Sequence[RawExamples], anew: RawExamples | None, epochs: int) -> None:
         """Refuse a training that an account has no room for, before its first text is charged.
-
-        Args:
-            once: Texts that are privatized once, in the order of their releases.
-            anew: Texts that are privatized anew in each of ``epochs``.
-            epochs: How often.
 
         Raises:
             BudgetExceeded: An account has too little left. Nothing was charged and nothing released.

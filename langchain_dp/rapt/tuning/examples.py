@@ -132,15 +132,7 @@ def checked(
     what: str = "example",
     both: bool = True,
 ) -> RawExamples:
-    """Check examples before anything is charged.
-
-    Args:
-        examples: Mappings with ``text`` and ``label``.
-        labels: The public labels.
-        user_key: Key that says whose an example is.
-        what: Their name in messages, which name positions and never content.
-        both: Whether two labels or more must occur.
-    """
+    """Check examples before anything is charged."""
     records = PrivateRecords(examples)
     rows = [records.get(name) for name in records.ids()]
     users: list[str | None] = []

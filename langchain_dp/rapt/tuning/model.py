@@ -24,15 +24,7 @@ RECONSTRUCTION = "reconstruction."
 
 @dataclasses.dataclass(frozen=True)
 class Losses:
-    """Of one batch.
-
-    Args:
-        total: What is minimized.
-        task: L_task, the mean over the batch.
-        reconstruction: L_rec, the mean over the batch of the sum, or mean, over the plain tokens; 0 without the task.
-        correct: Texts whose label comes out most probable.
-        recovered: Share of plain tokens that are reconstructed.
-    """
+    """Of one batch, as means: L_rec of a text is the sum, or mean, over its plain tokens."""
 
     total: Tensor
     task: float
@@ -220,13 +212,7 @@ class TunedModel(nn.Module):
         return words[:, self.words]
 
     def losses(self, batch: Batch, labels: Tensor, targets: Tensor) -> Losses:
-        """Both tasks on one batch.
-
-        Args:
-            batch: Inputs.
-            labels: (B,) numbers of labels.
-            targets: (B, m) indices in T of the plain tokens before they were privatized.
-        """
+        """Both tasks on one batch: numbers of labels, (B,), and indices in T of the clear plain tokens, (B, m)."""
         states = self.activations(batch)
         logits = self.logits(batch, states).float()
         task = nn.functional.cross_entropy(logits, labels)

@@ -43,12 +43,7 @@ forks.renew_lock(sys.modules[__name__], "_LOCK")
 
 
 class PlainSource:
-    """The rows of plain tokens that stand before texts.
-
-    Args:
-        vocabulary: The client's public table.
-        settings: Which tokens, and how many.
-    """
+    """The rows of plain tokens that stand before texts."""
 
     def __init__(self, vocabulary: Vocabulary, settings: PlainTokens) -> None:
         self.settings = settings
@@ -101,13 +96,7 @@ class PlainSource:
 
 
 class PlainRows:
-    """Writes rows of plain tokens for requests.
-
-    Args:
-        vocabulary: The client's public table.
-        engine: The sanitizer's engine, whose law privatizes the rows; None leaves them as they are.
-        kind: "tokens" for ids of the table, "text" for words.
-    """
+    """Writes rows of plain tokens for requests."""
 
     def __init__(self, vocabulary: Vocabulary, engine: TextPrivatizer | None, kind: Kind) -> None:
         self._vocabulary, self._engine, self._kind = vocabulary, engine, kind

@@ -62,19 +62,7 @@ class TrainingReport:
 
 
 class Trainer:
-    """Trains one model.
-
-    Args:
-        model: Its learned tensors are changed.
-        assembler: Makes rows of requests.
-        kind: What privatized inputs are.
-        plain: Draws the targets and the rows of plain tokens for so many texts, with public coins.
-        pad: Token that fills batches up.
-        device: Where to compute.
-        checkpoint: Where to keep what is needed to go on; None: nowhere.
-        every: Steps between checkpoints, beside one an epoch; None: only these.
-        progress: Whether to show a bar with loss and accuracy.
-    """
+    """Trains one model."""
 
     def __init__(
         self,

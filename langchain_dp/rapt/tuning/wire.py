@@ -90,12 +90,7 @@ class Request:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Answer:
-    """What a provider answers.
-
-    Args:
-        labels: The public labels.
-        probabilities: One row a text, one column a label.
-    """
+    """What a provider answers."""
 
     labels: tuple[str, ...]
     probabilities: list[list[float]]
