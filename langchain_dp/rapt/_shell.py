@@ -147,6 +147,7 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
                 documents, which are not about who asks.
             document: Which document it is, for its account; by default its content says it, and of a list each
                 message, or document, is one.
+            **kwargs: None are taken.
 
         Raises:
             InvalidParameter: The input is of a kind that cannot be sanitized. Nothing was charged.
