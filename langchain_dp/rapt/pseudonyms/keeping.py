@@ -32,7 +32,7 @@ _UNSAID = {"id", "type", "response_metadata", "usage_metadata"}
 
 
 class Conversation:
-    """One conversation. Its map is in memory, or encrypted by ``cipher``; ``secret`` is the key of marks of messages."""
+    """One conversation. Its map is in memory, or encrypted by ``cipher``; ``secret`` keys the marks of messages."""
 
     def __init__(self, name: str, pseudonymizer: Pseudonymizer, cipher: Any, secret: bytes | None = None) -> None:
         self.name = name
