@@ -98,20 +98,22 @@ def test_events_of_the_sanitizer_hold_nothing_raw(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", INPUTS)
 @pytest.mark.parametrize("style", OWN_STYLES)
-def test_an_error_reporter_sees_nothing_raw(style: str, kind: str) -> None:
-    """If it breaks, what serializes the frames of an error sends raw texts: an empty account is enough."""
+def test_errors_hold_nothing_raw(style: str, kind: str, tmp_path: Path) -> None:
+    """If it breaks, a refusal quotes what it refused, or what serializes the frames of an error sends raw texts."""
     empty = sanitizer(limit=CLOSE / 2)
     broken = sanitizer(keep=lambda word: bool(1 / 0))
-    for made, error in ((empty, BudgetExceeded), (broken, InvalidParameter)):
-        reporter = Reporting()
-        with pytest.raises(error) as caught:
-            OWN_STYLES[style](made, INPUTS[kind], {"callbacks": [reporter]})
-        assert reporter.kept
+    with leak_surfaces(tmp_path) as surfaces:
+        for made, error in ((empty, BudgetExceeded), (broken, InvalidParameter)):
+            reporter = Reporting()
+            with pytest.raises(error) as caught:
+                OWN_STYLES[style](made, INPUTS[kind], {"callbacks": [reporter, *surfaces.handlers]})
+            assert reporter.kept
+            assert not [kept for kept in reporter.kept if CANARY in kept]
+            assert caught.value.args
+        outcomes = empty.batch([INPUTS[kind]] * 2, {"callbacks": [reporter]}, return_exceptions=True)
+        assert [type(one) for one in outcomes] == [BudgetExceeded] * 2
         assert not [kept for kept in reporter.kept if CANARY in kept]
-        assert caught.value.args
-    outcomes = empty.batch([INPUTS[kind]] * 2, {"callbacks": [reporter]}, return_exceptions=True)
-    assert [type(one) for one in outcomes] == [BudgetExceeded] * 2
-    assert not [kept for kept in reporter.kept if CANARY in kept]
+        assert surfaces.where(CANARY) == set()
 
 
 def test_the_reporter_can_see_a_frame() -> None:
@@ -124,22 +126,6 @@ def test_the_reporter_can_see_a_frame() -> None:
     with pytest.raises(ValueError, match=str(len(TEXT))):
         RunnableLambda(work).invoke(TEXT, {"callbacks": [reporter]})
     assert [kept for kept in reporter.kept if CANARY in kept]
-
-
-@pytest.mark.parametrize("style", OWN_STYLES)
-def test_errors_hold_nothing_raw(style: str, tmp_path: Path) -> None:
-    """If it breaks, a refusal quotes what it refused to release."""
-    with leak_surfaces(tmp_path) as surfaces:
-        empty = sanitizer(limit=CLOSE / 2)
-        broken = sanitizer(keep=lambda word: bool(1 / 0))
-        for made, kind in ((empty, BudgetExceeded), (broken, InvalidParameter)):
-            with pytest.raises(kind) as caught:
-                OWN_STYLES[style](made, TEXT, {"callbacks": surfaces.handlers})
-            link: BaseException | None = caught.value
-            while link is not None:
-                assert CANARY not in repr(link)
-                link = link.__cause__ or link.__context__
-        assert surfaces.where(CANARY) == set()
 
 
 def test_nothing_raw_is_kept_in_what_can_be_printed() -> None:

@@ -385,12 +385,6 @@ def test_a_public_seed_makes_answers_repeat(trained: RAPTClassifier, tmp_path: P
     assert asked.client.certificate().releases == before
 
 
-def test_it_stands_in_a_chain(trained: RAPTClassifier) -> None:
-    """If it breaks, it is no Runnable."""
-    chain = RunnableLambda(lambda row: row["text"]) | trained | str.upper
-    assert chain.invoke({"text": "the movie was very good"}) == "POSITIVE"
-
-
 @pytest.mark.parametrize("verbalized", [False, True])
 @pytest.mark.parametrize("method", ["prompt", "prefix", "adapter", "full"])
 @pytest.mark.parametrize("family", tiny.FAMILIES)

@@ -79,25 +79,19 @@ class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
     @hold_arguments("input")
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
         """Run the agent on hidden messages and return its state with the originals put back."""
-        parts = self._parts(config)
-        conversation = self._conversations.open(parts)
-        told = redacted(_hidden, Held(conversation, *Held.of(input).values, parts))
+        conversation, told = self._begun(Held.of(input), self._parts(config))
         return _Restored(conversation).whole(self.agent.invoke(told, config, **kwargs))
 
     @hold_arguments("input")
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
         """Async twin of :meth:`invoke`."""
-        parts = await self._aparts(config)
-        conversation = self._conversations.open(parts)
-        told = await asyncio.to_thread(redacted, _hidden, Held(conversation, *Held.of(input).values, parts))
+        conversation, told = await asyncio.to_thread(self._begun, Held.of(input), await self._aparts(config))
         return _Restored(conversation).whole(await self.agent.ainvoke(told, config, **kwargs))
 
     @hold_arguments("input")
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:  # noqa: A002
         """Run the agent on hidden messages and yield what it streams, in any mode, with the originals put back."""
-        parts = self._parts(config)
-        conversation = self._conversations.open(parts)
-        told = redacted(_hidden, Held(conversation, *Held.of(input).values, parts))
+        conversation, told = self._begun(Held.of(input), self._parts(config))
         restored = _Restored(conversation)
         for part in self.agent.stream(told, config, **kwargs):
             yield restored.part(part)
@@ -111,9 +105,7 @@ class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
         **kwargs: Any,
     ) -> AsyncIterator[Any]:
         """Async twin of :meth:`stream`."""
-        parts = await self._aparts(config)
-        conversation = self._conversations.open(parts)
-        told = await asyncio.to_thread(redacted, _hidden, Held(conversation, *Held.of(input).values, parts))
+        conversation, told = await asyncio.to_thread(self._begun, Held.of(input), await self._aparts(config))
         restored = _Restored(conversation)
         async for part in self.agent.astream(told, config, **kwargs):
             yield restored.part(part)
@@ -156,6 +148,10 @@ class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
             "Expected astream(..., stream_mode=...) in place of astream_events: events are those of the graph, which "
             "holds placeholders. To see these, ask agent.agent."
         )
+
+    def _begun(self, given: Held, parts: list[str]) -> tuple[Conversation, Any]:
+        conversation = self._conversations.open(parts)
+        return conversation, redacted(_hidden, Held(conversation, *given.values, parts))
 
     def _parts(self, config: RunnableConfig | None) -> list[str]:
         if not self._keeps(config):
