@@ -138,13 +138,9 @@ class TextParaphraser:
         )
         self._room = self._writer.check_room(settings.head, _TAIL)
         self.event = MetricEvent(settings.epsilon)
+        self.eta = self.event.eta  # a local epsilon, in nats
         self._lock = threading.Lock()  # one text at a time: its caches are given back before the next one's
         forks.renew_lock(self)
-
-    @property
-    def eta(self) -> float:
-        """What one paraphrase costs, in nats: a local epsilon."""
-        return self.event.eta
 
     @functools.cached_property
     def settings(self) -> str:

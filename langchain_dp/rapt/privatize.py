@@ -199,6 +199,8 @@ class TextPrivatizer:
         self._keep = keep if callable(keep) else _kept_words(keep)
         # A function has no name that lasts: what was kept under one is not reused under another.
         self._named_keep = secrets.token_hex(16) if callable(keep) else sorted(keep)
+        code = policies.code != "privatize"  # else tokens are written one by one, and none spans much
+        self.streams = not (self.pads or code or isinstance(vocabulary.tokenizer, ForeignTokenizer))
         self._all_privatized = not (policies.in_clear or self._keep)
 
     @functools.cached_property
@@ -227,12 +229,6 @@ class TextPrivatizer:
     def treatment(self) -> str:
         """Short digest of :attr:`settings` without eta."""
         return hashlib.sha256(json.dumps(self._law, sort_keys=True).encode()).hexdigest()[:16]
-
-    @property
-    def streams(self) -> bool:
-        """Whether a text can be privatized in stretches: its tokens are written one by one, and none spans much."""
-        code = self.policies.code != "privatize"
-        return not (self.pads or code or isinstance(self.vocabulary.tokenizer, ForeignTokenizer))
 
     def notes(self) -> tuple[str, ...]:
         """What is passed through in clear, for certificates."""

@@ -75,11 +75,10 @@ class Unit:
 
 
 class Engine(Protocol):
-    """What draws words, and under which public settings."""
+    """What draws words. If it ``pads``, every text, even an empty one, comes out at one fixed length."""
 
-    @property
-    def event(self) -> MetricEvent:
-        """What one release costs."""
+    event: MetricEvent
+    pads: bool
 
     @property
     def table(self) -> str:
@@ -89,32 +88,20 @@ class Engine(Protocol):
     def settings(self) -> str:
         """Everything public that the law of a release depends on: another setting is another release."""
 
-    @property
-    def pads(self) -> bool:
-        """Whether every text, even an empty one, comes out at one fixed length."""
-
     def written(self, texts: Sequence[str]) -> Callable[[], list[str]]:
         """Do all that can fail on a text; what is returned draws a fresh release of each, in order, once."""
 
 
 class Drawer(Engine, Protocol):
-    """An engine under a formal promise, and what certificates say of it."""
+    """An engine under a formal promise, and what certificates say of it. It ``streams`` if it has pieces."""
 
-    @property
-    def eta(self) -> float:
-        """What one release costs, in nats per unit of distance."""
+    eta: float
+    private: bool
+    streams: bool
 
     @property
     def mechanism(self) -> str:
         """Name of the mechanism."""
-
-    @property
-    def private(self) -> bool:
-        """Whether the noise comes from a source that nobody can reproduce."""
-
-    @property
-    def streams(self) -> bool:
-        """Whether a text can be released in stretches."""
 
     def notes(self) -> tuple[str, ...]:
         """What passes in clear."""
@@ -256,10 +243,7 @@ class FormalReleases(Releases):
     def idle_limit(self, *, user: bool) -> float | None:
         """The limit that documents without a name of their own never reach; None if one bites, or there is none.
 
-        Who is not named has no account as a user, and where texts are reused such a document is charged but once.
-
-        Args:
-            user: Whether somebody says whose they are.
+        Who is not named has no account as a ``user``, and where texts are reused such a document is charged but once.
         """
         limit = self.ledger.document_limit
         if limit is not None and (limit < self.engine.eta or not self._reuse):

@@ -114,7 +114,7 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
         """
         no_further(kwargs)
         held = Held(list(Held.of(input).values), [named_user(user, config)])
-        return self._call_with_config(lambda _: self._labels(held)[0], WITHHELD, config)
+        return self._call_with_config(lambda _: _chosen(self._answer(held))[0], WITHHELD, config)
 
     @hold_arguments("input")
     async def ainvoke(
@@ -130,7 +130,7 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
         held = Held(list(Held.of(input).values), [named_user(user, config)])
 
         async def run(_: str) -> str:
-            return (await asyncio.to_thread(self._labels, held))[0]
+            return _chosen(await asyncio.to_thread(self._answer, held))[0]
 
         return await self._acall_with_config(run, WITHHELD, config)
 
@@ -202,12 +202,9 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
             raise InvalidParameter("Expected a provider in this process. A remote one tells its labels with answers.")
         return self.provider.labels
 
-    def _labels(self, held: Held) -> list[str]:
-        return _chosen(self._answer(held))
-
     def _answer(self, held: Held) -> Answer:
         """What the provider says of the texts, each with its user, that are held. Its own errors pass as they are."""
-        answers = [self._asked(request) for request in redacted(self._requests, held)]
+        answers = [self._asked(request) for request in redacted(self.client._requests_of, held)]
         labels = answers[-1].labels if answers else ()
         if any(answer.labels != labels for answer in answers):
             raise InvalidParameter("Expected the provider to answer with the same labels each time. Ask it again.")
@@ -221,7 +218,7 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
     def _all(self, held: Held, tolerant: bool) -> list[str | Exception]:
         """One label a text; ``tolerant`` puts errors in place of labels."""
         if not tolerant:
-            return list(self._labels(held))
+            return list(_chosen(self._answer(held)))
         results: list[str | Exception] = []
         for request in redacted(self._released, held):
             if isinstance(request, Exception):
@@ -233,13 +230,10 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
                 results += [error] * len(request)
         return results
 
-    def _requests(self, texts: list[Question], users: list[str | None]) -> list[Request]:
-        return self.client._some_requests(None, texts, users)
-
     def _released(self, texts: list[Question], users: list[str | None]) -> list[Request | Exception]:
         """Requests for all texts; where not all can be released, one for each, or what is in its way."""
         try:
-            return list(self._requests(texts, users))
+            return list(self.client._requests_of(texts, users))
         except LangChainDPError as error:
             if isinstance(error, LedgerError):  # what it charged before would be charged twice
                 raise
@@ -247,7 +241,7 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
         found: list[Request | Exception] = []
         for text, user in zip(texts, users, strict=True):
             try:
-                found += self.client._some_requests(met, [text], user)
+                found += self.client._requests_of([text], [user], met)
             except LangChainDPError as error:
                 found.append(without_frames(error))  # type: ignore[arg-type]  # of the same class
         return found

@@ -196,7 +196,7 @@ class RAPTClient:
                 f"Expected at most {MOST} texts in a request, got {len(texts)}. Call requests(texts), which makes as "
                 "many as are needed."
             )
-        made = self._some_requests(None, texts, user, at_once=MOST)
+        made = self._requests_of(texts, user, at_once=MOST)
         return made[0] if made else Request(self.kind, [], [])
 
     @redact_errors()
@@ -205,13 +205,13 @@ class RAPTClient:
 
         Raises: As :meth:`request`.
         """
-        return self._some_requests(None, texts, user, at_once=at_once)
+        return self._requests_of(texts, user, at_once=at_once)
 
-    def _some_requests(
+    def _requests_of(
         self,
-        met: Counter[str] | None,
         texts: Sequence[Question],
         user: str | list[str | None] | None,
+        met: Counter[str] | None = None,
         *,
         at_once: int = 256,
     ) -> list[Request]:
