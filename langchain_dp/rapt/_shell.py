@@ -243,27 +243,6 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
             "model, as sanitizer | model, or, of RAPTSanitizer, as RAPTMiddleware of an agent."
         )
 
-    @hold_arguments("input")
-    def stream(self, input: S, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[S]:  # noqa: A002
-        """Sanitize one input and yield it whole: nothing of it can leave before it is charged."""
-        yield from self.transform(iter(Held.of(input).values), config, **kwargs)
-
-    @hold_arguments("input")
-    async def astream(
-        self,
-        input: S,  # noqa: A002
-        config: RunnableConfig | None = None,
-        **kwargs: Any,
-    ) -> AsyncIterator[S]:
-        """Async twin of :meth:`stream`."""
-        given = Held.of(input)
-
-        async def one() -> AsyncIterator[S]:
-            yield given.values[0]
-
-        async for part in self.atransform(one(), config, **kwargs):
-            yield part
-
     def transform(
         self,
         input: Iterator[S],  # noqa: A002

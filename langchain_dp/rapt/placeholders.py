@@ -31,6 +31,8 @@ from langchain_dp.redact import Held, redacted
 
 REASON = "entities are found by a recognizer, which misses some, and all other text passes in clear"
 
+_FOLDED = {"PERSON", "LOCATION", "ORGANIZATION", "EMAIL", "TERM"}
+_SPACED = {"PHONE", "IBAN", "CREDIT_CARD"}
 ESCAPED = "LITERAL"
 """Label of what already looked like a placeholder before anything was replaced."""
 
@@ -53,18 +55,27 @@ Entry = tuple[str, str, str]
 """Kind, original and placeholder. Private."""
 
 
-def exactly(label: str, original: str) -> str:
-    """Only equal entities of one kind are the same."""
-    return f"{label}\0{original}"
+def alike(label: str, original: str) -> str:
+    """What is equal for spellings of one entity: spaces of names and of numbers, and the case of names.
+
+    Names are compared without their kind, as recognizers change their mind about it.
+    """
+    if label == ESCAPED:
+        return f"{label}\0{original}"
+    form = fold(original)
+    if label in _FOLDED:
+        return f"\0{form.lower()}"
+    if label in _SPACED:
+        return f"{label}\0{re.sub(r'[^0-9A-Za-z+]', '', form).upper()}"
+    return f"{label}\0{form}"
 
 
 class PlaceholderMap:
     """Which placeholder stands for what. Private: it stays in this process and is shown to nobody."""
 
-    def __init__(self, same: Callable[[str, str], str] = exactly, allowed_hosts: Collection[str] = ()) -> None:
+    def __init__(self, allowed_hosts: Collection[str] = ()) -> None:
         self._lock = threading.Lock()
         forks.keep_still(self)
-        self._same = same
         self._placeholders: dict[str, str] = {}
         self._entries: dict[str, Entry] = {}
         self._counts: Counter[str] = Counter()
@@ -76,7 +87,7 @@ class PlaceholderMap:
 
     def placeholder(self, label: str, original: str) -> str:
         """The placeholder of one entity; the same for equal entities of one kind."""
-        same = self._same(label, original)
+        same = alike(label, original)
         with self._lock:
             found = self._placeholders.get(same)
             if found is None:
@@ -97,8 +108,8 @@ class PlaceholderMap:
                 match = PLACEHOLDER.fullmatch(placeholder)
                 known = self._entries.get(placeholder)
                 if known is not None:
-                    self._placeholders.pop(self._same(known[0], known[1]), None)
-                self._placeholders[self._same(label, original)] = placeholder
+                    self._placeholders.pop(alike(known[0], known[1]), None)
+                self._placeholders[alike(label, original)] = placeholder
                 self._add(label, original, placeholder)
                 self._counts[label] = max(self._counts[label], int(match[2]) if match else 0)
             self._known, self._looked = {}, 0

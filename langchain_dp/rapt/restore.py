@@ -336,14 +336,6 @@ class Restorer(Runnable[Any, Any]):
         await self._acall_with_config(run, input, config)
         return held[0]
 
-    def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:  # noqa: A002
-        """Restore one value and yield it."""
-        yield self.invoke(input, config)
-
-    async def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:  # noqa: A002
-        """Restore one value and yield it."""
-        yield await self.ainvoke(input, config)
-
     def transform(
         self,
         input: Iterator[Any],  # noqa: A002

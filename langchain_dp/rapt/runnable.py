@@ -170,8 +170,6 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         """
         return self._core.released([take_mappings(mappings, self._core.rules, keep, user_key)])[0]  # type: ignore[no-any-return]
 
-    # ---------------------------------------------------------------------------------------------- documents
-
     @hold_arguments("documents")
     def transform_documents(self, documents: Sequence[Document], **kwargs: Any) -> list[Document]:
         """Sanitize documents: the page content and the metadata named in ``metadata_sanitize``, as one release each.
@@ -194,8 +192,6 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         """Async twin of :meth:`transform_documents`."""
         listed: Any = redacted(_checked, Held.of(documents))
         return await self.ainvoke(listed, **kwargs)  # type: ignore[no-any-return]
-
-    # -------------------------------------------------------------------------------------------- the promise
 
     @hold_arguments("value")
     def invoke_with_certificate(
@@ -273,8 +269,6 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
                 f"Expected limit={limit:g} to be one that can be reached: here every {what} is a document of its own, "
                 f"which is charged once, and no user has an account under the limit. {remedy}"
             )
-
-    # ------------------------------------------------------------------------------------------ nothing leaks
 
     @also_unmade
     def __repr__(self) -> str:

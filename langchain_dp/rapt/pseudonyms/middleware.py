@@ -177,8 +177,6 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         """
         return self._conversations.reports()
 
-    # ------------------------------------------------------------------------------------------------- the state
-
     def _conversation(self, state: Any) -> Conversation:
         return self._conversations.open(list(_parts(state)))
 
@@ -202,8 +200,6 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         if news := conversation.news(_parts(state)):
             changed[PARTS] = news
         return changed or None
-
-    # ------------------------------------------------------------------------------------------------- the model
 
     @hold_arguments("request")
     def wrap_model_call(
@@ -238,8 +234,6 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         answer = dataclasses.replace(response, result=result)
         news = conversation.news(_parts(request.state))
         return ExtendedModelResponse(answer, Command(update={PARTS: news})) if news else answer
-
-    # ------------------------------------------------------------------------------------------------- the tools
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) -> Any:
         """Give a tool inside the originals, and hide what it returns."""

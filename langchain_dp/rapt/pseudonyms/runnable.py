@@ -15,7 +15,7 @@ from langchain_dp.rapt.documents import DocumentRules
 from langchain_dp.rapt.messages import MessageRules
 from langchain_dp.rapt.placeholders import PlaceholderMap, PlaceholderReleases
 from langchain_dp.rapt.pseudonyms.patterns import PatternEntities
-from langchain_dp.rapt.pseudonyms.recognize import KINDS, AllEntities, Recognizer, TermEntities, alike
+from langchain_dp.rapt.pseudonyms.recognize import KINDS, AllEntities, Recognizer, TermEntities
 from langchain_dp.rapt.release import FormalReleases
 from langchain_dp.rapt.restore import Restorer
 from langchain_dp.rapt.runnable import RAPTSanitizer
@@ -154,7 +154,7 @@ class Pseudonymizer(SanitizerShell):
 
     def _begin(self) -> None:
         finder, then, rules = self._settings
-        self._map = PlaceholderMap(alike, self._allowed_hosts)
+        self._map = PlaceholderMap(self._allowed_hosts)
         words = None if then is None else then._releases
 
         def core(*, hidden: bool, rest: FormalReleases | None) -> Core:

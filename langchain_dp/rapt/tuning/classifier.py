@@ -82,8 +82,6 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
         self.training = training
         self.report = report
 
-    # ------------------------------------------------------------------------------------------------ questions
-
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
         """What a config may say: whose account is charged."""
@@ -246,8 +244,6 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
                 found.append(without_frames(error))  # type: ignore[arg-type]  # of the same class
         return found
 
-    # --------------------------------------------------------------------------------------------- the promise
-
     def certificate(self) -> MetricCertificate:
         """The promise for questions, with what is spent so far; that of the training texts is ``training``.
 
@@ -257,8 +253,6 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
         trained = self.client.trained if self.training is None else TrainedOn.of(self.training)
         other = None if trained is None else trained.note(self.client.eta, self.client.mechanism, self.client.table)
         return self.client.certificate([*self.client.question_notes, *([] if other is None else [other])])
-
-    # ------------------------------------------------------------------------------------------- save and load
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write both parts: ``client.json``; ``provider.json`` with ``model.safetensors``; and ``certificate.json``.

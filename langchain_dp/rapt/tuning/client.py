@@ -175,8 +175,6 @@ class RAPTClient:
         self.plain = PlainSource(self.vocabulary, plain or PlainTokens())
         self._rows = PlainRows(self.vocabulary, words, self.kind)
 
-    # ------------------------------------------------------------------------------------------------- releases
-
     @redact_errors()
     def request(self, texts: Sequence[Question], *, user: str | None = None) -> Request:
         """Privatize texts and put plain tokens before them: all are charged together, or none.
@@ -297,8 +295,6 @@ class RAPTClient:
         """Draw plain tokens for ``count`` texts: the targets, (count, m), and the rows to send. It is free."""
         return self._rows.draw(self.plain, count, coins)
 
-    # ---------------------------------------------------------------------------------------------- the promise
-
     @property
     def table(self) -> str:
         """Name of the table, with a digest of its vectors."""
@@ -394,8 +390,6 @@ class RAPTClient:
     def _check_seed(self) -> None:
         if self.plain_seed is not None:
             validate.integer("plain_seed", self.plain_seed, at_least=0)
-
-    # ------------------------------------------------------------------------------------------- save and load
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write ``client.json``: public facts only, so that another machine can build the same requests."""

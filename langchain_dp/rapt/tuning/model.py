@@ -92,8 +92,6 @@ class TunedModel(nn.Module):
                 nn.Linear(settings.head_size, reconstruct, bias=False),
             )
 
-    # ---------------------------------------------------------------------------------------- what is learned
-
     def _random_words(self) -> Tensor:
         """As many random ordinary tokens as there are virtual ones, (1, N)."""
         special = set(self.backbone.table().special_ids)
@@ -170,8 +168,6 @@ class TunedModel(nn.Module):
         with torch.no_grad():
             for name, tensor in own.items():
                 tensor.copy_(tensors[name])
-
-    # ------------------------------------------------------------------------------------------- what is computed
 
     def activations(self, batch: Batch) -> Tensor:
         """Activations of the tokens (without virtual ones) in the last layer: (B, L, h)."""

@@ -97,8 +97,6 @@ class RAPTProvider:
         """
         return self.predict(Request.from_json(body)).to_json()
 
-    # -------------------------------------------------------------------------------------------- save and load
-
     def save(self, folder: str | PathLike[str]) -> None:
         """Write ``provider.json`` and ``model.safetensors``: what was learned, without backbone and without pickle.
 
