@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any, NoReturn, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, Self, TypeVar
 
 from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage
@@ -20,7 +20,7 @@ from langchain_core.runnables.config import ensure_config, get_config_list
 from langchain_dp._util.callers import warn_caller
 from langchain_dp._util.validate import no_further
 from langchain_dp.accounting.metric import MetricCertificate
-from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerError
+from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerError, PrivateDataError
 from langchain_dp.rapt.documents import DocumentRules
 from langchain_dp.rapt.messages import MessageRules
 from langchain_dp.rapt.parts import Rules, Taken, check_keys, take
@@ -175,11 +175,8 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
         given = Held.of(input)
         no_further(kwargs, remedy=_KNOWN)
         held = Held(*given.values, _whose(given, user, config), document)
-
-        async def run(_: Any) -> S:
-            return await asyncio.to_thread(redacted, self._core.sanitize, held)
-
-        released: S = await self._acall_with_config(run, WITHHELD, config)
+        work = in_thread(redacted, self._core.sanitize, held)
+        released: S = await self._acall_with_config(work, WITHHELD, config)
         _tell_of_ids(given, released)
         return released
 
@@ -226,11 +223,21 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
         no_further(kwargs, remedy=_KNOWN)
         users = _whose_each(given, user, config)
         held = Held(given.values, return_exceptions, users, document)
+        work = in_thread(redacted, self._core.sanitize_all, held)
+        shown = [WITHHELD] * len(users)
+        return await self._abatch_with_config(work, shown, config, return_exceptions=return_exceptions)
 
-        async def run(_: Any) -> list[Any]:
-            return await asyncio.to_thread(redacted, self._core.sanitize_all, held)
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise PrivateDataError(
+            f"{type(self).__name__} holds an open account, or private text, and cannot be pickled: build it where it "
+            "runs."
+        )
 
-        return await self._abatch_with_config(run, [WITHHELD] * len(users), config, return_exceptions=return_exceptions)
+    def __copy__(self) -> Self:
+        return self  # a copy must not have releases, or placeholders, of its own
+
+    def __deepcopy__(self, memo: Mapping[int, Any]) -> Self:
+        return self
 
     def as_tool(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuse: a model that calls a tool has read what it gives to it.
@@ -334,6 +341,15 @@ class Streaming:
         if self._gathered is NOTHING:
             return []
         return [self._core.sanitize(self._gathered, self._user, self._document)]
+
+
+def in_thread(work: Callable[..., Any], *given: Any) -> Callable[[Any], Awaitable[Any]]:
+    """What LangChain is to await for a run: the work, in a thread."""
+
+    async def run(_: Any) -> Any:
+        return await asyncio.to_thread(work, *given)
+
+    return run
 
 
 def _added(before: Any, chunk: Any) -> Any:

@@ -188,8 +188,7 @@ def _first(taken: Taken) -> Taken:
 def _messages(
     messages: Sequence[BaseMessage], rules: Rules, user: str | None, document: str | None, keys: Collection[str]
 ) -> Taken:
-    notes: Counter[str] = Counter()
-    reports = [Counter[str]() for _ in messages]
+    reports: list[list[str]] = [[] for _ in messages]
     allowed = dataclasses.replace(rules.messages, keys_keep=[*rules.messages.keys_keep, *keys])
     public: dict[int, Texts] = {}
 
@@ -203,7 +202,7 @@ def _messages(
         for position, texts in enumerate(released):
             message = with_texts(walk(position, _ignore), public.get(position, texts))
             if message is not messages[position]:
-                notes = sorted(reports[position])
+                notes = sorted(set(reports[position]))
                 private = rules.stamp["private"] and not any(note.endswith(IN_CLEAR) for note in notes)
                 message.response_metadata[REPORT] = {**rules.stamp, "private": private, "notes": notes}
             rebuilt.append(message)
@@ -214,14 +213,13 @@ def _messages(
         said = _said(messages[position], rules)
         texts: Texts = ()
         if said is None:
-            texts = texts_in(walk(position, _adder(report)))
+            texts = texts_in(walk(position, report.append))
         else:
             public[position] = said
-            texts_in(walk(position, _adder(report)))
-            report["a reply of the model, which was told sanitized text only, passed as it is"] += 1
+            texts_in(walk(position, report.append))
+            report.append("a reply of the model, which was told sanitized text only, passed as it is")
         units.append(Unit(texts, user, document))
-        notes.update(report)
-    return Taken(units, put, notes)
+    return Taken(units, put, Counter(note for report in reports for note in report))
 
 
 def marked(message: AIMessage, rules: Rules) -> AIMessage:
@@ -247,7 +245,7 @@ def _said(message: BaseMessage, rules: Rules) -> Texts | None:
 
 def _documents(documents: Sequence[Document], rules: Rules, user: str | None, document: str | None) -> Taken:
     check_documents(documents)
-    notes: Counter[str] = Counter()
+    notes: list[str] = []
     given, keys = rules.documents, rules.messages.keys_keep
 
     def walk(position: int, note: Callable[[str], None]) -> Callable[[Swap], Document]:
@@ -255,7 +253,7 @@ def _documents(documents: Sequence[Document], rules: Rules, user: str | None, do
 
     units = [
         Unit(
-            texts_in(walk(position, _adder(notes))),
+            texts_in(walk(position, notes.append)),
             user if user is not None else said_under(given.user_key, "user_key", one, position),
             document if document is not None else said_under(given.document_key, "document_key", one, position),
         )
@@ -264,7 +262,7 @@ def _documents(documents: Sequence[Document], rules: Rules, user: str | None, do
     return Taken(
         units,
         lambda released: [with_texts(walk(position, _ignore), texts) for position, texts in enumerate(released)],
-        notes,
+        Counter(notes),
     )
 
 
@@ -283,13 +281,6 @@ def _prompt(value: PromptValue, rules: Rules, user: str | None, document: str | 
     kind = ChatPromptValueConcrete if isinstance(value, ChatPromptValueConcrete) else ChatPromptValue
 
     return dataclasses.replace(taken, put=lambda released: kind(messages=taken.put(released)))
-
-
-def _adder(report: Counter[str]) -> Callable[[str], None]:
-    def add(note: str) -> None:
-        report[note] += 1
-
-    return add
 
 
 def _ignore(note: str) -> None:

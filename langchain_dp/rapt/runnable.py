@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from langchain_core.documents import BaseDocumentTransformer, Document
 from langchain_core.messages import AIMessage
@@ -14,7 +14,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_dp._util.reprs import also_unmade
 from langchain_dp._util.validate import group, one_of, reject_unknown_arguments, short_text
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
-from langchain_dp.errors import InvalidParameter, PrivateDataError
+from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES
 from langchain_dp.ports import Embeds
 from langchain_dp.rapt._shell import WITHHELD, Core, S, Sanitized, SanitizerShell
@@ -273,15 +273,6 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
     @also_unmade
     def __repr__(self) -> str:
         return f"RAPTSanitizer({self._releases.describe()})"
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise PrivateDataError("RAPTSanitizer holds an open account and cannot be pickled: build it where it runs.")
-
-    def __deepcopy__(self, memo: Mapping[int, Any]) -> RAPTSanitizer:
-        return self  # a copy must not have releases of its own
-
-    def __copy__(self) -> RAPTSanitizer:
-        return self
 
 
 def _checked(documents: Sequence[Document]) -> Held:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from langchain_dp._util.validate import group
 from langchain_dp.accounting.metric import MetricCertificate
-from langchain_dp.errors import InvalidParameter, PrivateDataError
+from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt._shell import Core, S, SanitizerShell
 from langchain_dp.rapt.addresses import checked_hosts
 from langchain_dp.rapt.documents import DocumentRules
@@ -220,12 +220,3 @@ class Pseudonymizer(SanitizerShell):
 
     def __repr__(self) -> str:
         return "Pseudonymizer(NOT PRIVATE: no epsilon)"
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise PrivateDataError("A Pseudonymizer holds private text and cannot be pickled: build it where it runs.")
-
-    def __deepcopy__(self, memo: Mapping[int, Any]) -> Pseudonymizer:
-        return self  # a copy would give the same placeholder to somebody else
-
-    def __copy__(self) -> Pseudonymizer:
-        return self

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from langchain_dp._util.validate import no_further
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerError
-from langchain_dp.rapt._shell import WITHHELD, named_user, named_users, user_specs
+from langchain_dp.rapt._shell import WITHHELD, in_thread, named_user, named_users, user_specs
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.tuning.client import NotSanitized, Question, RAPTClient
 from langchain_dp.rapt.tuning.promise import TrainedOn
@@ -126,11 +125,8 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
         """Async twin of :meth:`invoke`; the work is done in a thread."""
         no_further(kwargs)
         held = Held(list(Held.of(input).values), [named_user(user, config)])
-
-        async def run(_: str) -> str:
-            return _chosen(await asyncio.to_thread(self._answer, held))[0]
-
-        return await self._acall_with_config(run, WITHHELD, config)
+        work = in_thread(lambda: _chosen(self._answer(held))[0])
+        return await self._acall_with_config(work, WITHHELD, config)
 
     @hold_arguments("inputs")
     def batch(
@@ -173,11 +169,8 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
         no_further(kwargs)
         held, count = _listed(Held.of(inputs))
         held = Held(*held.values, named_users(user, config, count))
-
-        async def run(_: list[str]) -> list[Any]:
-            return await asyncio.to_thread(self._all, held, return_exceptions)
-
-        return await self._abatch_with_config(run, [WITHHELD] * count, config, return_exceptions=return_exceptions)
+        work = in_thread(self._all, held, return_exceptions)
+        return await self._abatch_with_config(work, [WITHHELD] * count, config, return_exceptions=return_exceptions)
 
     @hold_arguments("texts")
     def predict_proba(self, texts: Sequence[Question], *, user: str | None = None) -> NDArray[np.float64]:
