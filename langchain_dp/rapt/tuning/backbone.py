@@ -77,6 +77,14 @@ class Backbone:
         self.head: Any = getattr(getattr(model, "cls", None), "predictions", None) or getattr(model, "lm_head", None)
         self.hidden_size = int(getattr(model.config, "hidden_size", 0) or model.config.d_model)
         self.tokens: tuple[str, ...] = tuple(tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
+        self.pad = int(tokenizer.pad_token_id or 0)  # fills a batch up, and is masked
+        unknown = tokenizer.unk_token_id
+        self.unknown = self.pad if unknown is None else int(unknown)
+        ends = tokenizer.cls_token_id, tokenizer.sep_token_id
+        if self.family == "seq2seq":
+            ends = None, tokenizer.eos_token_id
+        # Tokens before and after every input.
+        self.frame = tuple([] if token is None else [int(token)] for token in ends)
         self.fingerprint = _fingerprint(self.encoder, self.tokens)
         self._words_fingerprint = self.fingerprint if self.head is None else _fingerprint(model, self.tokens)
         self.check(words=words)
@@ -111,25 +119,6 @@ class Backbone:
     def embedding(self) -> Any:
         """The table of token vectors, a module."""
         return self.model.get_input_embeddings()
-
-    @property
-    def frame(self) -> tuple[list[int], list[int]]:
-        """Tokens before and after every input."""
-        first, last = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
-        if self.family == "seq2seq":
-            first, last = None, self.tokenizer.eos_token_id
-        return [i for i in [first] if i is not None], [i for i in [last] if i is not None]
-
-    @property
-    def unknown(self) -> int:
-        """Id of the unknown token; the padding's where there is none."""
-        given = self.tokenizer.unk_token_id
-        return int(self.pad if given is None else given)
-
-    @property
-    def pad(self) -> int:
-        """Id of what fills a batch up; it is masked."""
-        return int(self.tokenizer.pad_token_id or 0)
 
     @property
     def positions(self) -> int | None:
