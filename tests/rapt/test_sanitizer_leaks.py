@@ -11,6 +11,7 @@ import pytest
 from fakes.canary import CANARY, Reporting, leak_surfaces
 from fakes.models import Chat
 from fakes.rapt import CLOSE, sanitizer
+from fakes.styles import gathered
 from langchain_core.documents import Document
 from langchain_core.load import dumps
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -21,10 +22,6 @@ from langchain_dp import private_run
 from langchain_dp.errors import BudgetExceeded, InvalidParameter
 
 TEXT = f"the patient {CANARY} has pain"
-
-
-async def _gather(stream: AsyncIterator[Any]) -> list[Any]:
-    return [part async for part in stream]
 
 
 async def _chunks(given: Any) -> AsyncIterator[Any]:
@@ -39,8 +36,8 @@ STYLES: dict[str, Callable[[Runnable[Any, Any], Any, Any], Any]] = {
     "transform": lambda chain, given, config: list(chain.transform(iter([given, given]), config)),
     "ainvoke": lambda chain, given, config: asyncio.run(chain.ainvoke(given, config)),
     "abatch": lambda chain, given, config: asyncio.run(chain.abatch([given, given], config)),
-    "astream": lambda chain, given, config: asyncio.run(_gather(chain.astream(given, config))),
-    "atransform": lambda chain, given, config: asyncio.run(_gather(chain.atransform(_chunks(given), config))),
+    "astream": lambda chain, given, config: asyncio.run(gathered(chain.astream(given, config))),
+    "atransform": lambda chain, given, config: asyncio.run(gathered(chain.atransform(_chunks(given), config))),
 }
 OWN_STYLES = STYLES | {
     "certificate": lambda made, given, config: made.invoke_with_certificate(given, config).value,
@@ -90,7 +87,7 @@ def test_the_root_run_of_a_chain_needs_a_private_run(style: str, tmp_path: Path)
 
 def test_events_of_the_sanitizer_hold_nothing_raw(tmp_path: Path) -> None:
     """If it breaks, astream_events brings the raw input to whoever shows the progress of a chain."""
-    events = asyncio.run(_gather(sanitizer().astream_events(INPUTS["messages"], version="v2")))
+    events = asyncio.run(gathered(sanitizer().astream_events(INPUTS["messages"], version="v2")))
     inner = [event for event in events if event["event"] != "on_chain_start"]
     assert inner
     assert CANARY not in repr(inner)
