@@ -362,9 +362,12 @@ def _added(before: Any, chunk: Any) -> Any:
 
 def _whose(held: Held, given: str | None, config: RunnableConfig | None) -> str | None:
     """The user to charge. Documents are not about who asks: their metadata say whose they are."""
-    (value,) = held.values
+    return given if _has_documents(*held.values) else named_user(given, config)
+
+
+def _has_documents(value: object) -> bool:  # in a frame of its own, which is gone when an error is raised
     several = value if isinstance(value, (list, tuple)) else (value,)
-    return given if any(isinstance(one, Document) for one in several) else named_user(given, config)
+    return any(isinstance(one, Document) for one in several)
 
 
 def _whose_each(
