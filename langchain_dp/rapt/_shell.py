@@ -240,11 +240,7 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
         return self
 
     def as_tool(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse: a model that calls a tool has read what it gives to it.
-
-        Raises:
-            InvalidParameter: Always.
-        """
+        """Refuse: a model that calls a tool has read what it gives to it."""
         raise InvalidParameter(
             "Expected a sanitizer to be no tool: an agent that calls one has read the text already. Put it before the "
             "model, as sanitizer | model, or, of RAPTSanitizer, as RAPTMiddleware of an agent."

@@ -33,9 +33,6 @@ class Target:
         max_loss: Largest eta times mean distance to the nearest neighbour, in nats.
         texts: Public texts whose words stand for the words to come, whatever the target; a page of English if left out.
 
-    Raises:
-        InvalidParameter: ``texts`` is no list of strings.
-
     Examples:
         >>> RAPTSanitizer("glove", target=Target(inversion=0.2))  # an attacker guesses one word of five
     """

@@ -30,9 +30,6 @@ class DocumentRules:
         user_key: Name under which the metadata say whose account a document is charged to.
         document_key: Name under which they say which document it is ("id": its own id). None: by its content.
 
-    Raises:
-        InvalidParameter: A value is no name or list of names, or both lists name the same thing.
-
     Examples:
         >>> DocumentRules(metadata_keep=["source"], user_key="patient").metadata_keep
         ('source',)

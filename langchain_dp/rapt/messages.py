@@ -99,9 +99,6 @@ class MessageRules:
         keys_keep: Keys of JSON objects that pass in clear, wherever one stands inside arguments and answers of tools,
             and inside metadata and values of examples, too: "rows", "name". All other keys are sanitized like words.
 
-    Raises:
-        InvalidParameter: A value is none of those, or ``keys_keep`` is no list of strings.
-
     Examples:
         >>> MessageRules(media="drop", keys_keep=["rows"]).keys_keep
         frozenset({'rows'})

@@ -64,9 +64,6 @@ class Paraphrasing:
         candidates: Tokens that are considered for the next place: the likeliest ones without the text.
         pairs: Texts, each with a paraphrase, that show the model what is wanted. Public.
 
-    Raises:
-        InvalidParameter: A value is out of bounds.
-
     Examples:
         >>> Paraphrasing().epsilon  # of one text: T 4 C / tau
         320.0

@@ -142,9 +142,6 @@ class TextPrivatizer:
         cache_bytes: Memory of the exponential mechanism for what it keeps of words seen before, at least 0. A word
             that is not kept costs a pass over the table; by default there is room for 32,000 words.
 
-    Raises:
-        InvalidParameter: A parameter is out of bounds.
-
     Formal guarantee:
         For two texts that agree on what :meth:`notes` says is in clear (by default the number of tokens), the chance
         of any output changes by at most exp(eta * sum_i |x_i - x'_i|), x_i the public vector of token i; all unknown
@@ -249,11 +246,7 @@ class TextPrivatizer:
         return tuple(notes)
 
     def privatize(self, texts: Sequence[str]) -> list[Privatized]:
-        """Privatize texts, each token with its own noise; one result per text, in order.
-
-        Raises:
-            InvalidParameter: ``texts`` holds something that is no string.
-        """
+        """Privatize texts, each token with its own noise; one result per text, in order."""
         return self.prepare(texts)()
 
     def prepare(self, texts: Sequence[str]) -> Callable[[], list[Privatized]]:

@@ -139,11 +139,7 @@ class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
         )
 
     def astream_events(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refused: events are the graph's own, and hold placeholders.
-
-        Raises:
-            InvalidParameter: Always.
-        """
+        """Refused: events are the graph's own, and hold placeholders."""
         raise InvalidParameter(
             "Expected astream(..., stream_mode=...) in place of astream_events: events are those of the graph, which "
             "holds placeholders. To see these, ask agent.agent."

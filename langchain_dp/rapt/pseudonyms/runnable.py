@@ -110,9 +110,6 @@ class Pseudonymizer(SanitizerShell):
             the model write one.
         name: Name of the run.
 
-    Raises:
-        InvalidParameter: A recognizer is none, or a value is of another type.
-
     Formal guarantee:
         None. ``certificate().private`` is False. With ``then``, its own promise holds for the words between the
         placeholders alone.

@@ -125,9 +125,6 @@ class RAPTClient:
     Attributes:
         trained: How the texts were privatized that the model was trained on, where training or a file says so.
 
-    Raises:
-        InvalidParameter: A value is of another type.
-
     Formal guarantee:
         That of the sanitizer, for every text; one release each. Plain tokens are public. Everything a provider does
         with a request is post-processing. So is the choice of plain tokens under ``plain_seed``: it depends on public
@@ -277,11 +274,7 @@ class RAPTClient:
 
     @redact_errors()
     def check_room(self, once: Sequence[RawExamples], anew: RawExamples | None, epochs: int) -> None:
-        """Refuse a training that an account has no room for, before its first text is charged.
-
-        Raises:
-            BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
-        """
+        """Refuse a training that an account has no room for, before its first text is charged."""
         if self._formal is None or self._formal.ledger.document_limit is self._formal.ledger.limit is None:
             return
         owners = self._releases[False].to_charge([_units(texts) for texts in once])

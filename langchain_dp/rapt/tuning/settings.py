@@ -41,9 +41,6 @@ class PlainTokens:
         words: The rows themselves, each of ``length`` words of the client's table, instead of drawn ones.
         seed: Public seed of the drawing.
 
-    Raises:
-        InvalidParameter: A value is out of bounds, or the rows do not fit the other values.
-
     Examples:
         >>> settings = TuningSettings(plain=PlainTokens(length=10, choice="fresh"))
         >>> TuningSettings(plain=PlainTokens(length=0), reconstruction=False)  # none
@@ -118,9 +115,6 @@ class TuningSettings:
         device: "auto", "cpu", "cuda", ...
         precision: "float32", or mixed precision in "bfloat16" or "float16".
         seed: Public seed of the order of texts, of starting values and of dropout.
-
-    Raises:
-        InvalidParameter: A value is out of bounds, or two contradict each other.
 
     Examples:
         >>> settings = TuningSettings(method="prompt", plain=PlainTokens(length=10), patience=1)
