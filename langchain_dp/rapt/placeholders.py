@@ -17,6 +17,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Protocol, runtime_checkable
+from urllib.parse import quote
 
 from langchain_dp._util import forks
 from langchain_dp._util.words import standing_alone, words_of
@@ -24,7 +25,7 @@ from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.quiet.context import sealed
 from langchain_dp.quiet.filters import Level
-from langchain_dp.rapt.addresses import PLACEHOLDER, AddressScanner, addresses, checked_hosts, restored
+from langchain_dp.rapt.addresses import BEGINS, PLACEHOLDER, TOKEN, AddressScanner, addresses, checked_hosts
 from langchain_dp.rapt.folding import Span, caseless, fold, merged, united
 from langchain_dp.rapt.release import FormalReleases, Texts, Unit
 from langchain_dp.redact import Held, redacted
@@ -33,6 +34,7 @@ REASON = "entities are found by a recognizer, which misses some, and all other t
 
 _FOLDED = {"PERSON", "LOCATION", "ORGANIZATION", "EMAIL", "TERM"}
 _SPACED = {"PHONE", "IBAN", "CREDIT_CARD"}
+_AROUND = re.compile(r"(<[A-Z][A-Z0-9_]*_[1-9][0-9]*>)")
 ESCAPED = "LITERAL"
 """Label of what already looked like a placeholder before anything was replaced."""
 
@@ -171,15 +173,22 @@ class PlaceholderMap:
             if "<" not in text:
                 return text
             scanner = AddressScanner(value=value)
-        entries = self._entries
-        return restored(
-            scanner,
-            text,
-            lambda placeholder: entries[placeholder][1] if placeholder in entries else None,
-            allowed_hosts=self._allowed_hosts,
-            left=self._left.add,
-            shown=shown,
-        )
+        out = []
+        for match in TOKEN.finditer(text):
+            token = seen = match[0]
+            entry = self._entries.get(token) if match[1] else None
+            if entry is not None and scanner.begins is None:
+                out.append(shown(entry[1]))
+                if BEGINS.match(entry[1]):
+                    seen = entry[1]  # what is attached to it is a part of that address
+            elif entry is not None and scanner.host() in self._allowed_hosts:
+                out.append(shown(quote(entry[1], safe="")))
+            else:
+                out.append(token)
+                if entry is not None:
+                    self._left.add(token)
+            scanner.push(seen, len(token))
+        return "".join(out)
 
     @property
     def left_in_addresses(self) -> int:
@@ -229,15 +238,17 @@ class PlaceholderReleases:
         ]
         if self._then is None:
             return hidden
-        cut = [[_Cut(text) for text in texts] for texts in hidden]
+        cut = [[_AROUND.split(text) for text in texts] for texts in hidden]  # other text and placeholders in turn
         rests = [
-            dataclasses.replace(unit, texts=tuple(rest for one in cuts for rest in one.rests))
+            dataclasses.replace(unit, texts=tuple(rest for parts in cuts for rest in parts[::2]))
             for unit, cuts in zip(units, cut, strict=True)
         ]
         whole = []
         for cuts, texts in zip(cut, self._then.release(rests, met), strict=True):
             left = iter(texts)
-            whole.append(tuple(one.joined([next(left) for _ in one.rests]) for one in cuts))
+            for parts in cuts:
+                parts[::2] = [next(left) for _ in parts[::2]]
+            whole.append(tuple(" ".join(filter(None, parts)) for parts in cuts))
         return whole
 
     def stamp(self) -> dict[str, Any]:
@@ -298,25 +309,6 @@ class PlaceholderReleases:
 
     def _own(self, text: str) -> list[Span]:
         return [(*match.span(), ESCAPED) for match in PLACEHOLDER.finditer(text) if match[0] in self.map]
-
-
-class _Cut:
-    """A text with placeholders: these, and what stands between them. Private."""
-
-    def __init__(self, text: str) -> None:
-        self.placeholders = [match[0] for match in PLACEHOLDER.finditer(text)]
-        self.rests = []
-        position = 0
-        for match in PLACEHOLDER.finditer(text):
-            self.rests.append(text[position : match.start()])
-            position = match.end()
-        self.rests.append(text[position:])
-
-    def joined(self, rests: Sequence[str]) -> str:
-        parts = [rests[0]]
-        for placeholder, rest in zip(self.placeholders, rests[1:], strict=True):
-            parts += [placeholder, rest]
-        return " ".join(part for part in parts if part)
 
 
 def _around(stay: Iterable[tuple[int, int]], spans: Iterable[Span]) -> Iterator[Span]:
