@@ -369,15 +369,15 @@ def test_a_public_seed_draws_plain_tokens_and_nothing_else(kind: Any, mechanism:
     assert len({str(row) for row in request.plain}) == 3, "each text has a release, and a draw, of its own"
     # Words come out at random: eight alike in two accounts happen once in 32^8.
     assert two.request(texts).inputs[0] != request.inputs[0], "what is private is never drawn by the seed"
-    assert two._rows.before(two.plain, request.inputs, 7) == request.plain, "a function of public seed and release"
-    assert two._rows.before(two.plain, request.inputs, 8) != request.plain
-    ids = two._rows.before(two.plain, [[i] for i in range(60)], 7)
+    assert two.plain.before(request.inputs, 7) == request.plain, "a function of public seed and release"
+    assert two.plain.before(request.inputs, 8) != request.plain
+    ids = two.plain.before([[i] for i in range(60)], 7)
     rows = [["".join(two.vocabulary.decode([i])) for i in row] for row in two.plain.candidates[two.plain.rows].tolist()]
     spelt = [row if kind == "text" else ["".join(two.vocabulary.decode([i])) for i in row] for row in ids]
     kept = max(np.mean([[a == b for a, b in zip(mine, row, strict=True)] for mine in spelt]) for row in rows)
     # 1,440 words at random: one in 32 is its own, so that more than one in 10 happens in no run of 10^9.
     assert kept < 0.1, "plain tokens are privatized all the same"
-    near = client(7, tiny.FAR)._rows.before(two.plain, [[i] for i in range(20)], 7)
+    near = client(7, tiny.FAR).plain.before([[i] for i in range(20)], 7)
     assert {str(row) for row in near} <= {str(row if kind == "text" else two.plain.candidates[ids].tolist())
                                           for row, ids in zip(rows, two.plain.rows, strict=True)}  # fmt: skip
 

@@ -32,7 +32,7 @@ from langchain_dp.rapt.privatize import Items, TextPrivatizer
 from langchain_dp.rapt.release import COUNTED, REUSED, UNNAMED, FormalReleases, Releases, Unit
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.tuning.examples import LABELS_IN_CLEAR, Examples, PrivatizedExamples, RawExamples, checked
-from langchain_dp.rapt.tuning.plain import Ids, PlainRows, PlainSource
+from langchain_dp.rapt.tuning.plain import Ids, PlainSource
 from langchain_dp.rapt.tuning.promise import ACCOUNT, SETTINGS, TrainedOn
 from langchain_dp.rapt.tuning.settings import PlainTokens
 from langchain_dp.rapt.tuning.wire import MOST, Kind, Plain, Privatized, Request
@@ -169,8 +169,7 @@ class RAPTClient:
                 for fresh in (False, True)
             }
             self.vocabulary = words.vocabulary
-        self.plain = PlainSource(self.vocabulary, plain or PlainTokens())
-        self._rows = PlainRows(self.vocabulary, words, self.kind)
+        self.plain = PlainSource(self.vocabulary, plain or PlainTokens(), words, self.kind)
 
     @redact_errors()
     def request(self, texts: Sequence[Question], *, user: str | None = None) -> Request:
@@ -219,7 +218,7 @@ class RAPTClient:
         self._check_seed()
         users = user if isinstance(user, list) else [user] * len(plain_texts)
         inputs, _ = self._released(RawExamples(plain_texts, [], users), met=met)
-        plain = self._rows.before(self.plain, inputs, self.plain_seed)
+        plain = self.plain.before(inputs, self.plain_seed)
         parts = (slice(start, start + at_once) for start in range(0, len(inputs), at_once))
         return [Request(self.kind, plain[part], inputs[part]) for part in parts]
 
@@ -286,7 +285,7 @@ class RAPTClient:
 
     def plain_rows(self, count: int, coins: np.random.Generator) -> tuple[Ids, list[Plain]]:
         """Draw plain tokens for ``count`` texts: the targets, (count, m), and the rows to send. It is free."""
-        return self._rows.draw(self.plain, count, coins)
+        return self.plain.draw(count, coins)
 
     @property
     def table(self) -> str:
@@ -394,7 +393,7 @@ class RAPTClient:
             "trained": None if self.trained is None else self.trained.to_dict(),
             "plain_seed": self.plain_seed,
             "settings": dataclasses.asdict(self.plain.settings),
-            "plain": self.plain.to_dict(self.vocabulary),
+            "plain": self.plain.to_dict(),
         }
         Path(folder).mkdir(parents=True, exist_ok=True)
         write_whole(Path(folder) / FILE, json.dumps(fields).encode())
@@ -422,8 +421,7 @@ class RAPTClient:
             )
         if (trained := found.trained) is not None:
             client.trained = TrainedOn(float(trained.eta), trained.mechanism, trained.table)
-        settings = PlainTokens.from_dict(found.settings)
-        client.plain = PlainSource.restored(client.vocabulary, settings, found.plain.candidates, found.plain.rows)
+        client.plain.restore(PlainTokens.from_dict(found.settings), found.plain.candidates, found.plain.rows)
         return client
 
     @also_unmade

@@ -12,7 +12,7 @@ import sys
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,10 +43,20 @@ forks.renew_lock(sys.modules[__name__], "_LOCK")
 
 
 class PlainSource:
-    """The rows of plain tokens that stand before texts."""
+    """Rows of plain tokens before texts: ids of the client's public table, or words.
 
-    def __init__(self, vocabulary: Vocabulary, settings: PlainTokens) -> None:
+    Args:
+        vocabulary: The client's public table.
+        settings: Which tokens, and how many.
+        engine: The sanitizer's engine, whose law privatizes the rows; None leaves them as they are.
+        kind: "tokens" for ids of the table, "text" for words.
+    """
+
+    def __init__(
+        self, vocabulary: Vocabulary, settings: PlainTokens, engine: TextPrivatizer | None, kind: Kind
+    ) -> None:
         self.settings = settings
+        self._vocabulary, self._engine, self._kind = vocabulary, engine, kind
         coins = np.random.default_rng([settings.seed, 0])
         common = _common_words(vocabulary)
         size = min(settings.vocabulary, len(common))
@@ -59,64 +69,45 @@ class PlainSource:
             self.candidates = np.sort(np.concatenate([wanted, others[: max(0, size - len(wanted))]]))
             self.rows = np.stack([np.searchsorted(self.candidates, row) for row in given])
 
-    @classmethod
-    def restored(
-        cls, vocabulary: Vocabulary, settings: PlainTokens, candidates: Sequence[str], rows: Sequence[Sequence[int]]
-    ) -> PlainSource:
-        """Rebuild the source that :meth:`to_dict` describes."""
-        source = cls.__new__(cls)
-        source.settings = settings
-        source.candidates = _places(vocabulary, candidates)
+    def restore(self, settings: PlainTokens, candidates: Sequence[str], rows: Sequence[Sequence[int]]) -> None:
+        """Take over what :meth:`to_dict` described; a description that does not fit the table is refused."""
         named = len(candidates) > 0 and all(0 <= one < len(candidates) for row in rows for one in row)
+        self.settings, self.candidates = settings, _places(self._vocabulary, candidates)
         if not named or len(rows) != settings.rows or any(len(row) != settings.length for row in rows):
             raise InvalidParameter(
                 f"Expected {settings.rows} rows of {settings.length} plain tokens that name candidates: the "
                 "description of the client is damaged. Save the client again."
             )
-        source.rows = np.array(rows, dtype=np.int64).reshape(settings.rows, settings.length)
-        return source
+        self.rows = np.array(rows, dtype=np.int64).reshape(settings.rows, settings.length)
 
-    def to_dict(self, vocabulary: Vocabulary) -> Mapping[str, Any]:
+    def to_dict(self) -> Mapping[str, Any]:
         """Describe the source by words, not by numbers that another version might draw differently."""
-        return {"candidates": [vocabulary.words[i] for i in self.candidates.tolist()], "rows": self.rows.tolist()}
+        return {"candidates": [self._vocabulary.words[i] for i in self.candidates.tolist()], "rows": self.rows.tolist()}
 
     def __len__(self) -> int:
         return len(self.candidates)
 
-    def draw(self, count: int, coins: np.random.Generator, privatize: Callable[[Ids], Ids] | None) -> tuple[Ids, Ids]:
-        """Draw rows for ``count`` texts: the targets as indices in T, and the sent ids, (count, m) each."""
+    def draw(self, count: int, coins: np.random.Generator, noise: Randomness | None = None) -> tuple[Ids, list[Plain]]:
+        """Draw the targets, as indices in T, (count, m), and the rows to send.
+
+        ``coins`` are public; ``noise`` replaces the sanitizer's source of noise.
+        """
         if self.settings.choice == "fresh":
             targets = coins.integers(0, len(self.candidates), size=(count, self.settings.length))
         else:
             targets = self.rows[coins.integers(0, len(self.rows), size=count)]
         ids: Ids = self.candidates[targets]
-        if privatize is not None and ids.size:
-            ids = privatize(ids.reshape(-1)).reshape(ids.shape)
-        return targets, ids
-
-
-class PlainRows:
-    """Writes rows of plain tokens for requests."""
-
-    def __init__(self, vocabulary: Vocabulary, engine: TextPrivatizer | None, kind: Kind) -> None:
-        self._vocabulary, self._engine, self._kind = vocabulary, engine, kind
-
-    def draw(
-        self, source: PlainSource, count: int, coins: np.random.Generator, noise: Randomness | None = None
-    ) -> tuple[Ids, list[Plain]]:
-        """Draw the targets, (count, m), and the rows to send; ``noise`` replaces the sanitizer's source of noise."""
-        engine = self._engine
-        privatize = None if engine is None else lambda ids: _privatized(engine, len(source), noise, ids)
-        targets, ids = source.draw(count, coins, privatize)
+        if self._engine is not None and ids.size:
+            ids = _privatized(self._engine, len(self), noise, ids.reshape(-1)).reshape(ids.shape)
         if self._kind == "tokens":
             return targets, ids.tolist()
         words = self._vocabulary.decode
         return targets, [["".join(words([i])).replace(tokenize.GLUE, "") for i in row] for row in ids.tolist()]
 
-    def before(self, source: PlainSource, inputs: Sequence[Privatized], seed: int | None) -> list[Plain]:
+    def before(self, inputs: Sequence[Privatized], seed: int | None) -> list[Plain]:
         """Return rows for privatized texts: new ones, or, with a public seed, those that seed and text determine."""
         if seed is None:
-            return self.draw(source, len(inputs), np.random.default_rng())[1]
+            return self.draw(len(inputs), np.random.default_rng())[1]
         rows: dict[int, Plain] = {}
         numbers = []
         for text in inputs:
@@ -125,7 +116,7 @@ class PlainRows:
             if number not in rows:
                 # The seed never meets a private word: only public ones are drawn with it.
                 coins, noise = np.random.default_rng(number), NotPrivateSeededRandomness(number)
-                [rows[number]] = self.draw(source, 1, coins, noise)[1]
+                [rows[number]] = self.draw(1, coins, noise)[1]
         return [rows[number] for number in numbers]
 
 
