@@ -124,7 +124,10 @@ def _from_path(path: Path, name: str) -> Vocabulary:
             f"Expected embeddings={str(path)!r} to hold tokenizer.json and model.safetensors, or one .npy and one list "
             f"of words (.parquet or .txt), got {len(matrices)} .npy and {len(lists)} lists."
         )
-    words = read_strings(lists[0]) if lists[0].suffix == ".parquet" else _lines(lists[0])
+    if lists[0].suffix == ".parquet":
+        words = read_strings(lists[0])
+    else:
+        words = lists[0].read_text(encoding="utf-8").removesuffix("\n").split("\n")
     try:
         matrix = np.load(matrices[0], mmap_mode="r", allow_pickle=False)
     except ValueError:
@@ -151,10 +154,6 @@ def read_strings(path: Path) -> list[str]:
             "Give the words as a text file, one a line."
         )
     return cast(list[str], words)
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
 
 
 def _wordpiece(path: Path, name: str) -> Vocabulary:

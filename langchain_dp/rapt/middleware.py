@@ -17,6 +17,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from langchain_dp._util import validate
 from langchain_dp._util.extras import needs
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.rapt._shell import WITHHELD
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.redact import Held, hold_arguments, redacted
 
@@ -30,8 +31,9 @@ _RAW_HOOKS = ("before_agent", "before_model", "after_model", "after_agent")
 _REMEDY = "Give user=, a name or a function of the request, or a sanitizer without a limit."
 
 
-def _nothing(payload: Any) -> dict[str, str]:
-    return {"payload": "<withheld: the input of a sanitizer>"}
+def nothing(payload: Any) -> dict[str, str]:
+    """What a trace holds of the state that a hook is given."""
+    return {"payload": WITHHELD}
 
 
 class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
@@ -77,7 +79,7 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
         ...     agent.invoke({"messages": [("user", "Anna takes prednisone.")]})
     """
 
-    trace_policy = TracePolicy(process_inputs=_nothing)
+    trace_policy = TracePolicy(process_inputs=nothing)
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from langchain_dp._util.extras import needs
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.quiet.run import private_run
 from langchain_dp.rapt.messages import REMOVE_ALL
-from langchain_dp.rapt.middleware import agents_middleware, has_hooks
+from langchain_dp.rapt.middleware import agents_middleware, has_hooks, nothing
 from langchain_dp.rapt.parts import listed
 from langchain_dp.rapt.pseudonyms.agent import PARTS, PseudonymousAgent, hidden_goto, hidden_messages, stamped
 from langchain_dp.rapt.pseudonyms.keeping import Conversation, Conversations, joined
@@ -28,12 +28,6 @@ with needs("agents", "langchain", why=", 1.4 or newer, whose agents take middlew
     from langgraph.errors import GraphBubbleUp, GraphInterrupt
     from langgraph.pregel.protocol import PregelProtocol
     from langgraph.types import Command, TracePolicy
-
-WITHHELD = "<withheld: the input of a pseudonymizer>"
-
-
-def _nothing(payload: Any) -> dict[str, str]:
-    return {"payload": WITHHELD}
 
 
 class PseudonymState(AgentState[Any]):
@@ -79,7 +73,7 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         >>> agent.invoke({"messages": [("user", "Write to Ann Smith.")]})
     """
 
-    trace_policy = TracePolicy(process_inputs=_nothing)
+    trace_policy = TracePolicy(process_inputs=nothing)
     state_schema = PseudonymState
 
     def __init__(
