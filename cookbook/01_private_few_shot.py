@@ -42,7 +42,7 @@ print(len(private), "private messages;", private[0])
 ledger = PrivacyLedger(PrivacyBudget(epsilon=3.0, delta=1e-5), "privacy.ledger")
 model = LlamaCppEnsemble(max_tokens=512, slots=16)
 classifier = DPICLClassifier(
-    llm=model,
+    model=model,
     examples=private if FULL else private[:320],
     labels=LABELS,
     prompt=PROMPT,

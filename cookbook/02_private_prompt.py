@@ -36,11 +36,11 @@ from langchain_openai import ChatOpenAI
 from langchain_dp import DPPromptOptimizer, PrivacyBudget, PrivacyLedger
 from langchain_dp.attacks import find_leaks
 from langchain_dp.opt import (
-    Alternative,
+    CandidateOptions,
     Decoding,
     DLNSettings,
     OptPrompts,
-    Writing,
+    PromptAlternative,
     evaluate_prompt,
     load_prompt,
     optimize_with_dln1,
@@ -90,9 +90,9 @@ first_words = {"Is", "I", "Rewrite", "Re", "Improve"}
 banned = {token for token in range(model.vocabulary_size) if model.detokenize([token]).strip() in first_words}
 ledger = PrivacyLedger(PrivacyBudget(epsilon=8.0, delta=1e-5), "prompt.ledger")
 others = [
-    Alternative("Is the message good or bad?", {"praise": "good", "complaint": "bad"}),
-    Alternative("Say how the patient feels.", {"praise": "happy", "complaint": "unhappy"}),
-    Alternative(words={"praise": "Praise", "complaint": "Complaint"}),
+    PromptAlternative("Is the message good or bad?", {"praise": "good", "complaint": "bad"}),
+    PromptAlternative("Say how the patient feels.", {"praise": "happy", "complaint": "unhappy"}),
+    PromptAlternative(words={"praise": "Praise", "complaint": "Complaint"}),
 ]
 
 
@@ -112,7 +112,7 @@ def optimizer() -> DPPromptOptimizer:
         validation=0.25,
         calibrate=False,  # a chat model answers as it is
         decoding=Decoding(banned=banned),
-        writing=Writing(filtered=False),
+        candidate_options=CandidateOptions(filtered=False),
         name="clinic",
     )
 
@@ -277,7 +277,7 @@ same_task = DPPromptOptimizer(
     labels=LABELS,
     instruction=START,
     prompts=OptPrompts(messages=(improve,)),
-    writing=Writing(stop=("\n\n\n",)),
+    candidate_options=CandidateOptions(stop=("\n\n\n",)),
     validation=0.05,
     calibrate=False,
     budget=PrivacyBudget(8.0),

@@ -40,7 +40,7 @@ ledger = PrivacyLedger(PrivacyBudget(epsilon=8.0, delta=1e-5), "application.ledg
 # %%
 model = LlamaCppEnsemble(max_tokens=768, slots=32)
 classifier = DPICLClassifier(
-    llm=model,
+    model=model,
     examples=private[:320],
     labels=LABELS,
     prompt=PROMPT,

@@ -71,7 +71,7 @@ print(f"resolution: one standard error of an accuracy of 0.7 is {standard_error(
 EPSILONS = (1.0, 3.0, 8.0)
 model = LlamaCppEnsemble(max_tokens=384, slots=32)
 icl = DPICLClassifier(
-    llm=model,
+    model=model,
     examples=private,
     labels=LABELS,
     prompt=PROMPT,

@@ -45,7 +45,7 @@ from langchain_dp.attacks import (
     unigram_prior,
 )
 from langchain_dp.audit import audit_mechanism, audit_pipeline, canaries_needed, canary_pair, worst_margin
-from langchain_dp.icl import Asking, Sampling
+from langchain_dp.icl import ModelCallOptions, SamplingOptions
 from langchain_dp.rapt import load as load_table
 from langchain_dp.sample import LABELS, PROMPT, load
 
@@ -67,14 +67,16 @@ def obedient(messages):
 
 def chain(examples, *, model=obedient, **promise):
     return DPICLClassifier(
-        llm=RunnableLambda(model),
+        model=RunnableLambda(model),
         trust_opaque_model=True,  # this function keeps nothing of its prompts
         examples=examples,
         labels=LABELS,
         prompt=PROMPT,
         shots=1,
-        sampling=Sampling("fixed", partitions=len(examples), probability=1.0),
-        asking=Asking(max_concurrency=1, on_unhealthy="answer"),  # a worst-case model need not answer what is public
+        sampling=SamplingOptions("fixed", partitions=len(examples), probability=1.0),
+        model_calls=ModelCallOptions(
+            max_concurrency=1, on_model_failure="ignore"
+        ),  # a worst-case model need not answer what is public
         **promise,
     )
 

@@ -39,7 +39,7 @@ with warnings.catch_warnings(action="ignore"):  # of progress bars that a notebo
 from langchain_dp import RAPTSanitizer
 from langchain_dp.attacks import invert_words
 from langchain_dp.rapt.tuning import (
-    NotSanitized,
+    IdentitySanitizer,
     PlainTokens,
     RAPTClassifier,
     RAPTClient,
@@ -371,7 +371,7 @@ def tune_here(how, arm, training):
 
 
 bare = TuningSettings.from_dict({**settings.to_dict(), "reconstruction": False})
-clear_sanitizer = NotSanitized(words)
+clear_sanitizer = IdentitySanitizer(words)
 clear_classifier = tune_here(clear_sanitizer, bare, private)
 without_classifier = tune_here(sanitizer, bare, examples)
 print("clear text:                          ", figures(clear_classifier.batch(ask)))

@@ -30,7 +30,7 @@ private = load()[0][: 640 if FULL else 320]
 model = LlamaCppEnsemble(max_tokens=512, slots=32)
 ledger = PrivacyLedger(PrivacyBudget(3.0))
 classifier = DPICLClassifier(
-    llm=model, examples=private, labels=LABELS, prompt=PROMPT, ledger=ledger, max_queries=10, name="mailbox"
+    model=model, examples=private, labels=LABELS, prompt=PROMPT, ledger=ledger, max_queries=10, name="mailbox"
 )
 print(classifier.invoke("The new scanner was quick and the staff were kind."))
 

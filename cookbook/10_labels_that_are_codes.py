@@ -40,7 +40,7 @@ from langchain_dp import DPExampleSynthesizer, PrivacyBudget, PrivacyLedger
 from langchain_dp.attacks import find_leaks
 from langchain_dp.parsing import parse_label
 from langchain_dp.sample import load
-from langchain_dp.synth import Describing
+from langchain_dp.synth import LabelDescriptionOptions
 
 FULL = os.environ.get("COOKBOOK") == "full"
 GGUF = os.environ.get("COOKBOOK_GGUF")
@@ -56,7 +56,7 @@ print(len(train), "private messages;", train[0])
 # three public sentences what we mean. They are not about clinics, and their moods are others.
 
 # %%
-mood = Describing(
+mood = LabelDescriptionOptions(
     kind="mood",
     shown=[
         ("I have no idea which of the two forms this is.", "confused"),

@@ -35,7 +35,7 @@ Take = Callable[[Logits, Sequence[int], float], T | None]
 
 
 class BaseEngine(abc.ABC):
-    """One model behind ``ports.ScoresLabels`` and ``ports.VotesNextToken``.
+    """One model behind ``ports.LabelScorer`` and ``ports.NextTokenVoter``.
 
     A subclass fills in what begins with an underscore. It is called when the engine is open, under the lock, with at
     least one member, and with equal heads and tails. What it raises comes out without text and frames.
@@ -243,7 +243,7 @@ class BaseEngine(abc.ABC):
 class LocalEngine(BaseEngine):
     """An engine that runs its model in this process, one call at a time, and keeps members between calls.
 
-    Implements ``ports.ScoresNextToken`` and ``ports.Measured`` too.
+    Implements ``ports.NextTokenScorer`` and ``ports.ReportsThroughput`` too.
     """
 
     def __init__(self, max_tokens: int, cache_bytes: int) -> None:
@@ -335,7 +335,7 @@ class LocalEngine(BaseEngine):
             ModelUnavailable: The engine is closed.
         """
         with self._in_use():
-            return self._appetite()
+            return self._bytes_per_token()
 
     def _check_trained_on(self, trained_on: int | None) -> None:
         if trained_on is not None and self._max_tokens > trained_on:
@@ -362,7 +362,7 @@ class LocalEngine(BaseEngine):
     def _speed(self) -> float: ...
 
     @abc.abstractmethod
-    def _appetite(self) -> int: ...
+    def _bytes_per_token(self) -> int: ...
 
 
 def tail_tokens(tokens: Sequence[int], max_tokens: int) -> Part:
@@ -428,7 +428,10 @@ def check_written(asked: Sequence[Continuation]) -> None:
 def check_common(prompts: Sequence[MemberPrompt]) -> None:
     """Refuse prompts of one call that do not have the same public parts."""
     first = prompts[0]
-    if any((each.head, each.tail, each.begins) != (first.head, first.tail, first.begins) for each in prompts):
+    if any(
+        (each.head, each.tail, each.response_prefix) != (first.head, first.tail, first.response_prefix)
+        for each in prompts
+    ):
         raise InvalidParameter(
             "Expected prompts of one call to have equal heads, tails and beginnings. Ask in several calls."
         )

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from langchain_dp._util.extras import lazily
+from langchain_dp._util.extras import lazy_exports
 
 if TYPE_CHECKING:
     from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
     from langchain_dp.errors import BudgetExceeded
     from langchain_dp.icl import ChatDPICL, DPICLClassifier
+    from langchain_dp.isolation.run import private_run
     from langchain_dp.opt import DPPromptOptimizer, DPPromptSelector
-    from langchain_dp.quiet.run import private_run
     from langchain_dp.rapt import RAPTSanitizer, SanitizingRetriever
     from langchain_dp.rapt.middleware import RAPTMiddleware
     from langchain_dp.rapt.pseudonyms import Pseudonymizer, PseudonymMiddleware
@@ -67,7 +67,7 @@ _HOME = {
     "RAPTSanitizer": "langchain_dp.rapt",
     "SanitizingRetriever": "langchain_dp.rapt",
     "SyntheticExamples": "langchain_dp.synth",
-    "private_run": "langchain_dp.quiet.run",
+    "private_run": "langchain_dp.isolation.run",
 }
 
-__getattr__, __dir__ = lazily(__name__, _HOME)
+__getattr__, __dir__ = lazy_exports(__name__, _HOME)

@@ -17,8 +17,8 @@
     └── MissingExtra (ImportError)         an optional package is not installed
 
 Four warnings, each a UserWarning: WeakPromiseWarning, a budget under which hardly anything is promised;
-MostlyNoiseWarning, a plan that releases noise above all; NothingKept, a run of which no text was kept; BudgetRunsLow, a
-plan of which 80% are used.
+MostlyNoiseWarning, a plan that releases noise above all; NoTextKeptWarning, a run of which no text was kept;
+BudgetLowWarning, a plan of which 80% are used.
 
 No message holds private text. Nothing here imports anything else of the package.
 """
@@ -76,10 +76,10 @@ def _made_again(kind: type[BudgetExceeded], args: tuple[Any, ...]) -> BudgetExce
     return kind.__new__(kind, *args)
 
 
-class ShareExceeded(BudgetExceeded):
-    """A release was refused because the asker's share of the plan does not cover it; others may have some left.
+class QuotaExceeded(BudgetExceeded):
+    """A release was refused because the user's share of the plan does not cover it; others may have some left.
 
-    Nothing was released and nothing was charged. The asker is not named: tracers see errors.
+    Nothing was released and nothing was charged. The user is not named: tracers see errors.
     """
 
 
@@ -133,9 +133,9 @@ class MostlyNoiseWarning(UserWarning):
     """
 
 
-class NothingKept(UserWarning):
+class NoTextKeptWarning(UserWarning):
     """A run is paid for, and no text is kept, or none of a label: public filters left them out, or each broke off."""
 
 
-class BudgetRunsLow(UserWarning):
+class BudgetLowWarning(UserWarning):
     """80% of a plan are used. It comes once, before the next answer is charged; `answers_left()` counts the others."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-given_up: ContextVar[threading.Event | None] = ContextVar("langchain_dp_given_up", default=None)
+call_abandoned: ContextVar[threading.Event | None] = ContextVar("langchain_dp_given_up", default=None)
 """Set, in the context of a call in a thread, once nobody waits for it any more. A local model may stop by it.
 
 Engines are called in worker threads: what they raise, of whatever kind, is an abstention, and the caller's Ctrl-C does
@@ -44,7 +44,8 @@ class MemberPrompt:
         tail: The question, the same for every member of one call. Ends where the label, or the text to be written,
             begins.
         member: Opaque key of this member's content. A change of content comes with a new key.
-        begins: Where a text is written: how it begins, the same for every member of one call. It follows the tail; in a
+        response_prefix: Where a text is written: how it begins, the same for every member of one call. It follows the
+            tail; in a
             chat template it follows the end of the user's turn, so that the model goes on from there and does not
             talk about what it is going to do. Labels are scored without it.
 
@@ -57,14 +58,14 @@ class MemberPrompt:
     body: str
     tail: str
     member: Hashable
-    begins: str = ""
+    response_prefix: str = ""
 
     def __repr__(self) -> str:
         return "MemberPrompt(<private>)"  # not even whose: a log of those who were drawn is none of noise
 
 
 @runtime_checkable
-class ScoresLabels(Protocol):
+class LabelScorer(Protocol):
     """Scores every label for many members at once.
 
     The score of one member must depend on that member's own head and body, the tail and the labels, and on
@@ -74,7 +75,7 @@ class ScoresLabels(Protocol):
     never scores below it: choose words of which none begins another.
 
     Examples:
-        >>> isinstance(engine, ScoresLabels)
+        >>> isinstance(engine, LabelScorer)
         True
         >>> prompts = [MemberPrompt("Sort: ", body, "My invoice?", member) for member, body in enumerate(bodies)]
         >>> scores = engine.score_labels(prompts, [" delivery", " billing"])  # a row of two numbers a prompt, or None
@@ -186,13 +187,13 @@ class Decoding:
 
 
 @runtime_checkable
-class WritesText(Protocol):
+class TextGenerator(Protocol):
     """What every engine has that works token by token: its tokens, and what of a member it keeps in mind.
 
-    :class:`VotesNextToken` and :class:`ScoresNextToken` say how a token is found.
+    :class:`NextTokenVoter` and :class:`NextTokenScorer` say how a token is found.
 
     Examples:
-        >>> isinstance(engine, WritesText)
+        >>> isinstance(engine, TextGenerator)
         True
         >>> room = engine.max_prompt_tokens - engine.count_tokens("My parcel is late.")
         >>> text = engine.detokenize([token for token in written if token not in engine.end_tokens])
@@ -227,7 +228,7 @@ class WritesText(Protocol):
 
 
 @runtime_checkable
-class VotesNextToken(WritesText, Protocol):
+class NextTokenVoter(TextGenerator, Protocol):
     """Writes the next token for many members at once.
 
     The token of one member must depend on that member's own head, body and tail, its written tokens, its coin and the
@@ -278,7 +279,7 @@ class TokenScores:
 
 
 @runtime_checkable
-class ScoresNextToken(WritesText, Protocol):
+class NextTokenScorer(TextGenerator, Protocol):
     """Scores candidates for the next token for many members at once, beside the same model without private text.
 
     Log-probabilities are normalized over the whole vocabulary. Those of one member must depend on that member's own
@@ -361,7 +362,7 @@ class HasCache(Protocol):
 
 
 @runtime_checkable
-class Measured(Protocol):
+class ReportsThroughput(Protocol):
     """An engine that knows its speed and its appetite, for estimates before a run.
 
     Examples:

@@ -5,7 +5,7 @@ carry the text itself. Every public entry point that takes private text stands b
 
 - :func:`redact_errors`, where the package does all of the work itself: no frame of it is ever raised;
 - :func:`hold_arguments`, where a model or a chain of the caller is called, whose errors must pass as they are: the
-  method gets its private arguments as :class:`Held`, and gives each piece of work on them to :func:`redacted`.
+  method gets its private arguments as :class:`PrivateArgs`, and gives each piece of work on them to :func:`redacted`.
 
 The frames that count are those below the entry point: ours, and those of LangChain and of the standard library that
 are called from ours. What a caller's own frames hold, and LangChain's above the entry point in a chain of the caller,
@@ -29,7 +29,7 @@ R = TypeVar("R")
 SANITIZING = "while texts were sanitized"
 
 
-class Held:
+class PrivateArgs:
     """Private values on their way through frames that others may read."""
 
     __slots__ = ("values",)
@@ -38,16 +38,16 @@ class Held:
         self.values = values
 
     @classmethod
-    def of(cls, value: Any) -> Held:
+    def of(cls, value: Any) -> PrivateArgs:
         """One private value; as it is, if it is held already."""
         return value if isinstance(value, cls) else cls(value)
 
-    def __add__(self, other: Held) -> Held:
+    def __add__(self, other: PrivateArgs) -> PrivateArgs:
         """As the values add: so LangChain gathers what comes in piece by piece."""
-        return Held(self.values[0] + other.values[0])
+        return PrivateArgs(self.values[0] + other.values[0])
 
     def __repr__(self) -> str:
-        return "Held(<private>)"
+        return "PrivateArgs(<private>)"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise PrivateDataError("Private values on their way cannot be pickled or copied.")
@@ -57,7 +57,7 @@ class Redacted(RuntimeError):
     """A foreign error of which its own text was left out: what this one says may be read by anybody."""
 
 
-def redacted(work: Callable[..., R], held: Held, when: str = SANITIZING) -> R:
+def run_redacted(work: Callable[..., R], held: PrivateArgs, when: str = SANITIZING) -> R:
     """Do the work, and raise what it raises without its frames and its context.
 
     Args:
@@ -72,7 +72,7 @@ def redacted(work: Callable[..., R], held: Held, when: str = SANITIZING) -> R:
     raise stop
 
 
-async def aredacted(work: Callable[..., Awaitable[R]], held: Held, when: str = SANITIZING) -> R:
+async def arun_redacted(work: Callable[..., Awaitable[R]], held: PrivateArgs, when: str = SANITIZING) -> R:
     """Async twin of :func:`redacted`."""
     try:
         return await work(*held.values)
@@ -82,7 +82,7 @@ async def aredacted(work: Callable[..., Awaitable[R]], held: Held, when: str = S
 
 
 def hold_arguments(*names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a public entry point so that it gets these arguments as :class:`Held`, read by :meth:`Held.of`.
+    """Decorate a public entry point so that it gets these arguments as :class:`PrivateArgs`, read by :meth:`Held.of`.
 
     Args:
         *names: Parameters that take private values.
@@ -93,8 +93,8 @@ def hold_arguments(*names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
         def held(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
             return (
-                tuple(Held.of(value) if place in places else value for place, value in enumerate(args)),
-                {name: Held.of(value) if name in names else value for name, value in kwargs.items()},
+                tuple(PrivateArgs.of(value) if place in places else value for place, value in enumerate(args)),
+                {name: PrivateArgs.of(value) if name in names else value for name, value in kwargs.items()},
             )
 
         return _behind(held, method, method)
@@ -117,12 +117,12 @@ def redact_errors(when: str = SANITIZING) -> Callable[[Callable[P, R]], Callable
                 signature.bind(*args, **kwargs)
             except TypeError as error:  # it names parameters alone
                 return (TypeError(f"{method.__qualname__}(): {error}"),), {}
-            return (Held(args, kwargs),), {}
+            return (PrivateArgs(args, kwargs),), {}
 
-        def work(given: Held | TypeError) -> Any:
+        def work(given: PrivateArgs | TypeError) -> Any:
             if isinstance(given, TypeError):
                 raise given
-            how: Callable[..., Any] = aredacted if inspect.iscoroutinefunction(method) else redacted
+            how: Callable[..., Any] = arun_redacted if inspect.iscoroutinefunction(method) else run_redacted
             return how(lambda args, kwargs: method(*args, **kwargs), given, when)
 
         return _behind(held, work, method)
@@ -177,47 +177,47 @@ class HeldInputs:
 
     def batch(self, inputs: list[Any], *args: Any, **kwargs: Any) -> list[Any]:
         """As LangChain's."""
-        inputs = [Held.of(one) for one in inputs]
+        inputs = [PrivateArgs.of(one) for one in inputs]
         return super().batch(inputs, *args, **kwargs)  # type: ignore[misc, no-any-return]
 
     def batch_as_completed(self, inputs: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
         """As LangChain's."""
-        inputs = [Held.of(one) for one in inputs]
+        inputs = [PrivateArgs.of(one) for one in inputs]
         return super().batch_as_completed(inputs, *args, **kwargs)  # type: ignore[misc, no-any-return]
 
     def abatch_as_completed(self, inputs: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         """As LangChain's."""
-        inputs = [Held.of(one) for one in inputs]
+        inputs = [PrivateArgs.of(one) for one in inputs]
         return super().abatch_as_completed(inputs, *args, **kwargs)  # type: ignore[misc, no-any-return]
 
     def transform(self, input: Iterator[Any], *args: Any, **kwargs: Any) -> Iterator[Any]:  # noqa: A002
         """As LangChain's: one result, when all input has come in."""
-        return super().transform(map(Held.of, input), *args, **kwargs)  # type: ignore[misc, no-any-return]
+        return super().transform(map(PrivateArgs.of, input), *args, **kwargs)  # type: ignore[misc, no-any-return]
 
     def atransform(self, input: AsyncIterator[Any], *args: Any, **kwargs: Any) -> AsyncIterator[Any]:  # noqa: A002
         """As LangChain's: one result, when all input has come in."""
-        return super().atransform((Held.of(one) async for one in input), *args, **kwargs)  # type: ignore[misc, no-any-return]
+        return super().atransform((PrivateArgs.of(one) async for one in input), *args, **kwargs)  # type: ignore[misc, no-any-return]
 
     def astream_log(self, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
         """As LangChain's. The input is in no entry."""
-        return super().astream_log(Held.of(input), *args, **kwargs)  # type: ignore[misc]
+        return super().astream_log(PrivateArgs.of(input), *args, **kwargs)  # type: ignore[misc]
 
     async def abatch(self, inputs: list[Any], *args: Any, **kwargs: Any) -> list[Any]:
         """As LangChain's."""
-        inputs = [Held.of(one) for one in inputs]
+        inputs = [PrivateArgs.of(one) for one in inputs]
         return await super().abatch(inputs, *args, **kwargs)  # type: ignore[misc, no-any-return]
 
     def stream(self, input: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:  # noqa: A002  # Runnable's name
         """As LangChain's: one result, when it is complete."""
-        return super().stream(Held.of(input), *args, **kwargs)  # type: ignore[misc, no-any-return]
+        return super().stream(PrivateArgs.of(input), *args, **kwargs)  # type: ignore[misc, no-any-return]
 
     def astream(self, input: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:  # noqa: A002
         """As LangChain's: one result, when it is complete."""
-        return super().astream(Held.of(input), *args, **kwargs)  # type: ignore[misc, no-any-return]
+        return super().astream(PrivateArgs.of(input), *args, **kwargs)  # type: ignore[misc, no-any-return]
 
     def astream_events(self, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
         """As LangChain's. The input is in no event."""
-        return super().astream_events(Held.of(input), *args, **kwargs)  # type: ignore[misc]
+        return super().astream_events(PrivateArgs.of(input), *args, **kwargs)  # type: ignore[misc]
 
 
 def redacting(method: Callable[P, R]) -> Callable[P, R]:

@@ -32,7 +32,7 @@ KINDS = {
     "process": (
         "icl/test_bulk.py",
         "icl/test_replicas.py",
-        "accounting/test_askers.py",
+        "accounting/test_quotas.py",
         "accounting/test_ledger_crash.py",
         "accounting/test_ledger_forks.py",
         "accounting/test_ledger_mounts.py",
@@ -159,7 +159,7 @@ class _Seeding:
 @pytest.fixture(autouse=True)
 def _nothing_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether private prompts have left this process is no other test's affair."""
-    monkeypatch.setattr("langchain_dp.quiet.model._sent_private", threading.Event())
+    monkeypatch.setattr("langchain_dp.isolation.model._sent_private", threading.Event())
 
 
 @pytest.fixture(autouse=True)

@@ -22,9 +22,9 @@ from langchain_dp.errors import BudgetExceeded, PrivateDataError, UnsafeEnvironm
 EXAMPLES = [{"text": f"{CANARY} row {i}", "label": ("up", "down")[i % 2]} for i in range(24)]
 
 
-def chain(llm: Any, **changes: Any) -> DPICLClassifier:
+def chain(model: Any, **changes: Any) -> DPICLClassifier:
     options = {"budget": PrivacyBudget(8.0), "max_queries": 30, "shots": 2, "subsets": 6, **changes}
-    return DPICLClassifier(llm=llm, examples=EXAMPLES, labels=["up", "down"], **options)
+    return DPICLClassifier(model=model, examples=EXAMPLES, labels=["up", "down"], **options)
 
 
 async def _events(runnable: Runnable[Any, Any], config: Any) -> list[Any]:

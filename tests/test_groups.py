@@ -18,25 +18,25 @@ from fakes.voters import LABELS, VotingChat, private_examples
 
 from langchain_dp import DPICLClassifier, DPPromptOptimizer, PrivacyBudget, PrivacyLedger, PrivateRecords, RAPTSanitizer
 from langchain_dp.errors import InvalidParameter, WeakPromiseWarning
-from langchain_dp.icl import Asking, Sampling
-from langchain_dp.opt import Decoding, Writing
-from langchain_dp.rapt import DocumentRules, MessageRules, Policies, Target
+from langchain_dp.icl import ModelCallOptions, SamplingOptions
+from langchain_dp.opt import CandidateOptions, Decoding
+from langchain_dp.rapt import CalibrationTarget, DocumentRules, MessageRules, Policies
 
 GROUPS = [
-    Sampling("fixed", 8, 0.5),
-    Asking(timeout=5.0, on_unhealthy="answer"),
-    Writing(stop=["END"], epsilon0=0.5, delta0=1e-3),
+    SamplingOptions("fixed", 8, 0.5),
+    ModelCallOptions(timeout=5.0, on_model_failure="ignore"),
+    CandidateOptions(stop=["END"], epsilon0=0.5, delta0=1e-3),
     Decoding(0.7, 1.2, frozenset({"#"}), chat=True),
     MessageRules(system="sanitize", media="drop", keys_keep=["rows"]),
     DocumentRules(["source"], ["title"], "patient", "id"),
-    Target(inversion=0.2, texts=["a text"]),
+    CalibrationTarget(inversion=0.2, texts=["a text"]),
     Policies(numbers="keep"),
 ]
 
 
 def classifier(**settings: Any) -> DPICLClassifier:
     return DPICLClassifier(
-        llm=VotingChat(), examples=private_examples(24), labels=LABELS, shots=3, subsets=4, max_queries=5,
+        model=VotingChat(), examples=private_examples(24), labels=LABELS, shots=3, subsets=4, max_queries=5,
         **({} if "ledger" in settings else {"budget": PrivacyBudget(5.0)}) | settings,
     )  # fmt: skip
 
@@ -73,8 +73,8 @@ def test_what_no_argument_ever_was_called_is_refused() -> None:
     ("made", "given", "meant"),
     [
         (classifier, "epsilon", "DPICLClassifier without epsilon=.* Give budget=PrivacyBudget"),
-        (classifier, "model", "Give llm=."),
-        (optimizer, "llm", "DPPromptOptimizer without llm=.* Give (model|engine)=."),
+        (classifier, "llm", "Give model=."),
+        (optimizer, "llm", "DPPromptOptimizer without llm=.* Give model=."),
         (synthesizer, "llm", "DPExampleSynthesizer without llm=.* Give model=."),
         (generator, "max_querys", "Give max_queries=."),
         (functools.partial(PrivacyLedger, PrivacyBudget(1.0)), "ledger_path", "PrivacyLedger without .* Give path=."),
@@ -91,10 +91,10 @@ def test_an_argument_by_another_name_is_answered_with_its_own(made: Callable[...
 @pytest.mark.parametrize(
     ("made", "wrong"),
     [
-        (classifier, {"asking": {"timeout": 5}}),
+        (classifier, {"model_calls": {"timeout": 5}}),
         (classifier, {"sampling": {"scheme": "fixed"}}),
-        (optimizer, {"writing": 5}),
-        (optimizer, {"decoding": Writing()}),
+        (optimizer, {"candidate_options": 5}),
+        (optimizer, {"decoding": CandidateOptions()}),
         (sanitizer, {"messages": DocumentRules()}),
         (sanitizer, {"documents": ["id"]}),
         (sanitizer, {"target": 0.5}),
@@ -116,7 +116,7 @@ def test_a_decoding_out_of_bounds_is_refused(bad: dict[str, Any]) -> None:
 def test_texts_of_a_target_are_a_list() -> None:
     """If it breaks, eta is calibrated on the letters of one text."""
     with pytest.raises(InvalidParameter, match="Expected texts to be a list of strings"):
-        Target(texts="one text")
+        CalibrationTarget(texts="one text")
 
 
 def test_a_weak_promise_is_said_at_the_line_of_the_user() -> None:

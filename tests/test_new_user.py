@@ -28,9 +28,9 @@ from langchain_dp import (
     PrivateRecords,
     Pseudonymizer,
 )
-from langchain_dp.accounting import Askers, NoisyMaxEvent, calibrate_noisy_max, epsilon
+from langchain_dp.accounting import NoisyMaxEvent, Quotas, calibrate_noisy_max, epsilon
 from langchain_dp.errors import LangChainDPError
-from langchain_dp.icl import Asking, ClassifyBatches, ICLPrompt, Sampling
+from langchain_dp.icl import ClassifyBatches, ICLPrompt, ModelCallOptions, SamplingOptions
 from langchain_dp.rapt.pseudonyms import PseudonymizeBatches
 
 EVENT = NoisyMaxEvent(1.0, 0.1, "fixed")
@@ -61,11 +61,11 @@ def auto(**changed: Any) -> DPPromptOptimizer:
 
 def shared(**changed: Any) -> Any:
     """A chain with shares for those who ask."""
-    return classifier(**{"askers": Askers(each=2, named={"team-7": 1}), "max_queries": 10, **changed})
+    return classifier(**{"quotas": Quotas(default=2, overrides={"team-7": 1}), "max_queries": 10, **changed})
 
 
-def asks(chain: Any, asker: Any, question: str = "x") -> Any:
-    return chain.invoke(question, {"configurable": {"asker": asker}})
+def asks(chain: Any, user_id: Any, question: str = "x") -> Any:
+    return chain.invoke(question, {"configurable": {"user_id": user_id}})
 
 
 def chat(**changed: Any) -> ChatDPGenerator:
@@ -135,11 +135,11 @@ ANSWERED: dict[str, Callable[[], Any]] = {
     "with_retry": lambda: classifier().with_retry().invoke("x"),
     "with_config": lambda: classifier().with_config(tags=["a"]).invoke("x"),
     "with_types": lambda: classifier().with_types(input_type=str).invoke("x"),
-    "an asker": lambda: asks(shared(), "team-7"),
-    "an asker of a batch": lambda: shared().batch(["x", "y"], {"configurable": {"asker": "team-8"}}),
-    "an asker beside the keys of a config": lambda: shared().invoke("x", {"asker": "team-8"}),
-    "an asker of a chain without shares": lambda: asks(classifier(), "team-7"),
-    "what an asker has left": lambda: shared().answers_left(asker="team-9"),
+    "a user": lambda: asks(shared(), "team-7"),
+    "a user of a batch": lambda: shared().batch(["x", "y"], {"configurable": {"user_id": "team-8"}}),
+    "a user beside the keys of a config": lambda: shared().invoke("x", {"user_id": "team-8"}),
+    "a user of a chain without shares": lambda: asks(classifier(), "team-7"),
+    "what a user has left": lambda: shared().answers_left(user_id="team-9"),
     "a generator's chat face": lambda: chat().invoke("where is it").content,
     "a stop that is a str": lambda: chat().invoke("where is it", stop="e").content,
     "a chat face with a stop that is a str": lambda: (
@@ -172,7 +172,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "a whole column as labels": lambda: classifier(labels=[CANARY] * 100),
     "an unknown label": lambda: classifier(labels=["good", "bad"]),
     "budget as a number": lambda: classifier(budget=3.0),
-    "no budget": lambda: DPICLClassifier(llm=VotingChat(), examples=private_examples(24), labels=["positive", "b"]),
+    "no budget": lambda: DPICLClassifier(model=VotingChat(), examples=private_examples(24), labels=["positive", "b"]),
     "ledger as a number": lambda: classifier(ledger=3.0),
     "a path without budget": lambda: classifier(ledger="privacy.ledger"),
     "a ledger of a class": lambda: classifier(ledger=PrivacyLedger),
@@ -196,13 +196,17 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "a model's class": lambda: classifier(VotingChat),
     "a function as the model": lambda: classifier(lambda prompt: "positive"),
     "asking as a dict": lambda: DPICLClassifier(
-        llm=VotingChat(), examples=private_examples(24), labels=["positive", "b"], budget=BUDGET, asking={"timeout": 1}
+        model=VotingChat(),
+        examples=private_examples(24),
+        labels=["positive", "b"],
+        budget=BUDGET,
+        model_calls={"timeout": 1},
     ),  # type: ignore[arg-type]
     "sampling as a number": lambda: classifier(sampling=3),
     "max_queries as a float": lambda: classifier(max_queries=1e4),
     "shots of none": lambda: classifier(shots=0),
-    "a timeout as a str": lambda: Asking(timeout="5"),  # type: ignore[arg-type]
-    "a probability of 2": lambda: Sampling("fixed", probability=2.0),
+    "a timeout as a str": lambda: ModelCallOptions(timeout="5"),  # type: ignore[arg-type]
+    "a probability of 2": lambda: SamplingOptions("fixed", probability=2.0),
     "a blank question": lambda: classifier().invoke(" "),
     "no question": lambda: classifier().invoke(None),
     "a list of questions": lambda: classifier().invoke(["a", "b"]),
@@ -243,7 +247,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "auto of a method without noise": lambda: auto(method="opt"),
     "auto with too small a budget": lambda: auto(budget=PrivacyBudget(0.01, 1e-6)).invoke(labelled(2000)),
     "a chat face of a model": lambda: ChatDPGenerator(generator=VotingChat()),  # type: ignore[arg-type]
-    "a chat face of shares": lambda: chat(askers=Askers(each=2)),
+    "a chat face of shares": lambda: chat(quotas=Quotas(default=2)),
     "a generator's chat without a question": lambda: chat().invoke([AIMessage(CANARY)]),
     "a generator's chat with a blank": lambda: chat().invoke(" "),
     "a generator's chat with tools": lambda: chat().bind_tools([print]),
@@ -252,17 +256,17 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "a stop that is a number": lambda: chat().invoke("where is it", stop=3),  # type: ignore[arg-type]
     "a chat face with a stop of numbers": lambda: ChatDPICL(classifier=classifier()).invoke("x", stop=[3]),  # type: ignore[list-item]
     "a used-up chat": lambda: chat().batch([f"where {i}" for i in range(9)]),
-    "askers as a number": lambda: classifier(askers=3),
-    "askers as a dict": lambda: classifier(askers={"team-7": 3}),
-    "a share as a str": lambda: Askers(each="5"),  # type: ignore[arg-type]
-    "shares as a list": lambda: Askers(named=["team-7"]),  # type: ignore[arg-type]
+    "users as a number": lambda: classifier(quotas=3),
+    "users as a dict": lambda: classifier(quotas={"team-7": 3}),
+    "a share as a str": lambda: Quotas(default="5"),  # type: ignore[arg-type]
+    "shares as a list": lambda: Quotas(overrides=["team-7"]),  # type: ignore[arg-type]
     "nobody who asks": lambda: shared().invoke("x"),
     "a number who asks": lambda: asks(shared(), 7),
     "an empty name who asks": lambda: asks(shared(), ""),
-    "somebody unknown who asks": lambda: asks(shared(askers=Askers(named={"team-7": 1})), "team-8"),
+    "somebody unknown who asks": lambda: asks(shared(quotas=Quotas(overrides={"team-7": 1})), "team-8"),
     "a used-up share": lambda: [asks(chain, "team-7", question) for chain in [shared()] for question in "xy"],
-    "an asker as an argument": lambda: shared().invoke("x", asker="team-7"),
-    "a tool without an asker": lambda: shared().as_tool().invoke({"text": "x"}),
+    "a user as an argument": lambda: shared().invoke("x", user_id="team-7"),
+    "a tool without a user": lambda: shared().as_tool().invoke({"text": "x"}),
     "rows as a str": lambda: optimizer(rows="100"),
     "rows of none": lambda: optimizer(rows=0),
     "a chain in place of what builds it": lambda: ClassifyBatches(classifier(), "text"),  # type: ignore[arg-type]

@@ -34,7 +34,7 @@ from langchain_dp.accounting import MetricLedger
 from langchain_dp.icl import DPICLClassifier
 from langchain_dp.opt import DPPromptOptimizer, evaluate_prompt
 from langchain_dp.rapt import (
-    Paraphrasing,
+    ParaphraseOptions,
     RAPTParaphraser,
     RAPTSanitizer,
     SanitizeBatches,
@@ -152,7 +152,7 @@ RUNNABLES: dict[str, tuple[Callable[[], Any], tuple[Any, ...]]] = {
     "pseudonyms, a kind": (Pseudonymizer, ({"note": CANARY},)),
     "pseudonyms, a recognizer": (lambda: Pseudonymizer(down), (CANARY,)),
     "a paraphrase": (
-        lambda: RAPTParaphraser(DownScorer(), paraphrasing=Paraphrasing(clip=1.0, max_new_tokens=6)),
+        lambda: RAPTParaphraser(DownScorer(), paraphrasing=ParaphraseOptions(clip=1.0, max_new_tokens=6)),
         (CANARY,),
     ),
     "a retriever, a kind": (lambda: SanitizingRetriever(retriever=DownRetriever(), sanitizer=sanitizer()), ([CANARY],)),
@@ -339,9 +339,10 @@ WALKED: dict[type, set[str]] = {
 }  # fmt: skip
 PUBLIC = {
     # They take nothing, or only what is public or released: settings, ids, questions, what holds placeholders.
-    "anew", "answers_left", "as_tool", "auto", "baseline", "calibration", "certificate", "check_limit", "count_tokens",
+    "answers_left", "as_tool", "auto", "baseline", "calibration", "certificate", "check_limit", "count_tokens",
     "differences", "forget", "get", "give_up_round", "ids", "in_pandas", "load", "mark", "mark_reply",
-    "model_post_init", "plain_rows", "public_examples", "released", "report", "restorer", "save", "warm", "with_budget",
+    "new_conversation", "model_post_init",
+    "plain_rows", "public_examples", "released", "report", "restorer", "save", "warm", "with_budget",
     # What they take was taken apart behind an entry point that is walked.
     "check_room", "privatize_checked", "release",
 }  # fmt: skip

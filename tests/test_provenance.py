@@ -22,7 +22,7 @@ from langchain_dp.accounting import Neighbors, NoisyMaxEvent, PrivacyBudget, Pri
 from langchain_dp.accounting.provenance import ReleasedText, costs_in
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl import ICLPrompt
-from langchain_dp.opt import Alternative, OptimizedPrompt, OptPrompts, load_prompt
+from langchain_dp.opt import OptimizedPrompt, OptPrompts, PromptAlternative, load_prompt
 from langchain_dp.synth import AnswerPrompts, SynthesisPrompts, SyntheticExample, SyntheticExamples
 
 DELTA = 5e-6
@@ -127,7 +127,7 @@ TAKERS: dict[str, tuple[Callable[..., PrivacyCertificate], Callable[[OptimizedPr
     "declared for a prompt": (opt, lambda made: {"made_with": made}, OPT),
     "the words of a choice": (
         choosing,
-        lambda made: {"alternatives": [Alternative(words=made.names), Alternative(made.instruction)]},
+        lambda made: {"alternatives": [PromptAlternative(words=made.names), PromptAlternative(made.instruction)]},
         3.0,
     ),
     "the head of answers": (answers, lambda made: {"prompts": AnswerPrompts(head=made.instruction)}, 3.0),
@@ -227,7 +227,7 @@ def test_metadata_of_answers_and_prompts_hold_the_sum() -> None:
     """If it breaks, a trace shows the epsilon of a step as that of the whole."""
     account = ledger()
     made = handed(spent(account))
-    certificate = choosing(account, alternatives=[Alternative(words=made.names)])
+    certificate = choosing(account, alternatives=[PromptAlternative(words=made.names)])
     template = handed(certificate).template()
     assert isinstance(template, ChatPromptTemplate)
     assert template.metadata is not None

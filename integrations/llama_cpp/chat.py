@@ -26,7 +26,7 @@ from pydantic import BaseModel, Field, PrivateAttr, field_validator
 from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter
 
-from .chat_worker import ChatRequest, GivenUp, LoadedChat, Piece
+from .chat_worker import CallAbandoned, ChatRequest, LoadedChat, Piece
 from .tool_calls import forced_grammar, openai_tools, read_calls, schema_grammar
 
 _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}
@@ -67,7 +67,7 @@ class ChatLlamaCpp(BaseChatModel):
     """
 
     serializes_calls: ClassVar[bool] = True
-    """Read by ``langchain_dp.quiet``."""
+    """Read by ``langchain_dp.isolation``."""
 
     model_path: str | None = None
     n_ctx: int = Field(default=2048, ge=8)
@@ -191,7 +191,7 @@ class ChatLlamaCpp(BaseChatModel):
                 refuses it.
         """
         del strict
-        validate.no_further(kwargs)
+        validate.reject_extra_kwargs(kwargs)
         validate.one_of("method", method, _METHODS)
         try:
             json_schema = convert_to_json_schema(schema)
@@ -270,7 +270,7 @@ class ChatLlamaCpp(BaseChatModel):
     ) -> ChatResult:
         request = self._request(messages, stop, kwargs)
         pieces: list[Piece] = []
-        self._loaded.answer(request, pieces.append, GivenUp())
+        self._loaded.answer(request, pieces.append, CallAbandoned())
         return self._result(pieces, request)
 
     def _whole(self, pieces: list[Piece], request: ChatRequest) -> ChatGenerationChunk:
@@ -294,13 +294,13 @@ class ChatLlamaCpp(BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         request = self._request(messages, stop, kwargs)
-        arriving, given_up = self._begun(request)
+        arriving, call_abandoned = self._begun(request)
         pieces: list[Piece] = []
         try:
             while (piece := await _next(arriving)) is not None:
                 pieces.append(piece)
         finally:
-            given_up.set()
+            call_abandoned.set()
         return self._result(pieces, request)
 
     def _stream(
@@ -311,11 +311,11 @@ class ChatLlamaCpp(BaseChatModel):
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
         request = self._request(messages, stop, kwargs)
-        given_up = GivenUp()
+        call_abandoned = CallAbandoned()
         pieces: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
         kept: list[Piece] = []
         # A thread of its own: a reader that asks the same model between two tokens must wait, not lock up.
-        worker = threading.Thread(target=self._work, args=(request, pieces.put, given_up), daemon=True)
+        worker = threading.Thread(target=self._work, args=(request, pieces.put, call_abandoned), daemon=True)
         worker.start()
         try:
             while (piece := pieces.get()) is not None:
@@ -329,7 +329,7 @@ class ChatLlamaCpp(BaseChatModel):
                     run_manager.on_llm_new_token(chunk.text, chunk=chunk)
                 yield chunk
         finally:
-            given_up.set()
+            call_abandoned.set()
             worker.join()
 
     async def _astream(
@@ -340,7 +340,7 @@ class ChatLlamaCpp(BaseChatModel):
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
         request = self._request(messages, stop, kwargs)
-        arriving, given_up = self._begun(request)
+        arriving, call_abandoned = self._begun(request)
         kept: list[Piece] = []
         try:
             while (piece := await _next(arriving)) is not None:
@@ -352,11 +352,11 @@ class ChatLlamaCpp(BaseChatModel):
                     await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
                 yield chunk
         finally:
-            given_up.set()
+            call_abandoned.set()
 
-    def _begun(self, request: ChatRequest) -> tuple[asyncio.Queue[Piece | BaseException | None], GivenUp]:
+    def _begun(self, request: ChatRequest) -> tuple[asyncio.Queue[Piece | BaseException | None], CallAbandoned]:
         """Start the answer in a thread of its own: waiting calls would fill the event loop's few shared threads."""
-        given_up = GivenUp()
+        call_abandoned = CallAbandoned()
         pieces: asyncio.Queue[Piece | BaseException | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
@@ -364,16 +364,16 @@ class ChatLlamaCpp(BaseChatModel):
             try:
                 loop.call_soon_threadsafe(pieces.put_nowait, piece)
             except RuntimeError:  # the loop is closed: nobody reads on
-                given_up.set()
+                call_abandoned.set()
 
-        threading.Thread(target=self._work, args=(request, put, given_up), daemon=True).start()
-        return pieces, given_up
+        threading.Thread(target=self._work, args=(request, put, call_abandoned), daemon=True).start()
+        return pieces, call_abandoned
 
     def _work(
-        self, request: ChatRequest, put: Callable[[Piece | BaseException | None], None], given_up: GivenUp
+        self, request: ChatRequest, put: Callable[[Piece | BaseException | None], None], call_abandoned: CallAbandoned
     ) -> None:
         try:
-            self._loaded.answer(request, put, given_up)
+            self._loaded.answer(request, put, call_abandoned)
         except BaseException as problem:  # handed to the reader's thread, which raises it
             put(problem)
         else:

@@ -18,7 +18,7 @@ import numpy as np
 from langchain_core.messages.ai import UsageMetadata
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, PrivateDataError
-from langchain_dp.ports import given_up
+from langchain_dp.ports import call_abandoned
 
 from .context import LONGEST_RUN, import_llama, too_long_a_run
 from .model_files import EMBEDDED, prepared_model_path
@@ -66,12 +66,12 @@ class Piece:
         return Piece("".join(piece.text for piece in pieces), logprobs, pieces[-1].finish_reason, pieces[-1].usage)
 
 
-class GivenUp:
+class CallAbandoned:
     """Whether nobody waits for a call any more: its own reader, or the quiet call around it that ran out of time."""
 
     def __init__(self) -> None:
         self._own = threading.Event()
-        self._around = given_up.get()
+        self._around = call_abandoned.get()
 
     def set(self) -> None:
         """Give up."""
@@ -125,7 +125,7 @@ class LoadedChat:
         self._exiting.set()
         self.close()
 
-    def answer(self, request: ChatRequest, put: Callable[[Piece], None], given_up: GivenUp) -> None:
+    def answer(self, request: ChatRequest, put: Callable[[Piece], None], call_abandoned: CallAbandoned) -> None:
         """Produce the answer, handing every piece to ``put``; stop at the next token once ``given_up`` is set.
 
         Raises:
@@ -133,7 +133,7 @@ class LoadedChat:
         """
 
         def go_on() -> None:
-            if given_up.is_set() or self._exiting.is_set():
+            if call_abandoned.is_set() or self._exiting.is_set():
                 raise ModelUnavailable("The call was given up before its answer was complete. Ask again.")
 
         with self._lock:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from langchain_dp._util.extras import needs
 from langchain_dp._util.machine import processors, unbroken
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.ports import given_up
+from langchain_dp.ports import call_abandoned
 
 from .._choice import Logits
 from .threads import Threads
@@ -264,7 +264,7 @@ class LlamaContext:
     def decode(self, rows: Sequence[Row]) -> None:
         """Compute ``rows`` in one micro-batch."""
         batch = self._batch
-        mark = given_up.get()
+        mark = call_abandoned.get()
         if self._closing.is_set() or (mark is not None and mark.is_set()):  # the interpreter exits, or nobody waits
             raise DecodeError(len(rows))
         if not 0 < len(rows) <= self.micro_batch:

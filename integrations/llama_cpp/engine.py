@@ -33,7 +33,7 @@ from .._engine import LocalEngine, T, Take, check_frame
 from .batch_check import checked_evaluator, threads_alike
 from .batches import ROWS, sequences_for
 from .context import CELLS, LlamaContext
-from .labels import LabelScorer
+from .labels import CachedLabelScores
 from .members import MemberStates, Opening, StateStore
 from .model_files import prepared_model_path
 from .slots import Slots
@@ -48,7 +48,7 @@ _LARGEST_BATCH = 2048
 class LlamaCppEnsemble(LocalEngine):
     """Label scores and next tokens of many prompts through one local GGUF model.
 
-    Implements ``ports.ScoresLabels``, ``ports.VotesNextToken`` and ``ports.ScoresNextToken``. A prompt is head + body +
+    Implements ``ports.LabelScorer``, ``ports.NextTokenVoter`` and ``ports.NextTokenScorer``. A prompt is head + body +
     tail, tokenized part by part. The cache of head and body is kept per member: a question then costs its own tokens
     only, and one more token of a text costs one row a member.
 
@@ -82,7 +82,7 @@ class LlamaCppEnsemble(LocalEngine):
 
     Examples:
         >>> engine = LlamaCppEnsemble()  # the embedded model
-        >>> chain = DPICLClassifier(llm=engine, examples=examples, labels=labels, budget=PrivacyBudget(3.0))
+        >>> chain = DPICLClassifier(model=engine, examples=examples, labels=labels, budget=PrivacyBudget(3.0))
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class LlamaCppEnsemble(LocalEngine):
         self._members = MemberStates(self._context, evaluator, self._store, max_tokens)
         self._lend_threads()
         parts = (self._context, evaluator, self._members, self._store)
-        self._labels = LabelScorer(*parts, max_tokens=max_tokens, together=self._together)
+        self._labels = CachedLabelScores(*parts, max_tokens=max_tokens, together=self._together)
         self._slots = Slots(*parts, 1 if alone else slots)
         self._writer = Writer(self._context, self._slots, self._store)
 
@@ -219,7 +219,7 @@ class LlamaCppEnsemble(LocalEngine):
         self._slots.put_away()
         return self._evaluator.tokens_per_second(self._max_tokens)
 
-    def _appetite(self) -> int:
+    def _bytes_per_token(self) -> int:
         self._slots.put_away()
         return self._evaluator.bytes_per_token(self._max_tokens)
 
@@ -250,7 +250,7 @@ class LlamaCppEnsemble(LocalEngine):
             opening = Opening(head, turn.before)
             ending += self._context.tokenize(turn.after, special=True)
             limit += self._texts.chat_tokens
-        ending += self._context.public(asked[0].prompt.begins)
+        ending += self._context.public(asked[0].prompt.response_prefix)
         check_frame(len(self._members.opening_tokens(opening)) + len(ending), limit)
         return self._writer.next_tokens(opening, asked, ending, limit, take)
 

@@ -13,7 +13,7 @@ from .evaluate import JointEvaluator, MemberState
 from .members import MemberStates, Opening, StateStore
 
 
-class LabelScorer:
+class CachedLabelScores:
     """Scores label words, ``together`` members at a time.
 
     Args:

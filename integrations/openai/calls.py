@@ -75,7 +75,7 @@ class Calls:
                 self._tokens,
                 decoding,
                 turn[0],
-                turn[1] + asked[0].prompt.begins + "".join(texts),
+                turn[1] + asked[0].prompt.response_prefix + "".join(texts),
                 self._dialect.decoding(decoding, texts),
             )
             # A request has one seed: members with coins of their own ask alone.
@@ -107,7 +107,13 @@ class Calls:
         """
         after = ["".join(str(token) for token in one.written) for one in asked]
         texts = [
-            turn[0] + one.prompt.head + one.prompt.body + one.prompt.tail + turn[1] + one.prompt.begins + written
+            turn[0]
+            + one.prompt.head
+            + one.prompt.body
+            + one.prompt.tail
+            + turn[1]
+            + one.prompt.response_prefix
+            + written
             for one, written in zip(asked, after, strict=True)
         ]
         return [listed(choice) for choice in self._dialect.request(texts, listed=self._dialect.listed)]

@@ -15,8 +15,8 @@ from langchain_dp.redact import redacting
 
 from .._choice import Scores
 from .._engine import BaseEngine, check_common, check_frame, check_written
+from .batch_invariance import COMPANY, compared
 from .calls import Calibrations, Calls, scores
-from .company import COMPANY, compared
 from .dialect import END, LISTED, probed
 from .http import Server, ServerError
 
@@ -37,7 +37,7 @@ class CompletionServerEnsemble(BaseEngine):
     checked when the engine is made, by a check that can refute it and cannot prove it. For a promise of ours use
     ``LlamaCppEnsemble`` or ``TransformersEnsemble``.
 
-    Implements ``ports.VotesNextToken``, ``ports.ScoresLabels`` and ``ports.ScoresNextToken``. A prompt is head + body +
+    Implements ``ports.NextTokenVoter``, ``ports.LabelScorer`` and ``ports.NextTokenScorer``. A prompt is head + body +
     tail + what is written, as one text: the server tokenizes it, and reads special tokens that are spelt out in a
     record as such. Tokens are texts here; the end of a text is the empty one. A token whose text is no whole character,
     or a control token, cannot be passed on, so that its member abstains. A banned token is left out by the server where
@@ -80,7 +80,7 @@ class CompletionServerEnsemble(BaseEngine):
 
     Examples:
         >>> engine = CompletionServerEnsemble("http://127.0.0.1:8000/v1", model_name)
-        >>> chain = DPICLClassifier(llm=engine, examples=examples, labels=labels, budget=PrivacyBudget(3.0))
+        >>> chain = DPICLClassifier(model=engine, examples=examples, labels=labels, budget=PrivacyBudget(3.0))
     """
 
     _HOLDS = "an API key and private calibrations"
@@ -275,7 +275,7 @@ class CompletionServerEnsemble(BaseEngine):
 
     def _check_frame(self, prompt: MemberPrompt) -> None:
         """Refuse public text that leaves no member room. The server counts each public text once."""
-        public = (prompt.head, prompt.tail, prompt.begins)
+        public = (prompt.head, prompt.tail, prompt.response_prefix)
         if len("".join(public).encode(errors="replace")) <= self._max_prompt_tokens:  # no token is shorter than a byte
             return
         if public not in self._fitting:

@@ -33,7 +33,7 @@ Answer = TypeVar("Answer")
 class TransformersEnsemble(LocalEngine):
     """Next tokens and label scores through one causal language model on torch.
 
-    Implements ``ports.VotesNextToken``, ``ports.ScoresLabels`` and ``ports.ScoresNextToken``. Members are evaluated one
+    Implements ``ports.NextTokenVoter``, ``ports.LabelScorer`` and ``ports.NextTokenScorer``. Members are evaluated one
     at a time, each with a key/value cache of its own, never in padded batches. A prompt is head + body + tail,
     tokenized part by part; special tokens that are spelt out in them are plain text.
 
@@ -62,7 +62,7 @@ class TransformersEnsemble(LocalEngine):
 
     Examples:
         >>> engine = TransformersEnsemble(folder, device="cuda:0", dtype="bfloat16")
-        >>> chain = DPICLClassifier(llm=engine, examples=examples, labels=labels, budget=PrivacyBudget(3.0))
+        >>> chain = DPICLClassifier(model=engine, examples=examples, labels=labels, budget=PrivacyBudget(3.0))
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class TransformersEnsemble(LocalEngine):
     def _speed(self) -> float:
         return self._members.evaluator.tokens_per_second()
 
-    def _appetite(self) -> int:
+    def _bytes_per_token(self) -> int:
         return self._members.evaluator.bytes_per_token
 
     def _count(self, text: str) -> int:

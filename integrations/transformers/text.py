@@ -129,7 +129,7 @@ class Prompts:
         if not ending:
             raise InvalidParameter("Expected a tail of at least one token. Put the end of the head there.")
         check_frame(len(opening) + len(ending), self.max_prompt_tokens)
-        return (*before, *opening), (*ending, *after, *self._plain(prompt.begins))
+        return (*before, *opening), (*ending, *after, *self._plain(prompt.response_prefix))
 
     def check_head(self, head: str, label_tokens: int) -> None:
         """Raise InvalidParameter if a public head leaves no member room beside a question and a label."""

@@ -35,7 +35,7 @@ def needs(extra: str, *packages: str, why: str = "") -> Iterator[None]:
         raise missing_extra(extra, *packages, why=why) from (None if isinstance(error, ModuleNotFoundError) else error)
 
 
-def lazily(
+def lazy_exports(
     package: str, home: Mapping[str, str], *, extra: str = "", needs: Collection[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """``__getattr__`` and ``__dir__`` of a package.

@@ -18,7 +18,7 @@ class InNotebooks:
         printer.text(repr(self) if cycle else str(self))
 
 
-def also_unmade(show: Callable[[T], str]) -> Callable[[T], str]:
+def safe_repr(show: Callable[[T], str]) -> Callable[[T], str]:
     """A ``__repr__`` that stands an object without its attributes.
 
     Error reporters print the locals of each frame, ``self`` among them: without this the error of a ``__init__`` is

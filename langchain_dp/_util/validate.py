@@ -136,13 +136,13 @@ def group(name: str, given: T | None, kind: type[T]) -> T:
     return given
 
 
-def made(name: str, value: object) -> None:
+def require_instance(name: str, value: object) -> None:
     """An object, and not its class: that has every method that a port asks for."""
     if isinstance(value, type):
         raise InvalidParameter(f"Expected {name}={value.__name__} to be made. Write {value.__name__}(...).")
 
 
-def no_further(kwargs: Collection[str], *, remedy: str = "Bind them to the inner model.") -> None:
+def reject_extra_kwargs(kwargs: Collection[str], *, remedy: str = "Bind them to the inner model.") -> None:
     """Typos are not swallowed."""
     if kwargs:
         raise InvalidParameter(f"Expected no further arguments, got {sorted(kwargs)}. {remedy}")
@@ -171,7 +171,7 @@ def reject_unknown_arguments(function: F) -> F:
 
 _MEANT = {
     **dict.fromkeys(("epsilon", "delta", "neighbors"), (("budget",), "budget=PrivacyBudget(epsilon, delta)")),
-    **dict.fromkeys(("model", "llm", "chat_model", "chat", "engine"), (("model", "llm", "engine"), "")),
+    **dict.fromkeys(("llm", "chat_model", "chat", "engine"), (("model", "engine"), "")),
     **dict.fromkeys(("data", "dataset", "records", "rows", "train", "private_examples"), (("examples", "budget"), "")),
     **dict.fromkeys(("path", "ledger_path", "db"), (("ledger", "path"), "")),
     "id_key": (("text_key",), "the key 'id' for ids: rename the column"),

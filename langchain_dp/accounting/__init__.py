@@ -5,7 +5,6 @@ Imports no LangChain and no model.
 
 from __future__ import annotations
 
-from langchain_dp.accounting.askers import Askers
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.calibrate import (
     calibrate_limited_domain,
@@ -16,6 +15,7 @@ from langchain_dp.accounting.calibrate import (
 )
 from langchain_dp.accounting.certificate import PrivacyCertificate
 from langchain_dp.accounting.events import (
+    ClippedSumRoundEvent,
     ExponentialEvent,
     LabelPartEvent,
     LimitedDomainEvent,
@@ -23,16 +23,16 @@ from langchain_dp.accounting.events import (
     Neighbors,
     NoisyMaxEvent,
     PartEvent,
-    TextRoundEvent,
 )
 from langchain_dp.accounting.ledger import LedgerPlan, PrivacyLedger
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
 from langchain_dp.accounting.pld import Accountant, epsilon
 from langchain_dp.accounting.provenance import ReleaseCost
+from langchain_dp.accounting.quotas import Quotas
 
 __all__ = [
     "Accountant",
-    "Askers",
+    "ClippedSumRoundEvent",
     "ExponentialEvent",
     "LabelPartEvent",
     "LedgerPlan",
@@ -46,8 +46,8 @@ __all__ = [
     "PrivacyBudget",
     "PrivacyCertificate",
     "PrivacyLedger",
+    "Quotas",
     "ReleaseCost",
-    "TextRoundEvent",
     "calibrate_limited_domain",
     "calibrate_noisy_max",
     "calibrate_text_round",

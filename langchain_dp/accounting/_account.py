@@ -15,7 +15,7 @@ from dp_accounting.dp_event import DpEvent, PoissonSampledDpEvent
 from langchain_dp._util import forks, validate
 from langchain_dp._util.rounding import rounded_up
 from langchain_dp.accounting._prepaid import Prepaid
-from langchain_dp.accounting.budget import PrivacyBudget, weak_points
+from langchain_dp.accounting.budget import PrivacyBudget, weak_promise_reasons
 from langchain_dp.accounting.calibrate import max_releases
 from langchain_dp.accounting.certificate import PrivacyCertificate
 from langchain_dp.accounting.events import (
@@ -38,7 +38,7 @@ _CACHED = 512
 _NOUNS = {"NoisyMaxEvent": "question", "LimitedDomainEvent": "token", "ExponentialEvent": "choice"}
 
 
-class Same:
+class SharedOnCopy:
     """What has counts that are kept once. A copy is the same thing: it must not have counts of its own."""
 
     def __copy__(self) -> Self:
@@ -68,7 +68,7 @@ class Refusals:
         return self._number if self._process == forks.process() else 0
 
 
-class BaseLedger(Same):
+class BaseLedger(SharedOnCopy):
     """What ledgers of both kinds share: where they lie, what they refused, and that they are closed."""
 
     _store: LedgerStore
@@ -97,13 +97,13 @@ class BaseLedger(Same):
         self.close()
 
 
-class Account(Same):
+class Account(SharedOnCopy):
     """One open ledger: its store, and a cache of composed costs. An unpickled account is the same ledger."""
 
-    def __init__(self, store: PlanStore, prepaid: int | None = None) -> None:
+    def __init__(self, store: PlanStore, prepay_block: int | None = None) -> None:
         self.budget = store.budget
         self.store = store
-        self.prepaid = None if prepaid is None else Prepaid(store, prepaid)
+        self.prepay_block = None if prepay_block is None else Prepaid(store, prepay_block)
         self.refusals = Refusals()
         self._known: dict[tuple[object, ...], float] = {}
         self._lock = threading.Lock()
@@ -115,31 +115,31 @@ class Account(Same):
                 "An in-memory ledger cannot be pickled: its copy would have a budget of its own. Give PrivacyLedger a "
                 "path, and the copy opens the same file."
             )
-        block = None if self.prepaid is None else self.prepaid.block
+        block = None if self.prepay_block is None else self.prepay_block.block
         return (_reopened, (self.budget, self.store.path, self.store.ledger_id, block))
 
     # --- charges -------------------------------------------------------------------------------------------
 
     def charge(
-        self, plan: StoredPlan, event: str, count: int, chain: str, asker: tuple[str, int] | None = None
+        self, plan: StoredPlan, event: str, count: int, caller: str, user_id: tuple[str, int] | None = None
     ) -> bool:
         """Charge ``count`` uses, durably before this returns. False, with nothing charged, if too few are left.
 
-        With an ``asker``, name and share, nothing is paid for in advance: nobody knows yet who will ask.
+        With an ``user_id``, name and share, nothing is paid for in advance: nobody knows yet who will ask.
         """
-        if self.prepaid is None or asker is not None:
-            return self.store.add_use(plan, event, count, chain, asker)
-        return self.prepaid.take(plan, event, count, chain)
+        if self.prepay_block is None or user_id is not None:
+            return self.store.add_use(plan, event, count, caller, user_id)
+        return self.prepay_block.take(plan, event, count, caller)
 
     def unspent(self, plan: StoredPlan, event: str) -> int:
         """What this process has paid for in advance and not spent."""
-        return 0 if self.prepaid is None else self.prepaid.left(plan, event)
+        return 0 if self.prepay_block is None else self.prepay_block.left(plan, event)
 
     def close(self) -> None:
         """Close the store. What was prepaid is given up."""
         self.store.close()
-        if self.prepaid is not None:  # only now: a thread could pay for another block before
-            self.prepaid.drop()
+        if self.prepay_block is not None:  # only now: a thread could pay for another block before
+            self.prepay_block.drop()
 
     # --- costs ---------------------------------------------------------------------------------------------
 
@@ -175,16 +175,16 @@ class Account(Same):
         return max(self.budget.epsilon - epsilon, 0.0), max(self.budget.delta - delta, 0.0)
 
     def spent(
-        self, plans: Sequence[StoredPlan], used: Mapping[int, int] | None = None, *, quick: bool
+        self, plans: Sequence[StoredPlan], used: Mapping[int, int] | None = None, *, round_up: bool
     ) -> tuple[float, float]:
         """Sum over plans of what their used counts cost at their delta; a plan without use counts nothing."""
         used = self.store.used(plans) if used is None else used
-        costs = [self._spent(plan, used, quick) for plan in plans]
+        costs = [self._spent(plan, used, round_up) for plan in plans]
         return math.fsum(epsilon for epsilon, _ in costs), math.fsum(delta for _, delta in costs)
 
-    def _spent(self, plan: StoredPlan, used: Mapping[int, int], quick: bool) -> tuple[float, float]:
+    def _spent(self, plan: StoredPlan, used: Mapping[int, int], round_up: bool) -> tuple[float, float]:
         counts = [
-            (event, min(int(rounded_up(used[item], digits=1)), most) if quick else used[item])
+            (event, min(int(rounded_up(used[item], digits=1)), most) if round_up else used[item])
             for event, (item, most) in plan.items.items()
             if used[item]
         ]
@@ -236,7 +236,7 @@ class Account(Same):
             whole: (epsilon, delta) in which all that was asked for would fit, if it would.
         """
         plans = self.store.plans()
-        spent, reserved = self.spent(plans, quick=False), claims(plans)
+        spent, reserved = self.spent(plans, round_up=False), claims(plans)
         more = f", and {fits} more would fit. Ask for less; a" if fits else ". A"
         if whole is not None:
             more = f", and it would fit into epsilon={whole[0]:.6g}, delta={whole[1]:g}. Ask for that share; a"
@@ -263,19 +263,20 @@ class Account(Same):
         reason: str,
         notes: Sequence[str],
         parameters: Mapping[str, float | int | str] | None,
-        quick: bool,
+        round_up: bool,
     ) -> PrivacyCertificate:
         """Return the certificate of ``plans`` together; ``shown`` is the event whose parameters are printed."""
         fields = [json.loads(event) for plan in plans for event in plan.items]
         kinds = sorted({_released(each)["event"] for each in fields})
         epsilon, delta = claims(plans)
-        added = ["spent is rounded up"] if quick else []
+        added = ["spent is rounded up"] if round_up else []
         if private:
-            added += [point for point in weak_points(epsilon, delta) if point not in notes]
-        if self.prepaid is not None and any(plan.askers is None for plan in plans):
+            added += [point for point in weak_promise_reasons(epsilon, delta) if point not in notes]
+        if self.prepay_block is not None and any(plan.quotas is None for plan in plans):
             held = sum(self.unspent(plan, event) for plan in plans for event in plan.items)
             added.append(
-                f"paid for in blocks of {self.prepaid.block}: what is spent counts {held} releases that this process "
+                f"paid for in blocks of {self.prepay_block.block}: what is spent counts {held} releases that this "
+                f"process "
                 "has paid for and not made, and those that others have"
             )
         if len(plans) > 1:
@@ -285,7 +286,7 @@ class Account(Same):
             epsilon=epsilon,
             delta=delta,
             neighbors=self.budget.neighbors,
-            spent=self.spent(plans, quick=quick),
+            spent=self.spent(plans, round_up=round_up),
             remaining=remaining,
             model=model,
             private=private,
@@ -308,8 +309,8 @@ def _composed(counts: tuple[tuple[str, int], ...], delta: float, neighbors: Neig
     return composed_epsilon([(event_from_json(event), count) for event, count in counts], delta, neighbors=neighbors)
 
 
-def _reopened(budget: PrivacyBudget, path: str, ledger_id: str, prepaid: int | None = None) -> Account:
-    return Account(PlanStore(budget, backend_at(path, LEDGER, ledger_id)), prepaid)
+def _reopened(budget: PrivacyBudget, path: str, ledger_id: str, prepay_block: int | None = None) -> Account:
+    return Account(PlanStore(budget, backend_at(path, LEDGER, ledger_id)), prepay_block)
 
 
 def claims(plans: Sequence[StoredPlan]) -> tuple[float, float]:

@@ -10,17 +10,17 @@ from dp_accounting.dp_event import DpEvent
 
 from langchain_dp._util import validate
 from langchain_dp._util.rounding import bound
-from langchain_dp.accounting._account import Account, Same, event_key
-from langchain_dp.accounting.askers import POOLED, Askers
+from langchain_dp.accounting._account import Account, SharedOnCopy, event_key
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.certificate import PrivacyCertificate
 from langchain_dp.accounting.events import event_from_json
-from langchain_dp.accounting.store.plans import AskerRefused, LedgerEntry, StoredPlan
+from langchain_dp.accounting.quotas import POOLED, Quotas
+from langchain_dp.accounting.store.plans import LedgerEntry, StoredPlan, UserRefused
 from langchain_dp.accounting.store.shared import Shared
-from langchain_dp.errors import BudgetExceeded, PlanError, ShareExceeded
+from langchain_dp.errors import BudgetExceeded, PlanError, QuotaExceeded
 
 
-class LedgerPlan(Same):
+class LedgerPlan(SharedOnCopy):
     """A reserved plan: events and their maximum counts, fixed before its first release.
 
     Made by :meth:`PrivacyLedger.reserve`. Threads and processes that share the ledger share its counts.
@@ -71,55 +71,55 @@ class LedgerPlan(Same):
         return self._account.budget
 
     @functools.cached_property
-    def askers(self) -> Askers | None:
+    def quotas(self) -> Quotas | None:
         """Shares of those who ask; None if the plan has no accounts, and whoever asks may use it up."""
-        return None if self._stored.askers is None else Askers.from_dict(self._stored.askers)
+        return None if self._stored.quotas is None else Quotas.from_dict(self._stored.quotas)
 
     def used_by(self) -> dict[str, int]:
-        """How many releases each asker has used, by name; empty for a plan without accounts."""
-        return {} if self._stored.askers is None else self._account.store.askers(self._stored)
+        """How many releases each user has used, by name; empty for a plan without accounts."""
+        return {} if self._stored.quotas is None else self._account.store.quotas(self._stored)
 
-    def spend(self, event: DpEvent, count: int = 1, *, chain: str = "", asker: str | None = None) -> None:
+    def spend(self, event: DpEvent, count: int = 1, *, caller: str = "", user_id: str | None = None) -> None:
         """Charge ``count`` releases of ``event``, durably, before they are made. Nothing is ever refunded.
 
         Args:
             event: An event of the plan.
             count: At least 1.
-            chain: Short public name of the caller, for the record; at most 200 printable characters.
-            asker: Public name of who asks, whose share is charged in the same step. Needed where the plan has
-                accounts (:class:`Askers`), and refused where it has none.
+            caller: Short public name of the caller, for the record; at most 200 printable characters.
+            user_id: Public name of who asks, whose share is charged in the same step. Needed where the plan has
+                accounts (:class:`Quotas`), and refused where it has none.
 
         Raises:
             BudgetExceeded: Fewer than ``count`` are left in the plan. Nothing was charged.
-            ShareExceeded: Fewer are left in the asker's share. Nothing was charged.
-            PlanError: The plan does not hold this event, or has no account for the asker. Nothing was charged.
+            QuotaExceeded: Fewer are left in the user's share. Nothing was charged.
+            PlanError: The plan does not hold this event, or has no account for the user. Nothing was charged.
             LedgerError: The ledger cannot be trusted or written; release nothing.
         """
         key, most = self._item(event, count)
-        validate.short_text("chain", chain, at_least=0)
-        whose = self.account_of(asker)
+        validate.short_text("caller", caller, at_least=0)
+        whose = self.account_of(user_id)
         try:
             # A count above the whole plan is refused here: it need not even fit into the file's integers.
-            if count > most or not self._account.charge(self._stored, key, count, chain, whose):
+            if count > most or not self._account.charge(self._stored, key, count, caller, whose):
                 raise self._beyond(event, key, count)
-        except AskerRefused:
+        except UserRefused:
             pass
         else:
             return
         assert whose is not None
         left = whose[1] - self.used_by().get(whose[0], 0)
-        refusal = ShareExceeded(
-            f"This asker's share of the plan {self.name!r} is {whose[1]:,} releases, and {left:,} are left of it. "
+        refusal = QuotaExceeded(
+            f"This user's share of the plan {self.name!r} is {whose[1]:,} releases, and {left:,} are left of it. "
             "Nothing was charged. A share is not refilled on the same rows; new rows get a new ledger.",
             asked=f"{count} x {event!r}",
-            spent=self._account.spent(self._account.store.plans(), quick=False),
+            spent=self._account.spent(self._account.store.plans(), round_up=False),
             budget=(self.budget.epsilon, self.budget.delta),
             fits=min(left, self.remaining(event)),
         )
         raise self._account.refusals.add(refusal)
 
-    def spend_up_to(self, event: DpEvent, count: int, *, chain: str) -> None:
-        """Charge, durably, what ``chain`` has not been charged yet of ``count`` releases of ``event``.
+    def spend_up_to(self, event: DpEvent, count: int, *, caller: str) -> None:
+        """Charge, durably, what ``caller`` has not been charged yet of ``count`` releases of ``event``.
 
         For a run that is taken up again: a release that an earlier process charged for it and did not make is not
         charged twice. What others charged to the plan, under other names, does not count: it paid for theirs.
@@ -127,24 +127,24 @@ class LedgerPlan(Same):
         Args:
             event: An event of the plan.
             count: Releases that are paid for afterwards, from the run's first; at least 1.
-            chain: Public name of the run, 1 to 200 printable characters, under which nobody else charges this plan.
+            caller: Public name of the run, 1 to 200 printable characters, under which nobody else charges this plan.
 
         Raises:
             BudgetExceeded: Fewer than are missing are left in the plan. Nothing was charged.
-            PlanError: The plan does not hold this event, or has accounts for askers. Nothing was charged.
+            PlanError: The plan does not hold this event, or has accounts for users. Nothing was charged.
             LedgerError: The ledger cannot be trusted or written; release nothing.
 
         Examples:
             >>> plan = ledger.reserve([(NoisyMaxEvent(20.0), 5)], name="run")
-            >>> plan.spend_up_to(NoisyMaxEvent(20.0), 2, chain="run")
-            >>> plan.spend_up_to(NoisyMaxEvent(20.0), 2, chain="run")  # charges nothing more
+            >>> plan.spend_up_to(NoisyMaxEvent(20.0), 2, caller="run")
+            >>> plan.spend_up_to(NoisyMaxEvent(20.0), 2, caller="run")  # charges nothing more
             >>> plan.remaining(NoisyMaxEvent(20.0))
             3
         """
         key, most = self._item(event, count)
-        validate.short_text("chain", chain, at_least=1)
+        validate.short_text("caller", caller, at_least=1)
         self.account_of(None)
-        missing = count if count > most else self._account.store.add_missing(self._stored, key, count, chain)
+        missing = count if count > most else self._account.store.add_missing(self._stored, key, count, caller)
         if missing:
             raise self._beyond(event, key, missing)
 
@@ -159,39 +159,39 @@ class LedgerPlan(Same):
             )
         return key, self._stored.items[key][1]
 
-    def account_of(self, asker: str | None) -> tuple[str, int] | None:
+    def account_of(self, user_id: str | None) -> tuple[str, int] | None:
         """Name and share of who asks; None in a plan without accounts. Reads and charges nothing.
 
         Raises:
-            PlanError: The plan has accounts, and none for this asker; or it has none, and an asker was named.
+            PlanError: The plan has accounts, and none for this user; or it has none, and a user was named.
             InvalidParameter: The name is not 1 to 200 printable characters. No message shows it: it may be a mistake.
         """
-        askers = self.askers
-        if asker is None and askers is None:
+        quotas = self.quotas
+        if user_id is None and quotas is None:
             return None
-        if askers is None:
+        if quotas is None:
             raise PlanError(
-                f"The plan {self.name!r} has no accounts for askers, and a plan never changes. Leave asker= out, or "
-                "reserve a plan with askers=Askers(...) under another name. Nothing was charged."
+                f"The plan {self.name!r} has no accounts for users, and a plan never changes. Leave user_id= out, or "
+                "reserve a plan with quotas=Quotas(...) under another name. Nothing was charged."
             )
-        if asker is None:
+        if user_id is None:
             raise PlanError(
-                f"The plan {self.name!r} has accounts for askers. Say who asks: asker= of a plan, or "
-                "config={'configurable': {'asker': name}} of a chain. Nothing was charged."
+                f"The plan {self.name!r} has accounts for users. Say who asks: user_id= of a plan, or "
+                "config={'configurable': {'user_id': name}} of a chain. Nothing was charged."
             )
-        share = askers.share(validate.short_text("asker", asker, at_least=1))
+        share = quotas.of(validate.short_text("user_id", user_id, at_least=1))
         if share is None:
             raise PlanError(
-                f"The plan {self.name!r} has no account for this asker, and no share for those it does not name. "
-                "Give an asker that it names; another plan can have Askers(each=...). Nothing was charged."
+                f"The plan {self.name!r} has no account for this user, and no share for those it does not name. "
+                "Give a user that it names; another plan can have Quotas(default=...). Nothing was charged."
             )
-        return asker, share
+        return user_id, share
 
     def _beyond(self, event: DpEvent, key: str, count: int) -> BudgetExceeded:
         used = self._account.store.used([self._stored])
         _, most = self._stored.items[key]
         left = most - used[self._stored.items[key][0]] + self._account.unspent(self._stored, key)
-        spent = self._account.spent([self._stored], used, quick=False)[0]
+        spent = self._account.spent([self._stored], used, round_up=False)[0]
         unspent = (max(self.epsilon - spent, 0.0), self.delta)
         before = {name: used[item] for name, (item, _) in self._stored.items.items()}
         price = self._account.price(key, count, unspent, self.epsilon, at_most=most, before=before)
@@ -199,33 +199,33 @@ class LedgerPlan(Same):
             f"{left:,} of {most:,} are left in the plan {self.name!r}. {price}", asked=f"{count} x {event!r}", fits=left
         )
 
-    def spent(self, *, quick: bool = False) -> tuple[float, float]:
+    def spent(self, *, round_up: bool = False) -> tuple[float, float]:
         """(epsilon, delta) that the releases so far cost at the plan's delta; (0, 0) before the first.
 
         Args:
-            quick: Round the used counts up to one leading digit first. Not less than the exact answer, and
+            round_up: Round the used counts up to one leading digit first. Not less than the exact answer, and
                 composed only a few dozen times in a plan's life: for a certificate with every release.
         """
-        return self._account.spent([self._stored], quick=quick)
+        return self._account.spent([self._stored], round_up=round_up)
 
     def reserved(self) -> tuple[float, float]:
         """(epsilon, delta) that the plan may cost when all its releases are made."""
         return self.epsilon, self.delta
 
-    def remaining(self, event: DpEvent, *, asker: str | None = None) -> int:
+    def remaining(self, event: DpEvent, *, user_id: str | None = None) -> int:
         """How many more releases of ``event`` the plan covers; 0 for an event that it does not hold.
 
         With ``prepaid`` of the ledger: by this process, what it has paid for and not made included.
 
         Args:
             event: An event of the plan.
-            asker: Whose share must cover them, too; None for the plan alone.
+            user_id: Whose share must cover them, too; None for the plan alone.
 
         Raises:
-            PlanError: The plan has no account for the asker.
+            PlanError: The plan has no account for the user.
         """
         key = event_key(event)
-        whose = None if asker is None else self.account_of(asker)
+        whose = None if user_id is None else self.account_of(user_id)
         item, most = self._stored.items.get(key, (None, 0))
         if item is None:
             return 0
@@ -242,19 +242,19 @@ class LedgerPlan(Same):
         """What the run that reserved the plan keeps of itself, in words of its own; empty if nothing."""
         return self._account.store.journal(self.name)
 
-    def keep(self, journal: str, *, instead_of: str) -> None:
+    def save_journal(self, journal: str, *, expected: str) -> None:
         """Write the journal of the plan's run, durably. It lies in the file of the charges: a copy holds both or none.
 
         A charge whose outcome is not in the journal is one whose outcome nobody knows. It is never drawn again.
 
         Args:
             journal: What to keep. It must hold nothing private, and only what was released.
-            instead_of: The journal that the writer knows; empty if there is none yet.
+            expected: The journal that the writer knows; empty if there is none yet.
 
         Raises:
             LedgerError: Another one stands there, or an older copy of the ledger. What was drawn may not leave.
         """
-        self._account.store.keep_journal(self.name, journal, instead_of)
+        self._account.store.keep_journal(self.name, journal, expected)
 
     def entries(self) -> Iterator[LedgerEntry]:
         """Yield what was charged to the plan, in order."""
@@ -270,7 +270,7 @@ class LedgerPlan(Same):
         reason: str = "",
         notes: Sequence[str] = (),
         parameters: Mapping[str, float | int | str] | None = None,
-        quick: bool = False,
+        round_up: bool = False,
     ) -> PrivacyCertificate:
         """Return the certificate of the plan as it stands.
 
@@ -282,7 +282,7 @@ class LedgerPlan(Same):
             reason: Why it is not private.
             notes: What else a reader must know.
             parameters: Public parameters; those of the event by default.
-            quick: Give ``spent`` rounded up, see :meth:`spent`, and note it.
+            round_up: Give ``spent`` rounded up, see :meth:`spent`, and note it.
         """
         if event is None and len(self.events) == 1:
             event = self.events[0][0]
@@ -294,9 +294,9 @@ class LedgerPlan(Same):
             model=model,
             private=private,
             reason=reason,
-            notes=notes if self._stored.askers is None else (*notes, POOLED),
+            notes=notes if self._stored.quotas is None else (*notes, POOLED),
             parameters=parameters,
-            quick=quick,
+            round_up=round_up,
         )
 
     def __repr__(self) -> str:

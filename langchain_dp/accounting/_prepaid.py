@@ -29,7 +29,7 @@ class Prepaid:
         forks.renew_lock(self)
         forks.watch(self)
 
-    def take(self, plan: StoredPlan, event: str, count: int, chain: str) -> bool:
+    def take(self, plan: StoredPlan, event: str, count: int, caller: str) -> bool:
         """Spend ``count`` releases from a block, or from a new one. False, with nothing spent, if too few are left."""
         key = (plan.name, plan.time, event)
         item, most = plan.items[event]
@@ -41,7 +41,7 @@ class Prepaid:
                 if unpaid < missing:
                     return False
                 paid = min(max(self.block, missing), unpaid)
-                if self._store.add_use(plan, event, paid, f"{chain} (prepaid)"):
+                if self._store.add_use(plan, event, paid, f"{caller} (prepaid)"):
                     self._left[key] = have + paid
             self._left[key] = have - count
             return True

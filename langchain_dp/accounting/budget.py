@@ -78,7 +78,9 @@ class PrivacyBudget:
         return f"epsilon={bound(self.epsilon)}, delta={bound(self.delta)}, neighbors={self.neighbors.name.lower()}"
 
 
-def weak_points(epsilon: float, delta: float, count: int | None = None, of: str = "records") -> tuple[str, ...]:
+def weak_promise_reasons(
+    epsilon: float, delta: float, count: int | None = None, of: str = "records"
+) -> tuple[str, ...]:
     """Why (epsilon, delta) promises hardly anything, one sentence each; empty if it does.
 
     Args:
@@ -105,25 +107,25 @@ LEAST_CLIP = 0.3
 """Clip in nats below which records can hardly move the public model: a third of what they could add is left at it."""
 
 
-LABELS_READ = "the labels were read off the private records: the epsilon does not count that"
+LABELS_FROM_DATA = "the labels were read off the private records: the epsilon does not count that"
 """What a certificate says where they are no public constant."""
 
 
-def warn_of_noise(point: str) -> None:
+def warn_mostly_noise(point: str) -> None:
     """Give a Python warning that a plan releases noise above all, where ``point`` says why; at the user's line."""
     if point:
         warn_caller(f"Mostly noise: {point}. More records, fewer releases or a larger budget help.", MostlyNoiseWarning)
 
 
-def warn_of_clip(clip: float) -> None:
+def warn_small_clip(clip: float) -> None:
     """The same where a clip, in nats, is too small for records to show."""
     if clip < LEAST_CLIP:
-        warn_of_noise(
+        warn_mostly_noise(
             f"a clip of {clip:.2g} nats lets the records hardly move the public model, which writes as well for nothing"
         )
 
 
-def warn_of(points: tuple[str, ...]) -> None:
+def warn_weak_promise(points: tuple[str, ...]) -> None:
     """Give a Python warning for each of the weak points of a promise, at the line of whoever uses this package."""
     for point in points:
         warn_caller(

@@ -19,11 +19,11 @@ from langchain_dp._util.rounding import bound
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.events import (
     MOST_EPSILON0,
+    ClippedSumRoundEvent,
     LimitedDomainEvent,
     Neighbors,
     NoisyMaxEvent,
     SamplingName,
-    TextRoundEvent,
 )
 from langchain_dp.accounting.pld import epsilon, least_delta
 from langchain_dp.errors import InvalidParameter
@@ -174,16 +174,16 @@ def calibrate_text_round(
 
     Examples:
         >>> epsilon0 = calibrate_text_round(PrivacyBudget(3.0), rounds=10, tokens=40, sampling_probability=0.1)
-        >>> epsilon([(TextRoundEvent(epsilon0, 40, 0.1), 10)], delta=1e-5) <= 3.0
+        >>> epsilon([(ClippedSumRoundEvent(epsilon0, 40, 0.1), 10)], delta=1e-5) <= 3.0
         True
     """
     q = validate.number("sampling_probability", sampling_probability, above=0.0, at_most=1.0)
-    return scale_text_rounds(budget, [(TextRoundEvent(1.0, tokens, q), rounds)])[0].epsilon0
+    return scale_text_rounds(budget, [(ClippedSumRoundEvent(1.0, tokens, q), rounds)])[0].epsilon0
 
 
 def scale_text_rounds(
-    budget: PrivacyBudget, rounds: Sequence[tuple[TextRoundEvent, int]]
-) -> tuple[TextRoundEvent, ...]:
+    budget: PrivacyBudget, rounds: Sequence[tuple[ClippedSumRoundEvent, int]]
+) -> tuple[ClippedSumRoundEvent, ...]:
     """Rounds of texts of several kinds, with the largest ``epsilon0`` of each that together stay within ``budget``.
 
     Kinds keep the ratio of their ``epsilon0``, and hence of what they may move a token by.
@@ -204,7 +204,7 @@ def scale_text_rounds(
         ``epsilon(list(zip(scaled, counts)), delta, neighbors=...) <= budget.epsilon``.
 
     Examples:
-        >>> kinds = [(TextRoundEvent(1.0, 40, 0.1), 16), (TextRoundEvent(2.0, 10, 0.1), 1)]
+        >>> kinds = [(ClippedSumRoundEvent(1.0, 40, 0.1), 16), (ClippedSumRoundEvent(2.0, 10, 0.1), 1)]
         >>> texts, descriptions = scale_text_rounds(PrivacyBudget(3.0), kinds)
         >>> descriptions.epsilon0 == 2 * texts.epsilon0
         True
@@ -214,17 +214,17 @@ def scale_text_rounds(
     _check_budget(budget)
     kinds = tuple(rounds)
     if not kinds:
-        raise InvalidParameter("Expected at least one kind of round. Give pairs of a TextRoundEvent and a count.")
+        raise InvalidParameter("Expected at least one kind of round. Give pairs of a ClippedSumRoundEvent and a count.")
     for _, count in kinds:
         validate.integer("rounds", count, at_least=1)
     _check_delta(budget.delta, kinds)
     return _scaled(kinds, _text_round_scale(budget.epsilon, budget.delta, budget.neighbors, kinds))
 
 
-_Kinds = tuple[tuple[TextRoundEvent, int], ...]
+_Kinds = tuple[tuple[ClippedSumRoundEvent, int], ...]
 
 
-def _scaled(kinds: _Kinds, scale: float) -> tuple[TextRoundEvent, ...]:
+def _scaled(kinds: _Kinds, scale: float) -> tuple[ClippedSumRoundEvent, ...]:
     return tuple(dataclasses.replace(event, epsilon0=min(scale * event.epsilon0, MOST_EPSILON0)) for event, _ in kinds)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from langchain_dp._util import validate
 from langchain_dp._util.rounding import bound
 from langchain_dp.accounting._certificate_faces import CertificateFaces, loss_in, loss_out, one_line, public
-from langchain_dp.accounting.budget import neighbors_from, weak_points
+from langchain_dp.accounting.budget import neighbors_from, weak_promise_reasons
 from langchain_dp.accounting.events import Neighbors, count_is_public
 from langchain_dp.accounting.provenance import ReleaseCost, check_neighbors, merged, sources_of
 from langchain_dp.errors import InvalidParameter
@@ -167,7 +167,7 @@ class PrivacyCertificate(CertificateFaces):
         epsilon, delta = math.fsum(cost.epsilon for cost in new), math.fsum(cost.delta for cost in new)
         reasons = [f"made with text that is not private: {cost.reason}" for cost in new if cost.reason]
         total = self.epsilon + epsilon, min(1.0, self.delta + delta)
-        weak = [] if reasons or not self.private else weak_points(*total)
+        weak = [] if reasons or not self.private else weak_promise_reasons(*total)
         return dataclasses.replace(
             self,
             epsilon=total[0],

@@ -17,6 +17,7 @@ from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter
 
 __all__ = [
+    "ClippedSumRoundEvent",
     "ExponentialEvent",
     "LabelPartEvent",
     "LimitedDomainEvent",
@@ -25,7 +26,6 @@ __all__ = [
     "NoisyMaxEvent",
     "PartEvent",
     "SamplingName",
-    "TextRoundEvent",
     "event_from_json",
     "event_to_json",
 ]
@@ -127,7 +127,7 @@ class ExponentialEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no
 
 
 @dataclasses.dataclass(frozen=True)
-class TextRoundEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no types
+class ClippedSumRoundEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no types
     """One round of texts that are written token by token from the clipped sums of members drawn once a round.
 
     A record is a member with probability q, by a coin of the round. Replacing it changes one text, or two texts by half
@@ -139,7 +139,7 @@ class TextRoundEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no t
         sampling_probability: Rate q of the members.
 
     Examples:
-        >>> event = TextRoundEvent(epsilon0=0.4, tokens=40, sampling_probability=0.06)
+        >>> event = ClippedSumRoundEvent(epsilon0=0.4, tokens=40, sampling_probability=0.06)
         >>> round(epsilon([(event, 16)], delta=1e-5), 1)
         2.5
     """
@@ -253,7 +253,8 @@ def labels_paid(neighbors: Neighbors, labels: int) -> int:
 
 
 _OURS: dict[str, type[DpEvent]] = {
-    cls.__name__: cls for cls in (NoisyMaxEvent, LimitedDomainEvent, ExponentialEvent, TextRoundEvent, MetricEvent)
+    cls.__name__: cls
+    for cls in (NoisyMaxEvent, LimitedDomainEvent, ExponentialEvent, ClippedSumRoundEvent, MetricEvent)
 }
 
 

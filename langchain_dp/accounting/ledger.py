@@ -17,16 +17,16 @@ from typing import Any, Self
 from dp_accounting.dp_event import DpEvent
 
 from langchain_dp._util import validate
-from langchain_dp._util.reprs import also_unmade
+from langchain_dp._util.reprs import safe_repr
 from langchain_dp._util.rounding import bound, room
 from langchain_dp.accounting._account import Account, BaseLedger, claims, event_key, plan_items, said
 from langchain_dp.accounting._plan import LedgerPlan
-from langchain_dp.accounting.askers import POOLED, Askers
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.certificate import PrivacyCertificate
 from langchain_dp.accounting.events import event_from_json
+from langchain_dp.accounting.quotas import POOLED, Quotas
 from langchain_dp.accounting.store.base import backend_at
-from langchain_dp.accounting.store.plans import ASKERS, SLACK, LedgerEntry, PlanStore, StoredPlan
+from langchain_dp.accounting.store.plans import QUOTAS, SLACK, LedgerEntry, PlanStore, StoredPlan
 from langchain_dp.accounting.store.schema import LEDGER
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError
 
@@ -55,7 +55,7 @@ class PrivacyLedger(BaseLedger):
             them from memory. What is left of a block when it dies, forks or closes the ledger is lost, up to
             ``prepaid - 1`` of each event; never is a release free. An older copy that is put in the ledger's place is
             found out when the next block is paid for. None: each release is a write of its own, as those of a plan with
-            ``askers`` always are.
+            ``quotas`` always are.
 
     Raises:
         LedgerMismatch: The file belongs to another budget.
@@ -70,7 +70,7 @@ class PrivacyLedger(BaseLedger):
 
     Examples:
         >>> ledger = PrivacyLedger(PrivacyBudget(3.0))  # with a path it outlives the program
-        >>> ledger.spend(NoisyMaxEvent(10.0), chain="tickets")
+        >>> ledger.spend(NoisyMaxEvent(10.0), caller="tickets")
         >>> ledger.remaining(NoisyMaxEvent(10.0))
         24
     """
@@ -85,16 +85,16 @@ class PrivacyLedger(BaseLedger):
         path: str | os.PathLike[str] | None = None,
         *,
         plan: Sequence[tuple[DpEvent, int]] | None = None,
-        prepaid: int | None = None,
+        prepay_block: int | None = None,
     ) -> None:
         if not isinstance(budget, PrivacyBudget):
             raise InvalidParameter(
                 f"Expected budget{validate.shown(budget)} to be a PrivacyBudget. Write "
                 "PrivacyLedger(PrivacyBudget(3.0), 'privacy.ledger'): the budget comes first, then the path."
             )
-        if prepaid is not None:
-            validate.integer("prepaid", prepaid, at_least=1)
-        self._over(Account(PlanStore(budget, backend_at(path, LEDGER)), prepaid))
+        if prepay_block is not None:
+            validate.integer("prepaid", prepay_block, at_least=1)
+        self._over(Account(PlanStore(budget, backend_at(path, LEDGER)), prepay_block))
         if plan is not None:
             try:
                 self._direct = self.reserve(plan, name=DIRECT)
@@ -125,7 +125,7 @@ class PrivacyLedger(BaseLedger):
         delta: float | None = None,
         settings: Mapping[str, float | int | str | None] | None = None,
         journal: str = "",
-        askers: Askers | None = None,
+        quotas: Quotas | None = None,
     ) -> LedgerPlan:
         """Reserve a plan before its first release, or attach to the same plan reserved earlier.
 
@@ -137,12 +137,12 @@ class PrivacyLedger(BaseLedger):
             delta: Share of delta for this plan; all that is not reserved yet by default.
             settings: Public settings that the plan is made for. They are kept with it, and must be the same again.
             journal: First journal of a new plan's run, stored with it (see :meth:`LedgerPlan.keep`).
-            askers: Shares of those who ask. They are kept with the plan and never change; every spend names an asker.
+            quotas: Shares of those who ask. They are kept with the plan and never change; every spend names a user.
 
         Raises:
             BudgetExceeded: The claims of all plans would exceed the budget, or ``epsilon`` is below what the plan
                 costs. Nothing was stored.
-            PlanError: A plan of this name holds other events or counts, or was made for other settings or askers.
+            PlanError: A plan of this name holds other events or counts, or was made for other settings or users.
             UnsupportedEvent: The accountant has no bound for an event; metric privacy is a unit of its own.
         """
         items = plan_items(events)
@@ -153,11 +153,12 @@ class PrivacyLedger(BaseLedger):
             delta = validate.number("delta", delta, above=0.0, below=1.0)
         if settings is not None:
             settings = _public_settings(settings)
-        if askers is not None and not isinstance(askers, Askers):
+        if quotas is not None and not isinstance(quotas, Quotas):
             raise InvalidParameter(
-                f"Expected askers of type {type(askers).__name__} to be shares. Give Askers(each=, named=) or None."
+                f"Expected users of type {type(quotas).__name__} to be shares. Give Quotas(default=, overrides=) or "
+                f"None."
             )
-        shares = None if askers is None else askers.to_dict()
+        shares = None if quotas is None else quotas.to_dict()
         account = self._account
         asked = f"plan {name!r} of {', '.join(f'{count} x {event_from_json(key)!r}' for key, count in items)}"
 
@@ -173,7 +174,7 @@ class PrivacyLedger(BaseLedger):
             stored = self._store.plans()
             for found in stored:
                 if found.name == name:
-                    return self._attach(found, items, settings, askers)
+                    return self._attach(found, items, settings, quotas)
             left = account.left(stored)
             share = left[1] if delta is None else delta
             if share <= SLACK * self.budget.delta and delta is None:
@@ -185,7 +186,7 @@ class PrivacyLedger(BaseLedger):
                 raise refused(why, would_fit((claim, share)))
             new, before = self._store.add_plan(name, items, claim, share, settings, journal, shares)
             if new is not None:
-                return self._attach(new, items, settings, askers)
+                return self._attach(new, items, settings, quotas)
             left_now = account.left(before)
             if delta is None and left_now[1] != left[1]:
                 continue  # another plan took a share of delta meanwhile: compose again with the rest of it
@@ -202,7 +203,7 @@ class PrivacyLedger(BaseLedger):
         stored: StoredPlan,
         items: Sequence[tuple[str, int]],
         settings: Mapping[str, Any] | None,
-        askers: Askers | None,
+        quotas: Quotas | None,
     ) -> LedgerPlan:
         have, want = {key: most for key, (_, most) in stored.items.items()}, dict(items)
         differences = [
@@ -216,9 +217,9 @@ class PrivacyLedger(BaseLedger):
                 for key in sorted(stored.settings.keys() | settings.keys())
                 if stored.settings.get(key) != settings.get(key)
             ]
-        if askers is not None and stored.askers != askers.to_dict():
-            was = None if stored.askers is None else Askers.from_dict(stored.askers)
-            differences.append(f"askers was {was!r}, now {askers!r}")
+        if quotas is not None and stored.quotas != quotas.to_dict():
+            was = None if stored.quotas is None else Quotas.from_dict(stored.quotas)
+            differences.append(f"quotas was {was!r}, now {quotas!r}")
         if differences:
             raise PlanError(
                 f"The plan {stored.name!r} was reserved with other contents ({'; '.join(differences)}), and a plan "
@@ -234,7 +235,7 @@ class PrivacyLedger(BaseLedger):
         """Return all plans in the order of reservation."""
         return [LedgerPlan(self._account, stored) for stored in self._store.plans()]
 
-    def spend(self, event: DpEvent, count: int = 1, *, chain: str = "") -> None:
+    def spend(self, event: DpEvent, count: int = 1, *, caller: str = "") -> None:
         """Charge ``count`` releases of ``event`` to the direct plan, durably, before they are made.
 
         The first direct spend reserves the direct plan: as many releases of this event as fit into what is not
@@ -243,7 +244,7 @@ class PrivacyLedger(BaseLedger):
         Args:
             event: The event of the direct plan, or any if there is none yet.
             count: At least 1.
-            chain: Short public name of the caller, for the record; at most 200 printable characters.
+            caller: Short public name of the caller, for the record; at most 200 printable characters.
 
         Raises:
             BudgetExceeded: Fewer than ``count`` are left. Nothing was charged.
@@ -252,10 +253,10 @@ class PrivacyLedger(BaseLedger):
         """
         event_key(event)
         validate.integer("count", count, at_least=1)
-        validate.short_text("chain", chain, at_least=0)
+        validate.short_text("caller", caller, at_least=0)
         if self._direct is None:
             self._direct = self._direct_plan(event, count)
-        self._direct.spend(event, count, chain=chain)
+        self._direct.spend(event, count, caller=caller)
 
     def _direct_plan(self, event: DpEvent, count: int) -> LedgerPlan:
         while True:
@@ -277,13 +278,13 @@ class PrivacyLedger(BaseLedger):
                 if self._account.left(self._store.plans()) == left:
                     raise
 
-    def spent(self, *, quick: bool = False) -> tuple[float, float]:
+    def spent(self, *, round_up: bool = False) -> tuple[float, float]:
         """(epsilon, delta) of the releases so far: the sum over plans that were used at all.
 
         Args:
-            quick: Round up instead of composing anew for each count; see :meth:`LedgerPlan.spent`.
+            round_up: Round up instead of composing anew for each count; see :meth:`LedgerPlan.spent`.
         """
-        return self._account.spent(self._store.plans(), quick=quick)
+        return self._account.spent(self._store.plans(), round_up=round_up)
 
     def reserved(self) -> tuple[float, float]:
         """(epsilon, delta) of all plans: what holds now, whatever they will still release."""
@@ -326,7 +327,7 @@ class PrivacyLedger(BaseLedger):
         reason: str = "",
         notes: Sequence[str] = (),
         parameters: Mapping[str, float | int | str] | None = None,
-        quick: bool = False,
+        round_up: bool = False,
     ) -> PrivacyCertificate:
         """Return the certificate of the whole ledger: all its plans together.
 
@@ -334,7 +335,7 @@ class PrivacyLedger(BaseLedger):
         """
         plans = self._store.plans()
         shown = {key for plan in plans for key in plan.items}
-        if any(plan.askers is not None for plan in plans):
+        if any(plan.quotas is not None for plan in plans):
             notes = (*notes, POOLED)
         if event is None and len(shown) == 1:
             event = event_from_json(next(iter(shown)))
@@ -348,14 +349,14 @@ class PrivacyLedger(BaseLedger):
             reason=reason,
             notes=notes,
             parameters=parameters,
-            quick=quick,
+            round_up=round_up,
         )
 
-    @also_unmade
+    @safe_repr
     def __repr__(self) -> str:
         try:  # cheap, and whatever the file is like: this is shown in error reports and debuggers
             plans, used = self._store.glance()
-            spent = self._account.spent(plans, used, quick=True)[0]
+            spent = self._account.spent(plans, used, round_up=True)[0]
             left = self._account.left(plans)[0]  # that no plan has reserved
             now = f"spent={bound(spent, 4)}, reserved={bound(claims(plans)[0], 4)}, left={room(left, 4)}"
         except Exception:
@@ -373,8 +374,8 @@ def _public_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         found = None
     if not isinstance(found, dict) or found != dict(settings):
         raise InvalidParameter("Expected settings to be plain values by name: numbers, strings, None.")
-    if ASKERS in found:
-        raise InvalidParameter(f"Expected settings to hold no {ASKERS!r}, which has an argument of its own: askers=.")
+    if QUOTAS in found:
+        raise InvalidParameter(f"Expected settings to hold no {QUOTAS!r}, which has an argument of its own: quotas=.")
     return found
 
 

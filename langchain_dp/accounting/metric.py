@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from langchain_dp._util import validate
-from langchain_dp._util.reprs import also_unmade
+from langchain_dp._util.reprs import safe_repr
 from langchain_dp._util.rounding import bound, room
 from langchain_dp.accounting._account import BaseLedger, Refusals
 from langchain_dp.accounting._metric_certificate import WHOLE_TEXTS, MetricCertificate, per
@@ -147,7 +147,7 @@ class MetricLedger(BaseLedger):
         return self._store.summary()[3]
 
     def spend(
-        self, eta: float, owners: Sequence[Owner], *, table: str, chain: str = "", keys: Sequence[bytes] = ()
+        self, eta: float, owners: Sequence[Owner], *, table: str, caller: str = "", keys: Sequence[bytes] = ()
     ) -> None:
         """Record one release at ``eta`` for each owner, durably, before any is made: all of them or none.
 
@@ -155,7 +155,7 @@ class MetricLedger(BaseLedger):
             eta: Loss per unit of distance, in (0, 1e6]. Rounded up to a billionth.
             owners: One per release. The same document twice is two releases of it.
             table: Name of the metric: the table of word vectors whose distances are meant.
-            chain: Short public name of the caller, for the record; at most 200 printable characters.
+            caller: Short public name of the caller, for the record; at most 200 printable characters.
             keys: One per release, under which :meth:`released` will keep it; none if it is not kept.
 
         Raises:
@@ -167,7 +167,7 @@ class MetricLedger(BaseLedger):
         """
         validate.number("eta", eta, above=0.0, at_most=MOST)
         validate.short_text("table", table, at_least=1)
-        validate.short_text("chain", chain, at_least=0)
+        validate.short_text("caller", caller, at_least=0)
         if not owners:
             return
         cost, digest = ticks(eta), self._store.digest
@@ -175,7 +175,7 @@ class MetricLedger(BaseLedger):
             (digest("document", owner.document), None if owner.user is None else digest("user", owner.user))
             for owner in owners
         ]
-        refused = self._store.add(cost, accounts, table, chain, keys)
+        refused = self._store.add(cost, accounts, table, caller, keys)
         if isinstance(refused, Shortfall):
             raise self._refusals.add(self._exceeded(refused, eta, cost))
         if refused is not None:
@@ -302,7 +302,7 @@ class MetricLedger(BaseLedger):
             parameters=parameters or {},
         )
 
-    @also_unmade
+    @safe_repr
     def __repr__(self) -> str:
         try:  # cheap, and whatever the file is like: this is shown in error reports and debuggers
             releases, document, user, _ = self._store.summary(wait=0.0)

@@ -23,6 +23,7 @@ from langchain_dp._util import validate
 from langchain_dp.accounting import profiles, text_rounds
 from langchain_dp.accounting.budget import neighbors_from
 from langchain_dp.accounting.events import (
+    ClippedSumRoundEvent,
     ExponentialEvent,
     LabelPartEvent,
     LimitedDomainEvent,
@@ -30,7 +31,6 @@ from langchain_dp.accounting.events import (
     Neighbors,
     NoisyMaxEvent,
     PartEvent,
-    TextRoundEvent,
     labels_paid,
 )
 from langchain_dp.accounting.profiles import Array, Profile
@@ -52,7 +52,7 @@ _ROUNDING = 2.0**-50  # delta that one more release may lose in the library's Fo
 _MAX_POINTS = 400_000
 _FINEST, _COARSEST = 1e-6, 1e-2
 _LEAST_SIGMA = 0.02  # one vote then loses some 1 / sigma^2 nats, beyond the largest loss below
-_OWN_EVENTS = (NoisyMaxEvent, LimitedDomainEvent, ExponentialEvent, TextRoundEvent)
+_OWN_EVENTS = (NoisyMaxEvent, LimitedDomainEvent, ExponentialEvent, ClippedSumRoundEvent)
 _MOST_ADAPTIVE = 256  # releases; beyond, the search for the worst sequence takes seconds
 _LARGEST_LOSS = 600.0  # nats; exp() must stay finite. What lies beyond counts as infinite loss
 
@@ -259,7 +259,7 @@ def _spread(event: DpEvent) -> float:
         return event.sampling_probability * event.epsilon0 / 2
     if isinstance(event, ExponentialEvent):
         return event.epsilon / 2
-    if isinstance(event, TextRoundEvent):
+    if isinstance(event, ClippedSumRoundEvent):
         most = event.epsilon0 * event.tokens  # a share of it, so that the grid stays within its bound of points
         return max(event.sampling_probability * event.epsilon0 * math.sqrt(event.tokens) / 2, most / 4000)
     return max(2e-3, _loss_of_library(event) / 15_000)  # for noise so small that a fine grid would take gigabytes
@@ -336,7 +336,7 @@ def privacy_loss(event: DpEvent, neighbors: Neighbors, interval: float) -> Priva
     if isinstance(event, ExponentialEvent):
         bound = event.epsilon * (2 if neighbors is Neighbors.REPLACE_ONE else 1)
         return _symmetric(functools.partial(profiles.bounded_range, bound=bound), interval)
-    if isinstance(event, TextRoundEvent):
+    if isinstance(event, ClippedSumRoundEvent):
         return _text_round(event, neighbors, interval)
     raise UnsupportedEvent(f"Expected event={type(event).__name__} to be one of this package's events.")
 
@@ -377,7 +377,7 @@ def _limited_domain(event: LimitedDomainEvent, neighbors: Neighbors, interval: f
     return _pair(missed_or(profiles.poisson_remove), missed_or(profiles.poisson_add), interval)
 
 
-def _text_round(event: TextRoundEvent, neighbors: Neighbors, interval: float) -> PrivacyLossDistribution:
+def _text_round(event: ClippedSumRoundEvent, neighbors: Neighbors, interval: float) -> PrivacyLossDistribution:
     bound, tokens, q = event.epsilon0, event.tokens, event.sampling_probability
     if neighbors is Neighbors.REPLACE_ONE:
         replaced = functools.partial(text_rounds.text_round, bound=bound, tokens=tokens, q=q)

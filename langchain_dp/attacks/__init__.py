@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from langchain_dp._util.extras import lazily
+from langchain_dp._util.extras import lazy_exports
 
 if TYPE_CHECKING:
     from langchain_dp.attacks.answer_membership import attack_answers
@@ -96,4 +96,4 @@ _HOME = {
     for name in names
 }
 
-__getattr__, __dir__ = lazily(__name__, _HOME)
+__getattr__, __dir__ = lazy_exports(__name__, _HOME)

@@ -70,7 +70,7 @@ def attack_answers(
 
     Examples:
         >>> def build(rows):
-        ...     return DPICLClassifier(llm=llm, examples=rows, labels=labels, budget=PrivacyBudget(3.0)).invoke
+        ...     return DPICLClassifier(model=llm, examples=rows, labels=labels, budget=PrivacyBudget(3.0)).invoke
         >>> found = attack_answers(build, rows, neighbor, questions=["Where is my parcel?"], epsilon=3.0, delta=1e-5)
         >>> found.rate, found.settings["bound"]
     """

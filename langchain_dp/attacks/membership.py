@@ -23,9 +23,9 @@ from langchain_dp._util.pictures import new_figure, save_picture
 from langchain_dp.attacks import checks
 from langchain_dp.attacks.result import AttackResult, Floats, Setting, auc, auc_interval
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
-from langchain_dp.ports import MemberPrompt, ScoresLabels
-from langchain_dp.quiet.context import sealed
-from langchain_dp.quiet.filters import Level
+from langchain_dp.isolation.context import sealed
+from langchain_dp.isolation.filters import Level
+from langchain_dp.ports import LabelScorer, MemberPrompt
 
 Row = Mapping[str, Any]
 Scorer = Callable[[str, Sequence[Row]], npt.ArrayLike]
@@ -46,7 +46,8 @@ class MembershipResult(AttackResult):
         by_candidate: Area and interval of every candidate. The intervals hold together, with 95%, and whatever the
             direction: the best one was picked with the outcome in sight.
         best: Name of the best candidate. ``settings["members_score"]`` is its direction, "higher" or "lower".
-        caught: Of the best candidate: false positive rate -> (share of members found, low, high). The interval is that
+        tpr_at_fpr: Of the best candidate: false positive rate -> (share of members found, low, high). The interval is
+            that
             of the threshold, which this rate of the ``others`` at hand exceeds: what share of others elsewhere does is
             as uncertain as their number says. Rates below one in n + 1 others are left out.
         resolution: An area below 0.5 + this cannot be told from chance with so many rows and candidates.
@@ -54,12 +55,12 @@ class MembershipResult(AttackResult):
 
     Examples:
         >>> found = infer_membership({"model": (member_scores, other_scores)})
-        >>> found.rate, found.caught
+        >>> found.rate, found.tpr_at_fpr
     """
 
     by_candidate: dict[str, tuple[float, float, float]]
     best: str
-    caught: dict[float, tuple[float, float, float]]
+    tpr_at_fpr: dict[float, tuple[float, float, float]]
     resolution: float
     curve: tuple[tuple[float, float], ...] = dataclasses.field(repr=False)
 
@@ -125,7 +126,9 @@ def infer_membership(
     resolution = auc_interval(0.5, len(members), len(others), error=error)[1] - 0.5
     # Of n others, fewer than one in n + 1 cannot be told.
     # One threshold from above and one from below were tried, of which neither says what the other does.
-    caught = {rate: _caught(members, others, rate, error=error / 2) for rate in _RATES if rate * (len(others) + 1) >= 1}
+    tpr_at_fpr = {
+        rate: _tpr_at_fpr(members, others, rate, error=error / 2) for rate in _RATES if rate * (len(others) + 1) >= 1
+    }
     return MembershipResult(
         name=name,
         rate=area,
@@ -141,11 +144,11 @@ def infer_membership(
             "candidates": len(candidates),
             "members": len(members),
             "resolution": resolution,
-            **{f"found_at_{rate:g}": found[0] for rate, found in caught.items()},
+            **{f"found_at_{rate:g}": found[0] for rate, found in tpr_at_fpr.items()},
         },
         by_candidate=by_candidate,
         best=best,
-        caught=caught,
+        tpr_at_fpr=tpr_at_fpr,
         resolution=resolution,
         curve=_curve(members, others),
     )
@@ -230,7 +233,7 @@ def label_figures(name: str, given: npt.ArrayLike, count: int) -> Floats:
     return figures
 
 
-def _caught(members: Floats, others: Floats, rate: float, *, error: float) -> tuple[float, float, float]:
+def _tpr_at_fpr(members: Floats, others: Floats, rate: float, *, error: float) -> tuple[float, float, float]:
     """Share of members above the score that at most this share of others exceeds."""
     allowed = int(rate * len(others))
     threshold = np.sort(others)[::-1][min(allowed, len(others) - 1)]
@@ -306,14 +309,14 @@ class PortScorer:
 
     def __init__(
         self,
-        engine: ScoresLabels,
+        engine: LabelScorer,
         words: Mapping[Any, str],
         *,
         head: str = "Instruction: {instruction}\n\n",
         body: str = "Input: {text}\n\n",
         tail: str = "Output:",
     ) -> None:
-        if not isinstance(engine, ScoresLabels):
+        if not isinstance(engine, LabelScorer):
             raise InvalidParameter(
                 f"Expected engine of type {type(engine).__name__} to score labels. Give an engine such as "
                 "LlamaCppEnsemble, and no chat model."

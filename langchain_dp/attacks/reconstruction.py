@@ -16,7 +16,7 @@ from langchain_dp.attacks import checks
 from langchain_dp.attacks.result import AttackResult, Setting, ratio_interval
 from langchain_dp.attacks.words import FUNCTION_WORDS, words_of
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, VotesNextToken
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt, NextTokenVoter, Token
 
 INSTRUCTION = (
     "In each text, many words were replaced by random other ones. Guess what the writer meant, and write down the "
@@ -56,7 +56,7 @@ def reconstruct(
     texts: Sequence[str],
     released: Sequence[str],
     *,
-    model: VotesNextToken | Callable[[str], str],
+    model: NextTokenVoter | Callable[[str], str],
     examples: Sequence[tuple[str, str]] = (),
     instruction: str = INSTRUCTION,
     max_new_tokens: int = 80,
@@ -106,7 +106,7 @@ def reconstruct(
     head = instruction + "".join(f"Changed: {_line(a)}\nOriginal: {_line(b)}\n\n" for a, b in examples)
     bodies = [f"Changed: {_line(text)}\n" for text in seen]
     tail = "Original:"
-    if isinstance(model, VotesNextToken):
+    if isinstance(model, NextTokenVoter):
         written, writer = _write(model, head, bodies, tail, max_new_tokens), model.name
     else:
         validate.function("model", model, of="a prompt, or an engine that writes tokens")
@@ -135,7 +135,7 @@ def reconstruct(
     )
 
 
-def _write(model: VotesNextToken, head: str, bodies: Sequence[str], tail: str, longest: int) -> list[str]:
+def _write(model: NextTokenVoter, head: str, bodies: Sequence[str], tail: str, longest: int) -> list[str]:
     """What the engine continues each prompt with, up to a line's end."""
     found: list[str] = []
     decoding = Decoding()

@@ -31,12 +31,7 @@ _ENDS = re.compile(r"(?:^|[.!?:\n\"\u201c(\[>*#|])\s*$")
 
 @dataclasses.dataclass(frozen=True)
 class Frequent:
-    """Words that anybody may write, by rank.
-
-    Args:
-        name: Of the list, for reports.
-        ranks: Folded word -> place in the order of frequency, from 0.
-    """
+    """Words that anybody may write, by rank."""
 
     name: str
     ranks: Mapping[str, int]
@@ -73,12 +68,7 @@ def given_words(words: Sequence[str]) -> Frequent:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class ComparedText:
-    """A text with what is compared of it.
-
-    Args:
-        text: The text.
-        words: Its words.
-    """
+    """A text with what is compared of it."""
 
     text: str
     words: Sequence[Word]
@@ -135,24 +125,16 @@ def mixed(word: str) -> bool:
 
 
 class Singles:
-    """The words of a prompt that betray a row by themselves.
-
-    Args:
-        prompt: The prompt.
-        public: Its places that are public.
-        public_texts: What is public.
-        frequent: Words that anybody may write.
-        read: Whether that list is of the rows' language.
-    """
+    """The words of a prompt that betray a row by themselves."""
 
     def __init__(
         self,
         prompt: ComparedText,
-        public: Sequence[bool],
+        public: Sequence[bool],  # of each word
         public_texts: Sequence[ComparedText],
         frequent: Frequent,
         *,
-        read: bool,
+        read: bool,  # whether the list is of the rows' language
     ) -> None:
         self._prompt = prompt
         self._public = public

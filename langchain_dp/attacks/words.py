@@ -42,17 +42,11 @@ FUNCTION_WORDS = frozenset(_FUNCTION.split())
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Word:
-    """One word, folded, and where it stands.
-
-    Args:
-        folded: The word without case and accents; other ways to write the same letters are one.
-        start: First character in the text.
-        end: One past the last.
-    """
+    """One word, folded, and where it stands."""
 
     folded: str
     start: int
-    end: int
+    end: int  # one past the last character
 
 
 def words_of(text: str) -> list[Word]:
@@ -85,11 +79,7 @@ def plain(text: str) -> str:
 
 
 class Rarity:
-    """How rare words are in a collection of texts.
-
-    Args:
-        texts: Words of each text.
-    """
+    """How rare words are in a collection of texts."""
 
     def __init__(self, texts: Sequence[Iterable[str]]) -> None:
         self._count = len(texts)
@@ -116,12 +106,7 @@ class Rarity:
 
 
 class Prompt:
-    """The words of a prompt, indexed by their n-grams.
-
-    Args:
-        words: Folded words.
-        shortest: Fewest words of a run, at least 1.
-    """
+    """The words of a prompt, indexed by their n-grams."""
 
     def __init__(self, words: Sequence[str], shortest: int) -> None:
         self._words = words

@@ -36,7 +36,7 @@ _LOOKS = 5  # the first look is at a sixteenth of the test's runs, every further
 
 
 @dataclasses.dataclass(frozen=True)
-class Audited:
+class AuditResult:
     """What an audit found, beside the claim. Frequencies are those of runs on made-up data: nothing here is private.
 
     Args:
@@ -99,7 +99,7 @@ def audit_mechanism(
     error: float = 1e-3,
     progress: bool = False,
     allow_identical: bool = False,
-) -> Audited:
+) -> AuditResult:
     """Run a mechanism again and again on two data sets, and bound its epsilon from below.
 
     Args:
@@ -188,10 +188,10 @@ def _test(
     epsilon: float,
     delta: float,
     error: float,
-) -> Audited:
+) -> AuditResult:
     likely, rare = (other, one) if event.swapped else (one, other)
     done = hits = other_hits = 0
-    found = Audited(0.0, epsilon, delta, error, pilot, 0, 0, 0, str(event), "other" if event.swapped else "one")
+    found = AuditResult(0.0, epsilon, delta, error, pilot, 0, 0, 0, str(event), "other" if event.swapped else "one")
     for look in range(_LOOKS):
         fresh = most // 2 ** (_LOOKS - 1 - look) - done
         hits += sum(map(event.holds, statistics(likely, fresh)))
@@ -209,17 +209,10 @@ def _test(
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """A set of outcomes, or a half-line.
+    """A set of outcomes, or a half-line."""
 
-    Args:
-        swapped: Whether it is more likely on the second data set.
-        outcomes: The set; None for a half-line.
-        threshold: End of the half-line.
-        above: Whether it lies above.
-    """
-
-    swapped: bool
-    outcomes: frozenset[Any] | None = None
+    swapped: bool  # more likely on the second data set
+    outcomes: frozenset[Any] | None = None  # None: a half-line
     threshold: float = 0.0
     above: bool = True
 

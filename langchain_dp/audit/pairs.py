@@ -103,15 +103,15 @@ class NamingEngine:
 
         def answer(examples):
             chain = DPICLClassifier(
-                llm=NamingEngine(), examples=examples, labels=labels, budget=budget, max_queries=1,
-                shots=1, subsets=1, sampling=Sampling("fixed", len(examples), 1.0), calibrate=False,
+                model=NamingEngine(), examples=examples, labels=labels, budget=budget, max_queries=1,
+                shots=1, subsets=1, sampling=SamplingOptions("fixed", len(examples), 1.0), calibrate=False,
             )
             return chain.invoke("Is the canary there?")
 
         print(audit_mechanism(answer, pair.one, pair.other, epsilon=budget.epsilon, delta=budget.delta,
                               neighbors=pair.neighbors, runs=2_000))
 
-    A model of your own can be a ``RunnableLambda`` given as ``llm``. It receives a list of messages, as a chat model
+    A model of your own can be a ``RunnableLambda`` given as ``model``. It receives a list of messages, as a chat model
     does: instruction, then question and label of each example in turn, then the question; and it returns the label as
     text. ``RunnableLambda(lambda messages: messages[-2].content)`` names the label of the last example.
 

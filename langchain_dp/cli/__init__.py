@@ -18,7 +18,7 @@ from langchain_dp.cli import audit, demo, ledger, optimize, plan, sanitize, synt
 from langchain_dp.cli.parser import PROGRAM, UNREAD, WRONG, Command, Group, Options, WrongArguments, refusal
 from langchain_dp.cli.runs import ENDS, ending
 from langchain_dp.cli.show import epilog, line, note
-from langchain_dp.errors import BudgetRunsLow, NothingKept, WeakPromiseWarning
+from langchain_dp.errors import BudgetLowWarning, NoTextKeptWarning, WeakPromiseWarning
 
 COMMANDS: tuple[type[Options], ...] = (
     demo.Demo,
@@ -52,7 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     _open_streams()
     options = parse(arguments)
-    for said in (WeakPromiseWarning, BudgetRunsLow, NothingKept):  # what a command shows, plan or certificate, says it
+    for said in (
+        WeakPromiseWarning,
+        BudgetLowWarning,
+        NoTextKeptWarning,
+    ):  # what a command shows, plan or certificate, says it
         warnings.simplefilter("ignore", said)
     in_lines, warnings.formatwarning = warnings.formatwarning, lambda message, *_: f"{line(message)}\n"
     try:

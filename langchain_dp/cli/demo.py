@@ -178,7 +178,7 @@ def _chains(
 
     budgets = [PrivacyBudget(value, delta) for value in epsilons]
     first = DPICLClassifier(
-        llm=engine, examples=data.train, labels=data.labels, budget=budgets[0], prompt=data.prompt, **sizes
+        model=engine, examples=data.train, labels=data.labels, budget=budgets[0], prompt=data.prompt, **sizes
     )
     return [first, *(first.with_budget(budget, max_queries=sizes["max_queries"]) for budget in budgets[1:])]
 

@@ -42,7 +42,7 @@ what the releases so far cost inside their plans; reserved is the promise. The t
 Extra: watch.
 --json: {"kind", "unit", "budget", "reserved", "spent", "left", "total", "plans": [{"name", "made", "epsilon", "delta",
 "spent", "parts", "releases": [{"mechanism", "parameters", "used", "most", "left", "first", "last", "chains"}],
-"askers": [{"name", "used", "most"}], "each"}], "facts"}; "each" is the share of an asker without a name; budget,
+"quotas": [{"name", "used", "most"}], "each"}], "facts"}; "each" is the share of a user without a name; budget,
 reserved, spent and left by "epsilon" and "delta". Of a ledger in eta these are by the fullest account of a "user" and
 of a "document", and its one plan has name, made and releases.
 """
@@ -160,12 +160,12 @@ def _plan(plan: Plan, parts: dict[str, float], *, metric: bool) -> str:
                 for name, spent in parts.items()
             ]
         lines += [
-            f"  asker {asker.name}: {asker.used:,} of {asker.most:,} used, {asker.most - asker.used:,} left"
-            for asker in plan.askers
+            f"  user {user_id.name}: {user_id.used:,} of {user_id.most:,} used, {user_id.most - user_id.used:,} left"
+            for user_id in plan.quotas
         ]
-        lines += [f"  each other asker: {plan.each:,}"] if plan.each else []
-        if plan.askers or plan.each:
-            lines.append("  (askers can pool their answers: the promise is the whole plan's)")
+        lines += [f"  each other user: {plan.each:,}"] if plan.each else []
+        if plan.quotas or plan.each:
+            lines.append("  (users can pool their answers: the promise is the whole plan's)")
     return "\n".join([*lines, *(_release(release) for release in plan.lines)])
 
 

@@ -40,17 +40,17 @@ from langchain_dp.errors import InvalidParameter, PlanError
 if TYPE_CHECKING:
     from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
     from langchain_dp.opt import (
-        Alternative,
         DPPromptOptimizer,
         DPPromptSelector,
         OptimizedPrompt,
         OptPlanReport,
         OptTask,
+        PromptAlternative,
         PromptScore,
     )
     from langchain_dp.opt.base import PromptRunnable
     from langchain_dp.opt.settings import Settings
-    from langchain_dp.ports import VotesNextToken
+    from langchain_dp.ports import NextTokenVoter
 
 _SMALL = (
     ". The embedded model is a very small writer, which mostly says the instruction once more: give --model a larger "
@@ -201,7 +201,7 @@ def _ledger_path(options: Optimize) -> str | None:
 
 def optimizer_for(
     options: WriterOptions,
-    engine: VotesNextToken,
+    engine: NextTokenVoter,
     task: OptTask | None,
     labels: list[str],
     budget: PrivacyBudget,
@@ -210,12 +210,12 @@ def optimizer_for(
     count: int,
 ) -> DPPromptOptimizer | DPPromptSelector:
     """The optimizer of these options for so many rows, over an engine. A plan has none but those that it depends on."""
-    from langchain_dp.opt import Decoding, DPPromptOptimizer, DPPromptSelector, Glossary, Sampling
+    from langchain_dp.opt import Decoding, DPPromptOptimizer, DPPromptSelector, Glossary, SamplingOptions
 
     instruction = options.instruction if options.instruction is not None else task and task.instruction
     own: dict[str, Any] = {"model": engine, "labels": labels, "budget": budget, "ledger": ledger}
     own |= {"instruction": instruction, "alternatives": _alternatives(options.alternatives)}
-    own |= {"labels_read": not (options.labels or task)} | _given(prompts=task and task.prompts)
+    own |= {"labels_from_data": not (options.labels or task)} | _given(prompts=task and task.prompts)
     if isinstance(options, Optimize):
         own |= {"name": options.name} | _given(not_private_seed=options.seed_not_private)
     if options.method == "choose":
@@ -228,7 +228,7 @@ def optimizer_for(
     if options.fits:
         return DPPromptOptimizer.auto(examples_count=count, effort=options.effort, **own)
     return DPPromptOptimizer(
-        sampling=Sampling("fixed", options.partitions, options.sampling_probability),
+        sampling=SamplingOptions("fixed", options.partitions, options.sampling_probability),
         **own,
         **_given(
             shots=options.shots if options.method == "glossary" or options.shots is not None else task and task.shots,
@@ -240,13 +240,13 @@ def optimizer_for(
     )
 
 
-def _alternatives(path: Path | None) -> list[Alternative]:
+def _alternatives(path: Path | None) -> list[PromptAlternative]:
     """The public prompts of a file.
 
     Raises:
         WrongArguments: A line is none.
     """
-    from langchain_dp.opt import Alternative
+    from langchain_dp.opt import PromptAlternative
     from langchain_dp.records import read_jsonl
 
     found = []
@@ -256,7 +256,7 @@ def _alternatives(path: Path | None) -> list[Alternative]:
                 f"Expected prompt {number} of --alternatives to hold instruction, words or both, not {sorted(row)}."
             )
         try:
-            found.append(Alternative(**row))
+            found.append(PromptAlternative(**row))
         except InvalidParameter as error:
             raise WrongArguments(f"Prompt {number} of --alternatives: {error}") from None
     if path is not None and not found:
@@ -274,8 +274,9 @@ def _before(plan: OptPlanReport) -> str:
         asked = f", asked about {plan.validation:,.0f} records each" if plan.scheme.even else ""
         return f"{time}{plan.choices:,} prompts{asked}{private}"
     records = f" of {plan.training:,.0f} records; {plan.validation:,.0f} more select" if plan.scheme.even else ""
-    votes = f"{plan.scheme.expected_subsets / plan.sharing:,.0f} {'subsets' if plan.sharing == 1 else 'a label'}"
-    most = plan.max_calls * plan.sharing * getattr(plan.token, "tokens", 1)
+    texts = plan.texts_per_draw
+    votes = f"{plan.scheme.expected_subsets / texts:,.0f} {'subsets' if texts == 1 else 'a label'}"
+    most = plan.max_calls * texts * getattr(plan.token, "tokens", 1)
     return f"{time}up to {most:,} tokens, each by {votes}{records}{private}"
 
 
@@ -326,7 +327,7 @@ def _candidates(optimizer: PromptRunnable) -> str:
 
 
 def _scores(
-    engine: VotesNextToken, settings: Settings, prompt: OptimizedPrompt, test: list[dict[str, Any]]
+    engine: NextTokenVoter, settings: Settings, prompt: OptimizedPrompt, test: list[dict[str, Any]]
 ) -> dict[str, PromptScore]:
     if not test:
         return {}
@@ -342,7 +343,7 @@ def _scores(
 
 
 def _score_instruction(
-    engine: VotesNextToken,
+    engine: NextTokenVoter,
     settings: Settings,
     instruction: str,
     rows: Sequence[Mapping[str, Any]],

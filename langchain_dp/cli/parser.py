@@ -32,7 +32,7 @@ _IN_CODE = {
     "delta= of reserve(), or budget=PrivacyBudget(1.0, 5e-6) of a chain": "--delta",
     "see released(), and take one": "take one",
     "released() has what it wrote": "its file has what it wrote",
-    "labels_read": "whether --labels are named",
+    "labels_from_data": "whether --labels are named",
     "call give_up_round(), which": "give --give-up-round, which",
 }
 """What messages say of calls that no command has, and what is typed instead."""

@@ -64,14 +64,14 @@ so keep the figures to yourself.
     def run(self) -> int:
         """Run the command; returns the exit code."""
         from langchain_dp.accounting import PrivacyBudget
-        from langchain_dp.icl import Sampling
+        from langchain_dp.icl import SamplingOptions
 
         self.check_constants(subsets_are_fixed=self.sampling == "fixed")
         budget = PrivacyBudget(self.epsilon, self.delta, self.neighbors)
         settings = {
             "shots": self.shots,
             "subsets": self.subsets,
-            "sampling": Sampling(self.sampling, self.partitions, self.sampling_probability),
+            "sampling": SamplingOptions(self.sampling, self.partitions, self.sampling_probability),
             "budget": budget,
             "max_queries": self.queries,
         }
@@ -93,7 +93,7 @@ def _icl_of_rows(options: PlanICL, data: Path, settings: dict[str, Any]) -> ICLP
         labels, said = read_off(rows)
         note(said)
     chain = DPICLClassifier(
-        llm=RunnableLambda(_unasked),
+        model=RunnableLambda(_unasked),
         trust_opaque_model=True,
         examples=records,
         labels=labels,

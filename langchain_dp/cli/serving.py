@@ -41,7 +41,7 @@ def serve(watched: Watched, host: str, port: int, *, every: float, allow_remote:
     if not local:
         note(
             f"Warning: everybody who can reach {host} reads the page, without a login and unencrypted. It holds no "
-            "text of a record, but names of plans, chains and askers, counts and times."
+            "text of a record, but names of plans, chains and users, counts and times."
         )
     shown = f"[{host}]" if ":" in host else host
     print(f"http://{shown}:{listening.getsockname()[1]}/ shows the ledger ({found.unit}); Ctrl-C ends it.", flush=True)

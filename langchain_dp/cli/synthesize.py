@@ -220,7 +220,7 @@ def synthesizer_for(
     options: ExampleOptions, engine: Any, labels: dict[str, str], *, name: str = "synthesis", **promise: Any
 ) -> DPExampleSynthesizer:
     """The synthesizer of these options."""
-    from langchain_dp.synth import Describing, DPExampleSynthesizer, Filters
+    from langchain_dp.synth import DPExampleSynthesizer, Filters, LabelDescriptionOptions
 
     return DPExampleSynthesizer(
         model=engine,
@@ -233,9 +233,9 @@ def synthesizer_for(
         scheme=options.scheme,
         temperature=options.temperature,
         chat=options.chat,
-        describe=options.describe_first and Describing(show_labels=options.show_labels, **options.asked()),
+        describe=options.describe_first and LabelDescriptionOptions(show_labels=options.show_labels, **options.asked()),
         filters=Filters(check_labels=options.check_labels),
-        labels_read=not (options.labels or options.describe),
+        labels_from_data=not (options.labels or options.describe),
         **promise,
     )
 

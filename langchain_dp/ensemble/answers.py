@@ -1,6 +1,6 @@
 """Answers that have left: each is kept, so that the same question costs nothing twice.
 
-Returning a released answer again is post-processing and free. Two askers of the same question at the same time share
+Returning a released answer again is post-processing and free. Two users of the same question at the same time share
 one release: the second waits for the first.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 from langchain_dp._util import forks
-from langchain_dp._util.places import in_event_loop
+from langchain_dp._util.fair_semaphore import in_event_loop
 
 Answer = TypeVar("Answer")
 
@@ -44,19 +44,19 @@ class AnswerCache(forks.ForkSafe, Generic[Answer]):
     def __len__(self) -> int:
         return len(self._answers)
 
-    def turn(self, page: int) -> None:
+    def invalidate_before(self, epoch: int) -> None:
         """Drop every answer of an earlier page."""
         with self._lock:
-            self._turn(page)
+            self._turn(epoch)
 
-    def _turn(self, page: int) -> None:
-        if page > self._page:
-            self._page = page
+    def _turn(self, epoch: int) -> None:
+        if epoch > self._page:
+            self._page = epoch
             self._answers.clear()
 
-    def _kept(self, question: Hashable, page: int) -> Answer | None:
-        self._turn(page)
-        if page < self._page or question not in self._answers:
+    def _kept(self, question: Hashable, epoch: int) -> Answer | None:
+        self._turn(epoch)
+        if epoch < self._page or question not in self._answers:
             return None
         self._answers.move_to_end(question)
         return self._answers[question]
@@ -64,66 +64,66 @@ class AnswerCache(forks.ForkSafe, Generic[Answer]):
     def _alone(self) -> None:
         self._under_way = {}
 
-    def kept(self, question: Hashable, page: int = 0) -> Answer | None:
+    def kept(self, question: Hashable, epoch: int = 0) -> Answer | None:
         """The answer, if one is kept. Nobody is waited for, and nothing is claimed."""
         with self._lock:
-            return self._kept(question, page)
+            return self._kept(question, epoch)
 
-    def take(self, question: Hashable, page: int = 0) -> Answer | None:
+    def take(self, question: Hashable, epoch: int = 0) -> Answer | None:
         """As :meth:`kept`, and it is kept no longer: whoever takes it is the only one who has it."""
         with self._lock:
-            found = self._kept(question, page)
+            found = self._kept(question, epoch)
             return None if found is None else self._answers.pop(question)
 
-    def keep(self, question: Hashable, answer: Answer, page: int = 0) -> None:
+    def keep(self, question: Hashable, answer: Answer, epoch: int = 0) -> None:
         """Store an answer that nobody claimed."""
         with self._lock:
-            self._keep(question, answer, page)
+            self._keep(question, answer, epoch)
 
-    def _keep(self, question: Hashable, answer: Answer, page: int) -> None:
-        self._turn(page)
-        if page == self._page:
+    def _keep(self, question: Hashable, answer: Answer, epoch: int) -> None:
+        self._turn(epoch)
+        if epoch == self._page:
             self._answers[question] = answer
             self._answers.move_to_end(question)
             while len(self._answers) > self._most:
                 self._answers.popitem(last=False)
 
-    def claim(self, question: Hashable, page: int = 0, owner: object = None) -> Answer | None:
+    def claim(self, question: Hashable, epoch: int = 0, owner: object = None) -> Answer | None:
         """Wait until there is an answer, or the right to answer (None)."""
-        while isinstance(found := self._look(question, page, owner), concurrent.futures.Future):
+        while isinstance(found := self._look(question, epoch, owner), concurrent.futures.Future):
             if in_event_loop():  # on its own thread waiting could hang: answer once more, at a price
                 return None
             found.result()
         return found
 
-    async def aclaim(self, question: Hashable, page: int = 0) -> Answer | None:
+    async def aclaim(self, question: Hashable, epoch: int = 0) -> Answer | None:
         """Async twin of :meth:`claim`."""
-        while isinstance(found := self._look(question, page, None), concurrent.futures.Future):
+        while isinstance(found := self._look(question, epoch, None), concurrent.futures.Future):
             # shielded: a waiter that is cancelled must not cancel the future that the others wait for
             await asyncio.shield(asyncio.wrap_future(found))
         return found
 
-    def _look(self, question: Hashable, page: int, owner: object) -> Answer | concurrent.futures.Future[None] | None:
+    def _look(self, question: Hashable, epoch: int, owner: object) -> Answer | concurrent.futures.Future[None] | None:
         """The answer, or what to wait for; or None, and the right to answer."""
         with self._lock:
-            kept = self._kept(question, page)
+            kept = self._kept(question, epoch)
             if kept is not None:
                 return kept
-            waiting = self._under_way.get((page, question))
+            waiting = self._under_way.get((epoch, question))
             if waiting is not None:
                 return waiting[1]
-            self._under_way[page, question] = owner, concurrent.futures.Future()
+            self._under_way[epoch, question] = owner, concurrent.futures.Future()
             return None
 
-    def settle(self, question: Hashable, answer: Answer | None, page: int = 0, owner: object = None) -> None:
+    def settle(self, question: Hashable, answer: Answer | None, epoch: int = 0, owner: object = None) -> None:
         """Store the answer (None: the release failed) and wake the waiters."""
         with self._lock:
             if answer is not None:
-                self._keep(question, answer, page)
+                self._keep(question, answer, epoch)
             else:
-                self._turn(page)
-            waiting = self._under_way.get((page, question))
+                self._turn(epoch)
+            waiting = self._under_way.get((epoch, question))
             if waiting is None or waiting[0] is not owner:
                 return
-            del self._under_way[page, question]
+            del self._under_way[epoch, question]
         waiting[1].set_result(None)

@@ -14,11 +14,11 @@ from langchain_core.outputs import LLMResult
 from pydantic import Field
 
 from langchain_dp._util.callers import warn_caller
-from langchain_dp._util.validate import no_further
+from langchain_dp._util.validate import reject_extra_kwargs
 from langchain_dp.accounting import PrivacyCertificate
 from langchain_dp.ensemble.questions import ChecksBatches
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
-from langchain_dp.quiet.calls import in_own_thread
+from langchain_dp.isolation.calls import in_own_thread
 
 
 class PrivateChat(ChecksBatches, BaseChatModel):
@@ -98,18 +98,18 @@ class PrivateChat(ChecksBatches, BaseChatModel):
 
 def check_nothing_further(kwargs: Mapping[str, Any]) -> None:
     """What was bound to a call, such as tools or a length, would be ignored, and the answer paid for all the same."""
-    no_further(kwargs, remedy="What is released was fixed when its budget was reserved. Unbind them.")
+    reject_extra_kwargs(kwargs, remedy="What is released was fixed when its budget was reserved. Unbind them.")
 
 
-def check_no_askers(chain: str, askers: object) -> None:
+def check_no_quotas(chain: str, quotas: object) -> None:
     """Refuse a chain that has to know who asks.
 
     Raises:
-        InvalidParameter: It has ``askers``.
+        InvalidParameter: It has ``quotas``.
     """
-    if askers is not None:
+    if quotas is not None:
         raise InvalidParameter(
-            f"Expected a {chain} without askers=: LangChain does not tell a chat model who asks. Use the {chain} "
+            f"Expected a {chain} without quotas=: LangChain does not tell a chat model who asks. Use the {chain} "
             "itself, or its as_tool()."
         )
 

@@ -14,14 +14,14 @@ from langchain_core.runnables import ConfigurableFieldSpec, RunnableConfig
 
 from langchain_dp.accounting import LedgerPlan
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.quiet.calls import in_own_thread
+from langchain_dp.isolation.calls import in_own_thread
 from langchain_dp.records import TEXT_OR_NUMBER, encodable, is_missing
 from langchain_dp.records.tables import fields_of
 
 HISTORY = "history"
 """The variable that takes what was said before the question."""
 
-ASKER = "asker"
+USER_ID = "user_id"
 """Where a config names who asks, among its ``configurable`` values."""
 
 Question = str | Mapping[str, Any] | BaseMessage | Sequence[Any] | PromptValue | Document
@@ -160,24 +160,26 @@ def _text_of(message: BaseMessage) -> str:
     return str(message.text)
 
 
-def asker_of(plan: LedgerPlan, config: RunnableConfig | None) -> str | None:
+def user_of(plan: LedgerPlan, config: RunnableConfig | None) -> str | None:
     """Who asks, where the plan has accounts; None where it has none, whatever the config says. Charges nothing.
 
     Raises:
         PlanError: The config names nobody, or nobody who has an account.
         InvalidParameter: The name is no short string.
     """
-    if plan.askers is None:
+    if plan.quotas is None:
         return None
-    account = plan.account_of(((config or {}).get("configurable") or {}).get(ASKER))
+    account = plan.account_of(((config or {}).get("configurable") or {}).get(USER_ID))
     return None if account is None else account[0]
 
 
-def asker_specs(plan: LedgerPlan) -> list[ConfigurableFieldSpec]:
+def user_specs(plan: LedgerPlan) -> list[ConfigurableFieldSpec]:
     """What a config has to say, as LangChain's config schemas show it: who asks, where the plan has accounts."""
-    if plan.askers is None:
+    if plan.quotas is None:
         return []
-    return [ConfigurableFieldSpec(id=ASKER, annotation=str, name="Asker", description="Who asks: whose share is used.")]
+    return [
+        ConfigurableFieldSpec(id=USER_ID, annotation=str, name="Asker", description="Who asks: whose share is used.")
+    ]
 
 
 def as_messages(given: Sequence[Any]) -> list[BaseMessage] | None:

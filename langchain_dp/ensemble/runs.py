@@ -33,15 +33,15 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.runnables.config import run_in_executor
 
 from langchain_dp._util import forks
-from langchain_dp._util.reprs import also_unmade
+from langchain_dp._util.reprs import safe_repr
 from langchain_dp.accounting import LedgerPlan, Neighbors, PrivacyBudget, PrivacyLedger
-from langchain_dp.accounting.store.backend import NotHeld
+from langchain_dp.accounting.store.backend import LockUnavailable
 from langchain_dp.errors import PlanError, PrivateDataError
+from langchain_dp.isolation.run import check_environment
 from langchain_dp.mechanisms import Randomness
-from langchain_dp.quiet.run import check_environment
 from langchain_dp.records import Examples, KeepsExamples, PrivateRecords
 from langchain_dp.records.files import READING
-from langchain_dp.redact import Held, redacted
+from langchain_dp.redact import PrivateArgs, run_redacted
 
 CANCELLED = "The run was cancelled. What was drawn is kept: invoke again to go on with it."
 """Message of a run that its caller cancelled."""
@@ -99,7 +99,7 @@ class RunJournal(abc.ABC):
         """
         now = self.text()
         if now != self.kept and self.plan is not None:
-            self.plan.keep(now, instead_of=self.kept)
+            self.plan.save_journal(now, expected=self.kept)
             self.kept = now
 
     def update(self, **changes: Any) -> None:
@@ -216,13 +216,13 @@ class RunRunnable(KeepsExamples, Runnable[Examples | None, Any]):
     def _run(self, records: PrivateRecords, halted: Halted) -> Any:
         """Start or resume the run; ``halted`` is asked before every call of the model."""
 
-    def _execute(self, held: Held, config: RunnableConfig | None, halted: Halted = lambda: False) -> Any:
+    def _execute(self, held: PrivateArgs, config: RunnableConfig | None, halted: Halted = lambda: False) -> Any:
         # Before LangChain's run: errors about an example are no callback's business.
-        records = redacted(self._checked, held, READING)
+        records = run_redacted(self._checked, held, READING)
         results: list[Any] = []
 
         def run(_: str) -> Any:
-            results.append(redacted(self._locked, Held(records, halted), self._working))
+            results.append(run_redacted(self._locked, PrivateArgs(records, halted), self._working))
             return self._traced(results[0])
 
         RunnableLambda(run, name=self.get_name()).invoke(_SHOWN, config)
@@ -232,7 +232,7 @@ class RunRunnable(KeepsExamples, Runnable[Examples | None, Any]):
         """What callbacks see of the result."""
         return result
 
-    async def _aexecute(self, held: Held, config: RunnableConfig | None) -> Any:
+    async def _aexecute(self, held: PrivateArgs, config: RunnableConfig | None) -> Any:
         """Async twin, in a worker thread, which stops before its next call when cancelled."""
         cancelled = threading.Event()
         try:
@@ -246,7 +246,7 @@ class RunRunnable(KeepsExamples, Runnable[Examples | None, Any]):
         with self._lock:
             return self._run(records, halted)
 
-    @also_unmade
+    @safe_repr
     def __repr__(self) -> str:
         return f"{type(self).__name__}(labels={list(self.settings.labels)}, name={self.name!r})"
 
@@ -294,8 +294,8 @@ def run_lock(ledger: PrivacyLedger, name: str, who: str = "chain") -> Iterator[N
     """
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(ledger._store.backend.alone(name))
-        except NotHeld as refused:
+            stack.enter_context(ledger._store.backend.run_lock(name))
+        except LockUnavailable as refused:
             another = who if ledger.path is None else f"process or {who}"
             why = refused.args[0] if refused.args else f"another {another} is at it: wait for it"
             raise PlanError(f"The run {name!r} cannot be taken up, since {why}, or give another name=.") from None

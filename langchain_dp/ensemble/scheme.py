@@ -13,7 +13,7 @@ from langchain_dp.errors import InvalidParameter
 
 
 @dataclasses.dataclass(frozen=True)
-class Sampling:
+class SamplingOptions:
     """How records are dealt into subsets, and who takes part in a release. Public; ``dataclasses.asdict`` saves it.
 
     Args:
@@ -28,8 +28,8 @@ class Sampling:
         InvalidParameter: A value is out of bounds, or there are ``partitions`` under "resample".
 
     Examples:
-        >>> Sampling("fixed", partitions=100, probability=0.1)  # ten of a hundred subsets are expected
-        Sampling(scheme='fixed', partitions=100, probability=0.1)
+        >>> SamplingOptions("fixed", partitions=100, probability=0.1)  # ten of a hundred subsets are expected
+        SamplingOptions(scheme='fixed', partitions=100, probability=0.1)
     """
 
     scheme: SamplingName = "fixed"
@@ -48,11 +48,13 @@ class Sampling:
             validate.number("probability", self.probability, above=0.0, at_most=1.0)
 
 
-def sampling_from(given: SamplingName | Sampling) -> Sampling:
+def sampling_from(given: SamplingName | SamplingOptions) -> SamplingOptions:
     """The sampling as a whole; a bare name derives the rest from the number of records."""
-    if isinstance(given, Sampling):
+    if isinstance(given, SamplingOptions):
         return given
-    return Sampling(validate.one_of("sampling", given, get_args(SamplingName), remedy="Or give Sampling(...)."))
+    return SamplingOptions(
+        validate.one_of("sampling", given, get_args(SamplingName), remedy="Or give SamplingOptions(...).")
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +91,7 @@ class Scheme:
 
 
 def choose_scheme(
-    sampling: Sampling, *, neighbors: Neighbors, records: int, shots: int, subsets: int, apart: int = 0
+    sampling: SamplingOptions, *, neighbors: Neighbors, records: int, shots: int, subsets: int, apart: int = 0
 ) -> Scheme:
     """Derive the missing sampling parameters, where deriving them is sound. Bounds are checked already.
 
@@ -109,8 +111,8 @@ def choose_scheme(
             raise InvalidParameter(
                 f"Expected partitions={partitions!r} and probability={probability!r} of sampling= to be given under "
                 "add/remove neighbours, where the number of records is private and nothing may be derived from it. "
-                'Give constants, as in Sampling("fixed", partitions=100, probability=0.1) or '
-                'Sampling("resample", probability=0.1), or use replace-one.'
+                'Give constants, as in SamplingOptions("fixed", partitions=100, probability=0.1) or '
+                'SamplingOptions("resample", probability=0.1), or use replace-one.'
             )
     elif records < 1:
         raise InvalidParameter("Expected at least one example, but there are none. Give examples=[{text, label}, ...].")

@@ -15,8 +15,8 @@ from pydantic import BaseModel, Field, create_model
 from langchain_dp._util import forks, validate
 from langchain_dp._util.callers import warn_caller
 from langchain_dp.accounting import LedgerPlan
-from langchain_dp.ensemble.questions import asker_of
-from langchain_dp.errors import BudgetExceeded, BudgetRunsLow, InvalidParameter, PrivateDataError, ShareExceeded
+from langchain_dp.ensemble.questions import user_of
+from langchain_dp.errors import BudgetExceeded, BudgetLowWarning, InvalidParameter, PrivateDataError, QuotaExceeded
 
 ExitBehavior = Literal["error", "end", "continue"]
 """What a call of the tool does when the plan is used up, named as in LangChain's own limits of calls."""
@@ -25,7 +25,7 @@ _SOFT = 0.8
 _FEW = 10  # a plan of fewer answers is watched by eye
 
 
-class Remaining:
+class BudgetMonitor:
     """Watches a plan, and the shares of those who ask: warns once of each, before a charge, when 80% of it are used.
 
     Args:
@@ -38,42 +38,42 @@ class Remaining:
         self._plan, self._event, self._most = plan, event, most
         self._lock = threading.Lock()
         forks.renew_lock(self)
-        self._next_look: dict[str | None, int | None] = {}  # by asker, and None: the plan; charges to go, None: no more
+        self._next_look: dict[str | None, int | None] = {}  # by user, and None: the plan; charges to go, None: no more
 
-    def answers(self, asker: str | None = None) -> int:
-        """How many more answers the plan covers, whoever shares it; and the share of an asker, where one is named."""
-        return self._plan.remaining(self._event, asker=asker)
+    def answers(self, user_id: str | None = None) -> int:
+        """How many more answers the plan covers, whoever shares it; and the share of a user, where one is named."""
+        return self._plan.remaining(self._event, user_id=user_id)
 
-    def before_charge(self, asker: str | None = None) -> None:
+    def warn_if_low(self, user_id: str | None = None) -> None:
         """To be called before every charge.
 
         Args:
-            asker: Who will be charged, where the plan has accounts.
+            user_id: Who will be charged, where the plan has accounts.
 
         Warns:
-            BudgetRunsLow: 80% of the plan, or of this asker's share of it, are used. Once; where warnings are errors,
+            BudgetLowWarning: 80% of the plan, or of this user's share of it, are used. Once; where warnings are errors,
                 nothing was charged.
         """
         self._look(None, self._most, "")
-        askers = None if asker is None else self._plan.askers
-        if asker is not None and askers is not None:
-            self._look(asker, askers.share(asker) or 0, "this asker's share of ")
+        quotas = None if user_id is None else self._plan.quotas
+        if user_id is not None and quotas is not None:
+            self._look(user_id, quotas.of(user_id) or 0, "this user's share of ")
 
-    def _look(self, asker: str | None, most: int, of: str) -> None:
+    def _look(self, user_id: str | None, most: int, of: str) -> None:
         with self._lock:
-            turn = self._next_look.get(asker, 0 if most >= _FEW else None)
-            self._next_look[asker] = None if turn is None else turn - 1
+            turn = self._next_look.get(user_id, 0 if most >= _FEW else None)
+            self._next_look[user_id] = None if turn is None else turn - 1
             if turn is None or turn > 0:
                 return
-            left = self.answers(asker)
+            left = self.answers(user_id)
             low = left <= (1 - _SOFT) * most + 1e-9
             # The ledger may be a server's: it is asked at every hundredth part of the plan.
-            self._next_look[asker] = None if low else most // 100
+            self._next_look[user_id] = None if low else most // 100
         if low:
             warn_caller(
                 f"{left:,} of {most:,} answers are left in {of}the plan {self._plan.name!r}. The budget of these "
                 "examples is not refilled: plan for what comes after it.",
-                BudgetRunsLow,
+                BudgetLowWarning,
             )
 
 
@@ -103,15 +103,15 @@ def private_tool(
     Args:
         ask: Answers the template's variables.
         aask: Async twin.
-        plan: What is charged. Where it has accounts, a config without its asker is an error of the caller's, which is
+        plan: What is charged. Where it has accounts, a config without its user is an error of the caller's, which is
             raised and not told to the model.
         variables: Names of the template's variables: the arguments of the tool, all of them texts.
         name: Name of the tool; what no model provider takes in a name becomes "_".
         description: What the model is told about it.
         exit_behavior: "continue": a used-up plan is told to the model, in a tool message with the status of an error,
             and the agent goes on; "end": the same, and that message is the agent's last, if the agent was built by
-            ``create_agent`` before the tool's first call; "error": BudgetExceeded is raised. The end of an asker's
-            share is the same, for this asker.
+            ``create_agent`` before the tool's first call; "error": BudgetExceeded is raised. The end of an user's
+            share is the same, for this user.
         args_schema: The arguments, with descriptions of your own.
 
     Raises:
@@ -147,8 +147,8 @@ def private_tool(
             return ToolException(answered(f"No answer: {error}"))
         if exit_behavior == "error":
             raise error
-        what = "this asker's share of the privacy budget of this tool"
-        if not isinstance(error, ShareExceeded):
+        what = "this user's share of the privacy budget of this tool"
+        if not isinstance(error, QuotaExceeded):
             what = "the privacy budget of this tool"
         tool.return_direct = exit_behavior == "end"
         return ToolException(
@@ -159,7 +159,7 @@ def private_tool(
     # Every error is raised anew outside of the handler, so that a tracer sees no chain of frames.
     # A caller's tool.invoke("text") comes as an argument without a name.
     def call(*texts: str, config: RunnableConfig, **arguments: Any) -> str:
-        asker_of(plan, config)
+        user_of(plan, config)
         try:
             return answered(ask({**dict(zip(variables, texts, strict=False)), **arguments}, config))
         except (BudgetExceeded, InvalidParameter) as error:
@@ -167,7 +167,7 @@ def private_tool(
         raise stop
 
     async def acall(*texts: str, config: RunnableConfig, **arguments: Any) -> str:
-        asker_of(plan, config)
+        user_of(plan, config)
         try:
             return answered(await aask({**dict(zip(variables, texts, strict=False)), **arguments}, config))
         except (BudgetExceeded, InvalidParameter) as error:

@@ -10,7 +10,7 @@ from typing import Any, Literal, NoReturn
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_dp._util import validate
-from langchain_dp._util.validate import no_further
+from langchain_dp._util.validate import reject_extra_kwargs
 from langchain_dp.accounting import Neighbors, PrivacyCertificate
 from langchain_dp.ensemble.questions import Question
 from langchain_dp.errors import PrivateDataError
@@ -19,7 +19,7 @@ from langchain_dp.icl.prompts import ICLPrompt
 from langchain_dp.icl.subset_prompts import SubsetPrompts
 from langchain_dp.icl.voters import Voter
 from langchain_dp.icl.votes import SubsetPrompt, Vote, votes
-from langchain_dp.redact import Held, aredacted, redacted
+from langchain_dp.redact import PrivateArgs, arun_redacted, run_redacted
 
 BaselineMethod = Literal["zero-shot", "few-shot", "vote"]
 
@@ -66,12 +66,12 @@ class NonPrivateICL(Runnable[Question, Any]):
 
     def invoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002  # Runnable's name
         """Answer without any privacy."""
-        no_further(kwargs)
+        reject_extra_kwargs(kwargs)
         return self._call_with_config(self._answer, input, config)
 
     async def ainvoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
         """Async twin of :meth:`invoke`."""
-        no_further(kwargs)
+        reject_extra_kwargs(kwargs)
         return await self._acall_with_config(self._aanswer, input, config)
 
     def invoke_with_certificate(self, question: Question, config: RunnableConfig | None = None) -> DPAnswer[Any]:
@@ -102,14 +102,14 @@ class NonPrivateICL(Runnable[Question, Any]):
     def _answer(self, question: Question) -> Any:
         subset_prompts = self._drawn(self._check(question))
         try:
-            return self._count(subset_prompts, redacted(self._cast, Held(subset_prompts), _ASKING))
+            return self._count(subset_prompts, run_redacted(self._cast, PrivateArgs(subset_prompts), _ASKING))
         finally:
             self._drop(subset_prompts)
 
     async def _aanswer(self, question: Question) -> Any:
         subset_prompts = self._drawn(self._check(question))
         try:
-            return self._count(subset_prompts, await aredacted(self._acast, Held(subset_prompts), _ASKING))
+            return self._count(subset_prompts, await arun_redacted(self._acast, PrivateArgs(subset_prompts), _ASKING))
         finally:
             self._drop(subset_prompts)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from langchain_dp._util.columns import B, Columns, WorksOnBatches, column_names
-from langchain_dp._util.reprs import also_unmade
+from langchain_dp._util.reprs import safe_repr
 from langchain_dp.accounting import PrivacyCertificate
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl.runnable import DPICLClassifier
@@ -35,7 +35,7 @@ class ClassifyBatches(WorksOnBatches[DPICLClassifier[Any]]):
 
     Raises:
         InvalidParameter: The chain is no ``DPICLClassifier`` with ``replicas=True``, which a ledger in memory cannot
-            have, or has ``askers``; or names contradict each other.
+            have, or has ``quotas``; or names contradict each other.
 
     Formal guarantee:
         That of :class:`DPICLClassifier`, over all workers and retries: all labels together are (epsilon, delta)-
@@ -44,7 +44,7 @@ class ClassifyBatches(WorksOnBatches[DPICLClassifier[Any]]):
     Examples:
         >>> def chain():
         ...     ledger = PrivacyLedger(PrivacyBudget(3.0, 1e-5), "labels.ledger")
-        ...     return DPICLClassifier(llm=model(), examples=read(), labels=LABELS, ledger=ledger, replicas=True)
+        ...     return DPICLClassifier(model=model(), examples=read(), labels=LABELS, ledger=ledger, replicas=True)
         >>> classify = ClassifyBatches(chain, "text", keep_columns=["id"])
         >>> classify({"id": [7], "text": ["The nurse was kind."]})
         {'id': [7], 'label': ['praise']}
@@ -121,10 +121,10 @@ class ClassifyBatches(WorksOnBatches[DPICLClassifier[Any]]):
                 f"Expected chain() of type {type(chain).__name__} to be a DPICLClassifier with replicas=True: without, "
                 "a retried batch would be charged and drawn anew. Give it a ledger with a path or a postgresql:// URL."
             )
-        if chain.askers is not None:
-            raise InvalidParameter("Expected chain() without askers=: a batch does not say who asks. Leave them out.")
+        if chain.quotas is not None:
+            raise InvalidParameter("Expected chain() without quotas=: a batch does not say who asks. Leave them out.")
         return chain
 
-    @also_unmade
+    @safe_repr
     def __repr__(self) -> str:
         return f"ClassifyBatches({list(self._columns)}, label={self._label!r})"

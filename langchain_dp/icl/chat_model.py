@@ -13,8 +13,8 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.runnables import Runnable, RunnableLambda
 from pydantic import PrivateAttr
 
-from langchain_dp._util.validate import no_further
-from langchain_dp.ensemble.chat import PrivateChat, check_no_askers, check_nothing_further, reply_metadata, stop_strings
+from langchain_dp._util.validate import reject_extra_kwargs
+from langchain_dp.ensemble.chat import PrivateChat, check_no_quotas, check_nothing_further, reply_metadata, stop_strings
 from langchain_dp.ensemble.questions import HISTORY, question_fields
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl.answers import DPAnswer
@@ -34,7 +34,7 @@ class ChatDPICL(PrivateChat):
         classifier: The private classifier that answers.
 
     Raises:
-        InvalidParameter: There is no human message with text; or the classifier has ``askers``, or a template with
+        InvalidParameter: There is no human message with text; or the classifier has ``quotas``, or a template with
             variables that no conversation fills.
 
     Formal guarantee:
@@ -53,7 +53,7 @@ class ChatDPICL(PrivateChat):
         super().__init__(**kwargs)
         if not isinstance(classifier, DPICLClassifier):
             raise InvalidParameter(f"Expected classifier={type(classifier).__name__} to be a DPICLClassifier.")
-        check_no_askers("classifier", classifier.askers)
+        check_no_quotas("classifier", classifier.quotas)
         needed = [name for name in classifier.prompt.variables if name != HISTORY]
         if len(needed) > 1:
             raise InvalidParameter(
@@ -172,7 +172,9 @@ class ChatDPICL(PrivateChat):
         Raises:
             InvalidParameter: The schema is of another kind, or its values are not the labels. Nothing was spent.
         """
-        no_further(kwargs, remedy="Give the schema alone: a label is released, and no model asked for an object.")
+        reject_extra_kwargs(
+            kwargs, remedy="Give the schema alone: a label is released, and no model asked for an object."
+        )
         fill = filler(schema, self._classifier.labels)
 
         def parse(message: AIMessage) -> Any:

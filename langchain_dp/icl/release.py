@@ -8,10 +8,10 @@ import hashlib
 import math
 from collections.abc import Generator, Iterator, Sequence
 
-from langchain_dp._util.places import Places
+from langchain_dp._util.fair_semaphore import FairSemaphore
 from langchain_dp.accounting.events import count_is_public
 from langchain_dp.ensemble.answers import AnswerCache
-from langchain_dp.ensemble.tools import Remaining
+from langchain_dp.ensemble.tools import BudgetMonitor
 from langchain_dp.errors import ModelUnavailable
 from langchain_dp.icl.answers import Released
 from langchain_dp.icl.pace import Pace
@@ -20,10 +20,10 @@ from langchain_dp.icl.reservation import AnswerReservation
 from langchain_dp.icl.subset_prompts import SubsetPrompts
 from langchain_dp.icl.voters import Voter
 from langchain_dp.icl.votes import SubsetPrompt, Vote, votes
+from langchain_dp.isolation.calls import in_own_thread
+from langchain_dp.isolation.run import check_environment
 from langchain_dp.mechanisms import Randomness, ReportNoisyMax
-from langchain_dp.quiet.calls import in_own_thread
-from langchain_dp.quiet.run import check_environment
-from langchain_dp.redact import Held, aredacted, redacted
+from langchain_dp.redact import PrivateArgs, arun_redacted, run_redacted
 
 _WHEN = "while a label was released"
 
@@ -40,7 +40,7 @@ class Releaser:
         pace: Holds answers back.
         vote_shares: Whether noisy shares are released too.
         max_calls: Model calls at a time, over all questions.
-        keep_answers: How many answers are kept.
+        answer_cache_size: How many answers are kept.
         replicas: Others that answer under the same plan; None where there are none.
     """
 
@@ -55,7 +55,7 @@ class Releaser:
         pace: Pace,
         vote_shares: bool,
         max_calls: int,
-        keep_answers: int,
+        answer_cache_size: int,
         replicas: Replicas | None = None,
     ) -> None:
         self.reservation = reservation
@@ -64,13 +64,13 @@ class Releaser:
         self._subset_prompts = subset_prompts
         self._voter = voter
         self._mechanism = ReportNoisyMax(reservation.event)
-        self.remaining = Remaining(reservation.plan, reservation.event, reservation.max_queries)
+        self.remaining = BudgetMonitor(reservation.plan, reservation.event, reservation.max_queries)
         self._rng = rng
         self._vote_shares = vote_shares
         self._max_calls = max_calls
-        self._keep_answers = keep_answers
+        self._keep_answers = answer_cache_size
         self.replicas = replicas
-        self._answers = AnswerCache[Released](keep_answers)
+        self._answers = AnswerCache[Released](answer_cache_size)
         if not self._presence_is_private():
             subset_prompts.keep(self._answers)
         self._running: set[asyncio.Task[Released]] = set()  # a loop alone would forget them
@@ -78,12 +78,12 @@ class Releaser:
         self._unanswered: set[bytes] = set()  # no more than were charged
         calls = reservation.scheme.expected_subsets + voter.companions
         # Few releases at a time: what is charged when the model dies is lost, and others would only wait for places.
-        self._under_way = Places(math.ceil(max_calls / max(calls, 1.0)))
+        self._under_way = FairSemaphore(math.ceil(max_calls / max(calls, 1.0)))
 
     def _presence_is_private(self) -> bool:
         return not count_is_public(self.reservation.budget.neighbors)
 
-    def _page(self) -> int:
+    def _cache_epoch(self) -> int:
         """A forgotten record turns the page: what it may have helped to find is not given out again.
 
         Not where the promise covers whether a record is there at all: that a question costs again would show that one
@@ -91,22 +91,22 @@ class Releaser:
         """
         if self._presence_is_private():
             return 0
-        return self._subset_prompts.forgotten if self.replicas is None else self.replicas.page
+        return self._subset_prompts.forgotten if self.replicas is None else self.replicas.epoch
 
-    def _turned(self) -> int:
+    def _refresh_epoch(self) -> int:
         """The page, once it is known what other replicas have forgotten."""
         if self.replicas is not None:
             self.replicas.catch_up()
-        return self._page()
+        return self._cache_epoch()
 
-    def _answered_elsewhere(self, question: str, page: int) -> Released | None:
-        return None if self.replicas is None else self.replicas.answered(question, page)
+    def _find_shared_answer(self, question: str, epoch: int) -> Released | None:
+        return None if self.replicas is None else self.replicas.answered(question, epoch)
 
-    def _kept_for_all(self, question: str, page: int, answer: Released) -> Released:
+    def _publish_answer(self, question: str, epoch: int, answer: Released) -> Released:
         """What all replicas give: stored before it leaves."""
-        return answer if self.replicas is None else self.replicas.keep(question, page, answer)
+        return answer if self.replicas is None else self.replicas.keep(question, epoch, answer)
 
-    def under(self, reservation: AnswerReservation) -> Releaser:
+    def with_reservation(self, reservation: AnswerReservation) -> Releaser:
         """A second releaser over the same subsets and model, charged to another reservation."""
         return Releaser(
             labels=self._labels,
@@ -117,34 +117,34 @@ class Releaser:
             pace=self.pace,
             vote_shares=self._vote_shares,
             max_calls=self._max_calls,
-            keep_answers=self._keep_answers,
+            answer_cache_size=self._keep_answers,
         )
 
-    def release(self, question: str, asker: str | None = None) -> Released:
+    def release(self, question: str, user_id: str | None = None) -> Released:
         """Answer a rendered, checked question: from what was released before, or by one new release.
 
         Args:
             question: The question.
-            asker: Who asks, where the plan has accounts, and pays if it is a new one.
+            user_id: Who asks, where the plan has accounts, and pays if it is a new one.
 
         Raises:
             ModelUnavailable: A public question showed that the model does not answer: before the charge, or beside
                 the subsets, after it. The next release starts with a public test question.
         """
         started = self.pace.start()
-        key, page = _key(question), self._turned()
+        key, epoch = _key(question), self._refresh_epoch()
         answer, owner = None, object()
         try:
-            claim = self._answers.claim(key, page, owner)
+            claim = self._answers.claim(key, epoch, owner)
             if claim is not None:
                 return claim
-            answer = self._answered_elsewhere(question, page)
+            answer = self._find_shared_answer(question, epoch)
             if answer is not None:
                 return answer
-            self.remaining.before_charge(asker)
+            self.remaining.warn_if_low(user_id)
             with self._under_way.held():
-                drawn = redacted(self._answered, Held(question, asker), _WHEN)
-            answer = self._kept_for_all(question, page, drawn)
+                drawn = run_redacted(self._answered, PrivateArgs(question, user_id), _WHEN)
+            answer = self._publish_answer(question, epoch, drawn)
             self.pace.hold(started)
             return answer
         except ModelUnavailable:
@@ -152,17 +152,20 @@ class Releaser:
             self.pace.hold(started)
             raise
         finally:
-            self._answers.settle(key, answer, page, owner)
+            self._answers.settle(key, answer, epoch, owner)
 
-    async def arelease(self, question: str, asker: str | None = None) -> Released:
+    async def arelease(self, question: str, user_id: str | None = None) -> Released:
         """Async twin of :meth:`release`. Who is cancelled after the charge has paid: the answer is found, and kept."""
         started = self.pace.start()
-        key, page = _key(question), self._page() if self.replicas is None else await in_own_thread(self._turned)
-        claim = await self._answers.aclaim(key, page)
+        key, epoch = (
+            _key(question),
+            self._cache_epoch() if self.replicas is None else await in_own_thread(self._refresh_epoch),
+        )
+        claim = await self._answers.aclaim(key, epoch)
         if claim is not None:
             return claim
         charging = asyncio.Event()
-        release = asyncio.create_task(self._aclaimed(question, asker, key, page, started, charging))
+        release = asyncio.create_task(self._aclaimed(question, user_id, key, epoch, started, charging))
         self._running.add(release)
         release.add_done_callback(self._running.discard)
         try:
@@ -173,19 +176,19 @@ class Releaser:
             raise
 
     async def _aclaimed(
-        self, question: str, asker: str | None, key: bytes, page: int, started: float, charging: asyncio.Event
+        self, question: str, user_id: str | None, key: bytes, epoch: int, started: float, charging: asyncio.Event
     ) -> Released:
         answer: Released | None = None
         try:
             if self.replicas is not None:
-                answer = await in_own_thread(self._answered_elsewhere, question, page)
+                answer = await in_own_thread(self._find_shared_answer, question, epoch)
             if answer is not None:
                 return answer
-            await in_own_thread(self.remaining.before_charge, asker)
+            await in_own_thread(self.remaining.warn_if_low, user_id)
             async with self._under_way.aheld():
-                drawn: Released = await aredacted(self._aanswered, Held(question, asker, charging), _WHEN)
+                drawn: Released = await arun_redacted(self._aanswered, PrivateArgs(question, user_id, charging), _WHEN)
             if self.replicas is not None:
-                drawn = await in_own_thread(self._kept_for_all, question, page, drawn)
+                drawn = await in_own_thread(self._publish_answer, question, epoch, drawn)
             answer = drawn
             await self.pace.ahold(started)
             return drawn
@@ -194,16 +197,16 @@ class Releaser:
             await self.pace.ahold(started)
             raise
         finally:
-            self._answers.settle(key, answer, page)
+            self._answers.settle(key, answer, epoch)
 
-    def _answered(self, question: str, asker: str | None) -> Released:
+    def _answered(self, question: str, user_id: str | None) -> Released:
         with _nothing_charged():
             if not self._probed:
                 self._voter.probe()
                 self._probed = True
             if _key(question) in self._unanswered:
                 self._voter.ask((), beside=question)
-        steps = self._steps(question, asker)
+        steps = self._steps(question, user_id)
         subset_prompts = next(steps)
         try:
             return _finish(steps, self._voter.ask(subset_prompts, beside=question))
@@ -211,14 +214,14 @@ class Releaser:
             said = str(error)
         raise self._charged(question, said)
 
-    async def _aanswered(self, question: str, asker: str | None, charging: asyncio.Event) -> Released:
+    async def _aanswered(self, question: str, user_id: str | None, charging: asyncio.Event) -> Released:
         with _nothing_charged():
             if not self._probed:
                 await self._voter.aprobe()
                 self._probed = True
             if _key(question) in self._unanswered:
                 await self._voter.aask((), beside=question)
-        steps = self._steps(question, asker)
+        steps = self._steps(question, user_id)
         charging.set()
         subset_prompts = await in_own_thread(next, steps)
         try:
@@ -235,11 +238,11 @@ class Releaser:
             "nothing."
         )
 
-    def _steps(self, question: str, asker: str | None) -> Generator[Sequence[SubsetPrompt], Sequence[Vote], Released]:
+    def _steps(self, question: str, user_id: str | None) -> Generator[Sequence[SubsetPrompt], Sequence[Vote], Released]:
         """The order of every release: spend (durable), draw subsets, count votes, draw noise, name the winner."""
         check_environment()
         plan = self.reservation.plan
-        plan.spend(self._mechanism.event, chain=plan.name, asker=asker)
+        plan.spend(self._mechanism.event, caller=plan.name, user_id=user_id)
         counts = yield from votes(self._subset_prompts.draw(question), len(self._labels))
         result = self._mechanism.release(counts, rng=self._rng)
         shares = dict(zip(self._labels, result.shares(), strict=True)) if self._vote_shares else None

@@ -62,7 +62,7 @@ class Replicas:
         self.catch_up()
 
     @property
-    def page(self) -> int:
+    def epoch(self) -> int:
         """How many records were forgotten, by any replica, as far as this one knows."""
         return self._seen[1]
 
@@ -73,7 +73,7 @@ class Replicas:
             LedgerError: The ledger cannot be read. No record may be used.
         """
         with self._lock:
-            last, page = self._seen
+            last, epoch = self._seen
             new = self._shared.forgotten(last)
             if not new:
                 return
@@ -82,7 +82,7 @@ class Replicas:
                 if self._hash(record_id) in gone:
                     self._drop(record_id)
             # At last, and at once: a child of a fork that comes in between does it once more, which changes nothing.
-            self._seen = (new[-1][0], page + len(new))
+            self._seen = (new[-1][0], epoch + len(new))
 
     def _drop(self, record_id: str) -> None:
         stale = self._subset_prompts.forget(record_id)
@@ -117,14 +117,14 @@ class Replicas:
                 "Give another id."
             )
 
-    def answered(self, question: str, page: int) -> Released | None:
+    def answered(self, question: str, epoch: int) -> Released | None:
         """What any replica has released for a rendered question; None if none has."""
-        kept = self._shared.answer(self._question(question), page)
+        kept = self._shared.answer(self._question(question), epoch)
         return None if kept is None else _read(kept)
 
-    def keep(self, question: str, page: int, answer: Released) -> Released:
+    def keep(self, question: str, epoch: int, answer: Released) -> Released:
         """Store a released answer for all, and return the one that all give: an earlier one wins."""
-        return _read(self._shared.keep(self._question(question), page, json.dumps(dataclasses.asdict(answer))))
+        return _read(self._shared.keep(self._question(question), epoch, json.dumps(dataclasses.asdict(answer))))
 
     def _question(self, question: str) -> bytes:
         return self._shared.digest(_ANSWER, f"{self._public}\0{question}")

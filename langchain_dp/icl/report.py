@@ -70,7 +70,7 @@ class ICLPlanReport:
         epsilon_total: Composed epsilon of all queries at ``budget.delta``.
         epsilon_first_query: Epsilon of one release on its own at ``budget.delta``.
         calls_per_query: Expected model calls of one answer, the public companions among them.
-        companions: Of these, public calls that show whether the model answers at all (``on_unhealthy="raise"``).
+        companions: Of these, public calls that show whether the model answers at all (``on_model_failure="raise"``).
         tokens_per_query: Estimated input tokens of one answer, without caches.
         price_per_query: In the currency of the price given; None without one.
         survival: Majority share -> chance that it wins a release.
@@ -163,7 +163,7 @@ class ICLPlanReport:
         return "\n".join(lines)
 
 
-def drowned(scheme: Scheme, event: NoisyMaxEvent, queries: int, *, labels: int) -> str:
+def noise_warning(scheme: Scheme, event: NoisyMaxEvent, queries: int, *, labels: int) -> str:
     """Why answers are mostly noise; empty if nine subsets of ten that agree win three times in four."""
     share, votes, sigma = MAJORITIES[-1], scheme.expected_subsets, event.sigma
     if (2 * share - 1) * votes >= 3 * math.sqrt(votes + 2 * sigma**2):  # so far ahead that nobody need integrate

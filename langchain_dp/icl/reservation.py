@@ -10,15 +10,15 @@ from typing import Any
 from langchain_dp._util import validate
 from langchain_dp._util.callers import warn_caller
 from langchain_dp.accounting import (
-    Askers,
     LedgerPlan,
     Neighbors,
     NoisyMaxEvent,
     PrivacyBudget,
     PrivacyCertificate,
+    Quotas,
     calibrate_noisy_max,
 )
-from langchain_dp.accounting.budget import warn_of, weak_points
+from langchain_dp.accounting.budget import warn_weak_promise, weak_promise_reasons
 from langchain_dp.accounting.events import count_is_public
 from langchain_dp.ensemble.reservation import (
     LedgerOrPath,
@@ -28,7 +28,7 @@ from langchain_dp.ensemble.reservation import (
     reserved_once,
     unreserved,
 )
-from langchain_dp.ensemble.scheme import Sampling, Scheme, choose_scheme
+from langchain_dp.ensemble.scheme import SamplingOptions, Scheme, choose_scheme
 from langchain_dp.errors import PlanError
 
 
@@ -78,13 +78,13 @@ def reserve(
     ledger: LedgerOrPath | None,
     name: str,
     max_queries: int,
-    sampling: Sampling,
+    sampling: SamplingOptions,
     records: int,
     shots: int,
     subsets: int,
     settings: Mapping[str, Any] | None = None,
     replicas: bool = False,
-    askers: Askers | None = None,
+    quotas: Quotas | None = None,
     before: Callable[[Scheme, NoisyMaxEvent, int], object] = lambda *_: None,
 ) -> AnswerReservation:
     """Calibrate the noise and reserve the plan, or go on with the plan that the ledger holds under this name.
@@ -116,7 +116,7 @@ def reserve(
     )
     resumed = functools.partial(
         _resume, neighbors=neighbors, budget=budget, max_queries=max_queries, sampling=sampling, subsets=subsets,
-        derived=derived, settings=settings, records=records, askers=askers, before=before,
+        derived=derived, settings=settings, records=records, quotas=quotas, before=before,
     )  # fmt: skip
 
     def new() -> AnswerReservation:
@@ -130,7 +130,7 @@ def reserve(
         before(scheme, event, max_queries)
         plan = ledger.reserve(
             [(event, max_queries)], name=name, epsilon=share.epsilon, delta=share.delta,
-            settings={**settings, "groups": scheme.groups}, askers=askers,
+            settings={**settings, "groups": scheme.groups}, quotas=quotas,
         )  # fmt: skip
         return AnswerReservation(plan, scheme, share, event, max_queries, settings, weak)
 
@@ -143,12 +143,12 @@ def _resume(
     neighbors: Neighbors,
     budget: PrivacyBudget | None,
     max_queries: int,
-    sampling: Sampling,
+    sampling: SamplingOptions,
     subsets: int,
     derived: Callable[[], Scheme],
     settings: Mapping[str, Any],
     records: int,
-    askers: Askers | None,
+    quotas: Quotas | None,
     before: Callable[[Scheme, NoisyMaxEvent, int], object],
 ) -> AnswerReservation:
     """Go on with a plan. ``derived`` is the scheme that a new one would get for the records of now."""
@@ -176,7 +176,7 @@ def _resume(
     kept = plan.settings or {}  # none with a plan that the ledger's owner reserved
     for key in ("shots", "subsets"):
         asked[key] = (kept.get(key, settings[key]), settings[key])
-    asked["askers"] = (plan.askers, askers)
+    asked["quotas"] = (plan.quotas, quotas)
     # Or one of them would go on with a record that the others have forgotten.
     asked["replicas"] = (kept.get("replicas", False), settings.get("replicas", False))
     follows = probability is not None and kept.get("partitions") is sampling.partitions is None
@@ -205,6 +205,6 @@ def _resume(
 
 
 def _weak(share: PrivacyBudget, scheme: Scheme, records: int) -> tuple[str, ...]:
-    points = weak_points(share.epsilon, share.delta, *scheme.least_records(records))
-    warn_of(points)
+    points = weak_promise_reasons(share.epsilon, share.delta, *scheme.least_records(records))
+    warn_weak_promise(points)
     return points

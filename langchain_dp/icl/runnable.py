@@ -13,37 +13,37 @@ from langchain_core.tools import BaseTool
 from pydantic import BaseModel
 
 from langchain_dp._util import validate
-from langchain_dp._util.reprs import also_unmade
-from langchain_dp._util.validate import no_further, reject_unknown_arguments
-from langchain_dp.accounting import Askers, NoisyMaxEvent, PrivacyBudget, PrivacyCertificate
-from langchain_dp.accounting.budget import warn_of_noise
+from langchain_dp._util.reprs import safe_repr
+from langchain_dp._util.validate import reject_extra_kwargs, reject_unknown_arguments
+from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, PrivacyCertificate, Quotas
+from langchain_dp.accounting.budget import warn_mostly_noise
 from langchain_dp.accounting.events import SamplingName, count_is_public
 from langchain_dp.accounting.pld import MOST_COUNTS
 from langchain_dp.accounting.provenance import MadeWith, costs_of_inputs
 from langchain_dp.ensemble.answers import KEPT
-from langchain_dp.ensemble.questions import ChecksBatches, Question, asker_of, asker_specs
+from langchain_dp.ensemble.questions import ChecksBatches, Question, user_of, user_specs
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise
-from langchain_dp.ensemble.scheme import Sampling, Scheme, sampling_from
+from langchain_dp.ensemble.scheme import SamplingOptions, Scheme, sampling_from
 from langchain_dp.ensemble.tools import ExitBehavior, private_tool
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.icl import checks, prompts
 from langchain_dp.icl.answers import DPAnswer, Released
-from langchain_dp.icl.asking import Asking
 from langchain_dp.icl.baseline import BaselineMethod, NonPrivateICL
 from langchain_dp.icl.companion import companion_text
+from langchain_dp.icl.model_calls import ModelCallOptions
 from langchain_dp.icl.pace import Pace
 from langchain_dp.icl.prompts import ICLPrompt
 from langchain_dp.icl.release import Releaser
 from langchain_dp.icl.replicas import Replicas
-from langchain_dp.icl.report import ICLPlanReport, drowned, report
+from langchain_dp.icl.report import ICLPlanReport, noise_warning, report
 from langchain_dp.icl.reservation import AnswerReservation, reserve
 from langchain_dp.icl.subset_prompts import SubsetPrompts
 from langchain_dp.icl.templates import prompt_from
 from langchain_dp.icl.voters import Voter, make_voter
 from langchain_dp.icl.votes import Shot
+from langchain_dp.isolation.calls import in_own_thread
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
-from langchain_dp.ports import ScoresLabels
-from langchain_dp.quiet.calls import in_own_thread
+from langchain_dp.ports import LabelScorer
 from langchain_dp.records import (
     Examples,
     FromDataFrame,
@@ -55,7 +55,7 @@ from langchain_dp.records import (
     label_words,
 )
 from langchain_dp.records.files import READING
-from langchain_dp.redact import Held, redact_errors, redacted
+from langchain_dp.redact import PrivateArgs, redact_errors, run_redacted
 
 
 class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], Generic[Label]):
@@ -65,7 +65,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
     the votes go through report noisy max; only the winning label leaves.
 
     Args:
-        llm: Chat model, completion model or Runnable; or an engine that scores labels (``ScoresLabels``), which is
+        model: Chat model, completion model or Runnable; or an engine that scores labels (``LabelScorer``), which is
             used directly and keeps each subset's caches. The model's operator sees the examples.
         examples: Private examples, mappings with ``text`` and ``label`` (and what else the prompt's template names),
             or whatever else ``PrivateRecords`` takes: a DataFrame, documents, a path. Of a ``PrivateRecords`` this
@@ -80,7 +80,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         subsets: Expected number of subsets that vote on one question.
         sampling: "fixed": subsets are cut once and each takes part by a coin (less noise, caches can be kept);
             "resample": subsets are dealt anew for every question, as in the paper. Number and rate of the subsets
-            follow from the number of examples; under add/remove, where that is private, give a ``Sampling``.
+            follow from the number of examples; under add/remove, where that is private, give a ``SamplingOptions``.
         prompt: Template; see :mod:`langchain_dp.icl.prompts`. None: a plain one. A str (the question, then the cue in a
             line of its own), ``ChatPromptTemplate`` or ``FewShotPromptTemplate`` is read as one.
         name: Name of the plan in the ledger. A restart under the same name goes on with what is left of its plan.
@@ -88,18 +88,19 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         calibrate: Divide an engine's label scores by those for questions without content (Zhao et al. 2021).
         vote_shares: Also release the noisy vote shares, at the same price (see :meth:`invoke_with_certificate`).
         asking: How the model is asked: timeout, calls at a time, what a dead model does to an answer, answer times.
-        keep_answers: Released answers that are kept, so that the same question costs nothing again. Beyond, the one not
+        answer_cache_size: Released answers that are kept, so that the same question costs nothing again. Beyond, the
+            one not
             asked for longest goes: to answer it again is a new release, which is charged, and may come out otherwise.
         replicas: Other processes, here or on other machines, run this same chain under this ledger and name. What one
             has released costs nothing on any other, and what one forgets no other uses in its next release: both go
             through the ledger, under keyed hashes. It must have a path or be a ``postgresql://`` URL, and every
             example an id. Every replica must say so. Two that are asked the same question at the same moment are both
             charged, and give the same answer.
-        askers: Shares of ``max_queries`` for the users or tenants who ask. Every call then names one, in
-            ``config={"configurable": {"asker": "team-7"}}``; answers that were released stay free for all of them.
+        quotas: Shares of ``max_queries`` for the users or tenants who ask. Every call then names one, in
+            ``config={"configurable": {"user_id": "team-7"}}``; answers that were released stay free for all of them.
         trust_opaque_model: Accept a model with parts of your own (a function, a graph, a class), at your word that they
             keep nothing of their prompts. The certificate says so. A message history, a checkpointer or a store in a
-            field is always refused. :mod:`langchain_dp.quiet.accept` lists what needs no trust.
+            field is always refused. :mod:`langchain_dp.isolation.accept` lists what needs no trust.
         made_with: Certificate of a run whose released text stands in ``labels`` or ``prompt``, or several, where the
             text does not know it any more: it was read from a file, or formatted. The certificate adds up what was
             spent. What a run of this package hands over, and :func:`~langchain_dp.opt.load_prompt` reads, knows it by
@@ -122,7 +123,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         Algorithm 1 and Theorem 2, with the accounting of :mod:`langchain_dp.accounting`, not the paper's.
 
     Examples:
-        >>> chain = DPICLClassifier(llm=model, examples=rows, labels=LABELS, budget=budget, max_queries=100)
+        >>> chain = DPICLClassifier(model=model, examples=rows, labels=LABELS, budget=budget, max_queries=100)
         >>> print(chain.plan())
         >>> chain.invoke("Nobody called me back.")  # a noisy vote: it may come out otherwise
         'complaint'
@@ -132,7 +133,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
     def __init__(
         self,
         *,
-        llm: Runnable[Any, Any] | ScoresLabels,
+        model: Runnable[Any, Any] | LabelScorer,
         examples: Examples,
         labels: Iterable[Label],
         budget: PrivacyBudget | None = None,
@@ -140,21 +141,21 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         max_queries: int = 10_000,
         shots: int = 4,
         subsets: int = 10,
-        sampling: SamplingName | Sampling = "fixed",
+        sampling: SamplingName | SamplingOptions = "fixed",
         prompt: ICLPrompt | str | BasePromptTemplate[Any] | None = None,
         name: str = "dp-icl",
         structured_output: bool = False,
         calibrate: bool = True,
         vote_shares: bool = False,
-        asking: Asking | None = None,
-        keep_answers: int = KEPT,
+        model_calls: ModelCallOptions | None = None,
+        answer_cache_size: int = KEPT,
         replicas: bool = False,
-        askers: Askers | None = None,
+        quotas: Quotas | None = None,
         trust_opaque_model: bool = False,
         made_with: MadeWith = None,
         not_private_seed: int | None = None,
     ) -> None:
-        held = Held(examples)
+        held = PrivateArgs(examples)
         del examples  # error reporters read the locals of each frame
         self.name = name
         self._costs = costs_of_inputs(labels, prompt, made_with=made_with, budget=budget, ledger=ledger)
@@ -163,7 +164,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         self.prompt = prompts.plain(self.labels) if prompt is None else prompt_from(prompt)
         check_promise(budget, ledger, not_private_seed)
         validate.integer("max_queries", max_queries, at_least=1, at_most=MOST_COUNTS)
-        validate.integer("keep_answers", keep_answers, at_least=1)
+        validate.integer("answer_cache_size", answer_cache_size, at_least=1)
         for flag, given in {
             "structured_output": structured_output,
             "calibrate": calibrate,
@@ -172,19 +173,19 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         }.items():
             validate.one_of(flag, given, (True, False))
         sampling = sampling_from(sampling)
-        asking = validate.group("asking", asking, Asking)
+        model_calls = validate.group("model_calls", model_calls, ModelCallOptions)
         words = label_words(self.prompt.words, self.labels)
         self._voter: Voter = make_voter(
-            llm,
+            model,
             prompt=self.prompt,
             words=words,
             structured_output=structured_output,
             calibrate=calibrate,
             keep_caches=sampling.scheme == "fixed",
-            asking=asking,
+            model_calls=model_calls,
             trust_opaque_model=trust_opaque_model,
         )
-        self._records = redacted(PrivateRecords, held, READING)
+        self._records = run_redacted(PrivateRecords, held, READING)
         check_records(self._records, self.labels, self.prompt.variables, whose="prompt", plain=True)
         self._not_private_seed = not_private_seed
         self._rng: Randomness = (
@@ -200,7 +201,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             shots=shots,
             subsets=subsets,
             replicas=replicas,
-            askers=None if askers is None else validate.group("askers", askers, Askers),
+            quotas=None if quotas is None else validate.group("quotas", quotas, Quotas),
             before=self._warned,
         )
         self._subset_prompts = SubsetPrompts(self._records, reservation.scheme, self._shot, self._rng)
@@ -220,10 +221,10 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             voter=self._voter,
             reservation=reservation,
             rng=self._rng,
-            pace=Pace(asking.answer_seconds),
+            pace=Pace(model_calls.min_response_seconds),
             vote_shares=vote_shares,
-            max_calls=asking.max_concurrency,
-            keep_answers=keep_answers,
+            max_calls=model_calls.max_concurrency,
+            answer_cache_size=answer_cache_size,
             replicas=self._replicas,
         )
 
@@ -241,22 +242,22 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
 
         Raises:
             InvalidParameter: The question is empty or too long. Nothing was spent.
-            BudgetExceeded: The plan is used up, or the asker's share of it (``ShareExceeded``). No model was called.
+            BudgetExceeded: The plan is used up, or the user's share of it (``QuotaExceeded``). No model was called.
             PlanError: The plan has accounts, and the config names nobody who has one. Nothing was spent.
             ModelUnavailable: The model failed on a public test question, before the release was charged; or on this
                 question after invented examples, beside the subsets: then this release was charged, as the message
-                says, and the same question is tried in public first when it comes again. See ``on_unhealthy``.
+                says, and the same question is tried in public first when it comes again. See ``on_model_failure``.
             UnsafeEnvironment: A global setting would print prompts. Nothing was spent.
 
         Warns:
-            BudgetRunsLow: 80% of the plan are used; once.
+            BudgetLowWarning: 80% of the plan are used; once.
         """
-        no_further(kwargs)
+        reject_extra_kwargs(kwargs)
         return self._given[self._run(self._label, input, config)]
 
     async def ainvoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> Label:  # noqa: A002
         """Async twin of :meth:`invoke`."""
-        no_further(kwargs)
+        reject_extra_kwargs(kwargs)
         return self._given[await self._arun(self._alabel, input, config)]
 
     def invoke_with_certificate(self, question: Question, config: RunnableConfig | None = None) -> DPAnswer[Label]:
@@ -305,7 +306,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
                 is told, in a tool message with the status of an error, and the agent goes on. "end": the same, and the
                 message is the agent's last; make each agent a tool of its own, since ``create_agent`` must get it
                 before its first call (the agents of other libraries go on). "error": BudgetExceeded is raised. The
-                end of an asker's share is the same for this asker, and a config that names no asker raises PlanError.
+                end of an user's share is the same for this user, and a config that names no user raises PlanError.
 
         Raises:
             InvalidParameter: A value is out of bounds.
@@ -354,13 +355,13 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         return (await self._arelease(question, config)).label
 
     def _release(self, question: Question, config: RunnableConfig) -> Released:
-        asker = asker_of(self._reservation.plan, config)
-        return self._releaser.release(self._checked_question(question), asker)
+        user_id = user_of(self._reservation.plan, config)
+        return self._releaser.release(self._checked_question(question), user_id)
 
     async def _arelease(self, question: Question, config: RunnableConfig) -> Released:
-        asker = asker_of(self._reservation.plan, config)
+        user_id = user_of(self._reservation.plan, config)
         # In a thread: a local model may be busy with another call, and the event loop must not wait for it.
-        return await self._releaser.arelease(await in_own_thread(self._checked_question, question), asker)
+        return await self._releaser.arelease(await in_own_thread(self._checked_question, question), user_id)
 
     def _checked_question(self, question: Question) -> str:
         text = checks.render_question(question, self.prompt, text_key=self._records.text_key)
@@ -379,26 +380,26 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         made = self._reservation.certificate(self._voter.name, seeded=seeded, notes=self._voter.notes)
         return made.including(self._costs)
 
-    def answers_left(self, *, asker: str | None = None) -> int:
+    def answers_left(self, *, user_id: str | None = None) -> int:
         """How many more answers the plan covers. The same question again takes none, while its answer is kept.
 
         Args:
-            asker: Whose share must cover them, too; None for the plan alone.
+            user_id: Whose share must cover them, too; None for the plan alone.
 
         Raises:
-            PlanError: The plan has no account for the asker.
+            PlanError: The plan has no account for the user.
         """
-        return self._releaser.remaining.answers(asker)
+        return self._releaser.remaining.answers(user_id)
 
     @property
-    def askers(self) -> Askers | None:
+    def quotas(self) -> Quotas | None:
         """Shares of those who ask; None if whoever asks may use up the plan."""
-        return self._reservation.plan.askers
+        return self._reservation.plan.quotas
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
-        """What a config says for this chain: who asks, if there are ``askers``."""
-        return asker_specs(self._reservation.plan)
+        """What a config says for this chain: who asks, if there are ``quotas``."""
+        return user_specs(self._reservation.plan)
 
     @property
     def certificate_model(self) -> str:
@@ -503,7 +504,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         ledger: LedgerOrPath | None = None,
         name: str | None = None,
         max_queries: int | None = None,
-        askers: Askers | None = None,
+        quotas: Quotas | None = None,
     ) -> DPICLClassifier[Label]:
         """A second chain over the same examples, subsets and caches, under a promise of its own.
 
@@ -514,7 +515,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             ledger: Ledger to charge, or the path of one; None keeps one in memory.
             name: Name of the plan; this chain's by default.
             max_queries: Number of releases; this chain's by default.
-            askers: Shares of them; those of this chain by default.
+            quotas: Shares of them; those of this chain by default.
 
         Raises:
             InvalidParameter, BudgetExceeded, PlanError: As at construction.
@@ -536,18 +537,18 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             ledger=ledger,
             name=name or self._reservation.plan.name,
             max_queries=self._reservation.max_queries if max_queries is None else max_queries,
-            sampling=Sampling(scheme.sampling, partitions, scheme.sampling_probability),
+            sampling=SamplingOptions(scheme.sampling, partitions, scheme.sampling_probability),
             records=len(self._records),
             shots=1,
             subsets=scheme.groups,
             settings=self._reservation.settings,
-            askers=self.askers if askers is None else validate.group("askers", askers, Askers),
+            quotas=self.quotas if quotas is None else validate.group("quotas", quotas, Quotas),
             before=self._warned,
         )
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin.name = reservation.plan.name
-        twin._releaser = self._releaser.under(reservation)
+        twin._releaser = self._releaser.with_reservation(reservation)
         return twin
 
     def baseline(self, method: BaselineMethod, *, private: bool) -> NonPrivateICL:
@@ -571,14 +572,14 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         )
 
     def _warned(self, scheme: Scheme, event: NoisyMaxEvent, queries: int) -> None:
-        warn_of_noise(drowned(scheme, event, queries, labels=len(self.labels)))
+        warn_mostly_noise(noise_warning(scheme, event, queries, labels=len(self.labels)))
 
     def _shot(self, example: Mapping[str, Any]) -> Shot:
         return self.prompt.ask(example), self.prompt.word(str(example["label"]))
 
     # ------------------------------------------------------------------------------------------ nothing leaks
 
-    @also_unmade
+    @safe_repr
     def __repr__(self) -> str:
         event = self._reservation.event
         return (

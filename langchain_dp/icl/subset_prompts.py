@@ -102,10 +102,10 @@ class SubsetPrompts:
             self._records.forget(record_id)
             self._forgotten += 1
             del self._shots[record_id]
-            page = self._forgotten
+            epoch = self._forgotten
             stale = self._sampler.forget(record_id)
         for answers in list(self._kept):
-            answers.turn(page)
+            answers.invalidate_before(epoch)
         return stale
 
     @property

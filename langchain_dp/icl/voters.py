@@ -16,35 +16,36 @@ from langchain_core.language_models import BaseChatModel, BaseLanguageModel, Bas
 from langchain_core.messages import HumanMessage
 from langchain_core.runnables import Runnable
 
-from langchain_dp.ensemble.asking import (
+from langchain_dp.ensemble.engine_calls import (
     ask_together,
     asked_publicly,
+    count_or_estimate,
     count_publicly,
-    count_quietly,
     forget_for_good,
-    forget_quietly,
+    forget_members,
     is_remote,
     row_of,
 )
-from langchain_dp.ensemble.room import LEAST, Room, beginning
+from langchain_dp.ensemble.prompt_budget import LEAST, PromptBudget, beginning
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
-from langchain_dp.icl.asking import Asking, OnUnhealthy
 from langchain_dp.icl.companion import invented, public_question
+from langchain_dp.icl.model_calls import ModelCallOptions, OnModelFailure
 from langchain_dp.icl.prompts import ICLPrompt
 from langchain_dp.icl.votes import SubsetPrompt, Vote
+from langchain_dp.isolation.calls import in_own_thread
+from langchain_dp.isolation.model import Failure, IsolatedModel
+from langchain_dp.isolation.worker import call_engine
 from langchain_dp.parsing import parse_label
-from langchain_dp.ports import ChecksPrompts, MemberPrompt, ScoresLabels
-from langchain_dp.quiet.calls import in_own_thread
-from langchain_dp.quiet.model import Failure, QuietModel
-from langchain_dp.quiet.worker import call_engine
+from langchain_dp.ports import ChecksPrompts, LabelScorer, MemberPrompt
 
 _SHOWN = 200
 _TEST = "a public test question"
 _COMPANION = "this question after invented examples"
-_ANSWER_NOTE = "nobody watches whether the model answers: an answer may be noise alone (on_unhealthy='answer')"
+_ANSWER_NOTE = "nobody watches whether the model answers: an answer may be noise alone (on_model_failure='ignore')"
 _RAISE_NOTE = (
     "each question is asked once more with invented examples; where that fails the release raises ModelUnavailable "
-    "(on_unhealthy='raise'). Where the examples use up a rate limit that all calls share, or bring the server down, "
+    "(on_model_failure='raise'). Where the examples use up a rate limit that all calls share, or bring the server "
+    "down, "
     "whether it fails may depend on them: not accounted for"
 )
 _TIMEOUT_NOTE = (
@@ -109,21 +110,21 @@ class ModelVoter:
 
     def __init__(
         self,
-        llm: Runnable[Any, Any],
+        model: Runnable[Any, Any],
         *,
         prompt: ICLPrompt,
         words: Sequence[str],
         structured_output: bool,
-        asking: Asking,
+        model_calls: ModelCallOptions,
         trust_opaque_model: bool,
     ) -> None:
         # A completion model and a Runnable without chat roles get text; everything else gets messages.
-        self._chat = not _takes_text(llm)
-        inner = llm
+        self._chat = not _takes_text(model)
+        inner = model
         if structured_output:
-            if not isinstance(llm, BaseChatModel):
+            if not isinstance(model, BaseChatModel):
                 raise InvalidParameter(
-                    f"Expected llm={type(llm).__name__} to be a chat model when structured_output=True. "
+                    f"Expected model={type(model).__name__} to be a chat model when structured_output=True. "
                     "Leave it off; of a wrapped model give model.with_structured_output(...), whose schema has a field "
                     "'label', and wrap that."
                 )
@@ -135,32 +136,32 @@ class ModelVoter:
                 "required": ["label"],
             }
             try:
-                inner = llm.with_structured_output(schema)
+                inner = model.with_structured_output(schema)
             except NotImplementedError:
                 raise InvalidParameter(
-                    f"Expected llm={type(llm).__name__} to support structured output with structured_output=True. "
+                    f"Expected model={type(model).__name__} to support structured output with structured_output=True. "
                     "Leave it off."
                 ) from None
-        self._model = QuietModel(
+        self._model = IsolatedModel(
             inner,
-            max_concurrency=asking.max_concurrency,
+            max_concurrency=model_calls.max_concurrency,
             trust_opaque_model=trust_opaque_model,
             read=functools.partial(_read, words=list(words)),
         )
-        self._model.check_timeout(asking.timeout)
-        self.companions = int(asking.on_unhealthy == "raise")
+        self._model.check_timeout(model_calls.timeout)
+        self.companions = int(model_calls.on_model_failure == "raise")
         watched = _RAISE_NOTE if self.companions else _ANSWER_NOTE
         self.notes: tuple[str, ...] = (
-            watched, *(() if asking.timeout is None else (_TIMEOUT_NOTE,)), *self._model.notes
+            watched, *(() if model_calls.timeout is None else (_TIMEOUT_NOTE,)), *self._model.notes
         )  # fmt: skip
-        plain = QuietModel(llm, trust_opaque_model=trust_opaque_model) if structured_output else self._model
+        plain = IsolatedModel(model, trust_opaque_model=trust_opaque_model) if structured_output else self._model
         self.name = plain.name
-        self._checker = _checker(llm)
+        self._checker = _checker(model)
         self._prompt = prompt
         self._words = list(words)
-        self._timeout = asking.timeout
-        self._max_question_chars = asking.max_question_chars
-        self._max_example_chars = asking.max_example_chars
+        self._timeout = model_calls.timeout
+        self._max_question_chars = model_calls.max_question_chars
+        self._max_example_chars = model_calls.max_example_chars
 
     def _render(self, subset_prompt: SubsetPrompt) -> Any:
         prompt, most = self._prompt, self._max_example_chars
@@ -177,7 +178,8 @@ class ModelVoter:
         if len(question) > self._max_question_chars:
             raise InvalidParameter(
                 f"Expected the question, {len(question)} characters with its template, to be at most "
-                f"max_question_chars={self._max_question_chars}. Shorten it, or raise the limit in Asking(...) if the "
+                f"max_question_chars={self._max_question_chars}. Shorten it, or raise the limit in "
+                f"ModelCallOptions(...) if the "
                 "model's context holds it beside the examples."
             )
         if (checker := self._checker) is not None:
@@ -243,7 +245,7 @@ class ModelVoter:
             got = f"{answer!r}, which names none of {self._words[:20]}"
         raise ModelUnavailable(
             f"Expected model={self.name} to answer {asked}, got {got}. Without answers a label would be noise alone. "
-            "Check the model; asking=Asking(on_unhealthy='answer') answers all the same."
+            "Check the model; model_calls=ModelCallOptions(on_model_failure='ignore') answers all the same."
         )
 
     def forget(self, member: Hashable) -> None:
@@ -262,23 +264,23 @@ class EngineVoter:
 
     def __init__(
         self,
-        engine: ScoresLabels,
+        engine: LabelScorer,
         *,
         prompt: ICLPrompt,
         words: Sequence[str],
         calibrate: bool,
         keep_caches: bool,
-        on_unhealthy: OnUnhealthy,
+        on_model_failure: OnModelFailure,
     ) -> None:
         self._engine = engine
         remote = is_remote(engine)
-        self.companions = int(remote and on_unhealthy == "raise")
+        self.companions = int(remote and on_model_failure == "raise")
         self._keep_caches = keep_caches  # resampled subsets never come back: their caches would only push others out
         self._prompt = prompt
         self._labels = list(words)
         self._words = [f" {word}" for word in words]
         self._content_free = prompt.content_free() if calibrate else ()
-        self._room = Room(engine)
+        self._room = PromptBudget(engine)
         self._stale: set[Hashable] = set()
         watched = () if not remote else (_RAISE_NOTE if self.companions else _ANSWER_NOTE,)
         self.notes: tuple[str, ...] = (*watched, *getattr(engine, "notes", ()))
@@ -335,7 +337,8 @@ class EngineVoter:
         if watched and cast[0] is None:
             raise ModelUnavailable(
                 f"Expected model={self.name} to answer {_COMPANION}, got no answer. Without answers a label would be "
-                "noise alone. Check the server; asking=Asking(on_unhealthy='answer') answers all the same."
+                "noise alone. Check the server; model_calls=ModelCallOptions(on_model_failure='ignore') answers all "
+                "the same."
             )
         return cast[watched:]
 
@@ -346,7 +349,7 @@ class EngineVoter:
     def _member(self, subset_prompt: SubsetPrompt) -> MemberPrompt:
         prompt, shots = self._prompt, subset_prompt.shots
         words = [word for _, word in shots]
-        shown = self._room.fitting(
+        shown = self._room.truncate(
             [prompt.input_of(asked) for asked, _ in shots],
             whole=lambda texts: prompt.body(tuple(zip(map(prompt.cued, texts), words, strict=True))),
             tokens=self._tokens,
@@ -357,7 +360,7 @@ class EngineVoter:
     @functools.cached_property
     def _tokens(self) -> int:
         """What examples may have: head and examples have the half of the context that no question takes. Public."""
-        return self._room.beside(self._engine.max_tail_tokens, self._prompt.head(), max(self._words, key=len))
+        return self._room.remaining(self._engine.max_tail_tokens, self._prompt.head(), max(self._words, key=len))
 
     async def aask(
         self, subset_prompts: Sequence[SubsetPrompt], *, beside: str | None = None, even_empty: bool = False
@@ -385,7 +388,7 @@ class EngineVoter:
             subset_prompt.member for subset_prompt in subset_prompts if every or subset_prompt.member in self._stale
         ]
         if gone:
-            forget_quietly(self._engine, *gone)
+            forget_members(self._engine, *gone)
 
     def count_tokens(self, text: str) -> int:
         """Tokens of the engine's model.
@@ -393,46 +396,46 @@ class EngineVoter:
         Raises:
             ModelUnavailable: The engine could not count them.
         """
-        return count_quietly(self._engine, text)
+        return count_or_estimate(self._engine, text)
 
 
 def make_voter(
-    llm: object,
+    model: object,
     *,
     prompt: ICLPrompt,
     words: Sequence[str],
     structured_output: bool,
     calibrate: bool,
     keep_caches: bool,
-    asking: Asking,
+    model_calls: ModelCallOptions,
     trust_opaque_model: bool,
 ) -> Voter:
     """An engine is used as an engine; any other Runnable is asked call by call.
 
     Raises:
-        InvalidParameter: ``llm`` is neither.
-        UnsafeEnvironment: ``llm`` keeps its prompts, or is opaque and not trusted.
+        InvalidParameter: ``model`` is neither.
+        UnsafeEnvironment: ``model`` keeps its prompts, or is opaque and not trusted.
     """
-    if isinstance(llm, ScoresLabels):
+    if isinstance(model, LabelScorer):
         return EngineVoter(
-            llm,
+            model,
             prompt=prompt,
             words=words,
             calibrate=calibrate,
             keep_caches=keep_caches,
-            on_unhealthy=asking.on_unhealthy,
+            on_model_failure=model_calls.on_model_failure,
         )
-    if isinstance(llm, Runnable):
+    if isinstance(model, Runnable):
         return ModelVoter(
-            llm,
+            model,
             prompt=prompt,
             words=words,
             structured_output=structured_output,
-            asking=asking,
+            model_calls=model_calls,
             trust_opaque_model=trust_opaque_model,
         )
     raise InvalidParameter(
-        f"Expected llm={type(llm).__name__} to be a chat model, a completion model, a Runnable or an engine that "
+        f"Expected model={type(model).__name__} to be a chat model, a completion model, a Runnable or an engine that "
         "scores labels. Wrap a function in RunnableLambda, and set trust_opaque_model=True."
     )
 
@@ -451,19 +454,19 @@ def _best(scores: object, labels: int) -> Vote:
     return None if row is None or np.isnan(row).any() else int(np.argmax(row))
 
 
-def _checker(llm: Any) -> ChecksPrompts | None:
+def _checker(model: Any) -> ChecksPrompts | None:
     """The model itself, out of its bindings and of a chain that it begins, if it can check a prompt."""
-    while not isinstance(llm, BaseLanguageModel):
-        inner = getattr(llm, "bound", None) or getattr(llm, "first", None)
+    while not isinstance(model, BaseLanguageModel):
+        inner = getattr(model, "bound", None) or getattr(model, "first", None)
         if not isinstance(inner, Runnable):
             return None
-        llm = inner
-    return llm if isinstance(llm, ChecksPrompts) else None
+        model = inner
+    return model if isinstance(model, ChecksPrompts) else None
 
 
-def _takes_text(llm: Any) -> bool:
+def _takes_text(model: Any) -> bool:
     # model.bind(), .with_retry(), .with_fallbacks() and .configurable_fields() keep the model's kind
     for inside in ("bound", "runnable", "default"):
-        if not isinstance(llm, BaseLanguageModel) and isinstance(inner := getattr(llm, inside, None), Runnable):
+        if not isinstance(model, BaseLanguageModel) and isinstance(inner := getattr(model, inside, None), Runnable):
             return _takes_text(inner)
-    return isinstance(llm, BaseLLM)
+    return isinstance(model, BaseLLM)

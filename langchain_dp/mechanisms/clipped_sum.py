@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from langchain_dp._util import validate
-from langchain_dp.accounting.events import MOST_EPSILON0, TextRoundEvent
+from langchain_dp.accounting.events import MOST_EPSILON0, ClippedSumRoundEvent
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.exponential_choice import below_exp, draw
 from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
@@ -65,12 +65,12 @@ class ClippedSum:
 
     Examples:
         >>> noise = ClippedSum.clipped(3.0, members=30, tokens=40, sampling_probability=0.06)
-        >>> ledger.spend(noise.event)  # a TextRoundEvent with epsilon0 = 0.4
+        >>> ledger.spend(noise.event)  # a ClippedSumRoundEvent with epsilon0 = 0.4
         >>> noise.release([-0.5, -1.2], [[-0.4, -1.5]] * 28) in (0, 1)  # an index
         True
     """
 
-    event: TextRoundEvent
+    event: ClippedSumRoundEvent
     members: int
     temperature: float = 1.0
 
@@ -96,10 +96,10 @@ class ClippedSum:
                 f"Expected clip={clip:g} to be at most {MOST_EPSILON0 * members * temperature / 4:g} at members="
                 f"{members} and temperature={temperature:g}. Lower it, or have more members."
             )
-        return cls(TextRoundEvent(epsilon0, tokens, sampling_probability), members, temperature)
+        return cls(ClippedSumRoundEvent(epsilon0, tokens, sampling_probability), members, temperature)
 
     @classmethod
-    def sharpened(cls, event: TextRoundEvent, members: int, temperature: float) -> ClippedSum:
+    def sharpened(cls, event: ClippedSumRoundEvent, members: int, temperature: float) -> ClippedSum:
         """The mechanism at this temperature, or at a lower one where the clip would be above 5 nats.
 
         For texts of which the likeliest is wanted, and no variety: at the same cost a larger clip would cut nothing
@@ -111,7 +111,7 @@ class ClippedSum:
             temperature: The highest.
 
         Examples:
-            >>> ClippedSum.sharpened(TextRoundEvent(2.0, tokens=8), members=60, temperature=0.5).clip
+            >>> ClippedSum.sharpened(ClippedSumRoundEvent(2.0, tokens=8), members=60, temperature=0.5).clip
             5.0
         """
         whole = cls(event, members, temperature)

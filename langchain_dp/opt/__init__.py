@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from langchain_dp.ensemble.scheme import Sampling
+from langchain_dp.ensemble.scheme import SamplingOptions
 from langchain_dp.opt.baselines import DLNSettings, optimize_with_dln1, optimize_with_opt
 from langchain_dp.opt.candidates import Candidate
 from langchain_dp.opt.filters import candidate_fault
@@ -12,7 +12,7 @@ from langchain_dp.opt.report import OptPlanReport
 from langchain_dp.opt.runnable import DPPromptOptimizer
 from langchain_dp.opt.scores import PromptScore
 from langchain_dp.opt.selector import DPPromptSelector
-from langchain_dp.opt.settings import Writing
+from langchain_dp.opt.settings import CandidateOptions
 from langchain_dp.opt.target import TargetChoice, TargetScore, choose_for_target, evaluate_prompt
 from langchain_dp.opt.templates import (
     DISASTER,
@@ -20,9 +20,9 @@ from langchain_dp.opt.templates import (
     PRIVACY_INSTRUCTIONS,
     SST2,
     TREC,
-    Alternative,
     OptPrompts,
     OptTask,
+    PromptAlternative,
 )
 from langchain_dp.opt.verdict import Verdict
 from langchain_dp.ports import Decoding
@@ -33,8 +33,8 @@ __all__ = [
     "PRIVACY_INSTRUCTIONS",
     "SST2",
     "TREC",
-    "Alternative",
     "Candidate",
+    "CandidateOptions",
     "DLNSettings",
     "DPPromptOptimizer",
     "DPPromptSelector",
@@ -44,12 +44,12 @@ __all__ = [
     "OptPrompts",
     "OptTask",
     "OptimizedPrompt",
+    "PromptAlternative",
     "PromptScore",
-    "Sampling",
+    "SamplingOptions",
     "TargetChoice",
     "TargetScore",
     "Verdict",
-    "Writing",
     "candidate_fault",
     "choose_for_target",
     "description_fault",

@@ -9,9 +9,9 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableConfig
 
 from langchain_dp._util import validate
-from langchain_dp._util.validate import no_further
+from langchain_dp._util.validate import reject_extra_kwargs
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
-from langchain_dp.accounting.budget import warn_of, weak_points
+from langchain_dp.accounting.budget import warn_weak_promise, weak_promise_reasons
 from langchain_dp.accounting.provenance import MadeWith, ReleasedText, costs_of_inputs
 from langchain_dp.ensemble.reservation import LedgerOrPath, ledger_for, unreserved
 from langchain_dp.ensemble.runs import Halted, RunRunnable
@@ -22,10 +22,10 @@ from langchain_dp.opt.handover import OptimizedPrompt
 from langchain_dp.opt.private import PrivateRuns
 from langchain_dp.opt.report import OptPlanReport, report
 from langchain_dp.opt.settings import Settings
-from langchain_dp.ports import VotesNextToken
+from langchain_dp.ports import NextTokenVoter
 from langchain_dp.records import Examples, PrivateRecords, label_words
 from langchain_dp.records.files import READING
-from langchain_dp.redact import Held, hold_arguments, redacted
+from langchain_dp.redact import PrivateArgs, hold_arguments, run_redacted
 
 
 class PromptRunnable(RunRunnable):
@@ -33,11 +33,16 @@ class PromptRunnable(RunRunnable):
 
     _working = "while a prompt was optimized"
 
+    @property
+    def OutputType(self) -> Any:  # Runnable's name
+        """A prompt."""
+        return ChatPromptTemplate
+
     settings: Settings
 
     def _start(
         self,
-        model: VotesNextToken,
+        model: NextTokenVoter,
         settings: Settings,
         *,
         budget: PrivacyBudget | None,
@@ -95,8 +100,8 @@ class PromptRunnable(RunRunnable):
             PlanError: The ledger holds another plan, or a complete run over other examples, under this name.
             UnsafeEnvironment: A global setting would print prompts. Nothing was spent.
         """
-        no_further(kwargs)
-        prompt: OptimizedPrompt = self._execute(Held.of(input), config)
+        reject_extra_kwargs(kwargs)
+        prompt: OptimizedPrompt = self._execute(PrivateArgs.of(input), config)
         return prompt.template()
 
     @hold_arguments("input")
@@ -107,8 +112,8 @@ class PromptRunnable(RunRunnable):
         **kwargs: Any,
     ) -> ChatPromptTemplate:
         """Async twin of :meth:`invoke`. A cancelled call spends nothing more; the next one goes on from there."""
-        no_further(kwargs)
-        prompt: OptimizedPrompt = await self._aexecute(Held.of(input), config)
+        reject_extra_kwargs(kwargs)
+        prompt: OptimizedPrompt = await self._aexecute(PrivateArgs.of(input), config)
         return prompt.template()
 
     @hold_arguments("examples")
@@ -120,7 +125,7 @@ class PromptRunnable(RunRunnable):
         process too. Only a choice among the candidates that was charged, and whose process is gone, is lost: the
         candidates stay in :meth:`released`. A complete run gives its prompt again, at no further cost.
         """
-        prompt: OptimizedPrompt = self._execute(Held.of(examples), config)
+        prompt: OptimizedPrompt = self._execute(PrivateArgs.of(examples), config)
         return prompt
 
     @hold_arguments("examples")
@@ -131,7 +136,7 @@ class PromptRunnable(RunRunnable):
 
         A choice that is charged is made all the same: a process that ended before it would lose it.
         """
-        prompt: OptimizedPrompt = await self._aexecute(Held.of(examples), config)
+        prompt: OptimizedPrompt = await self._aexecute(PrivateArgs.of(examples), config)
         return prompt
 
     def _run(self, records: PrivateRecords, halted: Halted) -> OptimizedPrompt:
@@ -163,7 +168,7 @@ class PromptRunnable(RunRunnable):
             InvalidParameter: No token can win, or a choice that was fitted (:meth:`auto`) would be one at random; it
                 names what would help.
         """
-        records, count = redacted(self._counted, Held.of(examples), READING)
+        records, count = run_redacted(self._counted, PrivateArgs.of(examples), READING)
         found = self.plan(count if records is None else records)
         self._private.check_reachable(found.token, found.budget, found.scheme, count)
         return found
@@ -180,11 +185,11 @@ class PromptRunnable(RunRunnable):
             InvalidParameter, BudgetExceeded: As :meth:`invoke` would.
             ModelUnavailable: The engine could not count the tokens of an example.
         """
-        records, count = redacted(self._counted, Held.of(examples), READING)
+        records, count = run_redacted(self._counted, PrivateArgs.of(examples), READING)
         neighbors: Neighbors = self._private.neighbors
         share, token, selection = self._private.prospect(count)
         scheme = scheme_for(self.settings, neighbors, count)
-        warn_of(weak_points(share.epsilon, share.delta, *scheme.least_records(count)))
+        warn_weak_promise(weak_promise_reasons(share.epsilon, share.delta, *scheme.least_records(count)))
         return report(
             self._engine,
             self.settings,

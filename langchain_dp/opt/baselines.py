@@ -18,9 +18,10 @@ from tqdm import tqdm
 
 from langchain_dp._util import validate
 from langchain_dp.accounting import Neighbors, PrivacyCertificate
-from langchain_dp.ensemble.asking import ask_together
+from langchain_dp.ensemble.engine_calls import ask_together
 from langchain_dp.ensemble.runs import secret_key
 from langchain_dp.ensemble.subsets import Subset, SubsetSampler
+from langchain_dp.isolation.run import check_environment
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, SystemRandomness
 from langchain_dp.opt.candidates import Candidate, PromptChoice, echo_of
 from langchain_dp.opt.data import check_split, prepare, scheme_for
@@ -34,8 +35,7 @@ from langchain_dp.opt.settings import Method, Settings
 from langchain_dp.opt.templates import CUE, Demonstration, OptPrompts
 from langchain_dp.opt.text import Text
 from langchain_dp.opt.voters import Demonstrations, SubsetVotes
-from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, VotesNextToken
-from langchain_dp.quiet.run import check_environment
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt, NextTokenVoter, Token
 from langchain_dp.records import Examples
 from langchain_dp.redact import redact_errors
 
@@ -105,7 +105,7 @@ def optimize_with_opt(optimizer: DPPromptOptimizer, examples: Examples, *, seed:
     scheme = scheme_for(settings, Neighbors.REPLACE_ONE, len(records))
     data = prepare(records, settings, Neighbors.REPLACE_ONE, secret_key(rng))
     forward = Forward.of(engine, settings)
-    text = Text(engine, settings.decoding, settings.writing.stop, never=echo_of(settings))
+    text = Text(engine, settings.decoding, settings.candidate_options.stop, never=echo_of(settings))
     subset_votes = SubsetVotes(
         engine,
         SubsetSampler(data.training, scheme, rng),
@@ -173,7 +173,7 @@ def optimize_with_dln1(
         prompts=settings.prompts,
         labels=settings.labels,
         settings=numbers,
-        text=Text(engine, decoding, settings.writing.stop),
+        text=Text(engine, decoding, settings.candidate_options.stop),
         rng=coins,
     )
     disabled = None if optimizer._progress is None else not optimizer._progress
@@ -231,7 +231,7 @@ class DLN1:
 
     def __init__(
         self,
-        engine: VotesNextToken,
+        engine: NextTokenVoter,
         forward: Forward,
         *,
         prompts: OptPrompts,
@@ -299,7 +299,7 @@ class DLN1:
         message = self._rng.randrange(len(self._prompts.messages))
         head = self._prompts.backward_head(instruction)
         tail = self._prompts.backward_tail(message, instruction)
-        prompt = MemberPrompt(head, body, tail, member, begins=CUE)
+        prompt = MemberPrompt(head, body, tail, member, response_prefix=CUE)
         written: list[Token] = []
         while len(written) < self._settings.max_new_tokens and not self._text.stops(written):
             asked = Continuation(prompt, tuple(written), self._rng.random())
@@ -331,7 +331,7 @@ def _settings(optimizer: DPPromptOptimizer, method: Method) -> Settings:
     return dataclasses.replace(optimizer.settings, method=method, decoder="votes", glossary=None)
 
 
-def not_private(settings: Settings, engine: VotesNextToken) -> PrivacyCertificate:
+def not_private(settings: Settings, engine: NextTokenVoter) -> PrivacyCertificate:
     """Certificate that promises nothing, and says why."""
     return PrivacyCertificate(
         mechanism=f"non-private {settings.method}",

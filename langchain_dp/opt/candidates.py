@@ -11,7 +11,7 @@ from langchain_dp.opt.filters import candidate_fault, request_echo, whole_senten
 from langchain_dp.opt.glossary import description_fault, glossary_echo, with_glossary
 from langchain_dp.opt.plan import Written
 from langchain_dp.opt.settings import Settings
-from langchain_dp.opt.templates import Alternative
+from langchain_dp.opt.templates import PromptAlternative
 from langchain_dp.opt.text import Text
 
 
@@ -58,7 +58,7 @@ def echo_of(settings: Settings) -> Echo:
     """What no text of a run may repeat. What would be dropped for it is not written in the first place."""
     if settings.glossary is not None:
         return glossary_echo(settings.glossary, chat=bool(settings.decoding.chat))
-    return request_echo(settings.prompts, settings.instruction) if settings.writing.filtered else Echo()
+    return request_echo(settings.prompts, settings.instruction) if settings.candidate_options.filtered else Echo()
 
 
 def judged(settings: Settings, text: Text, written: Sequence[Written]) -> list[Candidate]:
@@ -71,7 +71,7 @@ def judged(settings: Settings, text: Text, written: Sequence[Written]) -> list[C
             found.append(Candidate(said, fault, settings.labels[each.message]))
             continue
         fault, cut = "" if said else "it has no text", ""
-        if settings.writing.filtered:
+        if settings.candidate_options.filtered:
             said, cut = (said, "") if complete else whole_sentences(said)
             fault = candidate_fault(
                 said,
@@ -98,7 +98,7 @@ def choices(settings: Settings, written: Sequence[Candidate]) -> list[PromptChoi
     return [*_described(settings, written, initial), *public]
 
 
-def _alternative(settings: Settings, given: Alternative) -> PromptChoice:
+def _alternative(settings: Settings, given: PromptAlternative) -> PromptChoice:
     words = tuple(settings.words_of(given))
     return PromptChoice(given.instruction or settings.instruction, words)
 

@@ -7,20 +7,20 @@ from collections.abc import Iterable, Mapping
 
 from langchain_dp._util import validate
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger
-from langchain_dp.ensemble.asking import count_publicly
+from langchain_dp.ensemble.engine_calls import count_publicly
+from langchain_dp.ensemble.prompt_budget import LEAST
 from langchain_dp.ensemble.questions import check_text
-from langchain_dp.ensemble.room import LEAST
-from langchain_dp.ensemble.scheme import Sampling
+from langchain_dp.ensemble.scheme import SamplingOptions
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.opt.settings import Decoder, Method, Settings, Writing, votes_only
-from langchain_dp.opt.templates import CUE, Alternative, Demonstration
-from langchain_dp.ports import Decoding, ScoresLabels, ScoresNextToken, VotesNextToken
+from langchain_dp.opt.settings import CandidateOptions, Decoder, Method, Settings, votes_only
+from langchain_dp.opt.templates import CUE, Demonstration, PromptAlternative
+from langchain_dp.ports import Decoding, LabelScorer, NextTokenScorer, NextTokenVoter
 
 
 def check_model(model: object) -> None:
     """An engine that both writes tokens and scores labels."""
-    validate.made("model", model)
-    if not (isinstance(model, VotesNextToken) and isinstance(model, ScoresLabels)):
+    validate.require_instance("model", model)
+    if not (isinstance(model, NextTokenVoter) and isinstance(model, LabelScorer)):
         raise InvalidParameter(
             f"Expected model={type(model).__name__} to be a local engine that writes tokens and scores labels, such "
             "as LlamaCppEnsemble: the votes of hundreds of prompts are counted token by token."
@@ -29,7 +29,7 @@ def check_model(model: object) -> None:
 
 def check_decoder(model: object, decoder: str) -> None:
     """An engine that can do what the decoder asks for."""
-    if decoder == "clip" and not isinstance(model, ScoresNextToken):
+    if decoder == "clip" and not isinstance(model, NextTokenScorer):
         raise InvalidParameter(
             f"Expected model={type(model).__name__} to score next tokens (score_next_token), which "
             'decoder="clip" asks for. Use decoder="votes", or an engine such as LlamaCppEnsemble.'
@@ -40,9 +40,9 @@ def decoder_for(
     method: Method,
     model: object,
     promise: PrivacyBudget | PrivacyLedger | str | os.PathLike[str] | None,
-    writing: Writing,
+    candidate_options: CandidateOptions,
     decoding: Decoding,
-    sampling: Sampling | None = None,
+    sampling: SamplingOptions | None = None,
     *,
     shots: int | None = None,
 ) -> Decoder:
@@ -50,11 +50,11 @@ def decoder_for(
     budget = promise.budget if isinstance(promise, PrivacyLedger) else promise
     sums = (
         method == "glossary"
-        and isinstance(model, ScoresNextToken)
+        and isinstance(model, NextTokenScorer)
         and isinstance(budget, PrivacyBudget)
         and budget.neighbors is Neighbors.REPLACE_ONE
-        and not votes_only(writing, decoding)
-        and len(writing.stop) <= 1
+        and not votes_only(candidate_options, decoding)
+        and len(candidate_options.stop) <= 1
         and (sampling is None or (sampling.scheme == "fixed" and sampling.partitions is None))
         and shots in (None, 1)
     )
@@ -71,27 +71,31 @@ def check_instruction(instruction: object) -> str:
     return instruction.strip()
 
 
-_LIKE = 'an instruction (str), Alternative("...", words={...}) and {"instruction": "...", "words": {...}}'
+_LIKE = 'an instruction (str), PromptAlternative("...", words={...}) and {"instruction": "...", "words": {...}}'
 
 
-def alternatives(given: object) -> tuple[Alternative, ...]:
-    """Public prompts to choose among, each as an :class:`Alternative`."""
+def alternatives(given: object) -> tuple[PromptAlternative, ...]:
+    """Public prompts to choose among, each as an :class:`PromptAlternative`."""
     several = list(given) if isinstance(given, Iterable) and not isinstance(given, (str, Mapping)) else None
     if several is None:
         raise InvalidParameter(f"Expected alternatives of type {type(given).__name__} to be a list, each of {_LIKE}.")
     for place, each in enumerate(several):
         fields = isinstance(each, Mapping) and each.keys() <= {"instruction", "words"}
-        if not fields and not isinstance(each, (str, Alternative)):
+        if not fields and not isinstance(each, (str, PromptAlternative)):
             raise InvalidParameter(
                 f"Expected alternatives[{place}] of type {type(each).__name__} to be one of {_LIKE}."
             )
     return tuple(
-        Alternative(**each) if isinstance(each, Mapping) else Alternative(each) if isinstance(each, str) else each
+        PromptAlternative(**each)
+        if isinstance(each, Mapping)
+        else PromptAlternative(each)
+        if isinstance(each, str)
+        else each
         for each in several
     )
 
 
-def check_kbar(model: VotesNextToken, kbar: int) -> None:
+def check_kbar(model: NextTokenVoter, kbar: int) -> None:
     """A model writes more tokens than LimitedDomain considers: its threshold stands for those left out."""
     if kbar >= model.vocabulary_size:
         raise InvalidParameter(
@@ -99,7 +103,7 @@ def check_kbar(model: VotesNextToken, kbar: int) -> None:
         )
 
 
-def check_room(model: VotesNextToken, settings: Settings) -> None:
+def check_room(model: NextTokenVoter, settings: Settings) -> None:
     """Public text must leave room in the model's context for the beginning of each example."""
     if not settings.writes:
         return

@@ -11,7 +11,7 @@ from typing import Any
 
 from langchain_dp.accounting import Neighbors
 from langchain_dp.accounting.events import count_is_public
-from langchain_dp.ensemble.scheme import Sampling, Scheme, choose_scheme
+from langchain_dp.ensemble.scheme import SamplingOptions, Scheme, choose_scheme
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.settings import Settings
 from langchain_dp.records import PrivateRecords
@@ -124,7 +124,7 @@ def scheme_for(settings: Settings, neighbors: Neighbors, records: int) -> Scheme
     """
     records = settings.taking_part(records)
     if not settings.writes:  # nothing is shown to subsets: one that holds nobody
-        alone = Sampling("fixed", partitions=1, probability=1.0)
+        alone = SamplingOptions("fixed", partitions=1, probability=1.0)
         return choose_scheme(alone, neighbors=neighbors, records=records, shots=1, subsets=1)
     apart = round(settings.validation * records)
     if records and count_is_public(neighbors):
@@ -135,5 +135,5 @@ def scheme_for(settings: Settings, neighbors: Neighbors, records: int) -> Scheme
         records=records - apart,
         apart=apart,
         shots=settings.subset_size,
-        subsets=settings.subsets * settings.sharing,
+        subsets=settings.subsets * settings.texts_per_draw,
     )

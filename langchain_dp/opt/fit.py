@@ -121,9 +121,9 @@ def fit(
     validate.integer("examples_count", examples_count, at_least=least)
     judges = min(max(1, round(_VALIDATION * examples_count)), _JUDGES)
     best, nearest = None, 0.0
-    for writing in _writings(method, effort, instruction, clipped=clip_temperature is not None):
-        choices = alternatives + (Glossary().choices if method == "glossary" else writing[0] + 1)
-        asked = examples_count, budget, labels, method, effort, writing, judges, choices * judges
+    for sizes in _writings(method, effort, instruction, clipped=clip_temperature is not None):
+        choices = alternatives + (Glossary().choices if method == "glossary" else sizes[0] + 1)
+        asked = examples_count, budget, labels, method, effort, sizes, judges, choices * judges
         found, share = _by_votes(*asked) if clip_temperature is None else _by_clip(*asked, clip_temperature)
         if share >= 1:
             return found
@@ -170,11 +170,11 @@ def rows_to_select_by(
 
 
 def _by_votes(
-    count: int, budget: PrivacyBudget, labels: int, method: Method, effort: Effort, writing: tuple[int, int, int],
+    count: int, budget: PrivacyBudget, labels: int, method: Method, effort: Effort, sizes: tuple[int, int, int],
     judges: int, judged: int,
 ) -> tuple[Fit, float]:  # fmt: skip
     """Settings of one writing, and how near their votes come to what is wanted, which is one."""
-    prompts, tokens, shots = writing
+    prompts, tokens, shots = sizes
     glossary = method == "glossary"
     names = tuple(map(str, range(labels))) if glossary else ()
     texts, size = (labels, shots * labels) if glossary else (prompts, shots)
@@ -197,17 +197,17 @@ def _by_votes(
 
 def _by_clip(
     count: int, budget: PrivacyBudget, labels: int, method: Method, effort: Effort,
-    writing: tuple[int, int, int], judges: int, judged: int, temperature: float,
+    sizes: tuple[int, int, int], judges: int, judged: int, temperature: float,
 ) -> tuple[Fit, float]:  # fmt: skip
     """Likewise, where a text is written by members that are drawn for it: those of all labels in one draw."""
-    prompts, tokens, shots = writing
+    prompts, tokens, shots = sizes
     glossary = method == "glossary"
-    rounds, sharing = (1, labels) if glossary else (prompts, 1)
+    rounds, texts_per_draw = (1, labels) if glossary else (prompts, 1)
     count = min(count, _MOST_ROWS)
     there = (count - judges) // shots
 
     def fits(members: int) -> bool:
-        drawn = members * sharing
+        drawn = members * texts_per_draw
         if drawn > there:
             return False
         scheme = Scheme("fixed", there, drawn / there, even=True)
@@ -216,8 +216,8 @@ def _by_clip(
             judged=judged, lengths=_USUAL, answered=not glossary, drawn=tokens,
         ).work()  # fmt: skip
 
-    members = next(filter(fits, _CLIPPED), max(1, min(there // sharing, _SUBSETS)))
-    moved = _moved(budget, rounds, tokens, members * sharing / there) if members >= _SUBSETS else 0.0
+    members = next(filter(fits, _CLIPPED), max(1, min(there // texts_per_draw, _SUBSETS)))
+    moved = _moved(budget, rounds, tokens, members * texts_per_draw / there) if members >= _SUBSETS else 0.0
     found = Fit(shots, members, prompts, tokens, judges / count, count)
     return found, moved * members * temperature / 4 / (DESCRIBING_CLIP if glossary else ENOUGH_CLIP)
 

@@ -9,12 +9,12 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from langchain_dp.ensemble.asking import ask_together, count_publicly, forget_quietly, is_remote, row_of
-from langchain_dp.ensemble.room import LEAST, Room
+from langchain_dp.ensemble.engine_calls import ask_together, count_publicly, forget_members, is_remote, row_of
+from langchain_dp.ensemble.prompt_budget import LEAST, PromptBudget
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import CONTENT_FREE, OptPrompts
-from langchain_dp.ports import MemberPrompt, ScoresLabels, VotesNextToken
+from langchain_dp.ports import LabelScorer, MemberPrompt, NextTokenVoter
 
 _TOGETHER = 64
 """Records in one call of the engine: bounds what it keeps at a time."""
@@ -33,18 +33,18 @@ class Forward:
             2021): public, so it costs nothing.
     """
 
-    def __init__(self, engine: ScoresLabels, prompts: OptPrompts, words: Sequence[str], *, calibrate: bool) -> None:
+    def __init__(self, engine: LabelScorer, prompts: OptPrompts, words: Sequence[str], *, calibrate: bool) -> None:
         self._engine = engine
         self._prompts = prompts
         self._shown = tuple(words)
         self._calibrate = calibrate
-        self._room = Room(engine)
+        self._room = PromptBudget(engine)
         self._priors: dict[tuple[str, tuple[str, ...]], Row] = {}
 
     @classmethod
-    def of(cls, engine: VotesNextToken, settings: Settings) -> Forward:
+    def of(cls, engine: NextTokenVoter, settings: Settings) -> Forward:
         """The forward pass of a run, on an engine that scores labels too."""
-        assert isinstance(engine, ScoresLabels)  # check_model
+        assert isinstance(engine, LabelScorer)  # check_model
         words = [settings.prompts.word(label) for label in settings.labels]
         return cls(engine, settings.prompts, words, calibrate=settings.calibrate)
 
@@ -124,15 +124,15 @@ class Forward:
             rows = ask_together(lambda some: self._engine.score_labels(some, answers), members)
         finally:
             keys: list[Hashable] = [member.member for member in members]
-            forget_quietly(self._engine, *keys)
+            forget_members(self._engine, *keys)
         return [_row(row, len(shown)) for row in rows]
 
     def _left(self, head: str, answers: Sequence[str]) -> int:
         """Tokens that are left for a record."""
-        return self._room.beside(self._engine.max_tail_tokens, head, max(answers, key=len))
+        return self._room.remaining(self._engine.max_tail_tokens, head, max(answers, key=len))
 
     def _fitting(self, text: str, tokens: int) -> list[str]:
-        return self._room.fitting([text], whole=lambda one: self._prompts.forward_body(*one), tokens=tokens)
+        return self._room.truncate([text], whole=lambda one: self._prompts.forward_body(*one), tokens=tokens)
 
     def _prior(self, instruction: str, words: Sequence[str] = ()) -> Row | None:
         key = instruction, tuple(words) or self._shown

@@ -13,11 +13,11 @@ from typing import Any
 from langchain_dp._util import validate
 from langchain_dp.ensemble.describing import TOPIC, Shown, answers, says_nothing, turns, wording, words_of
 from langchain_dp.ensemble.echo import Echo
-from langchain_dp.ensemble.room import Room
+from langchain_dp.ensemble.prompt_budget import PromptBudget
 from langchain_dp.ensemble.subsets import Subset
-from langchain_dp.ensemble.writing import INVENTED
+from langchain_dp.ensemble.text_writer import INVENTED
 from langchain_dp.opt.templates import OptPrompts
-from langchain_dp.ports import MemberPrompt, WritesText
+from langchain_dp.ports import MemberPrompt, TextGenerator
 from langchain_dp.records import PrivateRecords
 
 _USUAL = {
@@ -149,16 +149,16 @@ class LabelTexts:
         labels: Sequence[str],
         asking: Sequence[LabelRequest],
         *,
-        engine: WritesText,
+        engine: TextGenerator,
         max_new_tokens: int,
     ) -> None:
         self._records = records
         self._prompts = prompts
         self._labels = list(labels)
         self._asking = list(asking)
-        self._room = Room(engine)
+        self._room = PromptBudget(engine)
         longest = max(self._asking, key=lambda one: len(one.head))
-        self._tokens = self._room.beside(engine.max_prompt_tokens, longest.head, longest.tail, more=max_new_tokens)
+        self._tokens = self._room.remaining(engine.max_prompt_tokens, longest.head, longest.tail, more=max_new_tokens)
 
     @property
     def texts(self) -> int:
@@ -175,7 +175,7 @@ class LabelTexts:
             if texts:
                 key = (subset.member, message)
                 whole = self._asking[message].body
-                body = whole(self._room.fitting(texts, whole=whole, tokens=self._tokens))
+                body = whole(self._room.truncate(texts, whole=whole, tokens=self._tokens))
                 found.append(dataclasses.replace(public, body=body, member=key))
         return found
 

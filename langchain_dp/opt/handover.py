@@ -21,8 +21,8 @@ from langchain_dp.ensemble.naming import label_parser, names_of, told_alike
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.candidates import Candidate, PromptChoice, described_choices
 from langchain_dp.opt.settings import Settings
-from langchain_dp.opt.templates import Alternative, OptPrompts
-from langchain_dp.ports import HasFile, VotesNextToken
+from langchain_dp.opt.templates import OptPrompts, PromptAlternative
+from langchain_dp.ports import HasFile, NextTokenVoter
 from langchain_dp.records import label_words, named_words
 
 
@@ -100,8 +100,8 @@ class OptimizedPrompt:
         if "glossary" in self.settings:
             others = self.alternatives()
         else:
-            others = [Alternative(each.text) for each in self.candidates if not each.dropped]
-        others += [Alternative(**each) for each in self.settings.get("alternatives", ())]
+            others = [PromptAlternative(each.text) for each in self.candidates if not each.dropped]
+        others += [PromptAlternative(**each) for each in self.settings.get("alternatives", ())]
         found = [
             PromptChoice(
                 each.instruction or initial.instruction,
@@ -111,12 +111,12 @@ class OptimizedPrompt:
         ]
         return list(dict.fromkeys([initial, selected, *found]))
 
-    def under(self, choice: PromptChoice) -> OptimizedPrompt:
+    def with_choice(self, choice: PromptChoice) -> OptimizedPrompt:
         """The same result, handing over another of its :meth:`choices`: released or public, so it costs nothing."""
         laid = _laid(OptPrompts(**self.settings["templates"]), self.settings["labels"], choice)
         return dataclasses.replace(self, **laid)
 
-    def alternatives(self) -> list[Alternative]:
+    def alternatives(self) -> list[PromptAlternative]:
         """The prompts that a glossary's descriptions make, as candidates of another run. They are released: free.
 
         So DP-OPT chooses among what it writes and what the labels mean: give both runs a share of one ledger.
@@ -140,7 +140,7 @@ class OptimizedPrompt:
         found.pop(initial, None)  # where every description is but its label's word
         costs = self.certificate.as_sources()
         return [
-            Alternative(
+            PromptAlternative(
                 ReleasedText(each.instruction, costs), released(dict(zip(labels, each.words, strict=True)), costs)
             )
             for each in found
@@ -195,7 +195,7 @@ class OptimizedPrompt:
 
 
 def described(
-    engine: VotesNextToken,
+    engine: NextTokenVoter,
     settings: Settings,
     choice: PromptChoice,
     certificate: PrivacyCertificate,

@@ -76,7 +76,7 @@ class Journal(RunJournal):
         return {
             "groups": self.groups,
             "sampling_probability": self.sampling_probability,
-            "written": [dataclasses.asdict(candidate) for candidate in self.written],
+            "written": [vars(candidate) for candidate in self.written],
             "winner": self.winner,
             "records": self.records,
             **({} if self.handed is None else {"handed": self.handed}),

@@ -8,15 +8,21 @@ from typing import Any
 
 from langchain_dp._util import forks
 from langchain_dp.accounting import (
+    ClippedSumRoundEvent,
     ExponentialEvent,
     LimitedDomainEvent,
     Neighbors,
     PartEvent,
     PrivacyBudget,
     PrivacyCertificate,
-    TextRoundEvent,
 )
-from langchain_dp.accounting.budget import LABELS_READ, warn_of, warn_of_clip, warn_of_noise, weak_points
+from langchain_dp.accounting.budget import (
+    LABELS_FROM_DATA,
+    warn_mostly_noise,
+    warn_small_clip,
+    warn_weak_promise,
+    weak_promise_reasons,
+)
 from langchain_dp.accounting.events import count_is_public
 from langchain_dp.accounting.provenance import ReleaseCost
 from langchain_dp.ensemble.reservation import affordable
@@ -32,7 +38,7 @@ from langchain_dp.ensemble.runs import (
 )
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.ensemble.subsets import KEYED, KeyedCoins, SubsetSampler
-from langchain_dp.ensemble.writing import TextWriter
+from langchain_dp.ensemble.text_writer import TextWriter
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import ClippedSum, Exponential
 from langchain_dp.opt.candidates import PromptChoice, choices, echo_of
@@ -67,7 +73,7 @@ from langchain_dp.opt.voters import (
     SubsetVotes,
     TokenSource,
 )
-from langchain_dp.ports import ScoresNextToken, VotesNextToken
+from langchain_dp.ports import NextTokenScorer, NextTokenVoter
 from langchain_dp.records import PrivateRecords
 
 _VOTED, _CLIPPED = "LimitedDomain votes", "exponential mechanism on clipped differences from the public model"
@@ -96,11 +102,11 @@ class PrivateRuns(PrivateRun):
         **charged: As of the base.
     """
 
-    _engine: VotesNextToken
+    _engine: NextTokenVoter
     _settings: Settings
 
     def __init__(
-        self, engine: VotesNextToken, settings: Settings, *, progress: bool | None, costs: Sequence[ReleaseCost] = (),
+        self, engine: NextTokenVoter, settings: Settings, *, progress: bool | None, costs: Sequence[ReleaseCost] = (),
         **charged: Any,
     ) -> None:  # fmt: skip
         super().__init__(engine, settings, **charged)
@@ -110,7 +116,9 @@ class PrivateRuns(PrivateRun):
         self._progress = progress
         self._forward = Forward.of(engine, settings)
         glossary, self._never = settings.glossary is not None, echo_of(settings)
-        self._text = Text(engine, settings.decoding, settings.writing.stop, never=self._never, never_empty=glossary)
+        self._text = Text(
+            engine, settings.decoding, settings.candidate_options.stop, never=self._never, never_empty=glossary
+        )
         self._journal: Journal | None = None
         self._reservation: PromptReservation | None = None
         self._split: Split | None = None
@@ -137,8 +145,8 @@ class PrivateRuns(PrivateRun):
             share,
             scheme=scheme,
             calls=settings.calls,
-            epsilon0=settings.writing.epsilon0,
-            delta0=settings.writing.delta0,
+            epsilon0=settings.candidate_options.epsilon0,
+            delta0=settings.candidate_options.delta0,
         )
 
     def check_reachable(self, token: WritingEvent | None, share: PrivacyBudget, scheme: Scheme, records: int) -> None:
@@ -150,7 +158,7 @@ class PrivateRuns(PrivateRun):
             InvalidParameter: It is such noise.
         """
         settings = self._settings
-        given = settings.writing.epsilon0 is not None
+        given = settings.candidate_options.epsilon0 is not None
         if isinstance(token, LimitedDomainEvent):
             check_reachable(token, share, scheme, settings.calls, given=given, agreement=self.agreement)
         elif token is not None and self.agreement < 1:
@@ -164,12 +172,12 @@ class PrivateRuns(PrivateRun):
         """As :meth:`check_reachable`, and a warning where what is left will be noise above all."""
         self.check_reachable(token, share, scheme, records)
         settings = self._settings
-        if isinstance(token, TextRoundEvent):
-            warn_of_clip(self._clipped(token, scheme).clip)
+        if isinstance(token, ClippedSumRoundEvent):
+            warn_small_clip(self._clipped(token, scheme).clip)
         elif token is None and scheme.even:
             rows = settings.taking_part(records)
             found = choice_verdict(selection_event(share), share, prompts=settings.choices, rows=rows)
-            warn_of_noise(f"the choice is one at random, {found.said}" if found.worth == "no" else "")
+            warn_mostly_noise(f"the choice is one at random, {found.message}" if found.rating == "no" else "")
 
     def run(self, records: PrivateRecords, *, halted: Halted = lambda: False) -> OptimizedPrompt:
         """Start a run, or take up the one that was started; ``halted`` is asked before every call."""
@@ -187,7 +195,7 @@ class PrivateRuns(PrivateRun):
         self._reservation = reservation = self._reserved(journal, scheme, len(records))
         self._journal = journal
         budget = reservation.budget
-        warn_of(weak_points(budget.epsilon, budget.delta, *scheme.least_records(len(records))))
+        warn_weak_promise(weak_promise_reasons(budget.epsilon, budget.delta, *scheme.least_records(len(records))))
         if journal.winner is None and not self._may_choose(reservation):
             kept = "The candidates are released: see released(), and take one by what is public. Or give"
             kept = kept if self._settings.writes else "Give"
@@ -241,8 +249,8 @@ class PrivateRuns(PrivateRun):
             name=self._name,
             scheme=scheme,
             calls=self._settings.calls,
-            epsilon0=self._settings.writing.epsilon0,
-            delta0=self._settings.writing.delta0,
+            epsilon0=self._settings.candidate_options.epsilon0,
+            delta0=self._settings.candidate_options.delta0,
             journal=journal.text(),
             check=lambda token, share: self._judge(token, share, scheme, records),
         )
@@ -297,7 +305,7 @@ class PrivateRuns(PrivateRun):
         )
         if journal.winner is None and settings.writes:
             source = self._source(shown, data, journal, reservation)
-            run.write(source, spent=lambda: reservation.plan.spent(quick=True)[0])
+            run.write(source, spent=lambda: reservation.plan.spent(round_up=True)[0])
         return run
 
     def _source(self, shown: ShowsRecords, data: Data, journal: Journal, reservation: PromptReservation) -> TokenSource:
@@ -312,16 +320,16 @@ class PrivateRuns(PrivateRun):
                 text=self._text,
                 rng=self._rng,
             )
-            kbar, chain = settings.writing.kbar, self._name
+            kbar, chain = settings.candidate_options.kbar, self._name
             return PrivateVote(votes, reservation=reservation, kbar=kbar, chain=chain, rng=self._rng)
-        assert isinstance(engine, ScoresNextToken)  # check_decoder
+        assert isinstance(engine, NextTokenScorer)  # check_decoder
         assert reservation.token is not None  # something is written
         charged: dict[str, Any] = {"reservation": reservation, "chain": self._name, "engine": engine}
         writer = TextWriter(
             engine,
-            (*settings.writing.stop, "\0")[0],
+            (*settings.candidate_options.stop, "\0")[0],
             self._clipped(reservation.token, reservation.scheme),
-            candidates=settings.writing.clip_candidates,
+            candidates=settings.candidate_options.clip_candidates,
             chat=bool(settings.decoding.chat),
             rng=self._rng,
             never=self._never,
@@ -340,7 +348,7 @@ class PrivateRuns(PrivateRun):
                 if halted():  # later it would lose what is paid for, if this process ends
                     raise PlanError(CANCELLED)
                 self._forward.watch(self._settings.instruction)  # a server that is gone already costs nothing
-                reservation.plan.spend(charged, chain=self._name)
+                reservation.plan.spend(charged, caller=self._name)
                 self._undrawn = forks.process()
             counts = run.counts(self._forward, data.rows(data.validation))
             self._undrawn = None  # first: who is stopped from here on has lost it
@@ -374,7 +382,7 @@ class PrivateRuns(PrivateRun):
             raise InvalidParameter("Expected a run to have started. Call invoke(examples) first, or plan(examples).")
         reservation, journal = attached
         budget, least = reservation.budget, self._scheme(journal).least_records(journal.records or 0)
-        weak = weak_points(budget.epsilon, budget.delta, *least)
+        weak = weak_promise_reasons(budget.epsilon, budget.delta, *least)
         seeded = not self._rng.private
         glossary, writes = self._settings.glossary is not None, self._settings.writes
         return reservation.plan.certificate(
@@ -390,7 +398,7 @@ class PrivateRuns(PrivateRun):
                 *([_ONE_ROUND if self._settings.decoder == "clip" else _LABELS[self.neighbors]] if glossary else []),
                 choice_note(reservation.selection, self._settings.choices),
                 KEYED,
-                *([LABELS_READ] if self._settings.labels_read else []),
+                *([LABELS_FROM_DATA] if self._settings.labels_from_data else []),
                 *weak,
                 *getattr(self._engine, "notes", ()),
             ),
@@ -403,9 +411,11 @@ class PrivateRuns(PrivateRun):
             },
         ).including(self._costs)
 
-    def _clipped(self, token: TextRoundEvent, scheme: Scheme) -> ClippedSum:
+    def _clipped(self, token: ClippedSumRoundEvent, scheme: Scheme) -> ClippedSum:
         """How tokens are drawn where nobody votes."""
-        return clip_of(token, scheme, self._settings.writing.clip_temperature, texts=self._settings.sharing)
+        return clip_of(
+            token, scheme, self._settings.candidate_options.clip_temperature, texts=self._settings.texts_per_draw
+        )
 
     def _mechanism(self) -> str:
         if not self._settings.writes:

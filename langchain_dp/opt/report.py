@@ -7,9 +7,9 @@ from typing import Any
 
 from langchain_dp._util.rounding import took
 from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, PrivacyBudget
-from langchain_dp.accounting.budget import weak_points
+from langchain_dp.accounting.budget import weak_promise_reasons
 from langchain_dp.accounting.events import votes_move
-from langchain_dp.ensemble.asking import count_quietly
+from langchain_dp.ensemble.engine_calls import count_or_estimate
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.cost import Lengths, shots, to_evaluate
@@ -18,7 +18,7 @@ from langchain_dp.opt.reservation import WritingEvent, chance, choose_noise, cli
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import CUE, Demonstration
 from langchain_dp.opt.verdict import Verdict, choice_verdict, clip_verdict, selecting_verdict, verdict
-from langchain_dp.ports import HasCache, Measured, VotesNextToken
+from langchain_dp.ports import HasCache, NextTokenVoter, ReportsThroughput
 from langchain_dp.records import PrivateRecords
 
 
@@ -71,9 +71,9 @@ class OptPlanReport:
     cache_bytes: float | None = None
     weak: tuple[str, ...] = ()
     calls_paid: int = 0
-    crowded: bool = False
+    cache_too_small: bool = False
     clip: float | None = None
-    sharing: int = 1
+    texts_per_draw: int = 1
     choices: int = 0
 
     @property
@@ -143,7 +143,7 @@ class OptPlanReport:
                 f"  calls        {self.max_calls:,} at most: {each} {self.num_prompts} {written}",
                 f"  sampling     {scheme.sampling}: {scheme.groups:,} "
                 f"{'subsets' if scheme.sampling == 'fixed' else 'slots'}, q = {scheme.sampling_probability:.4g}, about "
-                f"{scheme.expected_subsets / self.sharing:,.0f} {votes}",
+                f"{scheme.expected_subsets / self.texts_per_draw:,.0f} {votes}",
                 *self._noise(),
                 f"  records      about {self.training:,.0f} to learn from, {self.validation:,.0f} to select by",
                 f"  to evaluate  about {self.warm_tokens:,.0f} tokens with caches kept ({self.cold_tokens:,.0f} "
@@ -163,13 +163,13 @@ class OptPlanReport:
     def _said(self) -> list[str]:
         return [
             f"  verdict      {self.verdict}",
-            *(["  WARNING      the engine keeps fewer caches than that: give it cache_bytes="] * self.crowded),
+            *(["  WARNING      the engine keeps fewer caches than that: give it cache_bytes="] * self.cache_too_small),
             *(f"  WARNING      {point}" for point in self.weak),
         ]
 
 
 def report(
-    engine: VotesNextToken,
+    engine: NextTokenVoter,
     settings: Settings,
     *,
     budget: PrivacyBudget,
@@ -214,9 +214,13 @@ def report(
     )
 
     def noise(share: PrivacyBudget, scheme: Scheme = scheme) -> WritingEvent:
-        writing = settings.writing
+        candidate_options = settings.candidate_options
         found = choose_noise(
-            share, scheme=scheme, calls=settings.calls, epsilon0=writing.epsilon0, delta0=writing.delta0
+            share,
+            scheme=scheme,
+            calls=settings.calls,
+            epsilon0=candidate_options.epsilon0,
+            delta0=candidate_options.delta0,
         )[0]
         assert found is not None  # asked for where something is written
         return found
@@ -239,7 +243,7 @@ def report(
     if token is not None:
         judged = selecting_verdict(selection, budget, prompts=settings.choices, rows=round(validation)) or judged
 
-    measured = engine if isinstance(engine, Measured) else None
+    measured = engine if isinstance(engine, ReportsThroughput) else None
     each = (subset + settings.max_new_tokens) * measured.bytes_per_token() if measured else None
     cache = None if each is None or not settings.writes else scheme.groups * each
     fits = cache is None or not isinstance(engine, HasCache) or cache <= engine.cache_bytes
@@ -258,11 +262,11 @@ def report(
         warm_tokens=evaluated.warm,
         seconds=evaluated.work(kept=fits) / measured.tokens_per_second() if measured else None,
         cache_bytes=cache,
-        crowded=not fits,
-        weak=weak_points(budget.epsilon, budget.delta, *scheme.least_records(rows)),  # as of the run
+        cache_too_small=not fits,
+        weak=weak_promise_reasons(budget.epsilon, budget.delta, *scheme.least_records(rows)),  # as of the run
         calls_paid=settings.calls.paid(budget.neighbors),
         clip=clip,
-        sharing=settings.sharing,
+        texts_per_draw=settings.texts_per_draw,
         choices=settings.choices,
     )
 
@@ -271,13 +275,13 @@ def _clip(token: WritingEvent, scheme: Scheme, settings: Settings) -> float | No
     """How far a subset may move a token, where clipped sums are drawn from."""
     if isinstance(token, LimitedDomainEvent):
         return None
-    return clip_of(token, scheme, settings.writing.clip_temperature, texts=settings.sharing).clip
+    return clip_of(token, scheme, settings.candidate_options.clip_temperature, texts=settings.texts_per_draw).clip
 
 
-def _shot_tokens(engine: VotesNextToken, settings: Settings, records: PrivateRecords | None) -> float:
+def _shot_tokens(engine: NextTokenVoter, settings: Settings, records: PrivateRecords | None) -> float:
     prompts = settings.prompts
     word = prompts.word(settings.labels[0])
     rows = [] if records is None else [records.get(name) for name in records.ids()[:: max(1, len(records) // 100)]]
     texts = [prompts.render(row) for row in rows] or ["a short text of some ten or fifteen words, as in a message"]
     bodies = [prompts.backward_body([Demonstration(text, word, None)]) for text in texts]
-    return sum(count_quietly(engine, body) for body in bodies) / len(bodies)
+    return sum(count_or_estimate(engine, body) for body in bodies) / len(bodies)

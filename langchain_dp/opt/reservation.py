@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from langchain_dp._util.rounding import rounded_up
 from langchain_dp.accounting import (
+    ClippedSumRoundEvent,
     ExponentialEvent,
     LabelPartEvent,
     LedgerPlan,
@@ -16,7 +17,6 @@ from langchain_dp.accounting import (
     PartEvent,
     PrivacyBudget,
     PrivacyLedger,
-    TextRoundEvent,
     calibrate_limited_domain,
     calibrate_text_round,
     epsilon,
@@ -30,7 +30,7 @@ from langchain_dp.mechanisms import ClippedSum
 
 TRAINING, VALIDATION = "training", "validation"
 
-WritingEvent = LimitedDomainEvent | TextRoundEvent
+WritingEvent = LimitedDomainEvent | ClippedSumRoundEvent
 """One call: a vote on one token, or the clipped sums of a whole text."""
 
 
@@ -177,11 +177,13 @@ def choose_noise(
     return _token_event(share, paid, q, sampling, epsilon0, delta0), selection_event(share)
 
 
-def _round_event(share: PrivacyBudget, rounds: int, tokens: int, q: float, epsilon0: float | None) -> TextRoundEvent:
+def _round_event(
+    share: PrivacyBudget, rounds: int, tokens: int, q: float, epsilon0: float | None
+) -> ClippedSumRoundEvent:
     """A member is a subset of several records, which a record that is replaced changes by as much as it can.
 
     In a glossary it is one record. One draw serves the texts of all labels, so a record whose label changes leaves one
-    text and joins another, which moves each of them by half as much: see :class:`TextRoundEvent`.
+    text and joins another, which moves each of them by half as much: see :class:`ClippedSumRoundEvent`.
     """
     if share.neighbors is not Neighbors.REPLACE_ONE:
         raise InvalidParameter(
@@ -189,10 +191,10 @@ def _round_event(share: PrivacyBudget, rounds: int, tokens: int, q: float, epsil
             'records would change by more than is accounted for under other relations. Use decoder="votes".'
         )
     if epsilon0 is None:
-        return TextRoundEvent(
+        return ClippedSumRoundEvent(
             calibrate_text_round(share, rounds=rounds, tokens=tokens, sampling_probability=q), tokens, q
         )
-    event = TextRoundEvent(epsilon0, tokens, q)
+    event = ClippedSumRoundEvent(epsilon0, tokens, q)
     _check_fits(share, event, rounds, f"epsilon0={event.epsilon0:g}", "Lower epsilon0, or leave it out to have it")
     return event
 
@@ -219,7 +221,7 @@ def _token_event(
     return event
 
 
-def clip_of(token: TextRoundEvent, scheme: Scheme, temperature: float, *, texts: int = 1) -> ClippedSum:
+def clip_of(token: ClippedSumRoundEvent, scheme: Scheme, temperature: float, *, texts: int = 1) -> ClippedSum:
     """How the tokens of a text are drawn, with the expected number of its members, a constant, as divisor.
 
     Args:
@@ -333,7 +335,7 @@ def _resume(
     texts = [(event.event, most) for event, most in parts if event.part == TRAINING]
     tokens = [event.event if isinstance(event, LabelPartEvent) else event for event, _ in texts]
     token = tokens[0] if tokens else None
-    kind = (TextRoundEvent if calls.tokens else LimitedDomainEvent) if calls else type(None)
+    kind = (ClippedSumRoundEvent if calls.tokens else LimitedDomainEvent) if calls else type(None)
     if not isinstance(token, kind) or not isinstance(selection, ExponentialEvent):
         raise PlanError(
             f"The ledger's plan {plan.name!r} is not a prompt's, or was made for another method= or decoder=. Give "
@@ -351,7 +353,7 @@ def _resume(
             set(calls.labels),
         ),
         "calls": (sum(most for _, most in texts), calls.most),
-        "tokens": (token.tokens if isinstance(token, TextRoundEvent) else 0, calls.tokens),
+        "tokens": (token.tokens if isinstance(token, ClippedSumRoundEvent) else 0, calls.tokens),
         "sampling": (sampling, scheme.sampling),
         "sampling_probability": (token.sampling_probability, scheme.sampling_probability),
     }

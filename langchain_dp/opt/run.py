@@ -95,7 +95,7 @@ class Run:
         plan = steps(
             candidate,
             max_new_tokens=self._settings.max_new_tokens,
-            max_retries=self._settings.writing.max_retries,
+            max_retries=self._settings.candidate_options.max_retries,
             end_tokens=self._end_tokens,
             stops=self._text.stops,
         )

@@ -11,18 +11,18 @@ from langchain_dp._util.validate import group, reject_unknown_arguments
 from langchain_dp.accounting import PrivacyBudget
 from langchain_dp.accounting.events import SamplingName
 from langchain_dp.accounting.provenance import MadeWith
-from langchain_dp.ensemble.asking import count_publicly
+from langchain_dp.ensemble.engine_calls import count_publicly
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for
-from langchain_dp.ensemble.scheme import Sampling, sampling_from
+from langchain_dp.ensemble.scheme import SamplingOptions, sampling_from
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt import checks
 from langchain_dp.opt.base import PromptRunnable, share_of
 from langchain_dp.opt.fit import Effort, Fit, fit
 from langchain_dp.opt.glossary import Glossary
-from langchain_dp.opt.settings import WRITES, Decoder, Method, Settings, Writing
-from langchain_dp.opt.templates import Alternative, OptPrompts
+from langchain_dp.opt.settings import WRITES, CandidateOptions, Decoder, Method, Settings
+from langchain_dp.opt.templates import OptPrompts, PromptAlternative
 from langchain_dp.opt.verdict import NEARLY_ALL
-from langchain_dp.ports import Decoding, VotesNextToken
+from langchain_dp.ports import Decoding, NextTokenVoter
 from langchain_dp.records import check_labels
 
 _INSTRUCTION, _DESCRIPTION = 50, 12
@@ -63,13 +63,14 @@ class DPPromptOptimizer(PromptRunnable):
             rows; else "votes".
         sampling: "fixed": subsets are cut once and each takes part by a coin, so that caches are kept; "resample":
             dealt anew for every token, as in the paper (add/remove neighbours only). Number and rate of the subsets
-            follow from the number of training records; under add/remove, where that is private, give a ``Sampling``.
+            follow from the number of training records; under add/remove, where that is private, give a
+            ``SamplingOptions``.
         validation: Share of the examples that select, in (0, 1); the others teach.
         rows: Examples that take part at most, drawn by coins; None is all. More of them than the votes need cost time.
             Not under add/remove, where their number is private.
         alternatives: Public prompts that may be handed over, too, each an instruction or an
-            :class:`~langchain_dp.opt.Alternative` with words of its own for the labels: what is chosen among. They cost
-            no epsilon, and the time of answering the validation records once more each.
+            :class:`~langchain_dp.opt.PromptAlternative` with words of its own for the labels: what is chosen among.
+            They cost no epsilon, and the time of answering the validation records once more each.
         writing: Which tokens are released, and when a candidate ends: stop strings, calls, retries, noise of one call.
         decoding: How each member takes the token it votes for. At the temperature of 0, the default, that is its most
             probable one: small models agree on hardly anything at the 1.1 of the paper. ``chat=None``, the default,
@@ -78,7 +79,7 @@ class DPPromptOptimizer(PromptRunnable):
         calibrate: Divide label scores by those of texts without content (Zhao et al. 2021).
         glossary: How "glossary" asks, and whether the model is told the labels' names.
         progress: Show progress; None shows it on a terminal only. It shows released values only.
-        labels_read: The labels were read off the examples. No epsilon counts that: the certificate says so.
+        labels_from_data: The labels were read off the examples. No epsilon counts that: the certificate says so.
         made_with: Certificate of a run whose released text stands in ``labels``, ``instruction``, ``prompts``
             or ``alternatives``, or several, where the text does not know
             it any more: it was read from a file, or formatted. The certificate adds up what was spent. What a run of
@@ -97,7 +98,7 @@ class DPPromptOptimizer(PromptRunnable):
         paper's. A glossary is cut from one partition of all records, whatever their labels; a record that is replaced
         moves a vote in the descriptions of two labels at most, and pays for those: see
         :class:`langchain_dp.accounting.LabelPartEvent`. With ``decoder="clip"`` every candidate, and a glossary as a
-        whole, costs one :class:`langchain_dp.accounting.TextRoundEvent`: see
+        whole, costs one :class:`langchain_dp.accounting.ClippedSumRoundEvent`: see
         :class:`langchain_dp.mechanisms.ClippedSum`.
 
     Examples:
@@ -112,7 +113,7 @@ class DPPromptOptimizer(PromptRunnable):
     def __init__(
         self,
         *,
-        model: VotesNextToken,
+        model: NextTokenVoter,
         labels: Sequence[str],
         instruction: str,
         budget: PrivacyBudget | None = None,
@@ -125,16 +126,16 @@ class DPPromptOptimizer(PromptRunnable):
         max_new_tokens: int | None = None,
         method: Method = "dp-opt",
         decoder: Decoder | None = None,
-        sampling: SamplingName | Sampling = "fixed",
+        sampling: SamplingName | SamplingOptions = "fixed",
         validation: float = _VALIDATION,
         rows: int | None = None,
-        alternatives: Sequence[str | Alternative] = (),
-        writing: Writing | None = None,
+        alternatives: Sequence[str | PromptAlternative] = (),
+        candidate_options: CandidateOptions | None = None,
         decoding: Decoding | None = None,
         calibrate: bool = True,
         glossary: Glossary | None = None,
         progress: bool | None = None,
-        labels_read: bool = False,
+        labels_from_data: bool = False,
         made_with: MadeWith = None,
         not_private_seed: int | None = None,
     ) -> None:
@@ -142,10 +143,15 @@ class DPPromptOptimizer(PromptRunnable):
         validate.one_of("method", method, WRITES)
         check_promise(budget, ledger, not_private_seed)
         describes = method == "glossary"
-        decoding, writing = group("decoding", decoding, Decoding), group("writing", writing, Writing)
+        decoding, candidate_options = (
+            group("decoding", decoding, Decoding),
+            group("candidate_options", candidate_options, CandidateOptions),
+        )
         sampling = sampling_from(sampling)
         if decoder is None:
-            decoder = checks.decoder_for(method, model, budget or ledger, writing, decoding, sampling, shots=shots)
+            decoder = checks.decoder_for(
+                method, model, budget or ledger, candidate_options, decoding, sampling, shots=shots
+            )
         if decoding.chat is None:  # no template has a place for the public examples that a glossary shows
             decoding = dataclasses.replace(decoding, chat=not describes and bool(getattr(model, "chats", False)))
         settings = Settings(
@@ -161,16 +167,16 @@ class DPPromptOptimizer(PromptRunnable):
             alternatives=checks.alternatives(alternatives),
             num_prompts=num_prompts,
             max_new_tokens=(_DESCRIPTION if describes else _INSTRUCTION) if max_new_tokens is None else max_new_tokens,
-            writing=writing,
+            candidate_options=candidate_options,
             decoding=decoding,
             calibrate=calibrate,
             glossary=group("glossary", glossary, Glossary) if describes or glossary is not None else None,
             decoder=decoder,
-            labels_read=labels_read,
+            labels_from_data=labels_from_data,
         )
         checks.check_decoder(model, decoder)
         if decoder == "votes":
-            checks.check_kbar(model, writing.kbar)
+            checks.check_kbar(model, candidate_options.kbar)
         self._start(
             model,
             settings,
@@ -187,7 +193,7 @@ class DPPromptOptimizer(PromptRunnable):
     def auto(
         cls,
         *,
-        model: VotesNextToken,
+        model: NextTokenVoter,
         labels: Sequence[str],
         instruction: str,
         examples_count: int,
@@ -239,20 +245,20 @@ class DPPromptOptimizer(PromptRunnable):
                 f"Expected {both[0]}= to be left out of auto(), which chooses it. Leave it out, or make the optimizer "
                 "by DPPromptOptimizer(...) with all of them."
             )
-        if isinstance(model, VotesNextToken) and ledger is not None:
+        if isinstance(model, NextTokenVoter) and ledger is not None:
             ledger = ledger_for(budget, ledger)
         share = share_of(budget, ledger, name)
         tokens = 0
-        if isinstance(model, VotesNextToken):
+        if isinstance(model, NextTokenVoter):
             tokens = count_publicly(model, checks.check_instruction(instruction))
-        writing = group("writing", settings.get("writing"), Writing)
+        candidate_options = group("candidate_options", settings.get("candidate_options"), CandidateOptions)
         if decoder is None:
             decoding = group("decoding", settings.get("decoding"), Decoding)
-            decoder = checks.decoder_for(method, model, share, writing, decoding)
+            decoder = checks.decoder_for(method, model, share, candidate_options, decoding)
         settings["alternatives"] = checks.alternatives(settings.get("alternatives", ()))
         fitted = fit(
             examples_count, share, labels=len(check_labels(labels)), method=method, effort=effort,
-            instruction=tokens, clip_temperature=writing.clip_temperature if decoder == "clip" else None,
+            instruction=tokens, clip_temperature=candidate_options.clip_temperature if decoder == "clip" else None,
             alternatives=len(settings["alternatives"]),
         ).arguments()  # fmt: skip
         made = cls(

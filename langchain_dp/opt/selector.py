@@ -9,14 +9,14 @@ from langchain_dp._util.validate import reject_unknown_arguments
 from langchain_dp.accounting import PrivacyBudget
 from langchain_dp.accounting.provenance import MadeWith
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for
-from langchain_dp.ensemble.scheme import Sampling
+from langchain_dp.ensemble.scheme import SamplingOptions
 from langchain_dp.opt import checks
 from langchain_dp.opt.base import PromptRunnable, share_of
 from langchain_dp.opt.fit import Effort, rows_to_select_by
-from langchain_dp.opt.settings import Settings, Writing
-from langchain_dp.opt.templates import Alternative, OptPrompts
+from langchain_dp.opt.settings import CandidateOptions, Settings
+from langchain_dp.opt.templates import OptPrompts, PromptAlternative
 from langchain_dp.opt.verdict import NEARLY_ALL
-from langchain_dp.ports import Decoding, VotesNextToken
+from langchain_dp.ports import Decoding, NextTokenVoter
 from langchain_dp.records import check_labels
 
 
@@ -31,8 +31,8 @@ class DPPromptSelector(PromptRunnable):
             it must run inside the trust boundary.
         labels: The public labels.
         instruction: The initial instruction, public. It is always among the candidates.
-        alternatives: The other public prompts: each an instruction, or an :class:`~langchain_dp.opt.Alternative` with
-            its own words for the labels.
+        alternatives: The other public prompts: each an instruction, or an :class:`~langchain_dp.opt.PromptAlternative`
+            with its own words for the labels.
         budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
         ledger: Ledger that is charged. Without ``budget``, all that is left of it is reserved. Or the path of a ledger
             that is opened here with the whole ``budget``.
@@ -42,7 +42,7 @@ class DPPromptSelector(PromptRunnable):
             private.
         calibrate: Divide label scores by those of texts without content (Zhao et al. 2021).
         progress: Show progress; None shows it on a terminal only.
-        labels_read: The labels were read off the examples. No epsilon counts that: the certificate says so.
+        labels_from_data: The labels were read off the examples. No epsilon counts that: the certificate says so.
         made_with: Certificates of released text among the other arguments, where the text does not carry its cost.
         not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
 
@@ -67,10 +67,10 @@ class DPPromptSelector(PromptRunnable):
     def __init__(
         self,
         *,
-        model: VotesNextToken,
+        model: NextTokenVoter,
         labels: Sequence[str],
         instruction: str,
-        alternatives: Sequence[str | Alternative],
+        alternatives: Sequence[str | PromptAlternative],
         budget: PrivacyBudget | None = None,
         ledger: LedgerOrPath | None = None,
         name: str = "prompt-selection",
@@ -78,7 +78,7 @@ class DPPromptSelector(PromptRunnable):
         rows: int | None = None,
         calibrate: bool = True,
         progress: bool | None = None,
-        labels_read: bool = False,
+        labels_from_data: bool = False,
         made_with: MadeWith = None,
         not_private_seed: int | None = None,
     ) -> None:
@@ -92,14 +92,14 @@ class DPPromptSelector(PromptRunnable):
             alternatives=checks.alternatives(alternatives),
             rows=rows,
             calibrate=calibrate,
-            labels_read=labels_read,
+            labels_from_data=labels_from_data,
             validation=1.0,
             shots=1,
             subsets=1,
-            sampling=Sampling(),
+            sampling=SamplingOptions(),
             num_prompts=1,
             max_new_tokens=1,
-            writing=Writing(),
+            candidate_options=CandidateOptions(),
             decoding=Decoding(chat=False),
         )
         self._start(
@@ -118,7 +118,7 @@ class DPPromptSelector(PromptRunnable):
     def auto(
         cls,
         *,
-        alternatives: Sequence[str | Alternative],
+        alternatives: Sequence[str | PromptAlternative],
         examples_count: int,
         effort: Effort = "light",
         budget: PrivacyBudget | None = None,

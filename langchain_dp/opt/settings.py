@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal, get_args
 
 from langchain_dp._util import validate
-from langchain_dp.ensemble.scheme import Sampling
+from langchain_dp.ensemble.scheme import SamplingOptions
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.glossary import Glossary, LabelRequest
 from langchain_dp.opt.reservation import CallPlan
-from langchain_dp.opt.templates import Alternative, OptPrompts
+from langchain_dp.opt.templates import OptPrompts, PromptAlternative
 from langchain_dp.ports import Decoding
 
 Method = Literal["dp-opt", "glossary", "choose", "opt", "dln-1"]
@@ -23,7 +23,7 @@ Decoder = Literal["votes", "clip"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Writing:
+class CandidateOptions:
     """How candidates are written: which tokens are released, and when a candidate ends. Public.
 
     ``dataclasses.asdict`` saves it.
@@ -47,7 +47,7 @@ class Writing:
         InvalidParameter: A value is out of bounds.
 
     Examples:
-        >>> Writing(stop=["END"], max_calls=200).stop
+        >>> CandidateOptions(stop=["END"], max_calls=200).stop
         ('END',)
     """
 
@@ -90,13 +90,13 @@ def _stop(stop: object) -> tuple[str, ...]:
     return strings
 
 
-def votes_only(writing: Writing, decoding: Decoding) -> dict[str, Any]:
+def votes_only(candidate_options: CandidateOptions, decoding: Decoding) -> dict[str, Any]:
     """What is set of them that means something for votes alone."""
-    usual = Writing(), Decoding()
+    usual = CandidateOptions(), Decoding()
     names = ("max_calls", "max_retries", "kbar", "delta0"), ("temperature", "repetition_penalty", "banned")
     return {
         name: getattr(given, name)
-        for given, default, some in zip((writing, decoding), usual, names, strict=True)
+        for given, default, some in zip((candidate_options, decoding), usual, names, strict=True)
         for name in some
         if getattr(given, name) != getattr(default, name)
     }
@@ -116,18 +116,18 @@ class Settings:
     prompts: OptPrompts
     shots: int
     subsets: int
-    sampling: Sampling
+    sampling: SamplingOptions
     validation: float
     num_prompts: int
     max_new_tokens: int
-    writing: Writing
+    candidate_options: CandidateOptions
     decoding: Decoding
     calibrate: bool
     glossary: Glossary | None = None
     rows: int | None = None
     decoder: Decoder = "votes"
-    alternatives: tuple[Alternative, ...] = ()
-    labels_read: bool = False
+    alternatives: tuple[PromptAlternative, ...] = ()
+    labels_from_data: bool = False
 
     def __post_init__(self) -> None:
         self._check_decoder()
@@ -136,7 +136,7 @@ class Settings:
             validate.integer("rows", self.rows, at_least=2)
         validate.one_of("method", self.method, METHODS)
         validate.one_of("calibrate", self.calibrate, (True, False))
-        validate.one_of("labels_read", self.labels_read, (True, False))
+        validate.one_of("labels_from_data", self.labels_from_data, (True, False))
         for name in ("shots", "subsets", "num_prompts", "max_new_tokens"):
             validate.integer(name, getattr(self, name), at_least=1)
         if self.writes:
@@ -150,10 +150,10 @@ class Settings:
                 f'Expected sampling={self.sampling.scheme!r} to be "fixed" with method="glossary": what a record costs '
                 "there rests on one partition of all records."
             )
-        if self.writing.max_calls is not None:
+        if self.candidate_options.max_calls is not None:
             raise InvalidParameter(
-                f'Expected max_calls={self.writing.max_calls} to be absent with method="glossary": every label has '
-                "max_new_tokens= calls of its own."
+                f'Expected max_calls={self.candidate_options.max_calls} to be absent with method="glossary": '
+                "every label has max_new_tokens= calls."
             )
 
     def _check_alternatives(self) -> None:
@@ -195,19 +195,20 @@ class Settings:
                 f"Expected partitions={self.sampling.partitions} to be left out for a glossary with "
                 'decoder="clip": every record takes part by a coin of its own.'
             )
-        if len(self.writing.stop) > 1:
+        if len(self.candidate_options.stop) > 1:
             raise InvalidParameter(
-                f'Expected stop={list(self.writing.stop)} of writing= to be one string at most with decoder="clip".'
+                f"Expected stop={list(self.candidate_options.stop)} of candidate_options= to be one string at most "
+                'with decoder="clip".'
             )
         if self.glossary is not None and self.shots != 1:
             raise InvalidParameter(
                 f'Expected shots={self.shots} to be 1 for a glossary with decoder="clip": a member shows one record.'
             )
-        for name, value in votes_only(self.writing, self.decoding).items():
-            where = "decoding" if hasattr(self.decoding, name) else "writing"
+        for name, value in votes_only(self.candidate_options, self.decoding).items():
+            where = "decoding" if hasattr(self.decoding, name) else "candidate_options"
             raise InvalidParameter(
                 f'Expected {name}={value!r} of {where}= to be left out with decoder="clip": nobody votes. Its own '
-                "settings are clip_temperature= and clip_candidates= of writing=."
+                "settings are clip_temperature= and clip_candidates= of candidate_options=."
             )
 
     def taking_part(self, records: int) -> int:
@@ -219,7 +220,7 @@ class Settings:
         """Whether anything is written, or only chosen."""
         return self.method != "choose"
 
-    def words_of(self, alternative: Alternative) -> list[str]:
+    def words_of(self, alternative: PromptAlternative) -> list[str]:
         """Word of every label under an alternative, in the public order."""
         return [alternative.words.get(label, word) for label, word in zip(self.labels, self.words, strict=True)]
 
@@ -245,7 +246,7 @@ class Settings:
         return self.shots if self.glossary is None or self.decoder == "clip" else self.shots * len(self.labels)
 
     @property
-    def sharing(self) -> int:
+    def texts_per_draw(self) -> int:
         """Texts that share one draw of members: all labels, where a glossary is written by clipped sums."""
         return len(self.labels) if self.glossary is not None and self.decoder == "clip" else 1
 
@@ -269,15 +270,15 @@ class Settings:
             return CallPlan(self.num_prompts if self.glossary is None else 1, tokens=self.max_new_tokens)
         if self.glossary is not None:
             return CallPlan(self.max_new_tokens, self.labels)
-        return CallPlan(self.writing.max_calls or self.num_prompts * self.max_new_tokens)
+        return CallPlan(self.candidate_options.max_calls or self.num_prompts * self.max_new_tokens)
 
     def public(self) -> dict[str, Any]:
         """All of them as plain values for JSON. Journals and saved prompts hold them so: one flat key a setting."""
-        prompts, writing = self.prompts, dataclasses.asdict(self.writing)
+        prompts, candidate_options = self.prompts, dataclasses.asdict(self.candidate_options)
         decoder: dict[str, Any] = {"decoder": self.decoder}
         if self.decoder == "votes":
             decoder = {}
-            del writing["clip_temperature"], writing["clip_candidates"]
+            del candidate_options["clip_temperature"], candidate_options["clip_candidates"]
         return {
             "method": self.method,
             "instruction": self.instruction,
@@ -288,13 +289,13 @@ class Settings:
             "num_prompts": self.num_prompts,
             "max_new_tokens": self.max_new_tokens,
             "calibrate": self.calibrate,
-            **writing,
+            **candidate_options,
             **dataclasses.asdict(self.decoding),
             "sampling": self.sampling.scheme,
             "partitions": self.sampling.partitions,
             "sampling_probability": self.sampling.probability,
             "max_calls": self.calls.most,
-            "stop": list(self.writing.stop),
+            "stop": list(self.candidate_options.stop),
             "banned": sorted(self.decoding.banned, key=str),
             "templates": {
                 "text": prompts.text,
@@ -308,6 +309,6 @@ class Settings:
             **({} if self.glossary is None else {"glossary": self.glossary.public()}),
             **({} if self.rows is None else {"rows": self.rows}),
             **({"alternatives": [each.public() for each in self.alternatives]} if self.alternatives else {}),
-            **({"labels_read": True} if self.labels_read else {}),
+            **({"labels_from_data": True} if self.labels_from_data else {}),
             **decoder,
         }

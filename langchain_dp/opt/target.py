@@ -12,10 +12,10 @@ from langchain_core.runnables import Runnable
 
 from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
+from langchain_dp.isolation.model import CALLS, IsolatedModel
 from langchain_dp.opt.handover import OptimizedPrompt
 from langchain_dp.opt.scores import PromptScore
 from langchain_dp.parsing import parse_label
-from langchain_dp.quiet.model import CALLS, QuietModel
 from langchain_dp.records import Examples, PrivateRecords, check_labels, label_name, label_words, named_words, row_fault
 from langchain_dp.records.files import placed
 from langchain_dp.records.tables import fields_of, rows_of
@@ -117,7 +117,7 @@ def choose_for_target(
     choices, found = prompt.choices(), list[TargetScore]()
     initial: list[bool] = []
     for choice in choices:
-        template = prompt.under(choice).template()
+        template = prompt.with_choice(choice).template()
         words = dict(zip(labels, choice.words, strict=True))
         answers = _answers(template, model, asked, labels, words, max_concurrency)
         right = answers.right(labels)
@@ -126,7 +126,7 @@ def choose_for_target(
         found.append(TargetScore(choice.instruction, choice.words, score, *paired_gain(right, initial)))
     better = [at for at, each in enumerate(found) if each.is_better]
     best = max(better, key=lambda at: found[at].gain, default=0)
-    return TargetChoice(prompt.under(choices[best]), tuple(found))
+    return TargetChoice(prompt.with_choice(choices[best]), tuple(found))
 
 
 def paired_gain(right: Sequence[bool], before: Sequence[bool]) -> tuple[float, float]:
@@ -224,9 +224,9 @@ def _answers(
     shown = label_words(named_words(words), labels)
     messages = [prompt.format_messages(**{name: row[name] for name in prompt.input_variables}) for row in asked]
     # Accuracy on rows of one's own is no release, so the caller's word is enough.
-    answers = QuietModel(model, max_concurrency=max_concurrency, trust_opaque_model=True).batch(messages)
+    answers = IsolatedModel(model, max_concurrency=max_concurrency, trust_opaque_model=True).batch(messages)
     if all(answer is None for answer in answers):
-        new = QuietModel(model, trust_opaque_model=True)  # one that has seen no row may say why
+        new = IsolatedModel(model, trust_opaque_model=True)  # one that has seen no row may say why
         new.probe(prompt.format_messages(**dict.fromkeys(prompt.input_variables, "A public test.")))
         raise ModelUnavailable(
             f"Expected the model to answer, but it failed on each of {len(asked):,} rows. Check it: it is asked by "

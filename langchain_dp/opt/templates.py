@@ -177,7 +177,7 @@ class OptPrompts(MadeOfFields):
 
 
 @dataclasses.dataclass(frozen=True)
-class Alternative:
+class PromptAlternative:
     """A public prompt that may be handed over instead of the initial one: its instruction, its words, or both.
 
     Args:
@@ -188,8 +188,8 @@ class Alternative:
         InvalidParameter: It says nothing of its own.
 
     Examples:
-        >>> Alternative("Say whom or what the question asks for.", {"human": "person", "location": "place"}).instruction
-        'Say whom or what the question asks for.'
+        >>> PromptAlternative("Say whom or what the question asks for.", {"human": "person", "location":
+        "place"}).instruction 'Say whom or what the question asks for.'
     """
 
     instruction: str = ""

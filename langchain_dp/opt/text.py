@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterable, Sequence
 
 from langchain_dp.ensemble.echo import Echo
-from langchain_dp.ports import Decoding, Token, VotesNextToken
+from langchain_dp.ports import Decoding, NextTokenVoter, Token
 
 _LOOKED_AT = 120
 """Characters of a text that the next token is looked at with: of what repeats, no more."""
@@ -25,7 +25,7 @@ class Text:
     """
 
     def __init__(
-        self, engine: VotesNextToken, decoding: Decoding, stop: Sequence[str], *, never: Echo | None = None,
+        self, engine: NextTokenVoter, decoding: Decoding, stop: Sequence[str], *, never: Echo | None = None,
         never_empty: bool = False,
     ) -> None:  # fmt: skip
         self._engine = engine

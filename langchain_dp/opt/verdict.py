@@ -16,7 +16,7 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.fit import AGREED, ENOUGH_CLIP
 from langchain_dp.opt.reservation import chance, selection_event, votes_needed
 
-Worth = Literal["yes", "hardly", "no"]
+Rating = Literal["yes", "hardly", "no"]
 NEARLY_ALL = 0.9
 """Share of the votes beyond which hardly any token of a text has support."""
 _STEP, _STEPS = 1.25, 16
@@ -32,21 +32,21 @@ class Verdict:
     """A plain word on a plan.
 
     Args:
-        worth: "yes": a token with 70% of the votes is released at least half of the time; "hardly": one with 90% is;
+        rating: "yes": a token with 70% of the votes is released at least half of the time; "hardly": one with 90% is;
             "no": not even that. Where nothing is written: whether a prompt that is ahead by 5, or 15, percent of the
             rows is chosen 95% of the time.
-        said: The same as a sentence, with what would help.
+        message: The same as a sentence, with what would help.
 
     Examples:
         >>> print(optimizer.plan(200).verdict)
         not with 200 rows at epsilon 1: keep your instruction, spend nothing. ...
     """
 
-    worth: Worth
-    said: str
+    rating: Rating
+    message: str
 
     def __str__(self) -> str:
-        return self.said
+        return self.message
 
 
 def ahead_for_sure(selection: ExponentialEvent, prompts: int) -> int:
@@ -117,8 +117,8 @@ def refuse_at_random(found: Verdict | None) -> None:
     Raises:
         InvalidParameter: That is what the verdict says.
     """
-    if found is not None and found.worth == "no":
-        raise InvalidParameter(f"Expected rows and epsilon to be enough for a choice: {found.said}.")
+    if found is not None and found.rating == "no":
+        raise InvalidParameter(f"Expected rows and epsilon to be enough for a choice: {found.message}.")
 
 
 def clip_verdict(

@@ -9,10 +9,10 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from langchain_dp.accounting import LimitedDomainEvent
-from langchain_dp.ensemble.asking import ask_together, asked_publicly, forget_quietly
-from langchain_dp.ensemble.room import Room
+from langchain_dp.ensemble.engine_calls import ask_together, asked_publicly, forget_members
+from langchain_dp.ensemble.prompt_budget import PromptBudget
 from langchain_dp.ensemble.subsets import KeyedCoins, Subset, SubsetSampler
-from langchain_dp.ensemble.writing import INVENTED, TextWriter
+from langchain_dp.ensemble.text_writer import INVENTED, TextWriter
 from langchain_dp.errors import ModelUnavailable
 from langchain_dp.mechanisms import LimitedDomain, Randomness
 from langchain_dp.opt.forward import Forward
@@ -22,7 +22,7 @@ from langchain_dp.opt.reservation import PromptReservation
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import CUE, Demonstration
 from langchain_dp.opt.text import Text
-from langchain_dp.ports import Continuation, MemberPrompt, ScoresNextToken, Token, VotesNextToken
+from langchain_dp.ports import Continuation, MemberPrompt, NextTokenScorer, NextTokenVoter, Token
 from langchain_dp.records import PrivateRecords
 
 _COIN = 2**53
@@ -36,7 +36,7 @@ class Demonstrations:
     """
 
     def __init__(
-        self, records: PrivateRecords, forward: Forward, settings: Settings, engine: VotesNextToken
+        self, records: PrivateRecords, forward: Forward, settings: Settings, engine: NextTokenVoter
     ) -> None:  # fmt: skip
         self._records = records
         self._forward = forward
@@ -45,10 +45,10 @@ class Demonstrations:
         self._words = settings.words
         self._shots = settings.shots
         self._shown: dict[str, Demonstration] = {}
-        self._room = Room(engine)
+        self._room = PromptBudget(engine)
         tails = [self._prompts.backward_tail(i, self._instruction) for i in range(len(self._prompts.messages))]
         public = self._prompts.backward_head(self._instruction), max(tails, key=len), CUE
-        self._tokens = self._room.beside(engine.max_prompt_tokens, *public, more=settings.max_new_tokens)
+        self._tokens = self._room.remaining(engine.max_prompt_tokens, *public, more=settings.max_new_tokens)
 
     apart = False
 
@@ -56,7 +56,7 @@ class Demonstrations:
         """The prompt without a record, with the request of this number."""
         head = self._prompts.backward_head(self._instruction)
         tail = self._prompts.backward_tail(message, self._instruction)
-        return MemberPrompt(head, "", tail, ("public", head), begins=CUE)
+        return MemberPrompt(head, "", tail, ("public", head), response_prefix=CUE)
 
     def invented(self, message: int) -> str:
         """What a subset would show of invented records."""
@@ -86,7 +86,7 @@ class Demonstrations:
             cut = [dataclasses.replace(one, text=text) for one, text in zip(shown, texts, strict=True)]
             return self._prompts.backward_body(cut)
 
-        return whole(self._room.fitting([one.text for one in shown], whole=whole, tokens=self._tokens))
+        return whole(self._room.truncate([one.text for one in shown], whole=whole, tokens=self._tokens))
 
     def _shot(self, row: Mapping[str, Any], text: str, answer: int | None) -> Demonstration:
         word = self._prompts.word(str(row["label"]))
@@ -141,7 +141,7 @@ class SubsetVotes:
 
     def __init__(
         self,
-        engine: VotesNextToken,
+        engine: NextTokenVoter,
         sampler: SubsetSampler,
         shown: ShowsRecords,
         *,
@@ -170,7 +170,7 @@ class SubsetVotes:
         """
         public = Continuation(self._shown.public(message), (), 0.0)
         answers = asked_publicly(lambda: self._engine.next_tokens([public], self._text.decoding(())))
-        forget_quietly(self._engine, public.prompt.member)
+        forget_members(self._engine, public.prompt.member)
         if not count_votes(answers):
             raise ModelUnavailable("The engine wrote no token after a text that shows no record. Check the model.")
 
@@ -203,7 +203,7 @@ class SubsetVotes:
     def close(self) -> None:
         """Drop what the engine keeps of the subsets."""
         if self._asked:
-            forget_quietly(self._engine, *self._asked)
+            forget_members(self._engine, *self._asked)
             self._asked.clear()
 
 
@@ -239,7 +239,9 @@ class PrivateVote:
         """One call of the mechanism: charge, draw, ask, count, release."""
         if not written:
             self._subset_votes.check_answers(message)
-        self._reservation.plan.spend(self._reservation.calls.charged(self._mechanism.event, message), chain=self._chain)
+        self._reservation.plan.spend(
+            self._reservation.calls.charged(self._mechanism.event, message), caller=self._chain
+        )
         votes = self._subset_votes.votes(self._subset_votes.draw(), message, written)
         return self._mechanism.release(votes, rng=self._rng)
 
@@ -256,7 +258,7 @@ class _Clipped:
     """What texts by clipped sums have in common: the text under way, its charge, and who was asked."""
 
     def __init__(
-        self, writer: TextWriter, shown: ShowsRecords, *, reservation: PromptReservation, engine: ScoresNextToken,
+        self, writer: TextWriter, shown: ShowsRecords, *, reservation: PromptReservation, engine: NextTokenScorer,
         chain: str,
     ) -> None:  # fmt: skip
         self._writer = writer
@@ -286,7 +288,7 @@ class _Clipped:
     def close(self) -> None:
         """Drop what is cached of the members."""
         if self._asked:
-            forget_quietly(self._engine, *self._asked)
+            forget_members(self._engine, *self._asked)
             self._asked.clear()
 
 
@@ -312,7 +314,7 @@ class ClippedTexts(_Clipped):
 
     def _begun(self, message: int) -> Iterator[Token]:
         self._check_model(message)
-        self._reservation.plan.spend(self._event(message), chain=self._chain)
+        self._reservation.plan.spend(self._event(message), caller=self._chain)
         subsets = [subset for subset in self._sampler.draw() if subset.record_ids]
         return self._written_by(self._shown.members(subsets, message), message)
 
@@ -368,7 +370,7 @@ class ClippedGlossary(_Clipped):
 
     def _begun(self, message: int, written: Sequence[Token]) -> Iterator[Token]:
         self._check_model(message)
-        self._reservation.plan.spend_up_to(self._event(message), 1, chain=self._chain)
+        self._reservation.plan.spend_up_to(self._event(message), 1, caller=self._chain)
         if not self._take_up():
             return iter(())
         drawn = self._coins.drawn(0, self._writer.noise.event.sampling_probability)

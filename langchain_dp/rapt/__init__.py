@@ -6,15 +6,15 @@ not give the promise it states, this package draws another: see :mod:`langchain_
 
 from __future__ import annotations
 
-from langchain_dp.rapt._shell import Sanitized
+from langchain_dp.rapt._shell import SanitizeResult
 from langchain_dp.rapt._tables import load
-from langchain_dp.rapt.build import Target
+from langchain_dp.rapt.build import CalibrationTarget
 from langchain_dp.rapt.bulk import SanitizeBatches
 from langchain_dp.rapt.calibrate import Calibration, calibrate
 from langchain_dp.rapt.documents import DocumentRules
 from langchain_dp.rapt.messages import MessageRules
-from langchain_dp.rapt.paraphrase import Paraphrasing, RAPTParaphraser
-from langchain_dp.rapt.privatize import Policies, Privatized, TextPrivatizer
+from langchain_dp.rapt.paraphrase import ParaphraseOptions, RAPTParaphraser
+from langchain_dp.rapt.privatize import Policies, PrivatizedText, TextPrivatizer
 from langchain_dp.rapt.retriever import SanitizingRetriever
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.selector import SanitizingExampleSelector
@@ -22,18 +22,18 @@ from langchain_dp.rapt.vocabulary import Vocabulary
 
 __all__ = [
     "Calibration",
+    "CalibrationTarget",
     "DocumentRules",
     "MessageRules",
-    "Paraphrasing",
+    "ParaphraseOptions",
     "Policies",
-    "Privatized",
+    "PrivatizedText",
     "RAPTParaphraser",
     "RAPTSanitizer",
     "SanitizeBatches",
-    "Sanitized",
+    "SanitizeResult",
     "SanitizingExampleSelector",
     "SanitizingRetriever",
-    "Target",
     "TextPrivatizer",
     "Vocabulary",
     "calibrate",

@@ -18,7 +18,7 @@ from langchain_core.runnables import ConfigurableFieldSpec, Runnable, RunnableCo
 from langchain_core.runnables.config import ensure_config, get_config_list
 
 from langchain_dp._util.callers import warn_caller
-from langchain_dp._util.validate import no_further
+from langchain_dp._util.validate import reject_extra_kwargs
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerError, PrivateDataError
 from langchain_dp.rapt.documents import DocumentRules
@@ -27,7 +27,7 @@ from langchain_dp.rapt.parts import Rules, Taken, check_keys, take
 from langchain_dp.rapt.placeholders import PlaceholderReleases
 from langchain_dp.rapt.release import STREAMED, FormalReleases
 from langchain_dp.rapt.tokenize import TextStream
-from langchain_dp.redact import Held, HeldInputs, hold_arguments, redacted, without_frames
+from langchain_dp.redact import HeldInputs, PrivateArgs, hold_arguments, run_redacted, without_frames
 
 _KNOWN = "Known are user= and document=."
 
@@ -44,7 +44,7 @@ NOTHING: Any = object()
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Sanitized:
+class SanitizeResult:
     """What a sanitizer released, with its certificate as of that moment.
 
     Args:
@@ -60,7 +60,7 @@ class Sanitized:
     certificate: MetricCertificate
 
     def __repr__(self) -> str:
-        return f"Sanitized({type(self.value).__name__}, {self.certificate!r})"
+        return f"SanitizeResult({type(self.value).__name__}, {self.certificate!r})"
 
 
 class Core:
@@ -99,11 +99,11 @@ class Core:
                 results.append(without_frames(error))
         return results
 
-    def with_certificate(self, value: Any, user: str | None, document: str | None) -> Sanitized:
+    def with_certificate(self, value: Any, user: str | None, document: str | None) -> SanitizeResult:
         """Release one input and say how."""
         taken = take(value, self.rules, user, document)
         released = self.released([taken])[0]
-        return Sanitized(released, self.certificate(taken.notes))
+        return SanitizeResult(released, self.certificate(taken.notes))
 
     def certificate(self, also: Mapping[str, int] | None = None) -> MetricCertificate:
         """The promise, with what one input added to what passes in clear."""
@@ -154,10 +154,10 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
             BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
-        given = Held.of(input)
-        no_further(kwargs, remedy=_KNOWN)
-        held = Held(*given.values, _whose(given, user, config), document)
-        released: S = self._call_with_config(lambda _: redacted(self._core.sanitize, held), WITHHELD, config)
+        given = PrivateArgs.of(input)
+        reject_extra_kwargs(kwargs, remedy=_KNOWN)
+        held = PrivateArgs(*given.values, _whose(given, user, config), document)
+        released: S = self._call_with_config(lambda _: run_redacted(self._core.sanitize, held), WITHHELD, config)
         _tell_of_ids(given, released)
         return released
 
@@ -172,10 +172,10 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
         **kwargs: Any,
     ) -> S:
         """Async twin of :meth:`invoke`; the work is done in a thread."""
-        given = Held.of(input)
-        no_further(kwargs, remedy=_KNOWN)
-        held = Held(*given.values, _whose(given, user, config), document)
-        work = in_thread(redacted, self._core.sanitize, held)
+        given = PrivateArgs.of(input)
+        reject_extra_kwargs(kwargs, remedy=_KNOWN)
+        held = PrivateArgs(*given.values, _whose(given, user, config), document)
+        work = in_thread(run_redacted, self._core.sanitize, held)
         released: S = await self._acall_with_config(work, WITHHELD, config)
         _tell_of_ids(given, released)
         return released
@@ -196,12 +196,12 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
         Each input is a document. Equal ones get releases of their own, which under a limit for each document add up.
         With ``return_exceptions`` an input that is refused does not keep the others back.
         """
-        given = Held(*Held.of(inputs).values[0])
-        no_further(kwargs, remedy=_KNOWN)
+        given = PrivateArgs(*PrivateArgs.of(inputs).values[0])
+        reject_extra_kwargs(kwargs, remedy=_KNOWN)
         users = _whose_each(given, user, config)
-        held = Held(given.values, return_exceptions, users, document)
+        held = PrivateArgs(given.values, return_exceptions, users, document)
         return self._batch_with_config(
-            lambda _: redacted(self._core.sanitize_all, held),
+            lambda _: run_redacted(self._core.sanitize_all, held),
             [WITHHELD] * len(users),
             config,
             return_exceptions=return_exceptions,
@@ -219,11 +219,11 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
         **kwargs: Any,
     ) -> list[S]:
         """Async twin of :meth:`batch`."""
-        given = Held(*Held.of(inputs).values[0])
-        no_further(kwargs, remedy=_KNOWN)
+        given = PrivateArgs(*PrivateArgs.of(inputs).values[0])
+        reject_extra_kwargs(kwargs, remedy=_KNOWN)
         users = _whose_each(given, user, config)
-        held = Held(given.values, return_exceptions, users, document)
-        work = in_thread(redacted, self._core.sanitize_all, held)
+        held = PrivateArgs(given.values, return_exceptions, users, document)
+        work = in_thread(run_redacted, self._core.sanitize_all, held)
         shown = [WITHHELD] * len(users)
         return await self._abatch_with_config(work, shown, config, return_exceptions=return_exceptions)
 
@@ -256,16 +256,16 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
         **kwargs: Any,
     ) -> Iterator[S]:
         """Sanitize what arrives in chunks, as one document; see the class for what is held back until when."""
-        no_further(kwargs, remedy=_KNOWN)
-        first = Held(next(input, NOTHING))  # starts the run before this one first
+        reject_extra_kwargs(kwargs, remedy=_KNOWN)
+        first = PrivateArgs(next(input, NOTHING))  # starts the run before this one first
         streaming = Streaming(self._core, _whose(first, user, config), document)
 
         def run(_: Iterator[Any]) -> Iterator[Any]:
             if first.values[0] is not NOTHING:
-                yield from redacted(streaming.push, first)
-            for chunk in map(Held, input):
-                yield from redacted(streaming.push, chunk)
-            yield from redacted(streaming.finish, Held())
+                yield from run_redacted(streaming.push, first)
+            for chunk in map(PrivateArgs, input):
+                yield from run_redacted(streaming.push, chunk)
+            yield from run_redacted(streaming.finish, PrivateArgs())
 
         yield from self._transform_stream_with_config(iter([WITHHELD]), run, config)
 
@@ -279,8 +279,8 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
         **kwargs: Any,
     ) -> AsyncIterator[S]:
         """Async twin of :meth:`transform`."""
-        no_further(kwargs, remedy=_KNOWN)
-        first = Held(await anext(input, NOTHING))
+        reject_extra_kwargs(kwargs, remedy=_KNOWN)
+        first = PrivateArgs(await anext(input, NOTHING))
         streaming = Streaming(self._core, _whose(first, user, config), document)
 
         async def withheld() -> AsyncIterator[str]:
@@ -288,14 +288,14 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
 
         async def run(_: AsyncIterator[Any]) -> AsyncIterator[Any]:
             if first.values[0] is not NOTHING:
-                for part in await asyncio.to_thread(redacted, streaming.push, first):
+                for part in await asyncio.to_thread(run_redacted, streaming.push, first):
                     yield part
             async for chunk in input:
-                held = Held(chunk)
+                held = PrivateArgs(chunk)
                 del chunk
-                for part in await asyncio.to_thread(redacted, streaming.push, held):
+                for part in await asyncio.to_thread(run_redacted, streaming.push, held):
                     yield part
-            for part in await asyncio.to_thread(redacted, streaming.finish, Held()):
+            for part in await asyncio.to_thread(run_redacted, streaming.finish, PrivateArgs()):
                 yield part
 
         async for part in self._atransform_stream_with_config(withheld(), run, config):
@@ -356,7 +356,7 @@ def _added(before: Any, chunk: Any) -> Any:
         return chunk
 
 
-def _whose(held: Held, given: str | None, config: RunnableConfig | None) -> str | None:
+def _whose(held: PrivateArgs, given: str | None, config: RunnableConfig | None) -> str | None:
     """The user to charge. Documents are not about who asks: their metadata say whose they are."""
     return given if _has_documents(*held.values) else named_user(given, config)
 
@@ -367,10 +367,10 @@ def _has_documents(value: object) -> bool:  # in a frame of its own, which is go
 
 
 def _whose_each(
-    held: Held, given: str | None, config: RunnableConfig | list[RunnableConfig] | None
+    held: PrivateArgs, given: str | None, config: RunnableConfig | list[RunnableConfig] | None
 ) -> list[str | None]:
     configs = get_config_list(config, len(held.values))
-    return [_whose(one, given, each) for one, each in zip(map(Held, held.values), configs, strict=True)]
+    return [_whose(one, given, each) for one, each in zip(map(PrivateArgs, held.values), configs, strict=True)]
 
 
 def user_specs() -> list[ConfigurableFieldSpec]:
@@ -397,7 +397,7 @@ def named_user(given: str | None, config: RunnableConfig | None) -> str | None:
     return named if given is None else given
 
 
-def _tell_of_ids(held: Held, released: Any) -> None:
+def _tell_of_ids(held: PrivateArgs, released: Any) -> None:
     """Warn where messages have other ids now: a graph, which puts them by their ids, keeps the raw ones."""
     (given,) = held.values
     if not (isinstance(given, list) and isinstance(released, list)):

@@ -22,7 +22,7 @@ from langchain_dp.rapt.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
-class Target:
+class CalibrationTarget:
     """What eta is calibrated for where it is not a replacement rate, and on which texts. Public.
 
     ``dataclasses.asdict`` saves it. :func:`langchain_dp.rapt.calibrate.calibrate` explains the targets and checks them.
@@ -34,7 +34,7 @@ class Target:
         texts: Public texts whose words stand for the words to come, whatever the target; a page of English if left out.
 
     Examples:
-        >>> RAPTSanitizer("glove", target=Target(inversion=0.2))  # an attacker guesses one word of five
+        >>> RAPTSanitizer("glove", target=CalibrationTarget(inversion=0.2))  # an attacker guesses one word of five
     """
 
     deniability: float | None = None
@@ -56,7 +56,7 @@ _CALIBRATED: dict[tuple[str, tuple[tuple[str, float], ...], str], Calibration] =
 """What was found in this process for a table that comes by name: public, always the same, and seconds of work."""
 
 
-def targets_of(eta: float | None, target_replacement: float | None, target: Target) -> dict[str, float]:
+def targets_of(eta: float | None, target_replacement: float | None, target: CalibrationTarget) -> dict[str, float]:
     """All that was given; one of them has to say how private."""
     if eta is not None:
         checked_eta(eta, at_most=MOST)  # of an account, which is found out here and not at the first release
@@ -93,7 +93,7 @@ def word_releases(
     if len(targets) != 1:
         raise InvalidParameter(
             f"Expected one of {', '.join(_TARGETS)} to say how private, got {sorted(targets) or 'none'}. Give "
-            "target_replacement=0.5; the last three are part of target=Target(...)."
+            "target_replacement=0.5; the last three are part of target=CalibrationTarget(...)."
         )
     policies = validate.group("policies", options.policies, Policies)
     account = account_of(ledger, limit, options.not_private_seed)

@@ -10,12 +10,12 @@ from typing import Any
 
 from langchain_dp._util.columns import B, Columns, WorksOnBatches, column_names
 from langchain_dp._util.machine import cache_folder
-from langchain_dp._util.reprs import also_unmade
+from langchain_dp._util.reprs import safe_repr
 from langchain_dp._util.rounding import bound
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES
-from langchain_dp.rapt.build import Target, WordOptions, targets_of, word_releases
+from langchain_dp.rapt.build import CalibrationTarget, WordOptions, targets_of, word_releases
 from langchain_dp.rapt.privatize import Mechanism, Policies
 from langchain_dp.rapt.release import COUNTED, FormalReleases, Texts, Unit
 from langchain_dp.redact import redact_errors
@@ -91,7 +91,7 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
         embeddings: str | os.PathLike[str] = "glove",
         eta: float | None = None,
         target_replacement: float | None = None,
-        target: Target | None = None,
+        target: CalibrationTarget | None = None,
         mechanism: Mechanism = "exponential",
         policies: Policies | None = None,
         keep: Sequence[str] = (),
@@ -119,11 +119,11 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
         path = Path(embeddings)  # workers may stand in another folder
         self._embeddings = str(path.absolute()) if path.exists() else os.fspath(embeddings)
         self._options = WordOptions(
-            mechanism, policies, keep, length, casing, None, threads, (target or Target()).texts, cache_bytes
+            mechanism, policies, keep, length, casing, None, threads, (target or CalibrationTarget()).texts, cache_bytes
         )
         self._folder = None if table_folder is None else str(Path(table_folder).absolute())
         self._name = name
-        releases = self._opened(targets_of(eta, target_replacement, target or Target()))
+        releases = self._opened(targets_of(eta, target_replacement, target or CalibrationTarget()))
         self._eta, self._settings = releases.engine.eta, releases.engine.settings
         super().__init__(releases)
 
@@ -207,7 +207,7 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
         releases.words.vocabulary.share(cache_folder() if self._folder is None else Path(self._folder))
         return releases
 
-    @also_unmade
+    @safe_repr
     def __repr__(self) -> str:
         return f"SanitizeBatches({list(self._columns)}, document={self._document!r}, eta={bound(self._eta)})"
 

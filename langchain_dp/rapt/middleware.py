@@ -19,7 +19,7 @@ from langchain_dp._util.extras import needs
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt._shell import WITHHELD
 from langchain_dp.rapt.runnable import RAPTSanitizer
-from langchain_dp.redact import Held, hold_arguments, redacted
+from langchain_dp.redact import PrivateArgs, hold_arguments, run_redacted
 
 with needs("agents", "langchain", why=", 1.4 or newer, whose agents take middleware"):
     from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
@@ -135,14 +135,16 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
         """Call the model with sanitized messages."""
-        return self._marked(handler(redacted(self._sanitized, Held.of(request))))
+        return self._marked(handler(run_redacted(self._sanitized, PrivateArgs.of(request))))
 
     @hold_arguments("request")
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> ModelResponse[Any]:
         """Async twin of :meth:`wrap_model_call`."""
-        return self._marked(await handler(await asyncio.to_thread(redacted, self._sanitized, Held.of(request))))
+        return self._marked(
+            await handler(await asyncio.to_thread(run_redacted, self._sanitized, PrivateArgs.of(request)))
+        )
 
     def _marked(self, response: ModelResponse[Any]) -> ModelResponse[Any]:
         if not self._pass_replies:

@@ -23,11 +23,11 @@ from langchain_dp._util import forks, validate
 from langchain_dp._util.validate import group
 from langchain_dp.accounting import MetricEvent
 from langchain_dp.accounting.metric import WHOLE_TEXTS, MetricLedger
-from langchain_dp.ensemble.asking import count_quietly
-from langchain_dp.ensemble.writing import TextWriter
+from langchain_dp.ensemble.engine_calls import count_or_estimate
+from langchain_dp.ensemble.text_writer import TextWriter
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import ClippedSum, SystemRandomness
-from langchain_dp.ports import ScoresNextToken
+from langchain_dp.ports import NextTokenScorer
 from langchain_dp.rapt._shell import Core
 from langchain_dp.rapt.build import account_of
 from langchain_dp.rapt.calibrate import Calibration
@@ -54,7 +54,7 @@ _WEAK = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Paraphrasing:
+class ParaphraseOptions:
     """How a paraphrase is asked for and drawn. All of it is public.
 
     Args:
@@ -65,7 +65,7 @@ class Paraphrasing:
         pairs: Texts, each with a paraphrase, that show the model what is wanted. Public.
 
     Examples:
-        >>> Paraphrasing().epsilon  # of one text: T 4 C / tau
+        >>> ParaphraseOptions().epsilon  # of one text: T 4 C / tau
         320.0
     """
 
@@ -114,7 +114,7 @@ class TextParaphraser:
         text moves every log-weight by at most C / tau up or down, and the sum of all weights as much again.
 
     Examples:
-        >>> engine = TextParaphraser(LlamaCppEnsemble(), Paraphrasing(clip=2.0))
+        >>> engine = TextParaphraser(LlamaCppEnsemble(), ParaphraseOptions(clip=2.0))
         >>> engine.written(["The nurse was kind."])()  # a list with one paraphrase
     """
 
@@ -123,8 +123,8 @@ class TextParaphraser:
     pads = streams = False
     private = True
 
-    def __init__(self, model: ScoresNextToken, settings: Paraphrasing) -> None:
-        if not isinstance(model, ScoresNextToken):
+    def __init__(self, model: NextTokenScorer, settings: ParaphraseOptions) -> None:
+        if not isinstance(model, NextTokenScorer):
             raise InvalidParameter(
                 f"Expected model of type {type(model).__name__} to score next tokens. Give a local engine such as "
                 "LlamaCppEnsemble, and no chat model: the text must not leave this machine."
@@ -163,7 +163,7 @@ class TextParaphraser:
     def written(self, texts: Sequence[str]) -> Callable[[], list[str]]:
         """Do all that can fail on a text; what is returned draws the paraphrases, in order."""
         bodies = [" " + " ".join(text.split()) if text.strip() else "" for text in texts]
-        if any(count_quietly(self._model, body) > self._room for body in bodies):
+        if any(count_or_estimate(self._model, body) > self._room for body in bodies):
             raise InvalidParameter(  # how long it is, is in clear nowhere else
                 f"Expected every text to be at most {self._room} tokens, which the model's longest prompt leaves for "
                 "it. Split long texts, lower max_new_tokens=, or raise the engine's max_tokens=."
@@ -222,9 +222,9 @@ class RAPTParaphraser(RAPTSanitizer):
 
     def __init__(
         self,
-        model: ScoresNextToken,
+        model: NextTokenScorer,
         *,
-        paraphrasing: Paraphrasing | None = None,
+        paraphrasing: ParaphraseOptions | None = None,
         messages: MessageRules | None = None,
         documents: DocumentRules | None = None,
         ledger: MetricLedger | None = None,
@@ -233,7 +233,7 @@ class RAPTParaphraser(RAPTSanitizer):
         name: str = "RAPTParaphraser",
     ) -> None:
         self.name = name
-        engine = TextParaphraser(model, group("paraphrasing", paraphrasing, Paraphrasing))
+        engine = TextParaphraser(model, group("paraphrasing", paraphrasing, ParaphraseOptions))
         account = account_of(ledger, limit, None)
         account.check_table(WHOLE_TEXTS)
         releases = FormalReleases(engine, account, _uncalibrated, reuse=cache, chain=name)

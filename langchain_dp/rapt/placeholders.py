@@ -23,12 +23,12 @@ from langchain_dp._util import forks
 from langchain_dp._util.words import standing_alone, words_of
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, PrivateDataError
-from langchain_dp.quiet.context import sealed
-from langchain_dp.quiet.filters import Level
+from langchain_dp.isolation.context import sealed
+from langchain_dp.isolation.filters import Level
 from langchain_dp.rapt.addresses import BEGINS, PLACEHOLDER, TOKEN, AddressScanner, addresses, checked_hosts
 from langchain_dp.rapt.folding import Span, caseless, fold, merged, united
 from langchain_dp.rapt.release import FormalReleases, Texts, Unit
-from langchain_dp.redact import Held, redacted
+from langchain_dp.redact import PrivateArgs, run_redacted
 
 REASON = "entities are found by a recognizer, which misses some, and all other text passes in clear"
 
@@ -215,16 +215,21 @@ class PlaceholderReleases:
         finder: Finds the entities.
         kept: The map to fill. Originals in it are replaced wherever they stand, found once more or not.
         hidden: Whether texts went through here before: placeholders of the map then stay as they are.
-        then: Releases the words between the placeholders; None: they pass in clear.
+        remaining_text_sanitizer: Releases the words between the placeholders; None: they pass in clear.
     """
 
     def __init__(
-        self, finder: FindsEntities, kept: PlaceholderMap, *, hidden: bool, then: FormalReleases | None
+        self,
+        finder: FindsEntities,
+        kept: PlaceholderMap,
+        *,
+        hidden: bool,
+        remaining_text_sanitizer: FormalReleases | None,
     ) -> None:
         self._finder = finder
         self._key = secrets.token_bytes(32)
         self._hidden = hidden
-        self._then = then
+        self._then = remaining_text_sanitizer
         self.map = kept
 
     def streams(self, document: str | None) -> bool:
@@ -234,7 +239,7 @@ class PlaceholderReleases:
     def release(self, units: Sequence[Unit], met: Counter[str] | None = None) -> list[Texts]:
         """Return every unit with its entities replaced, and its other words released, charged in one go."""
         hidden: list[Texts] = [
-            redacted(lambda *texts: (*map(self._replaced, texts),), Held(*unit.texts)) for unit in units
+            run_redacted(lambda *texts: (*map(self._replaced, texts),), PrivateArgs(*unit.texts)) for unit in units
         ]
         if self._then is None:
             return hidden

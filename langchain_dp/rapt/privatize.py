@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from langchain_dp._util import validate
 from langchain_dp.accounting import MetricEvent
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.isolation.context import sealed
+from langchain_dp.isolation.filters import Level
 from langchain_dp.mechanisms import MetricExponential, MetricLaplace
 from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES
 from langchain_dp.mechanisms.metric_noise import checked_eta
 from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
-from langchain_dp.quiet.context import sealed
-from langchain_dp.quiet.filters import Level
 from langchain_dp.rapt import tokenize
 from langchain_dp.rapt.tokenize import Kind
 from langchain_dp.rapt.vocabulary import PAD, UNKNOWN, ForeignTokenizer, Vocabulary, table_name
@@ -106,12 +106,12 @@ class Policies:
 
 
 @dataclasses.dataclass(frozen=True)
-class Privatized:
+class PrivatizedText:
     """One privatized text.
 
     Args:
         text: What may leave.
-        tokens: Privatized tokens, pads among them. Each cost eta per unit of distance.
+        tokens: PrivatizedText tokens, pads among them. Each cost eta per unit of distance.
         kept: Features that are in clear by the user's choice, placeholders among them.
 
     Examples:
@@ -245,11 +245,11 @@ class TextPrivatizer:
             notes.append("The noise is seeded: whoever knows the seed can remove it. NOT private.")
         return tuple(notes)
 
-    def privatize(self, texts: Sequence[str]) -> list[Privatized]:
+    def privatize(self, texts: Sequence[str]) -> list[PrivatizedText]:
         """Privatize texts, each token with its own noise; one result per text, in order."""
         return self.prepare(texts)()
 
-    def prepare(self, texts: Sequence[str]) -> Callable[[], list[Privatized]]:
+    def prepare(self, texts: Sequence[str]) -> Callable[[], list[PrivatizedText]]:
         """Do all of :meth:`privatize` that can fail on a text, and return what draws the words.
 
         Charge for the release in between: then a text that cannot be cut costs nothing.
@@ -261,13 +261,13 @@ class TextPrivatizer:
         parsed = [self._parse(number, text) for number, text in enumerate(texts)]
         ids = np.fromiter((i for items in parsed for i in items.ids), dtype=np.int64)
 
-        def draw() -> list[Privatized]:
+        def draw() -> list[PrivatizedText]:
             released = self.release(ids)
             results, start = [], 0
             for items in parsed:
                 words = released[start : start + len(items.ids)].tolist()
                 text = tokenize.join(self._pieces(items, words))
-                results.append(Privatized(text, tokens=len(words), kept=len(items.literals)))
+                results.append(PrivatizedText(text, tokens=len(words), kept=len(items.literals)))
                 start += len(words)
             return results
 

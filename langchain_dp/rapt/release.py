@@ -29,7 +29,7 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.calibrate import Calibration
 from langchain_dp.rapt.privatize import TextPrivatizer
 from langchain_dp.rapt.tokenize import TextStream
-from langchain_dp.redact import Held, redacted
+from langchain_dp.redact import PrivateArgs, run_redacted
 
 SEEDED = "the noise is seeded: whoever knows the seed can remove it"
 REUSED = (
@@ -193,10 +193,10 @@ class Releases:
     def _draw(self, units: dict[K, Unit], owners: dict[K, Owner], keys: Sequence[bytes] = ()) -> dict[K, Texts]:
         if not units:
             return {}
-        draw = redacted(self.engine.written, Held([text for unit in units.values() for text in unit.texts]))
+        draw = run_redacted(self.engine.written, PrivateArgs([text for unit in units.values() for text in unit.texts]))
         charged = [owners[key] for key, unit in units.items() for _ in range(self._times(unit))]
-        self.ledger.spend(self.engine.event.eta, charged, table=self.engine.table, chain=self._chain, keys=keys)
-        fresh = iter(redacted(draw, Held()))
+        self.ledger.spend(self.engine.event.eta, charged, table=self.engine.table, caller=self._chain, keys=keys)
+        fresh = iter(run_redacted(draw, PrivateArgs()))
         return {key: tuple(next(fresh) for _ in unit.texts) for key, unit in units.items()}
 
 
@@ -240,7 +240,7 @@ class FormalReleases(Releases):
         """
         return self.engine.streams and (document is not None or self.ledger.document_limit is None)
 
-    def idle_limit(self, *, user: bool) -> float | None:
+    def unreachable_limit(self, *, user: bool) -> float | None:
         """The limit that documents without a name of their own never reach; None if one bites, or there is none.
 
         Who is not named has no account as a ``user``, and where texts are reused such a document is charged but once.
@@ -257,24 +257,26 @@ class FormalReleases(Releases):
 
         Its content is not known yet, so without a name it is a document of its own.
         """
-        self.tell_of_limit(named=not (user is None and document is None))
+        self.warn_unreachable_limit(named=not (user is None and document is None))
         owner = Owner(f"\0stream {uuid.uuid4().hex}" if document is None else document, user)
         check_process = forks.one_process("a stream to be read")
-        self.ledger.spend(self.engine.event.eta, [owner], table=self.engine.table, chain=self._chain)
+        self.ledger.spend(self.engine.event.eta, [owner], table=self.engine.table, caller=self._chain)
 
         def pieces(text: str) -> Sequence[str]:
             check_process()
-            return redacted(self.engine.pieces, Held(text))
+            return run_redacted(self.engine.pieces, PrivateArgs(text))
 
         return TextStream(pieces)
 
     def _draw(self, units: dict[K, Unit], owners: dict[K, Owner], keys: Sequence[bytes] = ()) -> dict[K, Texts]:
-        self.tell_of_limit(named=not any(unit.user is None and unit.document is None for unit in units.values()))
+        self.warn_unreachable_limit(
+            named=not any(unit.user is None and unit.document is None for unit in units.values())
+        )
         return super()._draw(units, owners, keys)
 
-    def tell_of_limit(self, *, named: bool) -> None:
+    def warn_unreachable_limit(self, *, named: bool) -> None:
         """Warn once, before anything is charged, of a limit that a text without a name never reaches."""
-        limit = None if named or self._told_of_limit else self.idle_limit(user=False)
+        limit = None if named or self._told_of_limit else self.unreachable_limit(user=False)
         if limit is not None:
             self._told_of_limit = True
             warn_caller(
@@ -336,7 +338,7 @@ def _blank(unit: Unit) -> Texts:
 
 
 class _Flights(forks.ForkSafe):
-    """Which releases are under way in this process, so that two askers of the same text share one."""
+    """Which releases are under way in this process, so that two users of the same text share one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -13,14 +13,14 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import BaseModel
 
 from langchain_dp._util import validate
-from langchain_dp._util.reprs import also_unmade
+from langchain_dp._util.reprs import safe_repr
 from langchain_dp.errors import InvalidParameter, PrivateDataError
-from langchain_dp.quiet.context import sealed
-from langchain_dp.quiet.filters import Level
-from langchain_dp.quiet.run import check_environment
+from langchain_dp.isolation.context import sealed
+from langchain_dp.isolation.filters import Level
+from langchain_dp.isolation.run import check_environment
 from langchain_dp.rapt._shell import named_user
 from langchain_dp.rapt.runnable import RAPTSanitizer
-from langchain_dp.redact import Held, HeldInputs, aredacted, hold_arguments, redacted
+from langchain_dp.redact import HeldInputs, PrivateArgs, arun_redacted, hold_arguments, run_redacted
 
 IN_RETRIEVER = "in the inner retriever"
 
@@ -50,7 +50,7 @@ class SanitizingRetriever(HeldInputs, BaseRetriever):
     Formal guarantee:
         That of the sanitizer, for what it sanitizes: one release for each query and each document. Which documents come
         back, in which order and how many, is NOT covered: an index compares what they hold, and who may ask it much
-        finds out words of them. Where askers are not trusted, sanitize first and index what came out
+        finds out words of them. Where users are not trusted, sanitize first and index what came out
         (:meth:`RAPTSanitizer.transform_documents`).
 
     Examples:
@@ -89,7 +89,9 @@ class SanitizingRetriever(HeldInputs, BaseRetriever):
         if documents and not query and not sanitizer.names_documents:
             remedy = "Give the sanitizer DocumentRules with user_key= or document_key=, or no limit."
             sanitizer.check_limit("document that comes back", remedy, user=False)
-        validate.no_further(kwargs.keys() - BaseRetriever.model_fields, remedy="Set them on the inner retriever.")
+        validate.reject_extra_kwargs(
+            kwargs.keys() - BaseRetriever.model_fields, remedy="Set them on the inner retriever."
+        )
         kwargs |= {"retriever": retriever, "sanitizer": sanitizer, "query": query, "documents": documents, "k": k}
         super().__init__(**kwargs)
 
@@ -116,11 +118,11 @@ class SanitizingRetriever(HeldInputs, BaseRetriever):
             InvalidParameter: The query is no str, or there is a user and no query to charge.
             BudgetExceeded: An account has too little left for the query, or for the documents.
         """
-        query: Held = redacted(self._told, Held(*Held.of(input).values, user, config))
+        query: PrivateArgs = run_redacted(self._told, PrivateArgs(*PrivateArgs.of(input).values, user, config))
         ask: Callable[..., list[Document]] = super().invoke
         if self.query:
             return ask(*query.values, config, **kwargs)
-        return redacted(lambda raw: ask(raw, config, **kwargs), query, IN_RETRIEVER)
+        return run_redacted(lambda raw: ask(raw, config, **kwargs), query, IN_RETRIEVER)
 
     @hold_arguments("input")
     async def ainvoke(  # type: ignore[override]
@@ -132,12 +134,12 @@ class SanitizingRetriever(HeldInputs, BaseRetriever):
         **kwargs: Any,
     ) -> list[Document]:
         """Async twin of :meth:`invoke`."""
-        held = Held(*Held.of(input).values, user, config)
+        held = PrivateArgs(*PrivateArgs.of(input).values, user, config)
         ask: Callable[..., Awaitable[list[Document]]] = super().ainvoke
-        query = await asyncio.to_thread(redacted, self._told, held)
+        query = await asyncio.to_thread(run_redacted, self._told, held)
         if self.query:
             return await ask(*query.values, config, **kwargs)
-        return await aredacted(lambda raw: ask(raw, config, **kwargs), query, IN_RETRIEVER)
+        return await arun_redacted(lambda raw: ask(raw, config, **kwargs), query, IN_RETRIEVER)
 
     def _get_relevant_documents(
         self,
@@ -152,12 +154,12 @@ class SanitizingRetriever(HeldInputs, BaseRetriever):
             return _listed(self.retriever.invoke(query, {"callbacks": run_manager.get_child()}, **kwargs))[:most]
         check_environment()
 
-        def ask(query: str) -> Held:
-            return Held(_listed(self.retriever.invoke(query, {"callbacks": []}, **kwargs))[:most])
+        def ask(query: str) -> PrivateArgs:
+            return PrivateArgs(_listed(self.retriever.invoke(query, {"callbacks": []}, **kwargs))[:most])
 
         with sealed(Level.QUIET):
-            found = redacted(ask, Held(query), IN_RETRIEVER)
-        return redacted(self._sanitized, found)
+            found = run_redacted(ask, PrivateArgs(query), IN_RETRIEVER)
+        return run_redacted(self._sanitized, found)
 
     async def _aget_relevant_documents(
         self,
@@ -172,14 +174,14 @@ class SanitizingRetriever(HeldInputs, BaseRetriever):
             return _listed(await self.retriever.ainvoke(query, {"callbacks": run_manager.get_child()}, **kwargs))[:most]
         check_environment()
 
-        async def ask(query: str) -> Held:
-            return Held(_listed(await self.retriever.ainvoke(query, {"callbacks": []}, **kwargs))[:most])
+        async def ask(query: str) -> PrivateArgs:
+            return PrivateArgs(_listed(await self.retriever.ainvoke(query, {"callbacks": []}, **kwargs))[:most])
 
         with sealed(Level.QUIET):
-            found = await aredacted(ask, Held(query), IN_RETRIEVER)
-        return await asyncio.to_thread(redacted, self._sanitized, found)
+            found = await arun_redacted(ask, PrivateArgs(query), IN_RETRIEVER)
+        return await asyncio.to_thread(run_redacted, self._sanitized, found)
 
-    def _told(self, query: object, user: str | None, config: RunnableConfig | None) -> Held:
+    def _told(self, query: object, user: str | None, config: RunnableConfig | None) -> PrivateArgs:
         """What the inner retriever is asked."""
         if not isinstance(query, str):
             raise InvalidParameter(f"Expected a query of type {type(query).__name__} to be a str.")
@@ -188,7 +190,7 @@ class SanitizingRetriever(HeldInputs, BaseRetriever):
                 "Expected user= with query=True only: it says who asks. Documents are charged to whom their metadata "
                 "name; give the sanitizer documents=DocumentRules(user_key=...)."
             )
-        return Held(self.sanitizer.sanitize(query, user=named_user(user, config)) if self.query else query)
+        return PrivateArgs(self.sanitizer.sanitize(query, user=named_user(user, config)) if self.query else query)
 
     def _most(self, k: int | None) -> int | None:
         return self.k if k is None else validate.integer("k", k, at_least=1)
@@ -196,7 +198,7 @@ class SanitizingRetriever(HeldInputs, BaseRetriever):
     def _sanitized(self, found: list[Document]) -> list[Document]:
         return self.sanitizer.sanitize(found) if found else []
 
-    @also_unmade
+    @safe_repr
     def __repr__(self) -> str:
         # The inner retriever's repr may hold its documents.
         return f"SanitizingRetriever(query={self.query}, documents={self.documents}, {self.sanitizer!r})"

@@ -11,14 +11,14 @@ from langchain_core.documents import BaseDocumentTransformer, Document
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
 
-from langchain_dp._util.reprs import also_unmade
+from langchain_dp._util.reprs import safe_repr
 from langchain_dp._util.validate import group, one_of, reject_unknown_arguments, short_text
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES
 from langchain_dp.ports import Embeds
-from langchain_dp.rapt._shell import WITHHELD, Core, S, Sanitized, SanitizerShell
-from langchain_dp.rapt.build import Target, WordOptions, targets_of, word_releases
+from langchain_dp.rapt._shell import WITHHELD, Core, S, SanitizeResult, SanitizerShell
+from langchain_dp.rapt.build import CalibrationTarget, WordOptions, targets_of, word_releases
 from langchain_dp.rapt.calibrate import Calibration
 from langchain_dp.rapt.documents import DocumentRules, check_documents
 from langchain_dp.rapt.messages import MessageRules, checked_keys
@@ -26,7 +26,7 @@ from langchain_dp.rapt.parts import Sanitizable, marked, take_mappings
 from langchain_dp.rapt.privatize import Keep, Mechanism, Policies
 from langchain_dp.rapt.release import FormalReleases
 from langchain_dp.rapt.vocabulary import Vocabulary
-from langchain_dp.redact import Held, hold_arguments, redact_errors, redacted
+from langchain_dp.redact import PrivateArgs, hold_arguments, redact_errors, run_redacted
 
 
 class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
@@ -100,7 +100,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         *,
         eta: float | None = None,
         target_replacement: float | None = None,
-        target: Target | None = None,
+        target: CalibrationTarget | None = None,
         mechanism: Mechanism = "exponential",
         policies: Policies | None = None,
         keep: Keep = (),
@@ -119,7 +119,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         self.name = short_text("name", name, at_least=1)
         messages = group("messages", messages, MessageRules)
         documents = group("documents", documents, DocumentRules)
-        target = group("target", target, Target)
+        target = group("target", target, CalibrationTarget)
         one_of("cache", cache, (True, False))
         targets = targets_of(eta, target_replacement, target)
         options = WordOptions(
@@ -184,13 +184,13 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
             InvalidParameter: Something else than a document, or one without its user or document key.
             BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
         """
-        listed: Any = redacted(_checked, Held.of(documents))
+        listed: Any = run_redacted(_checked, PrivateArgs.of(documents))
         return self.invoke(listed, **kwargs)  # type: ignore[no-any-return]  # as what is held
 
     @hold_arguments("documents")
     async def atransform_documents(self, documents: Sequence[Document], **kwargs: Any) -> list[Document]:
         """Async twin of :meth:`transform_documents`."""
-        listed: Any = redacted(_checked, Held.of(documents))
+        listed: Any = run_redacted(_checked, PrivateArgs.of(documents))
         return await self.ainvoke(listed, **kwargs)  # type: ignore[no-any-return]
 
     @hold_arguments("value")
@@ -201,13 +201,13 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         *,
         user: str | None = None,
         document: str | None = None,
-    ) -> Sanitized:
+    ) -> SanitizeResult:
         """Sanitize one input and return it with its certificate, whose notes name what passed in clear."""
-        held = Held(*Held.of(value).values, user, document)
-        made: list[Sanitized] = []
+        held = PrivateArgs(*PrivateArgs.of(value).values, user, document)
+        made: list[SanitizeResult] = []
 
         def run(_: Any) -> Any:
-            made.append(redacted(self._core.with_certificate, held))
+            made.append(run_redacted(self._core.with_certificate, held))
             return made[0].value
 
         self._call_with_config(run, WITHHELD, config)
@@ -221,13 +221,13 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         *,
         user: str | None = None,
         document: str | None = None,
-    ) -> Sanitized:
+    ) -> SanitizeResult:
         """Async twin of :meth:`invoke_with_certificate`."""
-        held = Held(*Held.of(value).values, user, document)
-        made: list[Sanitized] = []
+        held = PrivateArgs(*PrivateArgs.of(value).values, user, document)
+        made: list[SanitizeResult] = []
 
         async def run(_: Any) -> Any:
-            made.append(await asyncio.to_thread(redacted, self._core.with_certificate, held))
+            made.append(await asyncio.to_thread(run_redacted, self._core.with_certificate, held))
             return made[0].value
 
         await self._acall_with_config(run, WITHHELD, config)
@@ -263,18 +263,18 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         Raises:
             InvalidParameter: There is a limit, and nothing that is released there could reach it.
         """
-        limit = self._releases.idle_limit(user=user)
+        limit = self._releases.unreachable_limit(user=user)
         if limit is not None:
             raise InvalidParameter(
                 f"Expected limit={limit:g} to be one that can be reached: here every {what} is a document of its own, "
                 f"which is charged once, and no user has an account under the limit. {remedy}"
             )
 
-    @also_unmade
+    @safe_repr
     def __repr__(self) -> str:
         return f"RAPTSanitizer({self._releases.describe()})"
 
 
-def _checked(documents: Sequence[Document]) -> Held:
+def _checked(documents: Sequence[Document]) -> PrivateArgs:
     check_documents(documents)
-    return Held(list(documents))
+    return PrivateArgs(list(documents))

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from langchain_core.example_selectors import BaseExampleSelector
 
 from langchain_dp._util import validate
-from langchain_dp._util.reprs import also_unmade
+from langchain_dp._util.reprs import safe_repr
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.rapt.restore import each_text
 from langchain_dp.rapt.runnable import RAPTSanitizer
@@ -117,7 +117,7 @@ class SanitizingExampleSelector(BaseExampleSelector):
             {key: each if key in self._keep else _without_braces(each) for key, each in one.items()} for one in released
         ]
 
-    @also_unmade
+    @safe_repr
     def __repr__(self) -> str:
         return f"SanitizingExampleSelector(<private>, {self._sanitizer!r})"
 

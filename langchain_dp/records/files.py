@@ -17,7 +17,7 @@ from typing import Any
 
 from langchain_dp._util import forks
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.redact import Held, redacted
+from langchain_dp.redact import PrivateArgs, run_redacted
 
 READING = "while examples were read"
 
@@ -25,14 +25,14 @@ MOST = 10
 """Positions that a message lists; of the others it gives the number."""
 
 
-class Faults:
+class RowErrors:
     """Collects the faults of rows, and raises one error about all of them.
 
     Args:
         rows: What a row is called, and where it is from: "example {}" or "line {} of notes.jsonl".
 
     Examples:
-        >>> faults = Faults("line {} of notes.jsonl")
+        >>> faults = RowErrors("line {} of notes.jsonl")
         >>> for line in (2, 5, 7):
         ...     faults.add(line, "Expected {where} to be a JSON object. Repair it.")
         >>> faults.raise_any()
@@ -74,13 +74,13 @@ def read_jsonl(path: str | PathLike[str]) -> list[dict[str, Any]]:
     Raises:
         InvalidParameter: Lines are not JSON objects; the message gives their numbers and nothing of them.
     """
-    rows: list[dict[str, Any]] = redacted(_jsonl, Held(path), READING)
+    rows: list[dict[str, Any]] = run_redacted(_jsonl, PrivateArgs(path), READING)
     return rows
 
 
 def _jsonl(path: str | PathLike[str]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    faults = Faults(f"line {{}} of {_named(path)}")
+    faults = RowErrors(f"line {{}} of {_named(path)}")
     with Path(path).open("rb") as lines:  # bytes: a decoding error would carry the file's content
         for number, line in enumerate(lines, start=1):
             if not line.strip():
@@ -120,7 +120,7 @@ def read_csv(path: str | PathLike[str], *, delimiter: str = ",") -> list[dict[st
         InvalidParameter: It cannot be read, or rows are longer or shorter than the header; the message gives their
             numbers, of which the first row after the header is 1.
     """
-    rows: list[dict[str, Any]] = redacted(_table, Held(path, delimiter), READING)
+    rows: list[dict[str, Any]] = run_redacted(_table, PrivateArgs(path, delimiter), READING)
     return rows
 
 
@@ -151,7 +151,7 @@ def _table(path: str | PathLike[str], delimiter: str) -> list[dict[str, Any]]:
             f"Expected the row that begins in line {line} of {name} to close its quotes, and a quote inside of them to "
             "stand twice. Repair it: what follows an open quote is all one field."
         ) from None
-    faults = Faults(f"row {{}} of {_named(path)}")
+    faults = RowErrors(f"row {{}} of {_named(path)}")
     for number, row in enumerate(rows, start=1):
         if None in row or None in row.values():
             faults.add(number, "Expected {where} to have as many fields as the header. Repair it.")

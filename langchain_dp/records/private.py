@@ -13,9 +13,9 @@ from langchain_dp._util.callers import warn_caller
 from langchain_dp._util.validate import as_int, reject_unknown_arguments, shown
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.records.checks import encodable, exact, is_missing, label_name, row_fault
-from langchain_dp.records.files import READING, Faults, placed
+from langchain_dp.records.files import READING, RowErrors, placed
 from langchain_dp.records.tables import fields_of, rows_of
-from langchain_dp.redact import Held, HeldInputs, hold_arguments, redact_errors, redacted
+from langchain_dp.redact import HeldInputs, PrivateArgs, hold_arguments, redact_errors, run_redacted
 
 AUTOMATIC = "#"
 """First letter of the ids that number records by their place; no given id may start with it."""
@@ -61,7 +61,7 @@ class PrivateRecords:
         label_key: str | int = "label",
         label: str | None = None,
     ) -> None:
-        held, others = Held(examples), examples if isinstance(examples, PrivateRecords) else None
+        held, others = PrivateArgs(examples), examples if isinstance(examples, PrivateRecords) else None
         del examples  # error reporters read the locals of each frame
         self._records: dict[str, Mapping[str, Any]] = {}
         self._places = 0
@@ -80,10 +80,10 @@ class PrivateRecords:
             self._records.update(others._records)
             self._places = others._places
             return
-        redacted(self._fill, held, READING)
+        run_redacted(self._fill, held, READING)
 
     def _fill(self, examples: Examples) -> None:
-        faults, rows, without = Faults(), 0, {"text_key": 0, "label_key": 0}
+        faults, rows, without = RowErrors(), 0, {"text_key": 0, "label_key": 0}
         for position, example in enumerate(rows_of(examples)):
             rows += 1
             made = self._named(example, None)
@@ -277,7 +277,7 @@ def check_records(
 
     One message gives the positions of all that do not, never their content. Arguments as of :func:`row_fault`.
     """
-    faults, variables = Faults(), tuple(variables)
+    faults, variables = RowErrors(), tuple(variables)
     for kept, key in (("text", records.text_key), ("label", records.label_key)):
         if key != kept and {key, kept} <= {*variables}:
             raise InvalidParameter(
@@ -331,7 +331,7 @@ class FromDataFrame:
             InvalidParameter: As of :class:`PrivateRecords`, and of the class.
         """
         read = functools.partial(PrivateRecords, text_key=text_key, label_key=label_key, label=label)
-        return cls._over(redacted(read, Held.of(data), READING), settings)
+        return cls._over(run_redacted(read, PrivateArgs.of(data), READING), settings)
 
     @classmethod
     def _over(cls, records: PrivateRecords, settings: Mapping[str, Any]) -> Self:
@@ -367,7 +367,7 @@ class KeepsExamples(HeldInputs, FromDataFrame):
 
     def _examples(self, examples: Examples | None) -> PrivateRecords:
         """Private records of a run."""
-        if isinstance(examples, Held):
+        if isinstance(examples, PrivateArgs):
             [examples] = examples.values
         if examples is None and self._given is None:
             raise InvalidParameter(

@@ -11,7 +11,7 @@ from typing import Any
 from langchain_dp._util.validate import as_int
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.records.files import READING, check_names, read_file
-from langchain_dp.redact import Held, redacted
+from langchain_dp.redact import PrivateArgs, run_redacted
 
 
 def rows_of(examples: object) -> Iterable[Any]:
@@ -42,7 +42,7 @@ def rows_of(examples: object) -> Iterable[Any]:
     for method, arguments in (("to_dicts", ()), ("to_pylist", ()), ("to_dict", ("records",))):
         convert = getattr(examples, method, None)
         if callable(convert) and (method != "to_dict" or hasattr(examples, "columns")):
-            rows: list[Any] = redacted(convert, Held(*arguments), READING)
+            rows: list[Any] = run_redacted(convert, PrivateArgs(*arguments), READING)
             return rows
     if isinstance(examples, Iterable) and not isinstance(examples, (bytes, bytearray)):
         classes = _classes(examples)
@@ -99,7 +99,7 @@ def fields_of(example: object) -> Mapping[str, Any] | None:
         # pydantic; a named tuple; a row of a table
         dump = getattr(example, method, None)
         if callable(dump):
-            made = redacted(dump, Held(), READING)
+            made = run_redacted(dump, PrivateArgs(), READING)
             return _by_text(made) if isinstance(made, Mapping) else None
     return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from langchain_dp.synth.answers import DPAnswerGenerator
 from langchain_dp.synth.chat_model import ChatDPGenerator
-from langchain_dp.synth.describing import Describing
+from langchain_dp.synth.describing import LabelDescriptionOptions
 from langchain_dp.synth.examples import SyntheticExample, SyntheticExamples
 from langchain_dp.synth.filters import Filters
 from langchain_dp.synth.prompts import AnswerPrompts, SynthesisPrompts
@@ -17,8 +17,8 @@ __all__ = [
     "ChatDPGenerator",
     "DPAnswerGenerator",
     "DPExampleSynthesizer",
-    "Describing",
     "Filters",
+    "LabelDescriptionOptions",
     "SynthesisPlan",
     "SynthesisPrompts",
     "SyntheticExample",

@@ -16,27 +16,27 @@ from langchain_core.tools import BaseTool
 from pydantic import BaseModel
 
 from langchain_dp._util import forks
-from langchain_dp._util.reprs import also_unmade
-from langchain_dp._util.validate import group, integer, no_further, number, one_of, reject_unknown_arguments
-from langchain_dp.accounting import Askers, LedgerPlan, PrivacyBudget, PrivacyCertificate, TextRoundEvent
-from langchain_dp.accounting.budget import warn_of, warn_of_clip
+from langchain_dp._util.reprs import safe_repr
+from langchain_dp._util.validate import group, integer, number, one_of, reject_extra_kwargs, reject_unknown_arguments
+from langchain_dp.accounting import ClippedSumRoundEvent, LedgerPlan, PrivacyBudget, PrivacyCertificate, Quotas
+from langchain_dp.accounting.budget import warn_small_clip, warn_weak_promise
 from langchain_dp.accounting.events import MOST_TOKENS, count_is_public
 from langchain_dp.accounting.provenance import MadeWith, costs_of_inputs
 from langchain_dp.ensemble.answers import KEPT, AnswerCache
-from langchain_dp.ensemble.asking import count_publicly, forget_for_good, forget_quietly, opaque
-from langchain_dp.ensemble.questions import ChecksBatches, Question, asker_of, asker_specs
+from langchain_dp.ensemble.engine_calls import count_publicly, forget_for_good, forget_members, opaque
+from langchain_dp.ensemble.prompt_budget import LEAST, PromptBudget
+from langchain_dp.ensemble.questions import ChecksBatches, Question, user_of, user_specs
 from langchain_dp.ensemble.reservation import LedgerOrPath, affordable, check_promise, check_same, ledger_for
-from langchain_dp.ensemble.room import LEAST, Room
 from langchain_dp.ensemble.runs import secret_key
-from langchain_dp.ensemble.tools import ExitBehavior, Remaining, private_tool
-from langchain_dp.ensemble.writing import INVENTED, TextWriter, check_scores, public_prompt
+from langchain_dp.ensemble.text_writer import INVENTED, TextWriter, check_scores, public_prompt
+from langchain_dp.ensemble.tools import BudgetMonitor, ExitBehavior, private_tool
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, PlanError, PrivateDataError
+from langchain_dp.isolation.run import check_environment
 from langchain_dp.mechanisms import ClippedSum, NotPrivateSeededRandomness, SystemRandomness
-from langchain_dp.ports import MemberPrompt, ScoresNextToken, Token
-from langchain_dp.quiet.run import check_environment
+from langchain_dp.ports import MemberPrompt, NextTokenScorer, Token
 from langchain_dp.records import Examples, FromDataFrame, PrivateRecords, check_records
 from langchain_dp.records.files import READING
-from langchain_dp.redact import Held, redacted
+from langchain_dp.redact import PrivateArgs, run_redacted
 from langchain_dp.synth.members import Members, slots_of
 from langchain_dp.synth.promise import certified, weak
 from langchain_dp.synth.prompts import AnswerPrompts
@@ -89,11 +89,11 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         candidates: Tokens of the public model's that are considered at each step.
         temperature: Of the distribution that a token is drawn from.
         chat: Ask in the model's chat template.
-        keep_answers: Answers that are kept, so that the same question costs nothing; those not asked for longest go.
-            One that broke off is kept as far as it came, and goes on when the same question is asked again.
+        answer_cache_size: Answers that are kept, so that the same question costs nothing; those not asked for longest
+            go. One that broke off is kept as far as it came, and goes on when the same question is asked again.
         max_question_chars: Longest question, in characters.
-        askers: Shares of ``max_queries`` for the users or tenants who ask. Every call then names one, in
-            ``config={"configurable": {"asker": "team-7"}}``; answers that are kept stay free for all of them.
+        quotas: Shares of ``max_queries`` for the users or tenants who ask. Every call then names one, in
+            ``config={"configurable": {"user_id": "team-7"}}``; answers that are kept stay free for all of them.
         made_with: Certificate of a run whose released text stands in ``prompts``, or several, where the text does not
             know it any more: it was read from a file, or formatted. The certificate adds up what was spent. What a run
             of this package hands over, and :func:`~langchain_dp.opt.load_prompt` reads, knows it by itself.
@@ -107,7 +107,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
     Formal guarantee:
         All answers together are (epsilon, delta)-differentially private in the records, with the budget's neighbours,
         whatever is asked and in whatever order. Each answer is charged one
-        :class:`~langchain_dp.accounting.TextRoundEvent` before its members are drawn. How long an answer takes is
+        :class:`~langchain_dp.accounting.ClippedSumRoundEvent` before its members are drawn. How long an answer takes is
         outside of it.
 
     Examples:
@@ -121,7 +121,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
     def __init__(
         self,
         *,
-        model: ScoresNextToken,
+        model: NextTokenScorer,
         examples: Examples,
         budget: PrivacyBudget | None = None,
         ledger: LedgerOrPath | None = None,
@@ -134,13 +134,13 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         candidates: int = 512,
         temperature: float = 1.0,
         chat: bool = False,
-        keep_answers: int = KEPT,
+        answer_cache_size: int = KEPT,
         max_question_chars: int = 4_000,
-        askers: Askers | None = None,
+        quotas: Quotas | None = None,
         made_with: MadeWith = None,
         not_private_seed: int | None = None,
     ) -> None:
-        held = Held(examples)
+        held = PrivateArgs(examples)
         del examples  # error reporters read the locals of each frame
         self._costs = costs_of_inputs(prompts, made_with=made_with, budget=budget, ledger=ledger)
         check_scores(model)
@@ -151,17 +151,17 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         integer("members", members, at_least=2, at_most=10_000)
         integer("candidates", candidates, at_least=2, at_most=100_000)
         integer("max_new_tokens", max_new_tokens, at_least=1, at_most=MOST_TOKENS)
-        self._answers = AnswerCache[str](integer("keep_answers", keep_answers, at_least=0))
-        self._broken_off = AnswerCache[_Begun](keep_answers)
+        self._answers = AnswerCache[str](integer("answer_cache_size", answer_cache_size, at_least=0))
+        self._broken_off = AnswerCache[_Begun](answer_cache_size)
         self._longest = integer("max_question_chars", max_question_chars, at_least=1)
         number("temperature", temperature, at_least=0.05, at_most=100.0)
         self.prompts = group("prompts", prompts, AnswerPrompts)
-        self._records = redacted(PrivateRecords, held, READING)
+        self._records = run_redacted(PrivateRecords, held, READING)
         check_records(self._records, None, self.prompts.variables("record"))
         self._rng = SystemRandomness() if not_private_seed is None else NotPrivateSeededRandomness(not_private_seed)
         self._key = secret_key(self._rng)
         self._members = secrets.token_bytes(32)  # of the names under which the engine keeps records
-        self._room = Room(self._engine)
+        self._room = PromptBudget(self._engine)
         self._check_record_fits()
         self._ledger = ledger_for(budget, ledger)
         self._lock = threading.Lock()
@@ -169,19 +169,19 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         self._forgotten = 0  # records, so far
         self._plan, self._design = self._reserved(
             budget, max_queries, members, max_new_tokens, temperature, sampling_probability, candidates,
-            None if askers is None else group("askers", askers, Askers),
+            None if quotas is None else group("quotas", quotas, Quotas),
         )  # fmt: skip
-        self._remaining = Remaining(self._plan, self._design.charged(0), max_queries)
+        self._remaining = BudgetMonitor(self._plan, self._design.charged(0), max_queries)
         self._slots = slots_of(self._records, self._ledger.budget.neighbors)
         self._writer = TextWriter(
             model, self.prompts.end, self._design.noise, candidates=candidates, chat=chat, rng=self._rng
         )
-        warn_of(weak(self._design, self._plan.epsilon, self._plan.delta))
-        warn_of_clip(self._design.noise.clip)
+        warn_weak_promise(weak(self._design, self._plan.epsilon, self._plan.delta))
+        warn_small_clip(self._design.noise.clip)
 
     def _reserved(
         self, budget: PrivacyBudget | None, queries: int, members: int, tokens: int, temperature: float,
-        rate: float | None, candidates: int, askers: Askers | None,
+        rate: float | None, candidates: int, quotas: Quotas | None,
     ) -> tuple[LedgerPlan, Design]:  # fmt: skip
         found = self._ledger.plan(self._name)
         if found is None:
@@ -193,11 +193,11 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
             settings = {"members": members, "temperature": float(temperature), "candidates": candidates}
             plan = self._ledger.reserve(
                 design.events(), name=self._name, epsilon=share.epsilon, delta=share.delta, settings=settings,
-                askers=askers,
+                quotas=quotas,
             )  # fmt: skip
             return plan, design
         kept, events = found.settings or {}, found.events
-        if len(events) != 1 or not isinstance(events[0][0], TextRoundEvent) or "members" not in kept:
+        if len(events) != 1 or not isinstance(events[0][0], ClippedSumRoundEvent) or "members" not in kept:
             raise PlanError(f"The ledger's plan {self.name!r} is not one of answers. Give this chain another name=.")
         (event, most) = events[0]
         asked = {
@@ -205,7 +205,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
             "max_new_tokens": (event.tokens, tokens),
             "members": (kept["members"], members),
             "temperature": (kept["temperature"], float(temperature)),
-            "askers": (found.askers, askers),
+            "quotas": (found.quotas, quotas),
             "candidates": (kept["candidates"], candidates),
             # Not given, it is what the plan has: the number of records may have changed since.
             "sampling_probability": (event.sampling_probability, event.sampling_probability if rate is None else rate),
@@ -227,12 +227,12 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
 
         Raises:
             InvalidParameter: The question is empty or too long. Nothing was spent.
-            BudgetExceeded: The plan is used up, or the asker's share of it (``ShareExceeded``). Nothing was asked.
+            BudgetExceeded: The plan is used up, or the user's share of it (``QuotaExceeded``). Nothing was asked.
             PlanError: The plan has accounts, and the config names nobody who has one. Nothing was spent.
             ModelUnavailable: The model does not answer public text. Nothing was spent; or it failed in mid-answer,
                 which goes on for nothing when the same question is asked again.
         """
-        no_further(kwargs)
+        reject_extra_kwargs(kwargs)
         return "".join(self._streamed(input, config, whole=True))
 
     def stream(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[str]:  # noqa: A002
@@ -241,7 +241,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         While it lasts the same question is another one, and paid for: nobody can wait for whoever reads it slowly. A
         stream that is closed before its end goes on where it stopped, for nothing, when the same question is asked.
         """
-        no_further(kwargs)
+        reject_extra_kwargs(kwargs)
         yield from self._streamed(input, config, whole=False)
 
     def _streamed(self, question: Question, config: RunnableConfig | None, *, whole: bool) -> Iterator[str]:
@@ -250,7 +250,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
 
     async def ainvoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> str:  # noqa: A002
         """Async twin of :meth:`invoke`, in a worker thread."""
-        no_further(kwargs)
+        reject_extra_kwargs(kwargs)
         return await run_in_executor(config, self.invoke, input, config)
 
     async def astream(
@@ -295,19 +295,19 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
     # LangChain gives the config to what has an argument of this name.
     def _pieces(self, questions: Iterator[Question], config: RunnableConfig, *, whole: bool) -> Iterator[str]:
         """Pieces of answers. Who takes them ``whole`` waits for another who asks the same, and shares the answer."""
-        asker = asker_of(self._plan, config)
+        user_id = user_of(self._plan, config)
         for question in questions:
-            asked, page = self._asked(question), self._page()
+            asked, epoch = self._asked(question), self._cache_epoch()
             pieces: list[str] = []
             begun, done, owner = None, False, object()
             try:
-                kept = self._answers.claim(asked, page, owner) if whole else self._answers.kept(asked, page)
+                kept = self._answers.claim(asked, epoch, owner) if whole else self._answers.kept(asked, epoch)
                 if kept is not None:
                     yield kept
                     continue
-                begun = self._begun(asked, asker, page)
+                begun = self._begun(asked, user_id, epoch)
                 steps = self._written(asked, begun)
-                while (piece := redacted(next, Held(steps, None), _WHEN)) is not None:
+                while (piece := run_redacted(next, PrivateArgs(steps, None), _WHEN)) is not None:
                     pieces.append(piece)
                     yield piece
                 done = True
@@ -317,32 +317,32 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
                 raise ModelUnavailable(f"{error} Ask the same again: the answer goes on, at no further cost.") from None
             finally:
                 if begun is not None and not done:
-                    self._broken_off.keep(asked, begun, page)
+                    self._broken_off.keep(asked, begun, epoch)
                 answer = "".join(pieces) if done else None
                 if whole:
-                    self._answers.settle(asked, answer, page, owner)
+                    self._answers.settle(asked, answer, epoch, owner)
                 elif answer is not None:
-                    self._answers.keep(asked, answer, page)
+                    self._answers.keep(asked, answer, epoch)
 
-    def _page(self) -> int:
+    def _cache_epoch(self) -> int:
         """A forgotten record turns the page: what it may have helped to write is not given out again.
 
         Not where the promise covers whether a record is there at all: that a question costs again would show it.
         """
         return self._forgotten if count_is_public(self._ledger.budget.neighbors) else 0
 
-    def _begun(self, asked: str, asker: str | None, page: int) -> _Begun:
+    def _begun(self, asked: str, user_id: str | None, epoch: int) -> _Begun:
         """The answer that broke off, or a new one: checked and charged, in this order."""
         check_environment()
-        found = self._broken_off.take(asked, page)
+        found = self._broken_off.take(asked, epoch)
         # Of a fork the parent goes on with it, too.
         if found is not None and not found.drawing and found.process == forks.process():
             return found
-        self._remaining.before_charge(asker)
+        self._remaining.warn_if_low(user_id)
         self._check_room(asked)
-        if self._remaining.answers(asker):
+        if self._remaining.answers(user_id):
             self._check_model(public_prompt(self.prompts.head, asked))
-        self._plan.spend(self._design.charged(0), chain=self._name, asker=asker)
+        self._plan.spend(self._design.charged(0), caller=self._name, user_id=user_id)
         with self._lock:
             return _Begun(self._rng.randbelow(2**128), [], forks.process())
 
@@ -359,7 +359,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         """Refuse public text beside which records would be cut to nothing, whatever is asked."""
         empty = self.prompts.shown(dict.fromkeys(self.prompts.variables("record"), ""))
         half, head = self._kept_for_records(), count_publicly(self._engine, self.prompts.head)
-        if self._room.beside(half, self.prompts.head, empty) < LEAST:
+        if self._room.remaining(half, self.prompts.head, empty) < LEAST:
             raise InvalidParameter(
                 f"Expected prompts.head of {head} tokens to leave room for {LEAST} tokens of a record in {half}, half "
                 "of the longest prompt of this model. Shorten it, or raise the engine's max_tokens=."
@@ -367,7 +367,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
 
     def _written(self, asked: str, answer: _Begun) -> Iterator[str]:
         """The order of every release that is charged: draw who takes part, ask, draw a token."""
-        most = self._room.beside(self._kept_for_records(), self.prompts.head)
+        most = self._room.remaining(self._kept_for_records(), self.prompts.head)
         with self._lock:
             drawn = Members(self._key, self._slots).drawn(answer.number, self._design.noise.event.sampling_probability)
             names = {opaque(self._members, name): name for name in drawn}
@@ -396,7 +396,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
                 said = text
         finally:
             if gone := [key for key, name in names.items() if name not in self._slots]:
-                forget_quietly(self._engine, *gone)  # also what was evaluated after it was forgotten
+                forget_members(self._engine, *gone)  # also what was evaluated after it was forgotten
 
     def _checked_question(self, question: Question) -> str:
         asked = self._asked(question)
@@ -436,18 +436,18 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         """The promise of all answers, as it stands."""
         return certified(
             self._plan, self._design, self._engine, self._rng,
-            "the local model sees the records and the questions; the answers alone leave", quick=True,
+            "the local model sees the records and the questions; the answers alone leave", round_up=True,
         ).including(self._costs)  # fmt: skip
 
     @property
-    def askers(self) -> Askers | None:
+    def quotas(self) -> Quotas | None:
         """The shares of those who ask, if the plan has any."""
-        return self._plan.askers
+        return self._plan.quotas
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
-        """What a config says for this chain: who asks, if there are ``askers``."""
-        return asker_specs(self._plan)
+        """What a config says for this chain: who asks, if there are ``quotas``."""
+        return user_specs(self._plan)
 
     @property
     def certificate_model(self) -> str:
@@ -458,13 +458,13 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         """Tokens of a public text, as the model counts them."""
         return count_publicly(self._engine, text)
 
-    def answers_left(self, *, asker: str | None = None) -> int:
-        """How many more answers the plan covers; with ``asker``, also the share of that asker.
+    def answers_left(self, *, user_id: str | None = None) -> int:
+        """How many more answers the plan covers; with ``user_id``, also the share of that user.
 
         Raises:
-            PlanError: The plan has no account for the asker.
+            PlanError: The plan has no account for the user.
         """
-        return self._remaining.answers(asker)
+        return self._remaining.answers(user_id)
 
     def forget(self, record_id: str) -> None:
         """Remove a record: it is in no later answer, and what was released before it went is not given again.
@@ -478,10 +478,10 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
             self._records.forget(record_id)
             self._forgotten += 1
             del self._slots[record_id]  # the others keep theirs
-            self._answers.turn(self._page())
+            self._answers.invalidate_before(self._cache_epoch())
         forget_for_good(self._engine, opaque(self._members, record_id))
 
-    @also_unmade
+    @safe_repr
     def __repr__(self) -> str:
         return f"DPAnswerGenerator(<private>, model={self._engine.name!r}, name={self.name!r})"
 

@@ -10,8 +10,8 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from pydantic import PrivateAttr
 
-from langchain_dp.ensemble.asking import count_publicly
-from langchain_dp.ensemble.chat import PrivateChat, check_no_askers, check_nothing_further, reply_metadata, stop_strings
+from langchain_dp.ensemble.chat import PrivateChat, check_no_quotas, check_nothing_further, reply_metadata, stop_strings
+from langchain_dp.ensemble.engine_calls import count_publicly
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.synth.answers import DPAnswerGenerator
 
@@ -29,7 +29,7 @@ class ChatDPGenerator(PrivateChat):
         generator: The private generator that answers.
 
     Raises:
-        InvalidParameter: There is no human message with text, or ``stop`` is none; or the generator has ``askers``.
+        InvalidParameter: There is no human message with text, or ``stop`` is none; or the generator has ``quotas``.
 
     Formal guarantee:
         That of the generator; the chat face only renders what was released.
@@ -46,7 +46,7 @@ class ChatDPGenerator(PrivateChat):
         super().__init__(**kwargs)
         if not isinstance(generator, DPAnswerGenerator):
             raise InvalidParameter(f"Expected generator={type(generator).__name__} to be a DPAnswerGenerator.")
-        check_no_askers("generator", generator.askers)
+        check_no_quotas("generator", generator.quotas)
         self._generator = generator
 
     @property

@@ -24,7 +24,7 @@ _USUAL = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Describing:
+class LabelDescriptionOptions:
     """How ``DPExampleSynthesizer(describe=...)`` asks what the texts of a label have in common. All of it is public.
 
     Args:
@@ -50,7 +50,7 @@ class Describing:
         InvalidParameter: A value is out of bounds, a text is none, or ``shown`` is missing.
 
     Examples:
-        >>> Describing(max_new_tokens=12).members
+        >>> LabelDescriptionOptions(max_new_tokens=12).members
         60
     """
 
@@ -107,7 +107,9 @@ def useful(text: str, cue: str = SynthesisPrompts().tail, kind: str = TOPIC) -> 
     return "" if says_nothing(said, kind) else said.strip(" \t,;:-")
 
 
-def told(labels: Mapping[str, str], described: Mapping[str, str], how: Describing | None) -> dict[str, str]:
+def told(
+    labels: Mapping[str, str], described: Mapping[str, str], how: LabelDescriptionOptions | None
+) -> dict[str, str]:
     """What the model is told of each label: what is given, or was released."""
     if how is None:
         return dict(labels)

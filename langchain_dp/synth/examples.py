@@ -20,13 +20,13 @@ from langchain_core.runnables import Runnable
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from langchain_dp._util import validate
-from langchain_dp._util.reprs import InNotebooks, also_unmade
+from langchain_dp._util.reprs import InNotebooks, safe_repr
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting import PrivacyCertificate
 from langchain_dp.accounting.provenance import ReleasedText, released
 from langchain_dp.ensemble.naming import label_parser, names_of, told_alike
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.redact import Held, redacted
+from langchain_dp.redact import PrivateArgs, run_redacted
 from langchain_dp.synth.describing import instruction_of
 from langchain_dp.synth.selecting import BalancedExampleSelector, SimilarExampleSelector, WordRetriever
 
@@ -147,7 +147,7 @@ class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
     def __getitem__(self, index: int | slice) -> SyntheticExample | tuple[SyntheticExample, ...]:
         return self._kept[index]
 
-    @also_unmade
+    @safe_repr
     def __repr__(self) -> str:
         described = f", {self.descriptions}" if self.descriptions else ""
         return f"SyntheticExamples({len(self)} kept, {len(self.dropped)} dropped{described}, {self.certificate!r})"
@@ -312,7 +312,7 @@ class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
             InvalidParameter: The file is none of that kind.
             FileNotFoundError: There is no such file.
         """
-        made: SyntheticExamples = redacted(cls._loaded, Held(Path(path)), "while examples were read")
+        made: SyntheticExamples = run_redacted(cls._loaded, PrivateArgs(Path(path)), "while examples were read")
         return made
 
     @classmethod

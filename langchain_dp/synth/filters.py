@@ -11,9 +11,9 @@ from typing import Literal
 from langchain_dp._util import validate
 from langchain_dp._util.callers import warn_caller
 from langchain_dp._util.words import pieces_of
-from langchain_dp.ensemble.asking import ask_together
 from langchain_dp.ensemble.describing import own
-from langchain_dp.ports import MemberPrompt, ScoresLabels
+from langchain_dp.ensemble.engine_calls import ask_together
+from langchain_dp.ports import LabelScorer, MemberPrompt
 from langchain_dp.synth.journal import WrittenText
 
 Reason = Literal["", "empty", "short", "repeats the request", "twice", "another label"]
@@ -55,7 +55,7 @@ def judged(
     written: Sequence[WrittenText],
     filters: Filters,
     descriptions: Mapping[str, str],
-    checker: ScoresLabels | None,
+    checker: LabelScorer | None,
     *,
     cue: str,
 ) -> list[tuple[WrittenText, Reason]]:
@@ -113,7 +113,7 @@ def _folded(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def _taken_for(kept: Sequence[WrittenText], descriptions: Mapping[str, str], checker: ScoresLabels) -> list[str | None]:
+def _taken_for(kept: Sequence[WrittenText], descriptions: Mapping[str, str], checker: LabelScorer) -> list[str | None]:
     """Label that the public model takes each text for; None where it does not answer."""
     labels = list(descriptions)
     words = [f" {letter}" for letter in _letters(len(labels))]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from langchain_dp.accounting import LedgerPlan, Neighbors, PrivacyCertificate
-from langchain_dp.accounting.budget import weak_points
+from langchain_dp.accounting.budget import weak_promise_reasons
 from langchain_dp.ensemble.subsets import KEYED
 from langchain_dp.mechanisms import Randomness
-from langchain_dp.ports import ScoresNextToken
+from langchain_dp.ports import NextTokenScorer
 from langchain_dp.synth.settings import Design
 
 _TWICE = "a record whose label changes may move two texts, each as far as one: every round is charged for both"
@@ -16,7 +16,7 @@ _DESCRIBED_TOO = "a description of each label was released first, and every reco
 
 
 def certified(
-    plan: LedgerPlan, design: Design, engine: ScoresNextToken, rng: Randomness, *notes: str, quick: bool = False
+    plan: LedgerPlan, design: Design, engine: NextTokenScorer, rng: Randomness, *notes: str, round_up: bool = False
 ) -> PrivacyCertificate:
     """The promise of a plan of rounds as it stands, with ``notes`` of what leaves."""
     groups = design.scheme == "groups"
@@ -39,11 +39,11 @@ def certified(
             *getattr(engine, "notes", ()),
         ),
         parameters=parameters(design),
-        quick=quick,
+        round_up=round_up,
     )
 
 
-def unasked(engine: ScoresNextToken, *notes: str) -> PrivacyCertificate:
+def unasked(engine: NextTokenScorer, *notes: str) -> PrivacyCertificate:
     """The promise of texts that no record, and nothing that was released of one, had a part in."""
     return PrivacyCertificate(
         mechanism="the model alone",
@@ -85,7 +85,7 @@ def parameters(design: Design) -> dict[str, Any]:
 def weak(design: Design, epsilon: float, delta: float) -> tuple[str, ...]:
     """Why a promise is weak, if it is."""
     if design.records is not None:
-        return weak_points(epsilon, delta, design.records, "records")
-    return weak_points(
+        return weak_promise_reasons(epsilon, delta, design.records, "records")
+    return weak_promise_reasons(
         epsilon, delta, round(1 / design.noise.event.sampling_probability), "draws that one record is expected in once"
     )

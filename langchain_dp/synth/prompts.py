@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from langchain_dp.ensemble.prompt_budget import PromptBudget
 from langchain_dp.ensemble.questions import Question, check_template, check_text, question_texts, variables_of
-from langchain_dp.ensemble.room import Room
 from langchain_dp.errors import InvalidParameter
 
 
@@ -54,7 +54,7 @@ class SynthesisPrompts:
         return self.head.format(description=description)
 
     def body(
-        self, records: Sequence[Mapping[str, Any]], *, room: Room | None = None, tokens: int = 0
+        self, records: Sequence[Mapping[str, Any]], *, room: PromptBudget | None = None, tokens: int = 0
     ) -> str:  # fmt: skip
         """The private part: each record on a line of its own, as a text that is written ends with its line.
 
@@ -64,7 +64,7 @@ class SynthesisPrompts:
             tokens: See ``room``.
         """
         texts = [self._filled(record) for record in records]
-        return self._lines(texts if room is None else room.fitting(texts, whole=self._lines, tokens=tokens))
+        return self._lines(texts if room is None else room.truncate(texts, whole=self._lines, tokens=tokens))
 
     def _lines(self, texts: Sequence[str]) -> str:
         return "".join(map(self.body_of, texts))
@@ -119,7 +119,7 @@ class AnswerPrompts:
         """Names of the variables of ``record`` or ``question``, in order."""
         return variables_of(getattr(self, template))
 
-    def shown(self, record: Mapping[str, Any], *, room: Room | None = None, tokens: int = 0) -> str:
+    def shown(self, record: Mapping[str, Any], *, room: PromptBudget | None = None, tokens: int = 0) -> str:
         """One record. Private.
 
         Args:
@@ -133,7 +133,7 @@ class AnswerPrompts:
             return self.record.format_map(dict(zip(names, texts, strict=True)))
 
         texts = [str(record[name]).strip() for name in names]
-        return whole(texts if room is None else room.fitting(texts, whole=whole, tokens=tokens))
+        return whole(texts if room is None else room.truncate(texts, whole=whole, tokens=tokens))
 
     def asked(self, question: Question, *, text_key: str = "text") -> str:
         """The question as it stands before the answer."""

@@ -10,8 +10,8 @@ from langchain_dp._util.reprs import InNotebooks
 from langchain_dp._util.rounding import took
 from langchain_dp.accounting import PrivacyBudget, epsilon
 from langchain_dp.accounting.budget import LEAST_CLIP
-from langchain_dp.ensemble.asking import count_quietly
-from langchain_dp.ports import Measured, ScoresNextToken
+from langchain_dp.ensemble.engine_calls import count_or_estimate
+from langchain_dp.ports import NextTokenScorer, ReportsThroughput
 from langchain_dp.records import PrivateRecords
 from langchain_dp.synth.promise import parameters, weak
 from langchain_dp.synth.prompts import AnswerPrompts
@@ -227,7 +227,7 @@ def _verdict(clip: float, instead: str, holding: str) -> str:
 
 
 def planned_answers(
-    engine: ScoresNextToken,
+    engine: NextTokenScorer,
     prompts: AnswerPrompts,
     budget: PrivacyBudget,
     design: Design,
@@ -246,7 +246,7 @@ def planned_answers(
 
 
 def planned(
-    engine: ScoresNextToken,
+    engine: NextTokenScorer,
     settings: SynthesisSettings,
     budget: PrivacyBudget,
     design: Design,
@@ -283,13 +283,13 @@ def _fewer(settings: SynthesisSettings, budget: PrivacyBudget, design: Design) -
     return None
 
 
-def _average(engine: ScoresNextToken, records: PrivateRecords, shown: Callable[[Mapping[str, Any]], str]) -> float:
+def _average(engine: NextTokenScorer, records: PrivateRecords, shown: Callable[[Mapping[str, Any]], str]) -> float:
     """Tokens of a record as it is shown, the mean of a hundred."""
     rows = [records.get(name) for name in records.ids()[:: max(1, len(records) // 100)]]
     most = engine.max_prompt_tokens  # what is longer is cut
-    return sum(min(count_quietly(engine, shown(row)), most) for row in rows) / max(len(rows), 1)
+    return sum(min(count_or_estimate(engine, shown(row)), most) for row in rows) / max(len(rows), 1)
 
 
-def _seconds(engine: ScoresNextToken, tokens: float) -> float | None:
-    speed = engine.tokens_per_second() if isinstance(engine, Measured) else None
+def _seconds(engine: NextTokenScorer, tokens: float) -> float | None:
+    speed = engine.tokens_per_second() if isinstance(engine, ReportsThroughput) else None
     return None if not speed else tokens / speed

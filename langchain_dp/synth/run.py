@@ -9,22 +9,22 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_dp.accounting import (
+    ClippedSumRoundEvent,
     LedgerPlan,
     PrivacyBudget,
     PrivacyCertificate,
-    TextRoundEvent,
 )
-from langchain_dp.accounting.budget import warn_of, warn_of_clip
-from langchain_dp.ensemble.asking import count_publicly, forget_quietly, opaque
+from langchain_dp.accounting.budget import warn_small_clip, warn_weak_promise
 from langchain_dp.ensemble.describing import answers
 from langchain_dp.ensemble.echo import Echo
+from langchain_dp.ensemble.engine_calls import count_publicly, forget_members, opaque
+from langchain_dp.ensemble.prompt_budget import LEAST, PromptBudget
 from langchain_dp.ensemble.reservation import affordable, check_same
-from langchain_dp.ensemble.room import LEAST, Room
 from langchain_dp.ensemble.runs import CANCELLED, Halted, PrivateRun, check_settings, run_lock
-from langchain_dp.ensemble.writing import INVENTED, TextWriter, public_prompt
+from langchain_dp.ensemble.text_writer import INVENTED, TextWriter, public_prompt
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import ClippedSum
-from langchain_dp.ports import ScoresNextToken, Token
+from langchain_dp.ports import NextTokenScorer, Token
 from langchain_dp.records import PrivateRecords
 from langchain_dp.synth.describing import told, useful
 from langchain_dp.synth.journal import SynthesisJournal, WrittenText
@@ -51,7 +51,7 @@ class _Work:
     halted: Halted
     writers: Mapping[bool, TextWriter]
     members: Members
-    room: Room
+    room: PromptBudget
     shown: set[Hashable] = dataclasses.field(default_factory=set)
     secret: bytes = dataclasses.field(default_factory=lambda: secrets.token_bytes(32))
 
@@ -64,10 +64,10 @@ class _Work:
 class SynthesisRuns(PrivateRun):
     """The one run of a synthesizer, and what of it is released; arguments as of the base."""
 
-    _engine: ScoresNextToken
+    _engine: NextTokenScorer
     _settings: SynthesisSettings
 
-    def __init__(self, engine: ScoresNextToken, settings: SynthesisSettings, **charged: Any) -> None:
+    def __init__(self, engine: NextTokenScorer, settings: SynthesisSettings, **charged: Any) -> None:
         super().__init__(engine, settings, **charged)
         self._opened: _Opened | None = None
         self._made: tuple[Design, Mapping[bool, TextWriter]] | None = None
@@ -142,8 +142,8 @@ class SynthesisRuns(PrivateRun):
         writers = self._writers(design)
         for number in {design.numbers[0], 0}:  # a description, and a text
             self._check_model(writers, number, next(iter(self._settings.labels)), {})
-        warn_of(weak(design, share.epsilon, share.delta))
-        warn_of_clip(design.noise.clip)
+        warn_weak_promise(weak(design, share.epsilon, share.delta))
+        warn_small_clip(design.noise.clip)
         journal = SynthesisJournal(**self._new_journal(records), design=dataclasses.asdict(design))
         return self._ledger.reserve(
             design.events(), name=self._name, epsilon=share.epsilon, delta=share.delta, journal=journal.text()
@@ -183,7 +183,7 @@ class SynthesisRuns(PrivateRun):
         design, journal = opened.design, opened.journal
         at = _Work(
             opened, records, halted, self._writers(design),
-            Members(journal.key, slots_of(records, self.neighbors)), Room(self._engine),
+            Members(journal.key, slots_of(records, self.neighbors)), PromptBudget(self._engine),
         )  # fmt: skip
         self._check_room(design, at.writers)
         there = journal.there()
@@ -200,7 +200,7 @@ class SynthesisRuns(PrivateRun):
                     yield journal.written[-1]
         finally:
             if at.shown:
-                forget_quietly(self._engine, *at.shown)
+                forget_members(self._engine, *at.shown)
 
     def _write(self, at: _Work, number: int, label: str) -> None:
         """Write one text, or the rest of it, and keep it; or keep that it is lost."""
@@ -221,7 +221,7 @@ class SynthesisRuns(PrivateRun):
         """What the members of a text show, by what the engine may keep them under."""
         design, data = at.opened.design, at.opened.journal.data
         tokens = design.noise_of(number).event.tokens
-        most = at.room.beside(self._engine.max_prompt_tokens, head, tail, more=tokens)
+        most = at.room.remaining(self._engine.max_prompt_tokens, head, tail, more=tokens)
         bodies: dict[Hashable, str] = {}
         for names in at.members.of_text(design, number, label):
             rows = {name: row for name in names if (row := at.records.get(name))["label"] == label}
@@ -278,7 +278,7 @@ class SynthesisRuns(PrivateRun):
     def _charge(self, opened: _Opened, number: int) -> None:
         """Charge a round before it begins; one that an earlier process has charged is not charged again."""
         design = opened.design
-        opened.plan.spend_up_to(design.charged(number), design.due(number), chain=self._name)
+        opened.plan.spend_up_to(design.charged(number), design.due(number), caller=self._name)
 
     def released(self) -> list[WrittenText]:
         """Texts released so far."""
@@ -317,7 +317,7 @@ class SynthesisRuns(PrivateRun):
         settings, prompts = self._settings, self._settings.prompts
         known = told(settings.labels, described, settings.describe)
         heads = {label: prompts.described(description) for label, description in known.items()}
-        event = TextRoundEvent(1.0, settings.max_new_tokens)  # charged to nobody: no member moves a token
+        event = ClippedSumRoundEvent(1.0, settings.max_new_tokens)  # charged to nobody: no member moves a token
         writer = self._writer(prompts.after, ClippedSum(event, settings.members, settings.temperature))
         for head in heads.values():
             writer.check_room(head, prompts.tail)

@@ -11,20 +11,20 @@ from tqdm import tqdm
 
 from langchain_dp._util import validate
 from langchain_dp._util.callers import warn_caller
-from langchain_dp._util.validate import group, no_further, reject_unknown_arguments
+from langchain_dp._util.validate import group, reject_extra_kwargs, reject_unknown_arguments
 from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate
-from langchain_dp.accounting.budget import warn_of
+from langchain_dp.accounting.budget import warn_weak_promise
 from langchain_dp.accounting.provenance import MadeWith, costs_of_inputs
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for
 from langchain_dp.ensemble.runs import Halted, RunRunnable
-from langchain_dp.ensemble.writing import check_scores
-from langchain_dp.errors import InvalidParameter, NothingKept
+from langchain_dp.ensemble.text_writer import check_scores
+from langchain_dp.errors import InvalidParameter, NoTextKeptWarning
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, SystemRandomness
-from langchain_dp.ports import ScoresLabels, ScoresNextToken
+from langchain_dp.ports import LabelScorer, NextTokenScorer
 from langchain_dp.records import Examples, PrivateRecords, check_labels, encodable
 from langchain_dp.records.files import READING
-from langchain_dp.redact import Held, hold_arguments, redacted
-from langchain_dp.synth.describing import Describing, told
+from langchain_dp.redact import PrivateArgs, hold_arguments, run_redacted
+from langchain_dp.synth.describing import LabelDescriptionOptions, told
 from langchain_dp.synth.examples import SyntheticExample, SyntheticExamples
 from langchain_dp.synth.filters import Filters, counted, judged
 from langchain_dp.synth.journal import WrittenText
@@ -65,7 +65,8 @@ class DPExampleSynthesizer(RunRunnable):
         sampling_probability: Rate of the records under "rounds". None: so that ``members`` of each label are expected;
             required under add/remove.
         describe: Write a description of each label first, from the records, and show it to the model: for labels that
-            mean nothing to it. True, or :class:`Describing` to say how. It is paid for from the same budget.
+            mean nothing to it. True, or :class:`LabelDescriptionOptions` to say how. It is paid for from the same
+            budget.
         prompts: Templates.
         filters: Which of the released texts are kept.
         candidates: Tokens of the public model's that are considered at each step.
@@ -74,7 +75,7 @@ class DPExampleSynthesizer(RunRunnable):
         progress: Called with every text when it is released, before the filters; ``dropped`` of a description of a
             label is "a description", and of a text that was lost "given up". True: show a bar; None: on a terminal
             only; False: nothing.
-        labels_read: The labels were read off the records. No epsilon counts that: the certificate says so.
+        labels_from_data: The labels were read off the records. No epsilon counts that: the certificate says so.
         made_with: Certificate of a run whose released text stands in ``labels`` or ``prompts``, or several, where the
             text does not know it any more: it was read from a file, or formatted. The certificate adds up what was
             spent. What a run of this package hands over, and :func:`~langchain_dp.opt.load_prompt` reads, knows it by
@@ -88,8 +89,8 @@ class DPExampleSynthesizer(RunRunnable):
         All released texts, kept or dropped, are together (epsilon, delta)-differentially private in the records, with
         the budget's neighbours (replace-one by default: their number is public), with the descriptions, which are a
         round of their own. Each round is charged one
-        :class:`~langchain_dp.accounting.TextRoundEvent` before its members are drawn, or two of them where a member
-        shows several records of one of several labels. How long a run takes, and the
+        :class:`~langchain_dp.accounting.ClippedSumRoundEvent` before its members are drawn, or two of them where a
+        member shows several records of one of several labels. How long a run takes, and the
         local model, are outside of it. Source: the clip of Vinod et al. 2025 (InvisibleInk), with sampling, exact draws
         and accounting of this package.
 
@@ -108,11 +109,16 @@ class DPExampleSynthesizer(RunRunnable):
 
     _working = "while examples were written"
 
+    @property
+    def OutputType(self) -> Any:  # Runnable's name
+        """Synthetic examples."""
+        return SyntheticExamples
+
     @reject_unknown_arguments
     def __init__(
         self,
         *,
-        model: ScoresNextToken,
+        model: NextTokenScorer,
         labels: Mapping[str, str] | Sequence[str],
         count: int = 64,
         budget: PrivacyBudget | None = None,
@@ -123,14 +129,14 @@ class DPExampleSynthesizer(RunRunnable):
         shots: int = 1,
         scheme: Scheme = "auto",
         sampling_probability: float | None = None,
-        describe: Describing | bool = False,
+        describe: LabelDescriptionOptions | bool = False,
         prompts: SynthesisPrompts | None = None,
         filters: Filters | None = None,
         candidates: int = 512,
         temperature: float = 1.0,
         chat: bool = False,
         progress: Callable[[SyntheticExample], None] | bool | None = None,
-        labels_read: bool = False,
+        labels_from_data: bool = False,
         made_with: MadeWith = None,
         not_private_seed: int | None = None,
     ) -> None:
@@ -152,7 +158,7 @@ class DPExampleSynthesizer(RunRunnable):
             prompts=group("prompts", prompts, SynthesisPrompts),
             chat=chat,
             describe=_describing(describe),
-            labels_read=labels_read,
+            labels_from_data=labels_from_data,
         )
         self.filters = group("filters", filters, Filters)
         if not (progress is None or isinstance(progress, bool) or callable(progress)):
@@ -164,7 +170,7 @@ class DPExampleSynthesizer(RunRunnable):
                 f"Expected max_new_tokens={max_new_tokens} to hold the {self.filters.least_words} words that a text "
                 "must have by its filters, or all are left out. Raise it."
             )
-        if self.filters.check_labels and not isinstance(model, ScoresLabels):
+        if self.filters.check_labels and not isinstance(model, LabelScorer):
             raise InvalidParameter("Expected check_labels=True only with a model that scores labels. Set it to False.")
         self._engine = model
         self._progress = progress
@@ -199,8 +205,8 @@ class DPExampleSynthesizer(RunRunnable):
                 has begun was over other records.
             ModelUnavailable: The model does not answer public text.
         """
-        no_further(kwargs)
-        return self._warned(self._execute(Held.of(input), config))
+        reject_extra_kwargs(kwargs)
+        return self._warned(self._execute(PrivateArgs.of(input), config))
 
     @hold_arguments("input")
     async def ainvoke(
@@ -210,8 +216,8 @@ class DPExampleSynthesizer(RunRunnable):
         **kwargs: Any,
     ) -> SyntheticExamples:
         """Async twin of :meth:`invoke`, in a worker thread, which stops at its next token when cancelled."""
-        no_further(kwargs)
-        return self._warned(await self._aexecute(Held.of(input), config))
+        reject_extra_kwargs(kwargs)
+        return self._warned(await self._aexecute(PrivateArgs.of(input), config))
 
     def _run(self, records: PrivateRecords, halted: Halted) -> SyntheticExamples:
         total = (self.settings.rounds + (self.settings.describe is not None)) * len(self.settings.labels)
@@ -224,10 +230,10 @@ class DPExampleSynthesizer(RunRunnable):
         if not len(made):
             why = ", ".join(f"{number} x {reason!r}" for reason, number in made.settings["dropped"].items())
             warn_caller(
-                f"No text of the run is kept ({why or 'none was finished'}). See released().dropped.", NothingKept
+                f"No text of the run is kept ({why or 'none was finished'}). See released().dropped.", NoTextKeptWarning
             )
         elif lost := [label for label in self.settings.labels if not any(one.label == label for one in made)]:
-            warn_caller(f"No text of {lost} is kept: prompts will not show what it is. See dropped.", NothingKept)
+            warn_caller(f"No text of {lost} is kept: prompts will not show what it is. See dropped.", NoTextKeptWarning)
         return made
 
     @contextlib.contextmanager
@@ -305,7 +311,7 @@ class DPExampleSynthesizer(RunRunnable):
     def _judged(
         self, written: Sequence[WrittenText], described: Mapping[str, str], certificate: PrivacyCertificate
     ) -> SyntheticExamples:
-        checker = self._engine if isinstance(self._engine, ScoresLabels) else None
+        checker = self._engine if isinstance(self._engine, LabelScorer) else None
         known = told(self.settings.labels, described, self.settings.describe)
         found = judged(written, self.filters, known, checker, cue=self.settings.prompts.tail)
         examples = [SyntheticExample(one.text, one.label, reason) for one, reason in found]
@@ -333,10 +339,10 @@ class DPExampleSynthesizer(RunRunnable):
         Raises:
             InvalidParameter, BudgetExceeded: As :meth:`invoke` would.
         """
-        records, count = redacted(self._counted, Held.of(examples), READING)
+        records, count = run_redacted(self._counted, PrivateArgs.of(examples), READING)
         share, design = self._runs.prospect(count)
         made = planned(self._engine, self.settings, share, design, records)
-        warn_of(made.weak)
+        warn_weak_promise(made.weak)
         return made
 
 
@@ -347,13 +353,13 @@ def _why_none(one: WrittenText) -> str:
     return "a description" if one.number == DESCRIBED else ""
 
 
-def _describing(describe: Describing | bool) -> Describing | None:
-    if not isinstance(describe, (bool, Describing)):
+def _describing(describe: LabelDescriptionOptions | bool) -> LabelDescriptionOptions | None:
+    if not isinstance(describe, (bool, LabelDescriptionOptions)):
         raise InvalidParameter(
-            f"Expected describe of type {type(describe).__name__} to be True, False or Describing(...)."
+            f"Expected describe of type {type(describe).__name__} to be True, False or LabelDescriptionOptions(...)."
         )
     if isinstance(describe, bool):
-        return Describing() if describe else None
+        return LabelDescriptionOptions() if describe else None
     return describe
 
 

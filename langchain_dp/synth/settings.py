@@ -9,18 +9,18 @@ from typing import Any, Literal
 
 from langchain_dp._util import validate
 from langchain_dp.accounting import (
+    ClippedSumRoundEvent,
     Neighbors,
     PartEvent,
     PrivacyBudget,
-    TextRoundEvent,
     calibrate_text_round,
     scale_text_rounds,
 )
-from langchain_dp.accounting.budget import LABELS_READ
+from langchain_dp.accounting.budget import LABELS_FROM_DATA
 from langchain_dp.accounting.events import MOST_TOKENS, count_is_public
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import ClippedSum
-from langchain_dp.synth.describing import Describing
+from langchain_dp.synth.describing import LabelDescriptionOptions
 from langchain_dp.synth.prompts import SynthesisPrompts
 
 Scheme = Literal["auto", "rounds", "groups"]
@@ -54,7 +54,7 @@ class SynthesisSettings:
         chat: Ask in the model's chat template.
         describe: How a description of each label is written first; None writes none.
         shots: Records of its label that one member is expected to show.
-        labels_read: Whether the labels were read off the records.
+        labels_from_data: Whether the labels were read off the records.
     """
 
     labels: Mapping[str, str]
@@ -67,12 +67,12 @@ class SynthesisSettings:
     temperature: float
     prompts: SynthesisPrompts
     chat: bool
-    describe: Describing | None = None
+    describe: LabelDescriptionOptions | None = None
     shots: int = 1
-    labels_read: bool = False
+    labels_from_data: bool = False
 
     def __post_init__(self) -> None:
-        validate.one_of("labels_read", self.labels_read, (True, False))
+        validate.one_of("labels_from_data", self.labels_from_data, (True, False))
         validate.integer("count", self.count, at_least=1, at_most=MOST_ROUNDS)
         validate.integer("max_new_tokens", self.max_new_tokens, at_least=1, at_most=MOST_TOKENS)
         validate.integer("members", self.members, at_least=2, at_most=10_000)
@@ -92,7 +92,7 @@ class SynthesisSettings:
     @property
     def notes(self) -> tuple[str, ...]:
         """What no epsilon counts of how the settings came about."""
-        return (LABELS_READ,) if self.labels_read else ()
+        return (LABELS_FROM_DATA,) if self.labels_from_data else ()
 
     @property
     def rounds(self) -> int:
@@ -103,8 +103,8 @@ class SynthesisSettings:
         """Plain values, for a journal and a file."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         del fields["describe"], fields["shots"]  # a run without is the same as before there were any
-        if not self.labels_read:
-            del fields["labels_read"]
+        if not self.labels_from_data:
+            del fields["labels_from_data"]
         plain = {**fields, "labels": dict(self.labels), "prompts": dataclasses.asdict(self.prompts)}
         if self.describe is not None:
             plain["describe"] = dataclasses.asdict(self.describe)
@@ -219,7 +219,7 @@ def designed(settings: SynthesisSettings, budget: PrivacyBudget, records: int) -
 
 def in_rounds(
     budget: PrivacyBudget, *, records: int, texts: int, rounds: int, members: int, tokens: int, temperature: float,
-    rate: float | None, describe: Describing | None = None, shots: int = 1,
+    rate: float | None, describe: LabelDescriptionOptions | None = None, shots: int = 1,
 ) -> Design:  # fmt: skip
     """Rounds in which every record takes part by a coin, with the largest clip that the budget allows.
 
@@ -254,12 +254,14 @@ def in_rounds(
     if rate is not None:
         validate.number("sampling_probability", rate, above=0.0, at_most=1.0)
     rate = wanted / records if rate is None else rate
-    plain = ClippedSum(TextRoundEvent(1.0, tokens, rate), members, temperature)
+    plain = ClippedSum(ClippedSumRoundEvent(1.0, tokens, rate), members, temperature)
     design = Design("rounds", rounds, plain, records if counted else None, None, texts, shots)
     return _fitting(budget, design, rounds, describe, members * shots / rate)
 
 
-def _fitting(budget: PrivacyBudget, design: Design, rounds: int, describe: Describing | None, records: float) -> Design:
+def _fitting(
+    budget: PrivacyBudget, design: Design, rounds: int, describe: LabelDescriptionOptions | None, records: float
+) -> Design:
     """A design with the noise of texts and descriptions that the budget allows together, their clips in a given ratio.
 
     Args:
@@ -281,7 +283,7 @@ def _fitting(budget: PrivacyBudget, design: Design, rounds: int, describe: Descr
     # The clip is epsilon0 * members * temperature / 4, of either.
     weight = describe.clip_ratio * plain.members * plain.temperature / (members * describe.temperature)
     text = dataclasses.replace(text, epsilon0=1 / max(weight, 1.0))
-    asked = TextRoundEvent(min(weight, 1.0), describe.max_new_tokens, min(1.0, members / records))
+    asked = ClippedSumRoundEvent(min(weight, 1.0), describe.max_new_tokens, min(1.0, members / records))
     text, asked = scale_text_rounds(budget, [(text, rounds), (asked, 1)])
     return dataclasses.replace(
         design,
@@ -291,7 +293,7 @@ def _fitting(budget: PrivacyBudget, design: Design, rounds: int, describe: Descr
 
 
 def _sum(fields: Mapping[str, Any] | None) -> ClippedSum | None:
-    return None if fields is None else ClippedSum(**{**fields, "event": TextRoundEvent(**fields["event"])})
+    return None if fields is None else ClippedSum(**{**fields, "event": ClippedSumRoundEvent(**fields["event"])})
 
 
 def _in_rounds(settings: SynthesisSettings, budget: PrivacyBudget, records: int) -> Design:
@@ -346,7 +348,7 @@ def _in_groups(settings: SynthesisSettings, budget: PrivacyBudget, records: int)
 
 
 def _groups_of(members: int, settings: SynthesisSettings, budget: PrivacyBudget, records: int) -> Design:
-    plain = ClippedSum(TextRoundEvent(1.0, settings.max_new_tokens, 1.0), members, settings.temperature)
+    plain = ClippedSum(ClippedSumRoundEvent(1.0, settings.max_new_tokens, 1.0), members, settings.temperature)
     texts = len(settings.labels)
     design = Design("groups", settings.rounds, plain, records, None, texts, settings.shots)
     return _fitting(budget, design, 1, settings.describe, records / texts)

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from dp_accounting.dp_event import GaussianDpEvent, NonPrivateDpEvent, PoissonSampledDpEvent
-from fakes.places import on_both
+from fakes.fair_semaphore import on_both
 
 from langchain_dp._util.rounding import bound, room
 from langchain_dp.accounting.budget import PrivacyBudget
@@ -56,24 +56,24 @@ def test_a_plan_claims_what_its_full_counts_cost(ledger: PrivacyLedger) -> None:
 def test_a_run_pays_for_what_it_has_not_paid_itself(ledger: PrivacyLedger) -> None:
     """If this fails, a run takes for its own what somebody else paid for, or pays twice for what it had paid."""
     plan = ledger.reserve([(VOTE, 5), (CHOICE, 2)], name="p", delta=4e-6)
-    plan.spend_up_to(VOTE, 1, chain="run")
-    plan.spend_up_to(VOTE, 1, chain="run")
+    plan.spend_up_to(VOTE, 1, caller="run")
+    plan.spend_up_to(VOTE, 1, caller="run")
     assert plan.remaining(VOTE) == 4
-    plan.spend(VOTE, 2, chain="another")
-    plan.spend(CHOICE, chain="run")  # of another event
-    plan.spend_up_to(VOTE, 3, chain="run")
+    plan.spend(VOTE, 2, caller="another")
+    plan.spend(CHOICE, caller="run")  # of another event
+    plan.spend_up_to(VOTE, 3, caller="run")
     assert plan.remaining(VOTE) == 0
-    assert [(entry.chain, entry.count) for entry in plan.entries()] == [
+    assert [(entry.caller, entry.count) for entry in plan.entries()] == [
         ("run", 1), ("another", 2), ("run", 1), ("run", 2),
     ]  # fmt: skip
     for count, missing in ((4, "This question"), (5, "These 2 questions"), (6, "0 of 5 are left")):
         with pytest.raises(BudgetExceeded, match=missing):
-            plan.spend_up_to(VOTE, count, chain="run")
-    plan.spend_up_to(VOTE, 3, chain="run")
-    with pytest.raises(InvalidParameter, match="chain"):
-        plan.spend_up_to(VOTE, 1, chain="")
+            plan.spend_up_to(VOTE, count, caller="run")
+    plan.spend_up_to(VOTE, 3, caller="run")
+    with pytest.raises(InvalidParameter, match="caller"):
+        plan.spend_up_to(VOTE, 1, caller="")
     with pytest.raises(PlanError, match="holds no"):
-        plan.spend_up_to(NoisyMaxEvent(9.0), 1, chain="run")
+        plan.spend_up_to(NoisyMaxEvent(9.0), 1, caller="run")
 
 
 def test_what_another_plan_of_the_name_was_charged_pays_for_nothing(tmp_path: pathlib.Path) -> None:
@@ -83,11 +83,11 @@ def test_what_another_plan_of_the_name_was_charged_pays_for_nothing(tmp_path: pa
         shutil.copy(path, copied)
     with PrivacyLedger(BUDGET, path) as ledger, PrivacyLedger(BUDGET, copied) as other:
         plan = ledger.reserve([(VOTE, 3)], name="p", delta=4e-6)
-        other.reserve([(VOTE, 3)], name="p", delta=4e-6).spend(VOTE, 2, chain="run")
+        other.reserve([(VOTE, 3)], name="p", delta=4e-6).spend(VOTE, 2, caller="run")
         with sqlite3.connect(copied) as one, sqlite3.connect(path) as two:
             one.backup(two)
         with pytest.raises(LedgerError):
-            plan.spend_up_to(VOTE, 1, chain="run")
+            plan.spend_up_to(VOTE, 1, caller="run")
 
 
 def test_spent_is_the_cost_of_the_used_counts_and_never_the_claim(ledger: PrivacyLedger) -> None:
@@ -107,8 +107,8 @@ def test_quick_spent_is_never_below_the_exact_one(ledger: PrivacyLedger) -> None
     plan = ledger.reserve([(CHOICE, 30)], name="p", delta=1e-6)
     for _ in range(30):
         plan.spend(CHOICE)
-        assert plan.spent()[0] <= plan.spent(quick=True)[0] <= plan.epsilon
-    assert plan.spent(quick=True) == plan.spent()
+        assert plan.spent()[0] <= plan.spent(round_up=True)[0] <= plan.epsilon
+    assert plan.spent(round_up=True) == plan.spent()
 
 
 def test_claims_of_plans_add_up_to_the_budget_and_no_further(ledger: PrivacyLedger) -> None:
@@ -216,8 +216,8 @@ def test_metric_privacy_is_never_mixed_in(ledger: PrivacyLedger, event: MetricEv
         lambda ledger: ledger.spend(VOTE, 0),
         lambda ledger: ledger.spend(VOTE, -1),
         lambda ledger: ledger.spend(VOTE, True),
-        lambda ledger: ledger.spend(VOTE, chain="a\x00b"),
-        lambda ledger: ledger.spend(VOTE, chain="x" * 201),
+        lambda ledger: ledger.spend(VOTE, caller="a\x00b"),
+        lambda ledger: ledger.spend(VOTE, caller="x" * 201),
         lambda ledger: PrivacyLedger("3.0"),
         lambda ledger: PrivacyLedger(BUDGET, 7),
     ],
@@ -311,7 +311,7 @@ def test_certificates_print_both_claims(ledger: PrivacyLedger) -> None:
     assert paper.parameters == {"sigma": 8.0, "sampling_probability": 1.0, "sampling": "fixed"}
     assert "hello" in paper.notes
     ledger.spend(VOTE)
-    whole = ledger.certificate(quick=True)
+    whole = ledger.certificate(round_up=True)
     assert (whole.epsilon, whole.delta) == ledger.reserved()
     assert whole.remaining == ledger.remaining(VOTE)
     assert any("2 plans" in note for note in whole.notes)
@@ -322,15 +322,15 @@ def test_entries_say_when_what_and_who(ledger: PrivacyLedger) -> None:
     """If this fails, an owner cannot see what was charged; paging also loses entries."""
     plan = ledger.reserve([(CHOICE, 1)], name="other", delta=1e-6)
     many = ledger.reserve([(NoisyMaxEvent(4.0, 0.05), 602)], name="many", delta=8e-6)
-    plan.spend(CHOICE, chain="chain one")
-    many.spend(NoisyMaxEvent(4.0, 0.05), 2, chain="t\u00e9st")
+    plan.spend(CHOICE, caller="chain one")
+    many.spend(NoisyMaxEvent(4.0, 0.05), 2, caller="t\u00e9st")
     for _ in range(600):
         many.spend(NoisyMaxEvent(4.0, 0.05))
     entries = list(ledger.entries())
     assert [entry.id for entry in entries] == list(range(1, 603))
     first, second = entries[:2]
-    assert (first.plan, first.count, first.chain) == ("other", 1, "chain one")
-    assert (second.plan, second.count, second.chain) == ("many", 2, "t\u00e9st")
+    assert (first.plan, first.count, first.caller) == ("other", 1, "chain one")
+    assert (second.plan, second.count, second.caller) == ("many", 2, "t\u00e9st")
     assert first.time.endswith("+00:00")
     assert first.time <= second.time
     assert '"ExponentialEvent"' in first.event

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 
 import pytest
+from fakes.fair_semaphore import on_both, path_of
 from fakes.kills import told_before_kill
-from fakes.places import on_both, path_of
 
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.events import NoisyMaxEvent
@@ -98,7 +98,7 @@ def _die_while_writing(path: pathlib.Path) -> None:
             with store.transaction(write=True) as connection:
                 connection.execute("PRAGMA cache_size = 1")  # pages go to the file before the commit
                 connection.executemany(
-                    "INSERT INTO entries (time, item, count, chain) VALUES ('', 1, 1, ?)", [("x" * 200,)] * 500
+                    "INSERT INTO entries (time, item, count, caller) VALUES ('', 1, 1, ?)", [("x" * 200,)] * 500
                 )
                 os.kill(os.getpid(), signal.SIGKILL)
         finally:
@@ -198,7 +198,7 @@ def test_a_spend_does_the_same_work_however_many_came_before(
             connection.set_trace_callback(statements.append)
         work = []
         for _ in range(50):
-            plan.spend(VOTE, chain="bench")
+            plan.spend(VOTE, caller="bench")
             work.append(len(statements))
             statements.clear()
         with store.transaction(write=False) as same:

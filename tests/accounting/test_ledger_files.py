@@ -14,8 +14,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 
 import pytest
+from fakes.fair_semaphore import on_both, path_of
 from fakes.ledger_files import edited
-from fakes.places import on_both, path_of
 
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.events import ExponentialEvent, NoisyMaxEvent
@@ -138,7 +138,7 @@ DAMAGE = {
     "lowered count": _sql("UPDATE items SET used = 1"),
     "entry removed": _sql("DELETE FROM entries"),
     "entry removed and another one in its place": _sql(
-        "INSERT INTO entries (time, item, count, chain) VALUES ('', 1, 3, ''); DELETE FROM entries WHERE id = 1"
+        "INSERT INTO entries (time, item, count, caller) VALUES ('', 1, 3, ''); DELETE FROM entries WHERE id = 1"
     ),
     "entry and count removed": _sql("DELETE FROM entries; UPDATE items SET used = 0"),
     "count above its maximum": _sql("PRAGMA ignore_check_constraints = ON; UPDATE items SET max_count = 2"),
@@ -155,7 +155,7 @@ def test_a_ledger_of_another_version_is_refused(path: pathlib.Path, version: int
     """If this fails, a ledger of another schema is misread, and its budget spent twice."""
     _sql(f"PRAGMA user_version = {version}")(path)
     for opened in (lambda: PrivacyLedger(BUDGET, path), lambda: open_ledger(path)):
-        with pytest.raises(LedgerCorrupt, match=rf"schema={version} .*ledger\.db to be 3\. Use the version"):
+        with pytest.raises(LedgerCorrupt, match=rf"schema={version} .*ledger\.db to be 4\. Use the version"):
             opened()
 
 
@@ -180,15 +180,15 @@ def test_a_journal_is_written_in_place_of_the_one_that_was_read(path: pathlib.Pa
     with PrivacyLedger(BUDGET, path) as ledger:
         plan = ledger.plan("p")
         assert plan is not None
-        plan.keep("one", instead_of="")
+        plan.save_journal("one", expected="")
         for known in ("", "two"):
             with pytest.raises(LedgerError, match="somebody else"):
-                plan.keep("three", instead_of=known)
+                plan.save_journal("three", expected=known)
         older = path.read_bytes()
         plan.spend(VOTE)
         path.write_bytes(older)
         with pytest.raises(LedgerCorrupt, match="older copy"):
-            plan.keep("two", instead_of="one")
+            plan.save_journal("two", expected="one")
     with PrivacyLedger(BUDGET, path) as again:
         plan = again.plan("p")
         assert plan is not None
@@ -388,7 +388,7 @@ def test_an_older_copy_is_noticed_when_others_went_on_from_it(path: pathlib.Path
         with pytest.raises(LedgerCorrupt, match="older copy"):
             plan.spend(VOTE)
         with pytest.raises(LedgerCorrupt, match="older copy"):
-            plan.keep("{}", instead_of="")
+            plan.save_journal("{}", expected="")
 
 
 def test_a_plan_whose_place_another_one_took_is_never_charged_to_it(path: pathlib.Path) -> None:

@@ -17,7 +17,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from fakes.places import on_both, path_of
+from fakes.fair_semaphore import on_both, path_of
 from fakes.voters import classifier, private_examples
 
 from langchain_dp import errors
@@ -98,7 +98,7 @@ def test_a_ledger_in_memory_cannot_be_duplicated() -> None:
 def test_a_child_is_known_whatever_its_number(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     """If it breaks, a child that is number 1 of a container, as its parent is, spends what was paid for once again."""
     monkeypatch.setattr(os, "getpid", lambda: 1)
-    with PrivacyLedger(BUDGET) as ledger, PrivacyLedger(BUDGET, tmp_path / "ledger", prepaid=5) as paid_for:
+    with PrivacyLedger(BUDGET) as ledger, PrivacyLedger(BUDGET, tmp_path / "ledger", prepay_block=5) as paid_for:
         plan = ledger.reserve([(VOTE, 5)], name="p")
         said = in_child(lambda: str(plan.spend(VOTE)))
         assert said.startswith("LedgerError")
@@ -169,7 +169,7 @@ def test_a_fork_around_python_leaves_the_parents_spend_alone(path: pathlib.Path)
         assert connection is not None
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("UPDATE items SET used = used + 1")
-        connection.execute("INSERT INTO entries (time, item, count, chain) VALUES ('', 1, 1, '')")
+        connection.execute("INSERT INTO entries (time, item, count, caller) VALUES ('', 1, 1, '')")
 
         def child() -> str:
             nonlocal connection

@@ -17,7 +17,7 @@ import pytest
 from fakes.postgres import Server
 
 from langchain_dp import PrivacyBudget
-from langchain_dp.accounting import Askers, MetricLedger, NoisyMaxEvent, PrivacyLedger
+from langchain_dp.accounting import MetricLedger, NoisyMaxEvent, PrivacyLedger, Quotas
 from langchain_dp.accounting.metric import Owner
 from langchain_dp.accounting.store import postgres as dialect
 from langchain_dp.audit.report import report
@@ -245,7 +245,7 @@ def test_other_tables_and_other_kinds_are_refused(postgres: Server, url: str, tm
         "UPDATE store SET newest = 0",
         "DELETE FROM store",
         "TRUNCATE entries",
-        "TRUNCATE ledger, store, items, plans, journals, entries, forgotten, answers, askers",
+        "TRUNCATE ledger, store, items, plans, journals, entries, forgotten, answers, users",
     ],
 )
 def test_the_database_itself_refuses_refunds_and_edits(postgres: Server, url: str, statement: str) -> None:
@@ -260,12 +260,12 @@ def test_the_database_itself_refuses_refunds_and_edits(postgres: Server, url: st
 @pytest.mark.parametrize(
     "statement",
     [
-        "UPDATE askers SET used = used - 1",
-        "UPDATE askers SET used = 4",
-        "UPDATE askers SET most = 10000",
-        "UPDATE askers SET asker = 'another'",
-        "DELETE FROM askers",
-        "TRUNCATE askers",
+        "UPDATE quotas SET used = used - 1",
+        "UPDATE quotas SET used = 4",
+        "UPDATE quotas SET most = 10000",
+        "UPDATE quotas SET user_id = 'another'",
+        "DELETE FROM quotas",
+        "TRUNCATE users",
     ],
 )
 def test_the_database_itself_gives_no_asker_an_answer_back(
@@ -274,8 +274,8 @@ def test_the_database_itself_gives_no_asker_an_answer_back(
     """If it breaks, a plain SQL statement refills a share."""
     url = postgres.fresh(tmp_path)
     with PrivacyLedger(BUDGET, url) as ledger:
-        shared = ledger.reserve([(VOTE, 10)], name="shared", askers=Askers(each=3))
-        shared.spend(VOTE, 2, asker="a")
+        shared = ledger.reserve([(VOTE, 10)], name="shared", quotas=Quotas(default=3))
+        shared.spend(VOTE, 2, user_id="a")
         with psycopg.connect(postgres.conninfo) as raw:
             raw.execute(f"SET search_path = {schema_of(url)}")
             with pytest.raises(psycopg.errors.IntegrityError):
@@ -539,8 +539,8 @@ def test_names_are_kept_whatever_encoding_the_client_asks_for(url: str, monkeypa
         with PrivacyLedger(BUDGET, url + options) as ledger:
             plan = ledger.plan("p")
             assert plan is not None
-            plan.spend(VOTE, chain="Zoë, 東京")
-            assert [entry.chain for entry in ledger.entries()][-1] == "Zoë, 東京"
+            plan.spend(VOTE, caller="Zoë, 東京")
+            assert [entry.caller for entry in ledger.entries()][-1] == "Zoë, 東京"
 
 
 def test_two_plans_reserved_at_once_share_the_budget(postgres: Server, tmp_path: pathlib.Path) -> None:

@@ -92,13 +92,13 @@ class Histories(RuleBasedStateMachine):
         assert plan is not None
         if event not in self.most[name]:
             with pytest.raises(PlanError):
-                plan.spend(event, count, chain="machine")
+                plan.spend(event, count, caller="machine")
         elif self.used[name][event] + count > self.most[name][event]:
             with pytest.raises(BudgetExceeded) as refused:
-                plan.spend(event, count, chain="machine")
+                plan.spend(event, count, caller="machine")
             assert refused.value.fits == self.most[name][event] - self.used[name][event]
         else:
-            plan.spend(event, count, chain="machine")
+            plan.spend(event, count, caller="machine")
             self.used[name][event] += count
 
     @precondition(lambda self: not self.in_memory)

@@ -67,7 +67,7 @@ def in_line(path: pathlib.Path, length: int) -> None:
 
 def chains(path: pathlib.Path) -> list[str]:
     with PrivacyLedger(BUDGET, path) as ledger:
-        return [entry.chain for entry in ledger.entries()]
+        return [entry.caller for entry in ledger.entries()]
 
 
 @needs_locks
@@ -109,7 +109,7 @@ def test_a_thread_that_charges_again_waits_behind_the_others(path: pathlib.Path)
             while not store._lock._waiting:
                 pass
         for _ in range(5):
-            ledger.spend(VOTE, chain="again")
+            ledger.spend(VOTE, caller="again")
         waiting.join()
     assert chains(path) == ["waiting"] + ["again"] * 5
 
@@ -120,7 +120,7 @@ def test_a_process_killed_in_the_queue_holds_up_nobody(path: pathlib.Path) -> No
 
     def charges() -> Callable[[], None]:
         ledger = PrivacyLedger(BUDGET, path)
-        return lambda: ledger.spend(VOTE, chain="killed")
+        return lambda: ledger.spend(VOTE, caller="killed")
 
     with writers(path, ["alive"]) as [alive]:
         with contextlib.ExitStack() as stack:
@@ -155,7 +155,7 @@ def test_ctrl_c_in_the_queue_charges_nothing_and_gives_the_place_up(path: pathli
             interrupting = threading.Thread(target=interrupt)
             interrupting.start()
             with pytest.raises(KeyboardInterrupt):
-                ledger.spend(VOTE, chain="interrupted")
+                ledger.spend(VOTE, caller="interrupted")
             interrupting.join()
         first.join()
         last.start()

@@ -17,8 +17,8 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
+from fakes.fair_semaphore import on_both
 from fakes.kills import workers
-from fakes.places import on_both
 
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.calibrate import max_releases
@@ -62,7 +62,7 @@ def race(path: pathlib.Path | str | None, ledger: PrivacyLedger | None, job: str
                     elif job == "plan":
                         plan = own.plan("p")
                         assert plan is not None
-                        plan.spend(VOTE, 1, chain=f"thread {number}")
+                        plan.spend(VOTE, 1, caller=f"thread {number}")
                     else:
                         own.reserve([(VOTE, 1)], name=f"{os.getpid()}-{number}", delta=1e-6)
                 finally:

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
+from fakes.fair_semaphore import on_both, path_of
 from fakes.kills import told_before_kill
-from fakes.places import on_both, path_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -194,7 +194,7 @@ def test_what_was_released_first_stays(path: pathlib.Path) -> None:
     for where in (None, path):
         with MetricLedger(path=where) as ledger:
             kept = ledger.released()
-            for _ in range(2):  # two askers, each of whom has charged before the other has drawn
+            for _ in range(2):  # two users, each of whom has charged before the other has drawn
                 ledger.spend(1.0, [Owner("d"), Owner("e")], table=TABLE, keys=[b"k", b"l"])
             assert kept.get([b"k", b"l"]) == {}
             assert kept.put({b"k": ("one", "two")}) == {b"k": ("one", "two")}
@@ -254,7 +254,7 @@ def test_bad_spends_are_refused_and_cost_nothing() -> None:
     with pytest.raises(InvalidParameter):
         Owner("d", 7)  # type: ignore[arg-type]
     with pytest.raises(InvalidParameter):
-        ledger.spend(1.0, [Owner("d")], table=TABLE, chain="two\nlines")
+        ledger.spend(1.0, [Owner("d")], table=TABLE, caller="two\nlines")
     for keys in ({}, {"user": "a", "document": "b"}):
         with pytest.raises(InvalidParameter):
             ledger.spent(**keys)

@@ -12,7 +12,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from dp_accounting.dp_event import DpEvent
-from fakes.places import on_both
+from fakes.fair_semaphore import on_both
 
 from langchain_dp.accounting import (
     ExponentialEvent,

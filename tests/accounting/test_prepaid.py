@@ -11,7 +11,7 @@ import signal
 import threading
 
 import pytest
-from fakes.places import on_both
+from fakes.fair_semaphore import on_both
 from fakes.voters import classifier
 
 from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, PrivacyLedger
@@ -38,10 +38,10 @@ def charged(place: str) -> int:
 @on_both
 def test_a_block_is_one_write_and_is_said(place: str) -> None:
     """If it breaks, prepaying is no faster, or a certificate hides that more is charged than was released."""
-    ledger, plan = reserved(place, prepaid=100)
+    ledger, plan = reserved(place, prepay_block=100)
     for _ in range(101):
-        plan.spend(VOTE, chain="mail")
-    assert [(entry.count, entry.chain) for entry in ledger.entries()] == [(100, "mail (prepaid)")] * 2
+        plan.spend(VOTE, caller="mail")
+    assert [(entry.count, entry.caller) for entry in ledger.entries()] == [(100, "mail (prepaid)")] * 2
     assert plan.remaining(VOTE) == MOST - 101
     note = plan.certificate(VOTE).notes[-1]
     assert note.startswith("paid for in blocks of 100: what is spent counts 99 releases")
@@ -57,7 +57,7 @@ def test_a_block_is_one_write_and_is_said(place: str) -> None:
 @on_both
 def test_the_last_ones_are_given_and_no_more(place: str) -> None:
     """If it breaks, what does not fill a block is lost, or a block goes beyond the plan."""
-    ledger, plan = reserved(place, prepaid=300)
+    ledger, plan = reserved(place, prepay_block=300)
     for _ in range(MOST):
         plan.spend(VOTE)
     with pytest.raises(BudgetExceeded) as refused:
@@ -75,7 +75,7 @@ def test_the_last_ones_are_given_and_no_more(place: str) -> None:
 @on_both
 def test_a_closed_ledger_spends_nothing_and_refunds_nothing(place: str) -> None:
     """If it breaks, a release goes on after the ledger was closed, or a later process gets what was paid for."""
-    ledger, plan = reserved(place, prepaid=100)
+    ledger, plan = reserved(place, prepay_block=100)
     plan.spend(VOTE)
     ledger.close()
     with pytest.raises(LedgerError, match="closed"):
@@ -85,7 +85,7 @@ def test_a_closed_ledger_spends_nothing_and_refunds_nothing(place: str) -> None:
 
 def test_a_copy_is_the_same_and_a_pickle_pays_for_itself(place: str) -> None:
     """If it breaks, one block is spent by two."""
-    ledger, plan = reserved(place, prepaid=100)
+    ledger, plan = reserved(place, prepay_block=100)
     plan.spend(VOTE)
     for twin in (copy.copy(plan), copy.deepcopy(plan)):
         twin.spend(VOTE)
@@ -100,17 +100,17 @@ def test_a_copy_is_the_same_and_a_pickle_pays_for_itself(place: str) -> None:
 def test_without_it_nothing_changes(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """If it breaks, a ledger that did not ask for blocks pays in blocks, or its certificate says so."""
     ledger, plan = reserved(place)
-    assert ledger._account.prepaid is None
-    plan.spend(VOTE, chain="mail")
-    assert [(entry.count, entry.chain) for entry in ledger.entries()] == [(1, "mail")]
+    assert ledger._account.prepay_block is None
+    plan.spend(VOTE, caller="mail")
+    assert [(entry.count, entry.caller) for entry in ledger.entries()] == [(1, "mail")]
     assert "blocks" not in str(plan.certificate(VOTE).notes)
-    with pytest.raises(InvalidParameter, match="prepaid=0"):
-        PrivacyLedger(BUDGET, place, prepaid=0)
+    with pytest.raises(InvalidParameter, match="prepay_block=0"):
+        PrivacyLedger(BUDGET, place, prepay_block=0)
 
     def failing(*_: object) -> bool:
         raise LedgerError("the disk is full")
 
-    paid, other = reserved(place, prepaid=10)
+    paid, other = reserved(place, prepay_block=10)
     monkeypatch.setattr(PlanStore, "add_use", failing)
     with pytest.raises(LedgerError):
         other.spend(VOTE)
@@ -121,7 +121,7 @@ def test_without_it_nothing_changes(place: str, monkeypatch: pytest.MonkeyPatch)
 
 def test_charges_of_a_chain_are_at_least_its_releases(tmp_path: pathlib.Path) -> None:
     """If it breaks, a whole chain releases what nobody has paid for."""
-    with PrivacyLedger(PrivacyBudget(50.0), tmp_path / "l.db", prepaid=3) as ledger:
+    with PrivacyLedger(PrivacyBudget(50.0), tmp_path / "l.db", prepay_block=3) as ledger:
         chain = classifier(ledger=ledger)
         for number in range(1, 6):
             chain.invoke(f"question {number}")
@@ -135,7 +135,7 @@ def test_charges_of_a_chain_are_at_least_its_releases(tmp_path: pathlib.Path) ->
 @on_both
 def test_a_child_of_a_fork_pays_for_itself(place: str) -> None:
     """If it breaks, parent and child spend one block: releases for free."""
-    ledger, plan = reserved(place, prepaid=100)
+    ledger, plan = reserved(place, prepay_block=100)
     plan.spend(VOTE)
     pid = os.fork()
     if pid == 0:
@@ -155,7 +155,7 @@ def test_a_child_of_a_fork_pays_for_itself(place: str) -> None:
 @on_both
 def test_a_fork_while_a_thread_pays_hangs_nobody(place: str) -> None:
     """If it breaks, a fork waits for a lock under which the database is asked, or a child finds it taken for ever."""
-    ledger, plan = reserved(place, prepaid=2)
+    ledger, plan = reserved(place, prepay_block=2)
     stop = threading.Event()
 
     def work() -> None:
@@ -183,7 +183,7 @@ def test_a_fork_while_a_thread_pays_hangs_nobody(place: str) -> None:
 
 def _racers(place: str, gate: int, told: int, *, die: bool) -> None:
     """Eight threads that spend until they are refused; of those that die, the process goes in the middle of it."""
-    plan = PrivacyLedger(BUDGET, place, prepaid=7).plan("p")
+    plan = PrivacyLedger(BUDGET, place, prepay_block=7).plan("p")
     assert plan is not None
     os.write(told, b"r")
     os.read(gate, 1)
@@ -252,7 +252,7 @@ def test_a_crash_loses_at_most_the_rest_of_a_block(place: str) -> None:
         pid = os.fork()
         if pid == 0:
             try:
-                plan = PrivacyLedger(BUDGET, place, prepaid=5).plan("p")
+                plan = PrivacyLedger(BUDGET, place, prepay_block=5).plan("p")
                 assert plan is not None
                 for _ in range(steps):
                     plan.spend(VOTE)

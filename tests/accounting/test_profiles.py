@@ -15,13 +15,13 @@ from dp_accounting.rdp import RdpAccountant
 
 from langchain_dp.accounting import (
     Accountant,
+    ClippedSumRoundEvent,
     ExponentialEvent,
     LabelPartEvent,
     LimitedDomainEvent,
     MetricEvent,
     Neighbors,
     NoisyMaxEvent,
-    TextRoundEvent,
     epsilon,
     profiles,
 )
@@ -166,7 +166,9 @@ def test_one_accountant_for_the_librarys_events_and_ours(neighbors: Neighbors) -
     contract(lambda: Accountant(neighbors))
 
 
-@pytest.mark.parametrize("event", [ExponentialEvent(1.0), LimitedDomainEvent(0.5, 1e-9, 0.5), TextRoundEvent(0.5, 10)])
+@pytest.mark.parametrize(
+    "event", [ExponentialEvent(1.0), LimitedDomainEvent(0.5, 1e-9, 0.5), ClippedSumRoundEvent(0.5, 10)]
+)
 @pytest.mark.parametrize("name", ["replace_one", "Replace-One", "replace_special", "add_or_remove_one"])
 def test_a_relation_may_be_given_by_its_name(event: DpEvent, name: str) -> None:
     """If it breaks, who writes "replace_one" is told half of what two replaced records can cost."""

@@ -11,13 +11,13 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from scipy.optimize import brentq
 
 from langchain_dp.accounting import (
+    ClippedSumRoundEvent,
     ExponentialEvent,
     LimitedDomainEvent,
     Neighbors,
     PartEvent,
     PrivacyBudget,
     PrivacyLedger,
-    TextRoundEvent,
     calibrate_text_round,
     epsilon,
     profiles,
@@ -83,7 +83,8 @@ CLIPS = [
 def assert_fits(eps: float, clip: float, members: int, *, rounds: int, tokens: int, rate: float) -> None:
     """The clip that costs ``eps`` lies within 2 percent of ``clip``."""
     below, above = (
-        epsilon([(TextRoundEvent(4 * share * clip / members, tokens, rate), rounds)], 1e-6) for share in (0.98, 1.02)
+        epsilon([(ClippedSumRoundEvent(4 * share * clip / members, tokens, rate), rounds)], 1e-6)
+        for share in (0.98, 1.02)
     )
     assert below <= eps <= above
 
@@ -160,7 +161,7 @@ def test_whole_rounds_by_enumeration(q: float) -> None:
     """If it breaks, a round with sampling costs more than its event: replaced record, with and without its label."""
     rng = np.random.default_rng(7)
     eta, tokens, vocabulary = 0.8, 2, 3
-    event = TextRoundEvent(eta, tokens, q)
+    event = ClippedSumRoundEvent(eta, tokens, q)
     charged = privacy_loss(event, Neighbors.REPLACE_ONE, 1e-3)
     absent_charged = privacy_loss(event, Neighbors.ADD_OR_REMOVE_ONE, 1e-3)
     closest = 0.0
@@ -205,7 +206,7 @@ def test_half_the_charge_is_refuted_by_a_replaced_record() -> None:
 
 def test_the_adaptive_optimum_is_below_the_composition_of_single_tokens() -> None:
     """If it breaks, the finer composition is no gain, or unsound against the coarse upper bound."""
-    event, delta = TextRoundEvent(0.2, 30), 1e-6
+    event, delta = ClippedSumRoundEvent(0.2, 30), 1e-6
     fine = epsilon([(event, 1)], delta)
     one = privacy_loss(ExponentialEvent(0.1), Neighbors.REPLACE_ONE, 1e-4)  # 0.2-bounded-range
     coarse = float(PrivacyLossDistribution.get_epsilon_for_delta(one.self_compose(30), delta))
@@ -214,7 +215,7 @@ def test_the_adaptive_optimum_is_below_the_composition_of_single_tokens() -> Non
 
 def test_rounds_compose_and_parts_do_not() -> None:
     """If it breaks, disjoint groups pay for each other, or rounds do not pay at all."""
-    event = TextRoundEvent(0.2, 30)
+    event = ClippedSumRoundEvent(0.2, 30)
     one, two = epsilon([(event, 1)], 1e-6), epsilon([(event, 2)], 1e-6)
     groups = [(PartEvent(f"group {i}", event), 1) for i in range(5)]
     assert one < two
@@ -225,18 +226,18 @@ def test_rounds_compose_and_parts_do_not() -> None:
 def test_less_sampling_and_fewer_tokens_cost_less(neighbors: Neighbors) -> None:
     """If it breaks, the event's parameters do not reach the accountant."""
 
-    def cost(event: TextRoundEvent) -> float:
+    def cost(event: ClippedSumRoundEvent) -> float:
         return epsilon([(event, 4)], 1e-6, neighbors=neighbors)
 
-    base = cost(TextRoundEvent(0.3, 20, 0.2))
-    assert cost(TextRoundEvent(0.3, 20, 0.1)) < base
-    assert cost(TextRoundEvent(0.3, 10, 0.2)) < base
-    assert cost(TextRoundEvent(0.2, 20, 0.2)) < base
+    base = cost(ClippedSumRoundEvent(0.3, 20, 0.2))
+    assert cost(ClippedSumRoundEvent(0.3, 20, 0.1)) < base
+    assert cost(ClippedSumRoundEvent(0.3, 10, 0.2)) < base
+    assert cost(ClippedSumRoundEvent(0.2, 20, 0.2)) < base
 
 
 def test_a_record_that_comes_or_goes_costs_less_than_one_that_is_replaced() -> None:
     """If it breaks, the relation of the promise is not the one that is charged."""
-    events = [(TextRoundEvent(0.3, 20, 0.2), 4)]
+    events = [(ClippedSumRoundEvent(0.3, 20, 0.2), 4)]
     replaced, added, ghost = (
         epsilon(events, 1e-6, neighbors=neighbors)
         for neighbors in (Neighbors.REPLACE_ONE, Neighbors.ADD_OR_REMOVE_ONE, Neighbors.REPLACE_SPECIAL)
@@ -246,13 +247,13 @@ def test_a_record_that_comes_or_goes_costs_less_than_one_that_is_replaced() -> N
 
 def test_a_ledger_keeps_the_event() -> None:
     """If it breaks, a plan of rounds cannot be found again after a restart."""
-    event = TextRoundEvent(0.3, 20, 0.2)
+    event = ClippedSumRoundEvent(0.3, 20, 0.2)
     assert event_from_json(event_to_json(event)) == event
     ledger = PrivacyLedger(PrivacyBudget(10.0, 1e-6))
     plan = ledger.reserve([(event, 3)], name="texts")
     plan.spend(event)
     assert plan.events == [(event, 3)]
-    assert plan.remaining(TextRoundEvent(0.3, 20, 0.2)) == 2
+    assert plan.remaining(ClippedSumRoundEvent(0.3, 20, 0.2)) == 2
 
 
 @pytest.mark.parametrize(
@@ -263,7 +264,7 @@ def test_a_ledger_keeps_the_event() -> None:
 def test_an_event_that_cannot_be_is_refused(fields: tuple[float, ...], named: str) -> None:
     """If it breaks, a wrong figure reaches the accountant."""
     with pytest.raises(InvalidParameter, match=named):
-        TextRoundEvent(*fields)  # type: ignore[arg-type]
+        ClippedSumRoundEvent(*fields)  # type: ignore[arg-type]
 
 
 def test_what_was_calibrated_fits_the_budget() -> None:
@@ -271,7 +272,7 @@ def test_what_was_calibrated_fits_the_budget() -> None:
     for neighbors in Neighbors:
         budget = PrivacyBudget(2.0, 1e-6, neighbors)
         fits = calibrate_text_round(budget, rounds=7, tokens=25, sampling_probability=0.15)
-        events = [(TextRoundEvent(fits, 25, 0.15), 7)]
+        events = [(ClippedSumRoundEvent(fits, 25, 0.15), 7)]
         assert 0.99 * 2.0 < epsilon(events, 1e-6, neighbors=neighbors) <= 2.0
 
 
@@ -279,17 +280,19 @@ def test_kinds_of_rounds_share_a_budget_in_the_ratio_that_was_asked_for() -> Non
     """If it breaks, two kinds are each given the whole budget, or one of them takes it all."""
     for neighbors in Neighbors:
         budget = PrivacyBudget(2.0, 1e-6, neighbors)
-        kinds = [(TextRoundEvent(0.5, 25, 0.15), 7), (TextRoundEvent(1.5, 8, 0.4), 1)]
+        kinds = [(ClippedSumRoundEvent(0.5, 25, 0.15), 7), (ClippedSumRoundEvent(1.5, 8, 0.4), 1)]
         texts, descriptions = scale_text_rounds(budget, kinds)
         assert descriptions.epsilon0 == pytest.approx(3 * texts.epsilon0)
         assert (descriptions.tokens, descriptions.sampling_probability) == (8, 0.4)
         assert 0.99 * 2.0 < epsilon([(texts, 7), (descriptions, 1)], 1e-6, neighbors=neighbors) <= 2.0
-    [alone] = scale_text_rounds(budget, [(TextRoundEvent(1.0, 25, 0.15), 7)])
+    [alone] = scale_text_rounds(budget, [(ClippedSumRoundEvent(1.0, 25, 0.15), 7)])
     assert alone.epsilon0 == calibrate_text_round(budget, rounds=7, tokens=25, sampling_probability=0.15)
 
 
-@pytest.mark.parametrize(("kinds", "named"), [([], "at least one kind"), ([(TextRoundEvent(1.0, 5), 0)], "rounds")])
-def test_rounds_that_cannot_be_scaled_are_refused(kinds: list[tuple[TextRoundEvent, int]], named: str) -> None:
+@pytest.mark.parametrize(
+    ("kinds", "named"), [([], "at least one kind"), ([(ClippedSumRoundEvent(1.0, 5), 0)], "rounds")]
+)
+def test_rounds_that_cannot_be_scaled_are_refused(kinds: list[tuple[ClippedSumRoundEvent, int]], named: str) -> None:
     """If it breaks, a plan of nothing has a noise."""
     with pytest.raises(InvalidParameter, match=named):
         scale_text_rounds(PrivacyBudget(2.0), kinds)
@@ -305,6 +308,6 @@ def test_tokens_that_everybody_votes_on_are_charged_together(neighbors: Neighbor
     assert 0.85 * apart < together < 0.95 * apart
     # The same sequence of tokens as a round of one text of that many.
     bound = 0.1 if neighbors is Neighbors.REPLACE_SPECIAL else 0.2
-    as_text = epsilon([(TextRoundEvent(bound, count), 1)], delta - count * 1e-9, neighbors=Neighbors.REPLACE_ONE)
+    as_text = epsilon([(ClippedSumRoundEvent(bound, count), 1)], delta - count * 1e-9, neighbors=Neighbors.REPLACE_ONE)
     assert together == pytest.approx(as_text, rel=0.01)
     assert epsilon([(event, 256)], delta, neighbors=neighbors) < epsilon([(event, 257)], delta, neighbors=neighbors)

@@ -9,7 +9,7 @@ from pathlib import Path
 from langchain_dp import DPICLClassifier
 from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, PrivacyLedger
 from langchain_dp.audit import NamingEngine, canary_pair
-from langchain_dp.icl import Sampling
+from langchain_dp.icl import SamplingOptions
 
 ROOMY = PrivacyBudget(500.0, 0.99)
 EVENT = NoisyMaxEvent(0.929)
@@ -17,8 +17,8 @@ EVENT = NoisyMaxEvent(0.929)
 
 def chain(ledger: PrivacyLedger) -> DPICLClassifier:
     return DPICLClassifier(
-        llm=NamingEngine(), examples=canary_pair(["a", "b"], [0, 1]).one, labels=["a", "b"], ledger=ledger,
-        max_queries=1, shots=1, subsets=1, sampling=Sampling("fixed", 2, 1.0), calibrate=False,
+        model=NamingEngine(), examples=canary_pair(["a", "b"], [0, 1]).one, labels=["a", "b"], ledger=ledger,
+        max_queries=1, shots=1, subsets=1, sampling=SamplingOptions("fixed", 2, 1.0), calibrate=False,
     )  # fmt: skip
 
 

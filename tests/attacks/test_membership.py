@@ -20,7 +20,7 @@ from langchain_dp import DPICLClassifier, Neighbors, PrivacyBudget
 from langchain_dp.attacks import PortScorer, attack_answers, attack_prompt, infer_membership, lira_scores
 from langchain_dp.attacks.result import auc, auc_interval
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
-from langchain_dp.icl import Sampling
+from langchain_dp.icl import SamplingOptions
 from langchain_dp.ports import MemberPrompt
 
 THEORY = NormalDist().cdf(1.5 / math.sqrt(2))
@@ -102,7 +102,12 @@ def test_scores_that_are_lower_for_members_tell_as_much() -> None:
     rng = np.random.default_rng(3)
     members, others = rng.normal(1.5, 1, 200), rng.normal(0, 1, 100)
     one, other = infer_membership({"m": (members, others)}), infer_membership({"m": (-members, -others)})
-    assert (one.rate, one.interval, one.caught, one.curve) == (other.rate, other.interval, other.caught, other.curve)
+    assert (one.rate, one.interval, one.tpr_at_fpr, one.curve) == (
+        other.rate,
+        other.interval,
+        other.tpr_at_fpr,
+        other.curve,
+    )
     assert (one.settings["members_score"], other.settings["members_score"]) == ("higher", "lower")
     both = infer_membership({"weak": (members, others + 1), "m": (-members, -others)})
     assert (both.best, both.rate, both.by_candidate["m"][0]) == ("m", one.rate, one.rate)
@@ -126,7 +131,7 @@ def test_members_found_at_few_false_alarms_are_counted() -> None:
     """If it breaks, the rate at 1% false positives, which matters most, is another one."""
     others = np.arange(100.0)
     done = infer_membership({"m": (np.array([98.5, 99.5, 96.5, 10.0]), others)})
-    assert {rate: found[0] for rate, found in done.caught.items()} == {0.01: 0.5, 0.05: 0.75, 0.1: 0.75}
+    assert {rate: found[0] for rate, found in done.tpr_at_fpr.items()} == {0.01: 0.5, 0.05: 0.75, 0.1: 0.75}
     assert done.to_dict()["settings"]["found_at_0.05"] == 0.75
     assert done.curve[0] == (0.0, 0.0)
     assert done.curve[-1] == (1.0, 1.0)
@@ -251,13 +256,13 @@ def test_a_chain_that_answers_at_random_tells_nothing_and_one_that_tells_all_is_
 def test_rates_that_few_others_cannot_show_are_left_out() -> None:
     """If it breaks, "found at 1% false alarms" is a figure of 20 others, of whom one is 5%."""
     few = infer_membership({"m": (np.arange(50.0), np.arange(20.0))})
-    assert list(few.caught) == [0.05, 0.1]
+    assert list(few.tpr_at_fpr) == [0.05, 0.1]
     assert "found_at_0.01" not in few.settings
     many = infer_membership({"m": (np.arange(50.0), np.arange(100.0))})
-    assert list(many.caught) == [0.01, 0.05, 0.1]
+    assert list(many.tpr_at_fpr) == [0.01, 0.05, 0.1]
     both = infer_membership({"m": (np.arange(50.0), np.arange(100.0)), "other": (np.full(50, 49.5), np.arange(100.0))})
     assert both.best == "m"
-    assert both.caught[0.1][2] > many.caught[0.1][2], "the better one of two was chosen on these very figures"
+    assert both.tpr_at_fpr[0.1][2] > many.tpr_at_fpr[0.1][2], "the better one of two was chosen on these very figures"
 
 
 def test_more_questions_tell_more() -> None:
@@ -292,13 +297,13 @@ def test_the_answers_of_a_private_chain_stay_under_its_bound() -> None:
 
     def build(data: list[Any]) -> Callable[[str], str]:
         chain = DPICLClassifier(
-            llm=Watching(),
+            model=Watching(),
             examples=data,
             labels=LABELS,
             budget=PrivacyBudget(1.0),
             max_queries=2,
             shots=6,
-            sampling=Sampling("fixed", 1, 1.0),
+            sampling=SamplingOptions("fixed", 1, 1.0),
             calibrate=False,
             not_private_seed=seeds.randrange(10**9),
         )

@@ -30,7 +30,7 @@ def ledger(tmp_path: Path) -> Path:
         answers = made.reserve([(ANSWER, 100)], name="tickets", delta=5e-6)
         made.reserve([(TOKEN, 40), (CHOICE, 1)], name="prompt", delta=4e-6)
         for count in (1, 2, 3):
-            answers.spend(ANSWER, count, chain="desk")
+            answers.spend(ANSWER, count, caller="desk")
     return path
 
 
@@ -39,6 +39,6 @@ def metric(tmp_path: Path) -> Path:
     path = tmp_path / "texts.db"
     with MetricLedger(20.0, path, document_limit=10.0) as made:
         for number in range(4):
-            made.spend(2.5, [Owner(f"{SECRET} {number}", SECRET)], table="glove-50d", chain="sanitize")
+            made.spend(2.5, [Owner(f"{SECRET} {number}", SECRET)], table="glove-50d", caller="sanitize")
         made.spend(7.0, [Owner("nobody's")], table="glove-50d")
     return path

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from langchain_dp.accounting import Neighbors
-from langchain_dp.audit import Audited, audit_mechanism, epsilon_bound
+from langchain_dp.audit import AuditResult, audit_mechanism, epsilon_bound
 from langchain_dp.audit.empirical import choose_event
 from langchain_dp.errors import InvalidParameter
 
@@ -32,7 +32,7 @@ def randomized_response(epsilon: float, delta: float, seed: int) -> Callable[[in
     return release
 
 
-def audit(mechanism: Callable[[int], object], **changes: Any) -> Audited:
+def audit(mechanism: Callable[[int], object], **changes: Any) -> AuditResult:
     settings: dict[str, Any] = {"epsilon": 1.0, "delta": 0.0, "runs": 4000, "error": 0.01} | changes
     return audit_mechanism(mechanism, 0, 1, **settings)
 

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from langchain_dp.accounting import MetricLedger, NoisyMaxEvent, PrivacyBudget, PrivacyLedger
 from langchain_dp.accounting.metric import Owner
-from langchain_dp.audit.watch import LedgerCollector, observe
+from langchain_dp.audit.watch import LedgerCollector, register_otel_metrics
 from langchain_dp.audit.watch.reading import Watched
 from langchain_dp.errors import BudgetExceeded, InvalidParameter
 
@@ -67,7 +67,7 @@ def test_both_show_the_same_of_every_ledger(ledger: Path, metric: Path, reader: 
         ledgers = {"tickets": ledger, "texts": metric, "fresh": fresh}
         registry = CollectorRegistry()
         registry.register(LedgerCollector(ledgers))
-        observe(ledgers, meter_provider=MeterProvider([reader]))
+        register_otel_metrics(ledgers, meter_provider=MeterProvider([reader]))
         found = scraped(registry)
         assert collected(reader) == found
     assert {name for name, _ in found} == {
@@ -90,7 +90,7 @@ def test_every_collection_reads_anew_and_reads_once(
     with PrivacyLedger(PrivacyBudget(8.0, 1e-5), ledger) as made:
         registry = CollectorRegistry()
         registry.register(LedgerCollector({"it": made}))
-        observe({"it": made}, meter_provider=MeterProvider([reader]))
+        register_otel_metrics({"it": made}, meter_provider=MeterProvider([reader]))
         looks: list[int] = []
         real = Watched.look
         monkeypatch.setattr(Watched, "look", lambda self: (looks.append(1), real(self))[1])
@@ -119,7 +119,7 @@ def test_a_ledger_that_cannot_be_read_says_so_beside_those_that_can(ledger: Path
     ledgers = {"closed": closed, "open": ledger}
     registry = CollectorRegistry()
     registry.register(LedgerCollector(ledgers))
-    observe(ledgers, meter_provider=MeterProvider([reader]))
+    register_otel_metrics(ledgers, meter_provider=MeterProvider([reader]))
     assert scraped(registry)[sample("healthy", ledger="closed")] == 1.0
     closed.close()
     for found in (scraped(registry), collected(reader)):
@@ -129,7 +129,7 @@ def test_a_ledger_that_cannot_be_read_says_so_beside_those_that_can(ledger: Path
         assert found[sample("plans", ledger="open")] == 2.0
 
 
-@pytest.mark.parametrize("watch", [LedgerCollector, observe])
+@pytest.mark.parametrize("watch", [LedgerCollector, register_otel_metrics])
 def test_ledgers_need_names(watch: Any) -> None:
     """If it breaks, a ledger is shown by its path."""
     with pytest.raises(InvalidParameter, match="by the names"):
@@ -147,7 +147,7 @@ def test_no_row_question_or_user_is_in_any_gauge(
         registry = CollectorRegistry()
         ledgers = {"mailbox": made, "read": path, "texts": texts}
         registry.register(LedgerCollector(ledgers))
-        observe(ledgers, meter_provider=MeterProvider([reader]))
+        register_otel_metrics(ledgers, meter_provider=MeterProvider([reader]))
         for question in (f"{CANARY} one", f"{CANARY} two"):
             chain.invoke(question)
         with pytest.raises(BudgetExceeded):

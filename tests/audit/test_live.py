@@ -232,7 +232,7 @@ def test_no_row_question_or_user_is_on_it(
         chain = classifier(ledger=made, max_queries=4)
         chain.invoke(f"{CANARY} one")
         texts.spend(
-            1.0, [Owner(f"{CANARY} letter", CANARY)], table="glove", chain=f"{CANARY} and four more plain words"
+            1.0, [Owner(f"{CANARY} letter", CANARY)], table="glove", caller=f"{CANARY} and four more plain words"
         )
         for each in (made, tmp_path / "a.ledger", texts):
             with serving(each) as site:

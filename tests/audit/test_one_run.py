@@ -22,7 +22,7 @@ from langchain_dp.audit import (
     one_run_p_value,
 )
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.icl import Sampling
+from langchain_dp.icl import SamplingOptions
 
 pytestmark = pytest.mark.statistical
 
@@ -117,8 +117,8 @@ def chain(coins: Sequence[bool], budget: PrivacyBudget, engine: NamingEngine) ->
     """DP-ICL over one canary a slot, which says "in" or "out"."""
     examples = [{"text": f"canary {number}", "label": "in" if coin else "out"} for number, coin in enumerate(coins)]
     return DPICLClassifier(
-        llm=engine, examples=examples, labels=["in", "out"], budget=budget, shots=1, subsets=1,
-        sampling=Sampling("fixed", len(coins), 1.0), calibrate=False, max_queries=len(coins),
+        model=engine, examples=examples, labels=["in", "out"], budget=budget, shots=1, subsets=1,
+        sampling=SamplingOptions("fixed", len(coins), 1.0), calibrate=False, max_queries=len(coins),
     )  # fmt: skip
 
 

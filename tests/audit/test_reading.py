@@ -138,7 +138,7 @@ def test_a_spend_that_a_crash_left_unfinished_is_not_taken_back(ledger: Path) ->
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("BEGIN EXCLUSIVE")
     for number in range(2000):  # more than the cache holds, so that pages reach the file
-        connection.execute("INSERT INTO entries (time, item, count, chain) VALUES ('x', 1, 1, ?)", (f"{number}" * 20,))
+        connection.execute("INSERT INTO entries (time, item, count, caller) VALUES ('x', 1, 1, ?)", (f"{number}" * 20,))
     copy = ledger.with_name("crashed.db")
     copy.write_bytes(ledger.read_bytes())
     Path(f"{copy}-journal").write_bytes(Path(f"{ledger}-journal").read_bytes())

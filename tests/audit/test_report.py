@@ -17,6 +17,7 @@ from dp_accounting.dp_event import DpEvent, GaussianDpEvent, LaplaceDpEvent, Poi
 
 from langchain_dp._util.rounding import rounded_up
 from langchain_dp.accounting import (
+    ClippedSumRoundEvent,
     ExponentialEvent,
     LabelPartEvent,
     LimitedDomainEvent,
@@ -26,13 +27,11 @@ from langchain_dp.accounting import (
     PartEvent,
     PrivacyBudget,
     PrivacyLedger,
-    TextRoundEvent,
     events,
 )
 from langchain_dp.accounting._account import Account
 from langchain_dp.accounting.metric import Owner
 from langchain_dp.attacks import infer_membership
-from langchain_dp.attacks.result import accuracy_bound
 from langchain_dp.audit.report import names, report
 from langchain_dp.audit.report.names import label, meaning
 from langchain_dp.audit.report.page import page
@@ -96,9 +95,9 @@ def test_no_text_that_stands_in_a_name_is_shown(tmp_path: Path) -> None:
     path = tmp_path / f"{SECRET}.db"
     event = PartEvent(SECRET, NoisyMaxEvent(2.0))
     with PrivacyLedger(PrivacyBudget(8.0, 1e-5), path) as made:
-        made.reserve([(event, 5)], name=SECRET).spend(event, chain=SECRET)
+        made.reserve([(event, 5)], name=SECRET).spend(event, caller=SECRET)
     with MetricLedger(20.0, tmp_path / "texts.db") as texts:
-        texts.spend(1.0, [Owner(SECRET, SECRET)], table=SECRET, chain=SECRET)
+        texts.spend(1.0, [Owner(SECRET, SECRET)], table=SECRET, caller=SECRET)
     attack = (ReportedAttack(label(SECRET), 0.5, 0.4, 0.6, 0.5, 10, {label(SECRET): label(SECRET)}),)
     for found in (report(path, attacks=attack), report(tmp_path / "texts.db")):
         for shown in (page(found), json.dumps(found.to_dict())):
@@ -266,13 +265,10 @@ def test_everything_is_escaped(ledger: Path) -> None:
 
 def test_words_follow_from_the_definition() -> None:
     """If it breaks, the page promises more, or less, than (epsilon, delta) does."""
-    assert accuracy_bound(0.0, 0.0) == 0.5
-    assert accuracy_bound(1.0, 0.0) == pytest.approx(math.e / (1 + math.e))
-    assert accuracy_bound(1.0, 0.1) == pytest.approx((math.e + 0.1) / (1 + math.e))
-    assert accuracy_bound(1000.0, 0.1) == names.caught(1000.0, 0.1, 0.01) == 1.0
-    assert names.caught(0.0, 0.0, 0.01) == pytest.approx(0.01)
-    assert names.caught(1.0, 0.05, 0.01) == pytest.approx(0.01 * math.e + 0.05)
-    assert names.caught(8.0, 0.0, 0.01) == pytest.approx(1 - 0.99 * math.exp(-8))
+    assert names.tpr_at_fpr(1000.0, 0.1, 0.01) == 1.0
+    assert names.tpr_at_fpr(0.0, 0.0, 0.01) == pytest.approx(0.01)
+    assert names.tpr_at_fpr(1.0, 0.05, 0.01) == pytest.approx(0.01 * math.e + 0.05)
+    assert names.tpr_at_fpr(8.0, 0.0, 0.01) == pytest.approx(1 - 0.99 * math.exp(-8))
     for bound, shown in ((0.73106, "73.2%"), (0.731, "73.1%"), (0.99012, "99.02%"), (0.99995, "almost 100%")):
         assert names._share(bound) == shown  # what is "at most" is rounded up
     for value, digits, up in (
@@ -295,7 +291,7 @@ def test_words_follow_from_the_definition() -> None:
 
 def test_what_a_record_moves_is_not_said_to_be_less() -> None:
     """If it breaks, an auditor reads that a record moves less than one of a member of several does."""
-    noise = ClippedSum(TextRoundEvent(0.9, 5), members=2)
+    noise = ClippedSum(ClippedSumRoundEvent(0.9, 5), members=2)
     one, other = (noise._moved(np.zeros(2), np.array(row)) for row in ([9.0, -9.0], [-9.0, 9.0]))
     moved = float(np.ptp(one - other)) * noise.event.epsilon0 / (4 * GRID)
     found = re.search(r"factor of ([\d.]+) at most", names.calibration(noise.event, Neighbors.REPLACE_ONE))
@@ -321,7 +317,7 @@ KEPT = [
     NoisyMaxEvent(8.0),
     LimitedDomainEvent(0.3, 1e-7),
     ExponentialEvent(0.5),
-    TextRoundEvent(0.2, 30, 0.1),
+    ClippedSumRoundEvent(0.2, 30, 0.1),
     LabelPartEvent("billing", LimitedDomainEvent(0.2, 1e-7)),
 ]
 
@@ -346,11 +342,11 @@ def test_a_report_tells_of_every_kind_of_event(event: DpEvent, tmp_path: Path) -
 
 def test_many_parts_of_the_data_stand_in_one_line(tmp_path: Path) -> None:
     """If it breaks, an auditor scrolls through a hundred equal lines; or counts get lost when put together."""
-    event, of_all = TextRoundEvent(0.2, 30), TextRoundEvent(0.1, 8, 0.5)
+    event, of_all = ClippedSumRoundEvent(0.2, 30), ClippedSumRoundEvent(0.1, 8, 0.5)
     events = [(of_all, 1), *((PartEvent(f"group {number}", event), 1) for number in range(20))]
     with PrivacyLedger(PrivacyBudget(8.0, 1e-4), tmp_path / "parts.db", plan=events) as ledger:
         for number in (0, 7):
-            ledger.spend(PartEvent(f"group {number}", event), chain="synthesis")
+            ledger.spend(PartEvent(f"group {number}", event), caller="synthesis")
     found = report(tmp_path / "parts.db")
     [plan] = found.plans
     whole, parts = plan.lines

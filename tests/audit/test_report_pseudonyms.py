@@ -18,7 +18,7 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.pseudonyms import PatternEntities, PseudonymReport
 
 SECRET = "Zebedee Quillfeather was treated for gout"
-CLEAN = PseudonymReport({"EMAIL": 2}, "patterns (EMAIL)", ("PERSON",), unknown=False, then=None)
+CLEAN = PseudonymReport({"EMAIL": 2}, "patterns (EMAIL)", ("PERSON",), unknown=False, remaining_text_sanitizer=None)
 
 
 class Named:
@@ -33,7 +33,7 @@ class Named:
 def test_conversations_with_equal_settings_are_summed(ledger: Path) -> None:
     """If it breaks, an auditor reads a line for each of a thousand conversations, or loses some."""
     settings = Pseudonymizer([PatternEntities(["EMAIL"])], terms={"Ann Smith": "PERSON"})
-    conversations = [settings.anew() for _ in range(3)]
+    conversations = [settings.new_conversation() for _ in range(3)]
     for number, conversation in enumerate(conversations):
         conversation.invoke(f"Ann Smith has ann{number}@example.org" + " and b@example.org" * number)
     other = Pseudonymizer([PatternEntities(["URL"])])
@@ -62,7 +62,8 @@ def test_what_is_promised_for_the_other_words_is_said_in_its_own_unit(ledger: Pa
     rest = MetricCertificate(mechanism="exponential", eta=2.5, table="glove-50d")
     seeded = MetricCertificate(mechanism="exponential", eta=2.5, table="t", private=False, reason="seeded")
     reports = [
-        PseudonymReport({}, "patterns (EMAIL)", (), unknown=False, then=then) for then in (rest, rest, seeded, None)
+        PseudonymReport({}, "patterns (EMAIL)", (), unknown=False, remaining_text_sanitizer=then)
+        for then in (rest, rest, seeded, None)
     ]
     assert [(one.conversations, one.rest) for one in report(ledger, pseudonyms=reports).pseudonyms] == [
         (2, "metric privacy, eta 2.5 nats per unit of distance in glove-50d"),
@@ -92,7 +93,7 @@ def test_no_text_of_a_conversation_is_shown(ledger: Path, tmp_path: Path) -> Non
 def test_a_file_says_what_the_objects_say(tmp_path: Path) -> None:
     """If it breaks, the command and the library write two different reports."""
     rest = MetricCertificate(mechanism="exponential", eta=2.5, table="glove-50d")
-    reports = [CLEAN, PseudonymReport({"PERSON": 1}, "names", ("DATE",), unknown=True, then=rest)]
+    reports = [CLEAN, PseudonymReport({"PERSON": 1}, "names", ("DATE",), unknown=True, remaining_text_sanitizer=rest)]
     (tmp_path / "told.json").write_text(json.dumps([one.to_dict() for one in reports], allow_nan=False))
     assert read_pseudonyms(tmp_path / "told.json") == told(reports)
     (tmp_path / "one.json").write_text(json.dumps(CLEAN.to_dict()))
@@ -110,8 +111,8 @@ def test_a_file_says_what_the_objects_say(tmp_path: Path) -> None:
         ({"not_looked_for": SECRET}, "not_looked_for a list"),
         ({"unknown": None}, "unknown and system_in_clear true or false"),
         ({"system_in_clear": SECRET}, "unknown and system_in_clear true or false"),
-        ({"then": SECRET}, "then of pseudonyms[1]"),
-        ({"then": {"table": "t", "private": True, "eta": SECRET}}, "eta of pseudonyms[1]"),
+        ({"remaining_text_sanitizer": SECRET}, "remaining_text_sanitizer of pseudonyms[1]"),
+        ({"remaining_text_sanitizer": {"table": "t", "private": True, "eta": SECRET}}, "eta of pseudonyms[1]"),
     ],
 )
 def test_a_wrong_row_is_refused_by_its_place(changed: dict[str, Any], said: str, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from langchain_dp.accounting import (
 from langchain_dp.accounting.metric import Owner
 from langchain_dp.accounting.store.plans import PlanStore
 from langchain_dp.audit.report import report
-from langchain_dp.audit.watch import Figures, figures
+from langchain_dp.audit.watch import LedgerStats, figures
 from langchain_dp.audit.watch.reading import MEASURES, Watched, named
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, LedgerError
 
@@ -34,7 +34,7 @@ ANSWER = NoisyMaxEvent(2.0, 0.1)
 SECRET = "Zebedee Quillfeather was treated for gout"
 
 
-def told(found: Figures) -> dict[str, float]:
+def told(found: LedgerStats) -> dict[str, float]:
     """What the gauges show, by name and labels."""
     return {
         f"{measure.name}{sorted(labels.values()) or ''}": value
@@ -100,7 +100,7 @@ def test_parts_and_labels_are_no_label_of_a_gauge(tmp_path: Path) -> None:
     with PrivacyLedger(PrivacyBudget(8.0), tmp_path / f"{SECRET}.db") as made:
         plan = made.reserve([(event, 2) for event in events], name=SECRET)
         for event in events:
-            plan.spend(event, chain=SECRET)
+            plan.spend(event, caller=SECRET)
         found = figures(made)
     assert dict(found.used) == {"Exponential mechanism (one choice)": 2}
     assert "Zebedee" not in repr(found)

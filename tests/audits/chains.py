@@ -18,10 +18,10 @@ from langchain_dp.accounting import (
 )
 from langchain_dp.audit import NamingEngine
 from langchain_dp.audit.bounds import gaussian_bound
-from langchain_dp.audit.empirical import Audited, audit_mechanism
+from langchain_dp.audit.empirical import AuditResult, audit_mechanism
 from langchain_dp.audit.pairs import canary_pair, worst_margin
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.icl import DPICLClassifier, Sampling
+from langchain_dp.icl import DPICLClassifier, SamplingOptions
 
 
 def chain(examples: Sequence[Any], engine: NamingEngine | None = None, **changes: Any) -> DPICLClassifier:
@@ -30,10 +30,10 @@ def chain(examples: Sequence[Any], engine: NamingEngine | None = None, **changes
         "labels": LABELS,
         "shots": 1,
         "subsets": 1,
-        "sampling": Sampling("fixed", max(len(examples), 1), 1.0),
+        "sampling": SamplingOptions("fixed", max(len(examples), 1), 1.0),
         "calibrate": False,
     } | changes
-    return DPICLClassifier(llm=engine or NamingEngine(), examples=examples, **settings)
+    return DPICLClassifier(model=engine or NamingEngine(), examples=examples, **settings)
 
 
 def constants(scheme: Callable[[int], Any]) -> Finding:
@@ -56,7 +56,7 @@ def _of_a_chain(records: int, **given: Any) -> Any:
 
 def _no_constants() -> Finding:
     derived = constants(functools.partial(_of_a_chain, sampling="fixed"))
-    given = constants(functools.partial(_of_a_chain, sampling=Sampling("fixed", 6, 0.5)))
+    given = constants(functools.partial(_of_a_chain, sampling=SamplingOptions("fixed", 6, 0.5)))
     return Finding(derived.broken or given.broken, f"not given: {derived.seen}; given: {given.seen}")
 
 
@@ -71,7 +71,7 @@ def members(sent: Callable[[Sequence[str]], list[str]]) -> Finding:
 
 def cuts() -> Finding:
     """No subset fits the context; one record becomes longer still, or makes its subset's prompt that of another one."""
-    pairs = functools.partial(chain, shots=2, sampling=Sampling("fixed", 8, 1.0))
+    pairs = functools.partial(chain, shots=2, sampling=SamplingOptions("fixed", 8, 1.0))
     texts = [f"record {place} " + "word " * (30 + place) + "end" for place in range(16)]
 
     def shown(engine: NamingEngine) -> list[str]:
@@ -159,13 +159,13 @@ def answers(examples: Sequence[Any], runs: int) -> list[str]:
     """Answers of a chain whose noise has scale 1.5, from a plan that is reserved already."""
     with PrivacyLedger(PrivacyBudget(500.0, 0.99, Neighbors.ADD_OR_REMOVE_ONE)) as ledger:
         ledger.reserve([(NoisyMaxEvent(1.5), runs)], name="dp-icl")
-        made = chain(examples, ledger=ledger, max_queries=runs, sampling=Sampling("fixed", 1, 1.0))
+        made = chain(examples, ledger=ledger, max_queries=runs, sampling=SamplingOptions("fixed", 1, 1.0))
         return [made.invoke(question) for question in _questions(runs)]
 
 
 def tightness(
     budget: PrivacyBudget | None = None, *, runs: int = 12_000, margin: int | None = None, progress: bool = False
-) -> Audited:
+) -> AuditResult:
     """The largest epsilon that can be shown for one answer of DP-ICL, whose noise is made for one answer.
 
     Every subset holds one record and names its label; the canary's label trails by ``margin`` votes, or the worst.

@@ -20,7 +20,7 @@ from langchain_dp.accounting import Neighbors, NoisyMaxEvent, PrivacyBudget, Pri
 from langchain_dp.accounting.events import SamplingName, event_from_json
 from langchain_dp.ensemble.answers import KEPT
 from langchain_dp.errors import BudgetExceeded, ModelUnavailable
-from langchain_dp.icl import ChatDPICL, DPICLClassifier, Sampling
+from langchain_dp.icl import ChatDPICL, DPICLClassifier, SamplingOptions
 
 _R1, _ADD, _ZERO = Neighbors.REPLACE_ONE, Neighbors.ADD_OR_REMOVE_ONE, Neighbors.REPLACE_SPECIAL
 Face = Callable[[DPICLClassifier, Sequence[str]], list[str]]
@@ -86,7 +86,7 @@ EVERY_PAIR = list(itertools.product(SETTINGS, FACES))
 class AnswerRun:
     """A chain, its ledger and what its model saw."""
 
-    def __init__(self, setting: AnswerSetting, most: int, *, keep_answers: int = KEPT) -> None:
+    def __init__(self, setting: AnswerSetting, most: int, *, answer_cache_size: int = KEPT) -> None:
         self.setting = setting
         self.ledger = PrivacyLedger(PrivacyBudget(500.0, 0.5, setting.neighbors))
         self.ledger.reserve([(setting.event, most)], name="dp-icl")
@@ -95,7 +95,7 @@ class AnswerRun:
         self._rows = examples(96)
         partitions = 48 if setting.sampling == "fixed" else None
         self.chain = DPICLClassifier(
-            llm=RunnableLambda(self.witness.say) if setting.asked_elsewhere else self.witness,
+            model=RunnableLambda(self.witness.say) if setting.asked_elsewhere else self.witness,
             trust_opaque_model=True,
             examples=self._rows[:-8],
             labels=LABELS,
@@ -103,10 +103,10 @@ class AnswerRun:
             max_queries=most,
             shots=2,
             subsets=12,
-            sampling=Sampling(setting.sampling, partitions, setting.event.sampling_probability),
+            sampling=SamplingOptions(setting.sampling, partitions, setting.event.sampling_probability),
             calibrate=False,
             vote_shares=setting.vote_shares,
-            keep_answers=keep_answers,
+            answer_cache_size=answer_cache_size,
         )
         for row in self._rows[-8:]:  # who comes later sits in one subset, too
             self.chain.add(row)
@@ -172,7 +172,7 @@ class AnswerRun:
 
 def _no_longer_kept() -> Finding:
     """A question whose answer had to go is a new release."""
-    run = AnswerRun(SETTINGS[0], 4, keep_answers=2)
+    run = AnswerRun(SETTINGS[0], 4, answer_cache_size=2)
     for question in ("one", "two", "three", "one", "one"):
         run.chain.invoke(question)
     paid = run.charged()

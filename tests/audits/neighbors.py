@@ -25,7 +25,7 @@ from audits.stubs import LABELS, LogRecorder, examples
 from audits.synth import ScoringEngine
 from langchain_dp.accounting import Neighbors, NoisyMaxEvent, PrivacyBudget, PrivacyLedger
 from langchain_dp.audit import NamingEngine
-from langchain_dp.icl import DPICLClassifier, Sampling
+from langchain_dp.icl import DPICLClassifier, SamplingOptions
 from langchain_dp.mechanisms import ClippedSum, ReportNoisyMax
 from langchain_dp.ports import MemberPrompt, TokenScores
 from langchain_dp.synth import DPAnswerGenerator
@@ -141,9 +141,9 @@ def _released(
         event = NoisyMaxEvent(5.0, 0.75, "fixed")
         ledger.reserve([(event, questions)], name="dp-icl")
         chain = DPICLClassifier(
-            llm=model(seen), trust_opaque_model=True, examples=pair.built[side], labels=LABELS, ledger=ledger,
+            model=model(seen), trust_opaque_model=True, examples=pair.built[side], labels=LABELS, ledger=ledger,
             max_queries=questions, shots=2, subsets=pair.subsets,
-            sampling=Sampling("fixed", pair.subsets, 0.75), calibrate=False,
+            sampling=SamplingOptions("fixed", pair.subsets, 0.75), calibrate=False,
         )  # fmt: skip
         for place, row in enumerate(pair.joining[side]):
             same.start(f"add {place}")
@@ -299,8 +299,8 @@ def _votes_again(releases: int) -> float:
     with PrivacyLedger(PrivacyBudget(500.0, 0.5, _R1)) as ledger:
         ledger.reserve([(NoisyMaxEvent(5.0, 0.375, "fixed"), 2 * releases)], name="dp-icl")
         chain = DPICLClassifier(
-            llm=_Engine(seen), examples=examples(48), labels=LABELS, ledger=ledger, max_queries=2 * releases, shots=1,
-            subsets=18, sampling=Sampling("fixed", 48, 0.375), calibrate=False, keep_answers=1,
+            model=_Engine(seen), examples=examples(48), labels=LABELS, ledger=ledger, max_queries=2 * releases, shots=1,
+            subsets=18, sampling=SamplingOptions("fixed", 48, 0.375), calibrate=False, answer_cache_size=1,
         )  # fmt: skip
         for _ in range(releases):
             for question in ("the same question", "another, whose answer takes the place"):
@@ -317,8 +317,8 @@ def _chains_again(releases: int) -> float:
         for _ in range(releases):
             seen.prompts.append([])
             DPICLClassifier(
-                llm=_Engine(seen), examples=examples(48), labels=LABELS, ledger=ledger, max_queries=releases, shots=1,
-                subsets=18, sampling=Sampling("fixed", 48, 0.375), calibrate=False,
+                model=_Engine(seen), examples=examples(48), labels=LABELS, ledger=ledger, max_queries=releases, shots=1,
+                subsets=18, sampling=SamplingOptions("fixed", 48, 0.375), calibrate=False,
             ).invoke("the same question")  # fmt: skip
     return coins(attendance(seen.prompts), 0.375)
 
@@ -328,7 +328,7 @@ def _written_again(releases: int) -> float:
     with PrivacyLedger(PrivacyBudget(500.0, 0.1, _R1)) as ledger:
         chain = DPAnswerGenerator(
             model=_Writer(seen), examples=examples(48), ledger=ledger, max_queries=releases, sampling_probability=0.375,
-            max_new_tokens=1, candidates=3, keep_answers=0,
+            max_new_tokens=1, candidates=3, answer_cache_size=0,
         )  # fmt: skip
         for _ in range(releases):
             seen.prompts = [[]]

@@ -26,6 +26,7 @@ from audits.stubs import (
     who_was_asked,
 )
 from langchain_dp.accounting import (
+    ClippedSumRoundEvent,
     ExponentialEvent,
     LimitedDomainEvent,
     Neighbors,
@@ -33,13 +34,12 @@ from langchain_dp.accounting import (
     PrivacyBudget,
     PrivacyCertificate,
     PrivacyLedger,
-    TextRoundEvent,
     epsilon,
 )
 from langchain_dp.accounting.events import SamplingName, event_from_json
 from langchain_dp.mechanisms import ClippedSum
 from langchain_dp.mechanisms.clipped_sum import GRID
-from langchain_dp.opt import DPPromptOptimizer, DPPromptSelector, OptPrompts, Sampling, Writing
+from langchain_dp.opt import CandidateOptions, DPPromptOptimizer, DPPromptSelector, OptPrompts, SamplingOptions
 from langchain_dp.opt.reservation import TRAINING, VALIDATION
 from langchain_dp.opt.templates import Demonstration
 
@@ -77,11 +77,11 @@ class PromptSetting:
             ledger=ledger,
             shots=2,
             subsets=48,
-            sampling=Sampling(self.sampling, 48 if fixed else None, rate if fixed else rate / 2),
+            sampling=SamplingOptions(self.sampling, 48 if fixed else None, rate if fixed else rate / 2),
             validation=0.25,
             num_prompts=7 if self.choosing else 160,
             max_new_tokens=1 if self.choosing else 6,
-            writing=Writing(
+            candidate_options=CandidateOptions(
                 max_calls=10 if self.choosing else 160,
                 kbar=_KBAR,
                 epsilon0=0.2 if self.choosing else 2.0,
@@ -323,11 +323,11 @@ def clipped(runs: int = 12, texts: int = 75) -> Finding:
             decoder="clip",
             shots=2,
             subsets=24,
-            sampling=Sampling("fixed", 48, _RATE),
+            sampling=SamplingOptions("fixed", 48, _RATE),
             validation=0.25,
             num_prompts=texts,
             max_new_tokens=_LENGTH,
-            writing=Writing(epsilon0=_EPSILON0, clip_temperature=0.1, filtered=False),
+            candidate_options=CandidateOptions(epsilon0=_EPSILON0, clip_temperature=0.1, filtered=False),
         )
         if wrong := _wrong_texts(witness, paid, prompt.certificate):
             return Finding(True, wrong[0])
@@ -367,7 +367,7 @@ def _wrong_texts(witness: Witness, paid: Sequence[Any], certificate: PrivacyCert
     """What is not as promised, whatever the coins."""
     wrong, texts = [], witness.texts
     events = [event.event for event in paid if event.part == TRAINING]
-    if set(events) != {TextRoundEvent(_EPSILON0, _LENGTH, _RATE)} or len(paid) != len(events) + 1:
+    if set(events) != {ClippedSumRoundEvent(_EPSILON0, _LENGTH, _RATE)} or len(paid) != len(events) + 1:
         wrong.append("charged were other events than texts and one choice")
     if len(events) != len(texts):
         wrong.append(f"{len(events)} texts charged, {len(texts)} written")
@@ -397,7 +397,7 @@ def _follows(asked: Sequence[SeenPrompt], text: str) -> tuple[bool, float]:
     a whole clip: a quarter of epsilon0, divided among the members by a constant.
     """
     likes = [each.said for each in asked if "mute" not in each.body]
-    clip = ClippedSum(TextRoundEvent(_EPSILON0, _LENGTH, _RATE), 24, 0.1)
+    clip = ClippedSum(ClippedSumRoundEvent(_EPSILON0, _LENGTH, _RATE), 24, 0.1)
     up, down = (round(GRID * min(move / clip.clip, 1.0)) for move in (math.log(2), 100.0))
     gap = (up + down) * (likes.count(0) - likes.count(1)) * _EPSILON0 / (4 * GRID)
     likelier = 1 if gap >= 0 else 2
@@ -416,14 +416,15 @@ def glossaries(runs: int = 16) -> Finding:
             method="glossary",
             decoder="clip",
             subsets=11,
-            sampling=Sampling("fixed", None, _RATE),
+            sampling=SamplingOptions("fixed", None, _RATE),
             validation=0.25,
             max_new_tokens=_LENGTH,
-            writing=Writing(epsilon0=_EPSILON0),
+            candidate_options=CandidateOptions(epsilon0=_EPSILON0),
         )
         asked = [each for calls in witness.texts for each in calls[0]]
         wrong = [
-            [event.event for event in paid if event.part == TRAINING] != [TextRoundEvent(_EPSILON0, _LENGTH, _RATE)],
+            [event.event for event in paid if event.part == TRAINING]
+            != [ClippedSumRoundEvent(_EPSILON0, _LENGTH, _RATE)],
             len(witness.texts) != len(LABELS),
             any(each.charged < 1 or len(each.records) != 1 for each in asked),
             any({each.records for each in call} != {each.records for each in calls[0]} for calls in witness.texts

@@ -28,7 +28,7 @@ from langchain_dp.accounting import (
 )
 from langchain_dp.accounting.metric import Owner
 from langchain_dp.ensemble.answers import AnswerCache
-from langchain_dp.ensemble.room import Room, beginning
+from langchain_dp.ensemble.prompt_budget import PromptBudget, beginning
 from langchain_dp.ensemble.subsets import FixedPartition, KeyedCoins, SubsetSampler
 from langchain_dp.errors import BudgetExceeded
 from langchain_dp.icl import ChatDPICL, DPICLClassifier
@@ -49,7 +49,7 @@ from langchain_dp.rapt.vocabulary import PAD
 
 
 def remembered_by_the_prompt(
-    real: StandIn, room: Room, texts: Sequence[str], *, whole: Callable[[Sequence[str]], str], tokens: int
+    real: StandIn, room: PromptBudget, texts: Sequence[str], *, whole: Callable[[Sequence[str]], str], tokens: int
 ) -> list[str]:
     """Texts that make the same prompt are cut alike: as those that were asked first."""
     found: dict[str, int] = vars(room).setdefault("planted", {})
@@ -59,7 +59,7 @@ def remembered_by_the_prompt(
 
 
 def cut_as_the_first(
-    real: StandIn, room: Room, texts: Sequence[str], *, whole: Callable[[Sequence[str]], str], tokens: int
+    real: StandIn, room: PromptBudget, texts: Sequence[str], *, whole: Callable[[Sequence[str]], str], tokens: int
 ) -> list[str]:
     """Every subset's texts are cut where those of the first had to be."""
     most: int = vars(room).setdefault("planted", max(map(len, real(room, texts, whole=whole, tokens=tokens))))
@@ -454,8 +454,8 @@ def only_cut(real: StandIn, self: Items, length: int, *, cased: bool) -> None:
 
 
 CUTS: dict[str, list[Swap]] = {
-    "remembered by the prompt": [(Room, "fitting", method(remembered_by_the_prompt))],
-    "cut as the first was": [(Room, "fitting", method(cut_as_the_first))],
+    "remembered by the prompt": [(PromptBudget, "fitting", method(remembered_by_the_prompt))],
+    "cut as the first was": [(PromptBudget, "fitting", method(cut_as_the_first))],
 }
 ANSWERS: dict[str, list[Swap]] = {
     "every third answer free": [(LedgerPlan, "spend", every_third_free)],

@@ -9,15 +9,15 @@ import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
-import langchain_dp.ensemble.writing
+import langchain_dp.ensemble.text_writer
 import langchain_dp.icl.release
 import langchain_dp.icl.voters
 from audits.planted import StandIn, Swap, method
 from langchain_dp.ensemble.subsets import FixedPartition, SubsetSampler
-from langchain_dp.ensemble.writing import TextWriter
+from langchain_dp.ensemble.text_writer import TextWriter
 from langchain_dp.icl.subset_prompts import SubsetPrompts
+from langchain_dp.isolation.model import IsolatedModel
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
-from langchain_dp.quiet.model import QuietModel
 from langchain_dp.synth import DPAnswerGenerator
 
 _LOG = logging.getLogger("langchain_dp.planted")
@@ -112,7 +112,7 @@ def none_where_one_fails(real: StandIn, ask: Callable[[Any], Any], members: Sequ
         return [None] * len(members)
 
 
-def none_of_a_batch(real: StandIn, self: QuietModel, *args: Any, **kwargs: Any) -> list[Any]:
+def none_of_a_batch(real: StandIn, self: IsolatedModel, *args: Any, **kwargs: Any) -> list[Any]:
     """One call that fails makes all others abstain."""
     answers: list[Any] = real(self, *args, **kwargs)
     return [None] * len(answers) if None in answers else answers
@@ -128,7 +128,7 @@ def silent_writers(real: StandIn, self: TextWriter, prompt: Any, prompts: Sequen
 
 
 def _as_continuations(prompt: Any, prompts: Sequence[Any], written: Any) -> tuple[Any, list[Any]]:
-    continuation = langchain_dp.ensemble.writing.Continuation
+    continuation = langchain_dp.ensemble.text_writer.Continuation
     return continuation(prompt, written, 0.0), [continuation(one, written, 0.0) for one in prompts]
 
 
@@ -196,7 +196,7 @@ VOTES: Faults = {
     "votes scaled up": [(_VOTES, "votes", method(shares_of_votes))],
     "empty subsets vote": [(_VOTES, "votes", method(empty_ones_vote))],
     "one failure silences all": [(_VOTERS, "ask_together", method(none_where_one_fails))],
-    "one failed call silences all": [(QuietModel, "batch", method(none_of_a_batch))],
+    "one failed call silences all": [(IsolatedModel, "batch", method(none_of_a_batch))],
     "members of a label logged": [(SubsetPrompts, "draw", method(members_logged))],
     "empty subsets logged": [(SubsetPrompts, "draw", method(sizes_logged))],
     "votes logged": [(langchain_dp.mechanisms.ReportNoisyMax, "release", method(winners_lead_logged))],

@@ -13,7 +13,7 @@ from audits.planted_chains import every_third_free
 from audits.stubs import LABELS, label_of
 from langchain_dp.accounting import LedgerPlan
 from langchain_dp.ensemble.subsets import KeyedCoins
-from langchain_dp.ensemble.writing import TextWriter
+from langchain_dp.ensemble.text_writer import TextWriter
 from langchain_dp.mechanisms import ClippedSum, Randomness
 from langchain_dp.mechanisms.clipped_sum import GRID
 from langchain_dp.records import PrivateRecords

@@ -27,7 +27,7 @@ from audits import accountant, chains, coins, draws, icl, neighbors, opt, rapt, 
 from audits.check import Check, Finding
 from audits.faults import CLASSIC, faults
 from audits.stubs import RECORD, LogRecorder
-from langchain_dp.errors import BudgetRunsLow, MostlyNoiseWarning, NothingKept, WeakPromiseWarning
+from langchain_dp.errors import BudgetLowWarning, MostlyNoiseWarning, NoTextKeptWarning, WeakPromiseWarning
 
 _DETECTED = 0.9
 """Share of runs in which a planted fault must be seen."""
@@ -113,7 +113,7 @@ def run_once(audit: tuple[str, str | None]) -> Finding:
     run_audit = faults()[name][fault] if fault else next(check.sound for check in checks() if check.name == name)
     with warnings.catch_warnings():
         # Audits promise little on purpose, and use plans up: a fault shows soonest there.
-        for kind in (WeakPromiseWarning, MostlyNoiseWarning, NothingKept, BudgetRunsLow):
+        for kind in (WeakPromiseWarning, MostlyNoiseWarning, NoTextKeptWarning, BudgetLowWarning):
             warnings.simplefilter("ignore", kind)
         warnings.filterwarnings("ignore", "All examples have one label")
         with LogRecorder() as log:

@@ -14,12 +14,18 @@ import numpy as np
 from audits.check import ERROR, Check, Finding, count, excess, worst
 from audits.laws import attendance, coins
 from audits.stubs import LABELS, at_once, charges, examples
-from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger, TextRoundEvent, epsilon
-from langchain_dp.ensemble.writing import INVENTED
+from langchain_dp.accounting import ClippedSumRoundEvent, Neighbors, PrivacyBudget, PrivacyLedger, epsilon
+from langchain_dp.ensemble.text_writer import INVENTED
 from langchain_dp.errors import ModelUnavailable
 from langchain_dp.mechanisms import ClippedSum
 from langchain_dp.ports import Continuation, Token, TokenScores
-from langchain_dp.synth import Describing, DPAnswerGenerator, DPExampleSynthesizer, Filters, SynthesisPrompts
+from langchain_dp.synth import (
+    DPAnswerGenerator,
+    DPExampleSynthesizer,
+    Filters,
+    LabelDescriptionOptions,
+    SynthesisPrompts,
+)
 
 _UP, _DOWN, _END = 0, 1, 2
 _SURE, _NEVER = -1e-9, -60.0
@@ -231,7 +237,7 @@ def described(schemes: Sequence[str] = _SCHEMES) -> Finding:
 def _described_in(scheme: str) -> Finding:
     records, texts = examples(_RECORDS), len(LABELS)
     whole = [SynthesisPrompts().body([record]) for record in records]
-    describing = Describing(max_new_tokens=_TOKENS + 2, members=_DESCRIBERS)
+    describing = LabelDescriptionOptions(max_new_tokens=_TOKENS + 2, members=_DESCRIBERS)
     per_round: list[list[list[str]]] = []  # of every chain, who was in its rounds: the descriptions' first
     unpaid = early = long = changing = 0
     for _ in range(_CHAINS):
@@ -285,7 +291,7 @@ def nobody(runs: int = 100) -> Finding:
 # ---------------------------------------------------------------------------------------------------- one token
 
 # A clip of .65 nats: a member that is sure of one of two equal tokens reaches it on either side.
-_NOISE = ClippedSum(TextRoundEvent(1.3, 1, 1.0), members=2)
+_NOISE = ClippedSum(ClippedSumRoundEvent(1.3, 1, 1.0), members=2)
 _LOSS = 0.25  # where fewest runs tell twice the clip: 1,000 with a chance of .999
 
 
@@ -337,7 +343,7 @@ def _said_up(records: Sequence[Any], runs: int, at_once: int = 300) -> int:
                 max_new_tokens=1,
                 sampling_probability=1.0,
                 candidates=3,
-                keep_answers=0,
+                answer_cache_size=0,
             )
             said += count(chain.invoke(f"question {number}?") == "up" for number in range(min(at_once, runs - start)))
     return said

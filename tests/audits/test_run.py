@@ -20,7 +20,7 @@ from audits.check import Check, Finding
 from audits.faults import CLASSIC, faults
 from langchain_dp import PrivacyBudget
 from langchain_dp.accounting import LedgerPlan
-from langchain_dp.errors import BudgetRunsLow, MostlyNoiseWarning, NothingKept, WeakPromiseWarning
+from langchain_dp.errors import BudgetLowWarning, MostlyNoiseWarning, NoTextKeptWarning, WeakPromiseWarning
 
 CHECKS = {check.name: check for check in run.checks()}
 FAULTS = faults()
@@ -160,7 +160,7 @@ def test_each_audit_says_so_when_it_ends(few: list[Check], capsys: Any) -> None:
 
     def talking() -> Finding:
         printed.append(capsys.readouterr().err)
-        for kind in (WeakPromiseWarning, MostlyNoiseWarning, NothingKept, BudgetRunsLow):
+        for kind in (WeakPromiseWarning, MostlyNoiseWarning, NoTextKeptWarning, BudgetLowWarning):
             warnings.warn("as stubs make the package say", kind, stacklevel=1)
         warnings.warn("All examples have one label of 2.", stacklevel=1)
         return SOUND

@@ -146,7 +146,7 @@ def _arm(folder: Path, task: str, seed: int, options: argparse.Namespace) -> dic
         flash_attention=True,
     ) as engine:
         chain = DPICLClassifier(
-            llm=engine,
+            model=engine,
             examples=train,
             labels=labels,
             budget=PrivacyBudget(EPSILONS[0], options.delta),
@@ -221,7 +221,7 @@ def _voter(chain: DPICLClassifier, engine: Calibrating, *, calibrate: bool) -> E
     """Votes as the chain casts them, and by the label scores as they are."""
     words = [chain.prompt.word(label) for label in chain.labels]
     return EngineVoter(
-        engine, prompt=chain.prompt, words=words, calibrate=calibrate, keep_caches=True, on_unhealthy="raise"
+        engine, prompt=chain.prompt, words=words, calibrate=calibrate, keep_caches=True, on_model_failure="raise"
     )  # fmt: skip
 
 

@@ -42,7 +42,7 @@ def main() -> None:
                 continue
             rows = read_jsonl(Path(data) / task / "train.jsonl")[:ROWS]
             plan = DPICLClassifier(
-                llm=engine,
+                model=engine,
                 examples=rows,
                 labels=sorted({row["label"] for row in rows}),
                 budget=PrivacyBudget(3.0),

@@ -28,15 +28,15 @@ from coded import CODED
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 from made import made, so_far
 
-from langchain_dp.accounting import PrivacyBudget, TextRoundEvent
+from langchain_dp.accounting import ClippedSumRoundEvent, PrivacyBudget
 from langchain_dp.ensemble.describing import answers
 from langchain_dp.ensemble.echo import Echo
-from langchain_dp.ensemble.writing import TextWriter, public_prompt
+from langchain_dp.ensemble.text_writer import TextWriter, public_prompt
 from langchain_dp.mechanisms import ClippedSum, SystemRandomness
 from langchain_dp.mechanisms.clipped_sum import GRID
 from langchain_dp.ports import Continuation, MemberPrompt
 from langchain_dp.records import read_jsonl
-from langchain_dp.synth import Describing, DPExampleSynthesizer, SynthesisPrompts
+from langchain_dp.synth import DPExampleSynthesizer, LabelDescriptionOptions, SynthesisPrompts
 from langchain_dp.synth.settings import DESCRIBED
 
 MEMBERS, LOTS, WORDS = 60, 40, 2
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def _writer(engine: LlamaCppEnsemble, never: tuple[str, ...]) -> TextWriter:
-    noise = ClippedSum(TextRoundEvent(1.0, 8), MEMBERS)
+    noise = ClippedSum(ClippedSumRoundEvent(1.0, 8), MEMBERS)
     return TextWriter(engine, "\n", noise, candidates=512, chat=False, rng=SystemRandomness(), never=Echo(whole=never))
 
 
@@ -94,7 +94,11 @@ def _asked(engine: LlamaCppEnsemble, task: str, label: str) -> list[dict[str, An
 
 
 def _laws(
-    engine: LlamaCppEnsemble, task: str, how: Describing, labels: list[list[dict[str, Any]]], epsilon: float
+    engine: LlamaCppEnsemble,
+    task: str,
+    how: LabelDescriptionOptions,
+    labels: list[list[dict[str, Any]]],
+    epsilon: float,
 ) -> dict[str, Any]:
     made_of = DPExampleSynthesizer(
         model=engine, labels=TASKS[task], count=16, budget=PrivacyBudget(epsilon, 1e-6), scheme="rounds",
@@ -138,8 +142,12 @@ def _options() -> Any:
     parser.add_argument("--model", help="path of a GGUF (default: the embedded model)")
     parser.add_argument("--tasks", nargs="+", choices=list(HOW), default=list(HOW))
     parser.add_argument("--epsilons", nargs="+", type=float, default=[1.0, 3.0, 8.0])
-    parser.add_argument("--tokens", type=int, default=Describing().max_new_tokens, help="of a description, at most")
-    parser.add_argument("--ratio", type=float, default=Describing().clip_ratio, help="of its clip to that of the texts")
+    parser.add_argument(
+        "--tokens", type=int, default=LabelDescriptionOptions().max_new_tokens, help="of a description, at most"
+    )
+    parser.add_argument(
+        "--ratio", type=float, default=LabelDescriptionOptions().clip_ratio, help="of its clip to that of the texts"
+    )
     parser.add_argument("--threads", type=int)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "describing.jsonl")
     return parser.parse_args()

@@ -30,7 +30,7 @@ from made import made, so_far
 from langchain_dp.attacks import infer_attribute
 from langchain_dp.rapt import RAPTSanitizer
 from langchain_dp.rapt.tuning import (
-    NotSanitized,
+    IdentitySanitizer,
     PlainTokens,
     RAPTClassifier,
     RAPTPromptTuner,
@@ -129,7 +129,9 @@ def _tuned(
         seed=seed,
     )
     client = (
-        NotSanitized("minilm") if arm == "clear" else RAPTSanitizer("minilm", target_replacement=options.replacement)
+        IdentitySanitizer("minilm")
+        if arm == "clear"
+        else RAPTSanitizer("minilm", target_replacement=options.replacement)
     )
     return RAPTPromptTuner(client, labels=LABELS, settings=settings).fit(rows, progress=False)
 

@@ -44,7 +44,7 @@ def new(place: str) -> None:
         ledger.reserve([(PAST, MOST), (VOTE, MOST)], name="p", epsilon=2.9)
 
 
-def writers(place: str, count: int, seconds: float, prepaid: int | None = None) -> list[float]:
+def writers(place: str, count: int, seconds: float, prepay_block: int | None = None) -> list[float]:
     """Seconds that each spend took, of all processes together."""
     gate_read, gate_write = os.pipe()
     pipes = []
@@ -53,7 +53,7 @@ def writers(place: str, count: int, seconds: float, prepaid: int | None = None) 
         pid = os.fork()
         if pid == 0:
             with contextlib.suppress(BaseException):
-                _write(place, seconds, prepaid, gate_read, write)
+                _write(place, seconds, prepay_block, gate_read, write)
             os._exit(0)
         os.close(write)
         pipes.append((pid, read))
@@ -89,8 +89,8 @@ def busy_processes(count: int) -> Iterator[None]:
             os.waitpid(pid, 0)
 
 
-def _write(place: str, seconds: float, prepaid: int | None, gate: int, told: int) -> None:
-    plan = PrivacyLedger(BUDGET, place, prepaid=prepaid).plan("p")
+def _write(place: str, seconds: float, prepay_block: int | None, gate: int, told: int) -> None:
+    plan = PrivacyLedger(BUDGET, place, prepay_block=prepay_block).plan("p")
     assert plan is not None
     plan.spend(VOTE)
     os.write(told, b"r")
@@ -112,7 +112,7 @@ def fill(place: str, count: int) -> None:
             file.execute("PRAGMA synchronous = OFF")
             file.execute(
                 "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?) "
-                f"INSERT INTO entries (time, item, count, chain) SELECT {made_up} FROM n",  # a constant
+                f"INSERT INTO entries (time, item, count, caller) SELECT {made_up} FROM n",  # a constant
                 (count,),
             )
             file.execute("UPDATE items SET used = ? WHERE item = 1", (count,))
@@ -123,7 +123,7 @@ def fill(place: str, count: int) -> None:
         raw.execute(f"SET search_path = {Place(place).schema}")
         raw.execute("SET session_replication_role = replica")  # or a trigger would count each of them
         raw.execute(
-            f"INSERT INTO entries (id, time, item, count, chain) SELECT i, {made_up} "  # a constant
+            f"INSERT INTO entries (id, time, item, count, caller) SELECT i, {made_up} "  # a constant
             f"FROM generate_series(1, {count}) AS i"
         )
         raw.execute(f"UPDATE store SET newest = {count}")  # a number
@@ -190,18 +190,18 @@ def main() -> None:
 
 def _spends(places: dict[str, str], options: argparse.Namespace) -> None:
     base: dict[str, float] = {}
-    for count, prepaid in [*((count, None) for count in WRITERS), (16, PREPAID)]:
+    for count, prepay_block in [*((count, None) for count in WRITERS), (16, PREPAID)]:
         for store, place in places.items():
-            taken = writers(place, count, options.seconds, prepaid)
+            taken = writers(place, count, options.seconds, prepay_block)
             rate, slowest = len(taken) / options.seconds, statistics.quantiles(taken, n=100)[98]
             one = base.setdefault(store, rate)
-            paid = "" if prepaid is None else f", {prepaid} paid for at a time"
+            paid = "" if prepay_block is None else f", {prepay_block} paid for at a time"
             print(
                 f"{store}, {count} writers{paid}: {rate:,.0f} spends a second ({rate / one:.2f} of one writer's), "
                 f"99 of 100 within {slowest * 1000:.1f} ms",
                 flush=True,
             )
-            settings = {"store": store, "writers": count, "prepaid": prepaid, "seconds": options.seconds}
+            settings = {"store": store, "writers": count, "prepaid": prepay_block, "seconds": options.seconds}
             keep(options.out, "ledger spends", settings, {"spends a second": rate, "p99": slowest})
 
 

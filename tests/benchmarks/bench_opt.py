@@ -43,14 +43,14 @@ from langchain_dp.opt import (
     MPQA,
     SST2,
     TREC,
-    Alternative,
+    CandidateOptions,
     Decoding,
     DLNSettings,
     DPPromptOptimizer,
     DPPromptSelector,
     OptimizedPrompt,
     OptTask,
-    Writing,
+    PromptAlternative,
     evaluate_prompt,
     optimize_with_dln1,
     optimize_with_opt,
@@ -66,30 +66,30 @@ CALIBRATE = {name: name == "trec" or name.startswith("coded") for name in TASKS}
 (100 rows each)."""
 _SHORT = {"description": "Description", "entity": "Entity", "expression": "Abbreviation", "human": "Person",
           "location": "Location", "number": "Number"}  # fmt: skip
-ALTERNATIVES: dict[str, list[str | Alternative]] = {
+ALTERNATIVES: dict[str, list[str | PromptAlternative]] = {
     "sst2": [
-        Alternative(words={"negative": "Negative", "positive": "Positive"}),
-        Alternative("Is the review good or bad?", {"negative": "bad", "positive": "good"}),
-        Alternative("Say how the film is.", {"negative": "terrible", "positive": "great"}),
+        PromptAlternative(words={"negative": "Negative", "positive": "Positive"}),
+        PromptAlternative("Is the review good or bad?", {"negative": "bad", "positive": "good"}),
+        PromptAlternative("Say how the film is.", {"negative": "terrible", "positive": "great"}),
     ],
     "trec": [
-        Alternative(words=_SHORT),
-        Alternative(words={"expression": "abbreviation", "human": "person"}),
-        Alternative("Classify the question by the kind of its answer.", _SHORT),
-        Alternative(
+        PromptAlternative(words=_SHORT),
+        PromptAlternative(words={"expression": "abbreviation", "human": "person"}),
+        PromptAlternative("Classify the question by the kind of its answer.", _SHORT),
+        PromptAlternative(
             "Say what the question asks for.",
             {"entity": "thing", "expression": "abbreviation", "human": "person", "location": "place"},
         ),
     ],
     "mpqa": [
-        Alternative(words={"negative": "Negative", "positive": "Positive"}),
-        Alternative("Does the phrase say something good or bad?", {"negative": "bad", "positive": "good"}),
+        PromptAlternative(words={"negative": "Negative", "positive": "Positive"}),
+        PromptAlternative("Does the phrase say something good or bad?", {"negative": "bad", "positive": "good"}),
         "Say whether the phrase is a negative or a positive opinion.",
     ],
     "disaster": [
         "Does the post report a real disaster, such as a fire, a flood or an accident?",
-        Alternative("Say what the post is about.", {"not relevant": "other", "relevant": "disaster"}),
-        Alternative(
+        PromptAlternative("Say what the post is about.", {"not relevant": "other", "relevant": "disaster"}),
+        PromptAlternative(
             "Is the post news of a real emergency, or only a figure of speech?",
             {"not relevant": "figure of speech", "relevant": "emergency"},
         ),
@@ -359,8 +359,8 @@ def _prompt(engine: Remembering, task: OptTask, arm: str, rows: list[Any], optio
     if arm == "dln-1" or arm.startswith("sanitized"):
         shown = rows if arm == "dln-1" else _sanitized(rows, float(arm.split()[1]))
         dln = DLNSettings(steps=2, prompts_per_step=4, demonstrations=10, max_new_tokens=40)
-        writing = Writing(stop=("\n\n\n",))
-        return optimize_with_dln1(_optimizer(engine, task, options, writing=writing), shown, dln)
+        writing = CandidateOptions(stop=("\n\n\n",))
+        return optimize_with_dln1(_optimizer(engine, task, options, candidate_options=writing), shown, dln)
     if arm == "opt":
         return optimize_with_opt(_optimizer(engine, task, options), rows)
     if arm == "pez":

@@ -50,7 +50,7 @@ from langchain_dp._util.binomial import clopper_pearson
 from langchain_dp.attacks import SentenceEmbeddings
 from langchain_dp.attacks.words import FUNCTION_WORDS, Rarity, words_of
 from langchain_dp.ports import Continuation, MemberPrompt
-from langchain_dp.rapt import Paraphrasing, RAPTParaphraser, Target
+from langchain_dp.rapt import CalibrationTarget, ParaphraseOptions, RAPTParaphraser
 from langchain_dp.rapt.paraphrase import PAIRS
 from langchain_dp.records import read_jsonl
 
@@ -100,7 +100,7 @@ def rule_of(mechanism: str, clip: float, temperature: float) -> tuple[Rule, floa
 def paraphrase(engine: Distributions, texts: Sequence[str], arm: tuple[str, float, float], longest: int) -> list[str]:
     """Every text rewritten; a line's end or the model's own ends it."""
     if arm[0] == "package":
-        how = Paraphrasing(clip=arm[1], temperature=arm[2], max_new_tokens=longest, pairs=PAIRS)
+        how = ParaphraseOptions(clip=arm[1], temperature=arm[2], max_new_tokens=longest, pairs=PAIRS)
         return RAPTParaphraser(engine, paraphrasing=how).batch(list(texts))
     head = "".join(f"Text: {one}{TAIL} {other}\n\n" for one, other in PAIRS) + "Text:"
     rule, _ = rule_of(*arm)
@@ -238,7 +238,7 @@ def main() -> None:
             texts = [one["text"] for one in texts]
             if arm[0] == "words":
                 given: Any = {"mechanism": arm[1], "target_replacement": arm[2]}
-                sanitizer = RAPTSanitizer("glove", target=Target(texts=task(name).public[:500]), **given)
+                sanitizer = RAPTSanitizer("glove", target=CalibrationTarget(texts=task(name).public[:500]), **given)
                 released = sanitizer.batch(texts)
                 row["eta"] = sanitizer.calibration().eta
             elif arm[0] == "plain":

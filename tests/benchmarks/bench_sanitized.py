@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from langchain_dp import DPICLClassifier, PrivacyBudget, RAPTSanitizer
 from langchain_dp.icl import SST2
-from langchain_dp.rapt import Target, Vocabulary, load
+from langchain_dp.rapt import CalibrationTarget, Vocabulary, load
 from langchain_dp.records import read_jsonl
 
 MECHANISMS = ("exponential", "laplace")
@@ -56,7 +56,7 @@ def main() -> None:
     if missing:
         with LlamaCppEnsemble(max_tokens=768, slots=2 * options.subsets, n_threads=options.threads) as engine:
             classifier = DPICLClassifier(
-                llm=engine,
+                model=engine,
                 examples=examples,
                 labels=["negative", "positive"],
                 budget=PrivacyBudget(1.0, 1e-5),
@@ -83,7 +83,7 @@ def _one(
             options.table,
             target_replacement=target,
             mechanism=mechanism,
-            target=Target(texts=[row["text"] for row in train[:500]]),
+            target=CalibrationTarget(texts=[row["text"] for row in train[:500]]),
         )
         clear, texts = texts, sanitizer.batch(texts)
         pairs = [

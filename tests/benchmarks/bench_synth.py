@@ -36,12 +36,12 @@ from coded import CODED, not_long, regression
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 from made import keep, made, so_far
 
-from langchain_dp.accounting import PrivacyBudget, TextRoundEvent
+from langchain_dp.accounting import ClippedSumRoundEvent, PrivacyBudget
 from langchain_dp.ensemble.naming import names_of
-from langchain_dp.ensemble.writing import TextWriter
+from langchain_dp.ensemble.text_writer import TextWriter
 from langchain_dp.mechanisms import ClippedSum, SystemRandomness
 from langchain_dp.ports import MemberPrompt
-from langchain_dp.synth import Describing, DPExampleSynthesizer, SynthesisPrompts
+from langchain_dp.synth import DPExampleSynthesizer, LabelDescriptionOptions, SynthesisPrompts
 from langchain_dp.synth.describing import told, useful
 from langchain_dp.synth.settings import DESCRIBED as FIRST
 
@@ -86,7 +86,7 @@ def main() -> None:
         return
     engine = LlamaCppEnsemble(
         model_path=options.model,
-        slots=max(options.members, Describing().members) + 12,
+        slots=max(options.members, LabelDescriptionOptions().members) + 12,
         max_tokens=2048,
         n_threads=options.threads,
     )
@@ -212,7 +212,7 @@ def _examples(
         return _described_alone(arm, engine, train, labels, options)
     if arm.startswith("public under "):
         described = _released(f"{arm.rpartition(' ')[2]}+described", engine, options, seed)
-        examples = _alone(engine, told(labels, described, Describing()), options)
+        examples = _alone(engine, told(labels, described, LabelDescriptionOptions()), options)
         return examples, {"texts": examples, "descriptions": described}
     if arm == "public":
         examples = _alone(engine, labels, options)
@@ -257,9 +257,9 @@ def _described_alone(
     arm: str, engine: LlamaCppEnsemble, train: list[dict[str, Any]], labels: dict[str, str], options: Any
 ) -> tuple[list[dict[str, str]], dict[str, Any]]:
     """Descriptions by the noise that a whole run would have; "descriptions:none" has no clip and is NOT private."""
-    how, prompts, coins = Describing(), SynthesisPrompts(), random.SystemRandom()
+    how, prompts, coins = LabelDescriptionOptions(), SynthesisPrompts(), random.SystemRandom()
     epsilon = arm.partition(":")[2]
-    noise = ClippedSum(TextRoundEvent(20.0, how.max_new_tokens), how.members, how.temperature)
+    noise = ClippedSum(ClippedSumRoundEvent(20.0, how.max_new_tokens), how.members, how.temperature)
     if epsilon != "none":
         plan = DPExampleSynthesizer(
             model=engine, labels=labels, count=options.count, budget=PrivacyBudget(float(epsilon), DELTA),
@@ -288,7 +288,7 @@ def _unclipped(
 ) -> list[dict[str, str]]:
     """NOT private."""
     prompts, coins = SynthesisPrompts(), random.SystemRandom()
-    noise = ClippedSum(TextRoundEvent(20.0, options.tokens), options.members, options.temperature)
+    noise = ClippedSum(ClippedSumRoundEvent(20.0, options.tokens), options.members, options.temperature)
     writer = TextWriter(engine, prompts.after, noise, candidates=512, chat=False, rng=SystemRandomness())
     examples = []
     for _ in range(options.count // len(labels)):

@@ -45,7 +45,7 @@ from masked_model import TEMPLATE, VERBALIZER, train
 from langchain_dp.rapt import RAPTSanitizer
 from langchain_dp.rapt.tuning import (
     Backbone,
-    NotSanitized,
+    IdentitySanitizer,
     PlainTokens,
     PrivatizedExamples,
     RAPTClassifier,
@@ -280,10 +280,10 @@ def _backbone(folder: Path) -> Backbone:
 
 
 @functools.cache
-def _sanitizer(table: str, replacement: float | None, mechanism: Any) -> RAPTSanitizer | NotSanitized:
+def _sanitizer(table: str, replacement: float | None, mechanism: Any) -> RAPTSanitizer | IdentitySanitizer:
     """Calibrated once, or none where texts stay in clear."""
     if replacement is None:
-        return NotSanitized(table)
+        return IdentitySanitizer(table)
     return RAPTSanitizer(table, target_replacement=replacement, mechanism=mechanism)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from langchain_dp.opt import Glossary, OptTask
 from langchain_dp.records import read_jsonl
-from langchain_dp.synth import Describing
+from langchain_dp.synth import LabelDescriptionOptions
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Coded:
         return OptTask(tuple(self.codes.values()), self.instruction, shots=3, subsets=102)
 
     @property
-    def describing(self) -> Describing:
+    def describing(self) -> LabelDescriptionOptions:
         """How the writer of synthetic examples asks for descriptions first."""
-        return Describing(kind=self.glossary.kind, shown=self.glossary.shown)
+        return LabelDescriptionOptions(kind=self.glossary.kind, shown=self.glossary.shown)
 
     def rows(self, path: Path) -> list[dict[str, str]]:
         """The rows of a file, with codes for their labels and texts in one line."""

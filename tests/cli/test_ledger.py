@@ -13,7 +13,6 @@ import pytest
 
 from langchain_dp._util.rounding import bound
 from langchain_dp.accounting import (
-    Askers,
     ExponentialEvent,
     LimitedDomainEvent,
     MetricLedger,
@@ -21,6 +20,7 @@ from langchain_dp.accounting import (
     PartEvent,
     PrivacyBudget,
     PrivacyLedger,
+    Quotas,
     epsilon,
 )
 from langchain_dp.accounting.metric import Owner
@@ -38,7 +38,7 @@ CHOICE = PartEvent("validation", ExponentialEvent(0.5))
 def ledger(tmp_path: Path) -> Path:
     path = tmp_path / "privacy.ledger"
     with PrivacyLedger(PrivacyBudget(3.0, 1e-5), path) as made:
-        made.reserve([(ANSWER, 10)], name="tickets", epsilon=1.0, delta=4e-6).spend(ANSWER, 2, chain="web")
+        made.reserve([(ANSWER, 10)], name="tickets", epsilon=1.0, delta=4e-6).spend(ANSWER, 2, caller="web")
         prompts = made.reserve([(TOKEN, 10), (CHOICE, 1)], name="prompts", epsilon=1.5, delta=4e-6)
         prompts.spend(TOKEN, 3)
     return path
@@ -48,7 +48,7 @@ def ledger(tmp_path: Path) -> Path:
 def texts(tmp_path: Path) -> Path:
     path = tmp_path / "texts.ledger"
     with MetricLedger(20.0, path, document_limit=9.0) as made:
-        made.spend(2.0, [Owner(SECRET, SECRET), Owner("another", SECRET)], table="glove-50d", chain="mail")
+        made.spend(2.0, [Owner(SECRET, SECRET), Owner("another", SECRET)], table="glove-50d", caller="mail")
         made.spend(3.0, [Owner(SECRET)], table="glove-50d")
     return path
 
@@ -120,7 +120,7 @@ def test_an_empty_ledger_and_names_that_are_texts(tmp_path: Path, capsys: Any) -
     with PrivacyLedger(PrivacyBudget(1.0), path) as made:
         assert "Nothing was reserved" in shown(path, capsys)[0]
         made.reserve([(PartEvent(SECRET, ExponentialEvent(0.1)), 2)], name=SECRET).spend(
-            PartEvent(SECRET, ExponentialEvent(0.1)), 1, chain=SECRET
+            PartEvent(SECRET, ExponentialEvent(0.1)), 1, caller=SECRET
         )
         text, found = shown(path, capsys)
     assert "reads like a text: not shown" in text
@@ -188,27 +188,27 @@ def test_shares_of_askers_are_listed(tmp_path: Path, capsys: Any) -> None:
     """If it breaks, nobody sees who has used what, or a name that reads like a text is shown."""
     path = tmp_path / "privacy.ledger"
     with PrivacyLedger(PrivacyBudget(3.0, 1e-5), path) as made:
-        shares = Askers(each=5, named={"ward-3": 20, SECRET: 7})
-        plan = made.reserve([(NoisyMaxEvent(400.0), 1500)], name="shared", delta=1e-6, askers=shares)
-        plan.spend(NoisyMaxEvent(400.0), 2, asker="user-17")
-        plan.spend(NoisyMaxEvent(400.0), 4, asker="ward-3")
+        shares = Quotas(default=5, overrides={"ward-3": 20, SECRET: 7})
+        plan = made.reserve([(NoisyMaxEvent(400.0), 1500)], name="shared", delta=1e-6, quotas=shares)
+        plan.spend(NoisyMaxEvent(400.0), 2, user_id="user-17")
+        plan.spend(NoisyMaxEvent(400.0), 4, user_id="ward-3")
         made.reserve([(NoisyMaxEvent(400.0), 5)], name="plain", delta=1e-6)
     text, found = shown(path, capsys)
     hidden = f"(a name of {len(SECRET)} characters that reads like a text: not shown)"
     rows = [("ward-3", 4, 20), ("user-17", 2, 5), (hidden, 0, 7)]
     plan, plain = found["plans"]
-    assert [(asker["name"], asker["used"], asker["most"]) for asker in plan["askers"]] == rows
-    assert (plan["each"], plain["askers"], plain["each"]) == (5, [], None)
+    assert [(user_id["name"], user_id["used"], user_id["most"]) for user_id in plan["quotas"]] == rows
+    assert (plan["each"], plain["quotas"], plain["each"]) == (5, [], None)
     for line in (
-        "  asker ward-3: 4 of 20 used, 16 left",
-        "  asker user-17: 2 of 5 used, 3 left",
-        "  each other asker: 5",
-        "  (askers can pool their answers: the promise is the whole plan's)",
+        "  user ward-3: 4 of 20 used, 16 left",
+        "  user user-17: 2 of 5 used, 3 left",
+        "  each other user: 5",
+        "  (users can pool their answers: the promise is the whole plan's)",
     ):
         assert text.splitlines().count(line) == 1
     written = page(report(path))
     assert "Zebedee" not in written
-    assert written.count("Askers can pool their answers: the promise is the whole plan's.") == 1
+    assert written.count("Quotas can pool their answers: the promise is the whole plan's.") == 1
     cells = [" of ".join(pair) for pair in (("16", "20"), ("3", "5"), ("7", "7"), ("5", "5"))]
     assert all(f">{cell}<" in written for cell in cells)
 

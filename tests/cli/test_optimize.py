@@ -610,7 +610,7 @@ def test_rows_too_few_for_the_budget_spend_nothing(
     assert main(command(**FITTING, epsilon=0.5, plan=True)) == 0
     assert "verdict      not with 240 rows at epsilon 0.5: keep your instruction" in capsys.readouterr().out
     assert main(command(**FITTING, epsilon=0.5, plan=True, json=True)) == 0
-    assert json.loads(capsys.readouterr().out)["verdict"]["worth"] == "no"
+    assert json.loads(capsys.readouterr().out)["verdict"]["rating"] == "no"
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def planned(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str,
 def test_icl_says_what_the_library_says(data: str, capsys: pytest.CaptureFixture[str]) -> None:
     """If it breaks, the plan of the command is not that of the chain: in noise, calls, tokens, money or survival."""
     chain = DPICLClassifier(
-        llm=RunnableLambda(lambda _: "praise"),
+        model=RunnableLambda(lambda _: "praise"),
         trust_opaque_model=True,
         examples=ROWS,
         labels=LABELS,
@@ -172,7 +172,7 @@ def test_opt_plans_clipped_sums(capsys: pytest.CaptureFixture[str]) -> None:
     found = planned(capsys, "opt", *asked, "--decoder", "clip")
     assert found["clip"] >= 2
     assert found["votes_needed"] is found["delta0"] is None
-    assert found["verdict"]["worth"] == "yes"
+    assert found["verdict"]["rating"] == "yes"
     assert planned(capsys, "opt", *asked)["clip"] is None
 
 

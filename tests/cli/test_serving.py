@@ -27,7 +27,7 @@ BUDGET = PrivacyBudget(3.0, 1e-5)
 def ledger(tmp_path: Path) -> Path:
     path = tmp_path / "privacy.ledger"
     with PrivacyLedger(BUDGET, path) as made:
-        made.reserve([(ANSWER, 10)], name="tickets", epsilon=1.0, delta=4e-6).spend(ANSWER, 2, chain="web")
+        made.reserve([(ANSWER, 10)], name="tickets", epsilon=1.0, delta=4e-6).spend(ANSWER, 2, caller="web")
     return path
 
 
@@ -120,7 +120,7 @@ def test_it_warns_where_other_machines_are_served(monkeypatch: pytest.MonkeyPatc
     out, err = capsys.readouterr()
     assert re.match(r"http://0\.0\.0\.0:\d+/ shows", out)
     assert "Warning: everybody who can reach 0.0.0.0 reads the page, without a login and unencrypted." in err
-    assert "names of plans, chains and askers" in err  # all that people name
+    assert "names of plans, chains and users" in err  # all that people name
     assert guards[0]._hosts is None
     assert serve(Seen(), "127.0.0.1", 0, **settings) == 0  # type: ignore[arg-type]
     assert capsys.readouterr().err == ""

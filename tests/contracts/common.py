@@ -23,7 +23,7 @@ WORDS = ("good", "bad", "great", "dull", "positive", "negative")
 def prompt(member: int, *, body: Any = None, tail: str = TAIL, head: str = HEAD, begins: str = "") -> MemberPrompt:
     """Member i has seen one word three times over."""
     text = f"Label: {WORDS[member % 6]}\n" * (3 + member // 6) if body is None else body
-    return MemberPrompt(head=head, body=text, tail=tail, member=("member", member, text), begins=begins)
+    return MemberPrompt(head=head, body=text, tail=tail, member=("member", member, text), response_prefix=begins)
 
 
 def asked(

@@ -1,4 +1,4 @@
-"""The contract of ``ScoresLabels`` as tests. A subclass gives the engine and says what it can do."""
+"""The contract of ``LabelScorer`` as tests. A subclass gives the engine and says what it can do."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from fakes.canary import CANARY
 
 from contracts.common import TAIL, EngineContract, prompt, unreadable, without_trace
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.ports import MemberPrompt, ScoresLabels
+from langchain_dp.ports import LabelScorer, MemberPrompt
 
 
 class LabelContract(EngineContract):
-    """``ScoresLabels``."""
+    """``LabelScorer``."""
 
     labels = (" good", " bad", " great")
     free = ("Label:", "N/A\nLabel:")
 
-    def rows(self, engine: ScoresLabels, members: Sequence[int | MemberPrompt], **options: Any) -> list[Any]:
+    def rows(self, engine: LabelScorer, members: Sequence[int | MemberPrompt], **options: Any) -> list[Any]:
         """Scores, comparable with ==."""
         prompts = [one if isinstance(one, MemberPrompt) else prompt(one) for one in members]
         rows = engine.score_labels(prompts, self.labels, **options)
@@ -31,7 +31,7 @@ class LabelContract(EngineContract):
 
     def test_it_scores_labels(self, engine: Any) -> None:
         """If it breaks, the classifier takes the engine for a chat model."""
-        assert isinstance(engine, ScoresLabels)
+        assert isinstance(engine, LabelScorer)
         assert 0 < engine.max_tail_tokens < getattr(engine, "max_prompt_tokens", math.inf)
 
     def test_rows_keep_the_order_of_the_members(self, engine: Any) -> None:

@@ -1,4 +1,4 @@
-"""The contract of ``VotesNextToken`` as tests. A subclass gives the engine and says what it can do.
+"""The contract of ``NextTokenVoter`` as tests. A subclass gives the engine and says what it can do.
 
 Whatever an engine is made of, a member gets what its own prompt, its written tokens, its coin and public parameters
 say. A subclass named Test* runs the whole suite::
@@ -20,7 +20,7 @@ from fakes.canary import CANARY
 
 from contracts.common import WORDS, EngineContract, asked, prompt, unreadable, without_trace
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, VotesNextToken
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt, NextTokenVoter, Token
 
 GREEDY = Decoding()
 DRAWN = Decoding(temperature=1.5)
@@ -29,19 +29,19 @@ STEPS = 4
 
 
 class NextTokenContract(EngineContract):
-    """``VotesNextToken``."""
+    """``NextTokenVoter``."""
 
     chats = True
     """The model carries a chat template."""
 
     def tokens(
-        self, engine: VotesNextToken, ask: Sequence[Continuation], decoding: Decoding = GREEDY
+        self, engine: NextTokenVoter, ask: Sequence[Continuation], decoding: Decoding = GREEDY
     ) -> list[Token | None]:
         """What the engine writes."""
         return engine.next_tokens(ask, decoding)
 
     def text(
-        self, engine: VotesNextToken, member: int | MemberPrompt, steps: int, decoding: Decoding = GREEDY
+        self, engine: NextTokenVoter, member: int | MemberPrompt, steps: int, decoding: Decoding = GREEDY
     ) -> tuple[Token, ...]:
         """Tokens that one member writes alone."""
         written: tuple[Token, ...] = ()
@@ -55,7 +55,7 @@ class NextTokenContract(EngineContract):
 
     def test_it_is_an_engine(self, engine: Any) -> None:
         """If it breaks, the optimizer refuses the engine, or fails in the middle of a paid run."""
-        assert isinstance(engine, VotesNextToken)
+        assert isinstance(engine, NextTokenVoter)
         assert engine.name
         assert engine.vocabulary_size > len(engine.end_tokens) > 0
         assert engine.max_prompt_tokens > 0
@@ -212,7 +212,7 @@ class NextTokenContract(EngineContract):
     def test_public_parts_have_to_be_equal(self, engine: Any, caplog: pytest.LogCaptureFixture) -> None:
         """If it breaks, a mistake in the caller turns into wrong votes, or its message quotes the records."""
         mine = prompt(0, body=f"{CANARY}\n")
-        for other in (prompt(1, tail="Other:"), prompt(1, head="Another.\n"), prompt(1, begins="Then")):
+        for other in (prompt(1, tail="Other:"), prompt(1, head="Another.\n"), prompt(1, response_prefix="Then")):
             without_trace(lambda other=other: self.tokens(engine, asked([mine, other])), InvalidParameter, caplog)
 
     def test_a_text_of_the_records_shows_nowhere(
@@ -233,7 +233,7 @@ class NextTokenContract(EngineContract):
         if chat and not self.chats:
             pytest.skip("no chat template")
         rule = Decoding(chat=chat)
-        begun = [prompt(member, begins=" Read the review and") for member in range(3)]
+        begun = [prompt(member, response_prefix=" Read the review and") for member in range(3)]
         plain = [self.text(engine, member, 3, rule) for member in range(3)]
         answers = [self.text(engine, one, 3, rule) for one in begun]
         assert answers != plain

@@ -14,7 +14,7 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 
 from langchain_dp import DPICLClassifier, PrivacyBudget
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.icl import Asking
+from langchain_dp.icl import ModelCallOptions
 from langchain_dp.rapt import SanitizingRetriever
 
 with warnings.catch_warnings():
@@ -45,12 +45,12 @@ def private_vote(llama: Any, **changes: Any) -> DPICLClassifier[str]:
         "shots": 1,
         "subsets": 4,
     }
-    return DPICLClassifier(llm=llama, **(settings | changes))
+    return DPICLClassifier(model=llama, **(settings | changes))
 
 
 async def test_its_llama_answers_one_call_after_the_other(llama: Any) -> None:
     """If it breaks, threads enter one llama.cpp context together, which ends the process without a word of Python."""
-    chain = private_vote(llama, asking=Asking(max_concurrency=16))
+    chain = private_vote(llama, model_calls=ModelCallOptions(max_concurrency=16))
     assert chain.invoke("a fine film") in chain.labels
     assert await chain.ainvoke("a dull film") in chain.labels
     assert left(chain) == 3
@@ -60,7 +60,7 @@ async def test_its_llama_answers_one_call_after_the_other(llama: Any) -> None:
 def test_its_llama_takes_no_time_limit(llama: Any) -> None:
     """If it breaks, one record's long prompt uses up the time of the others: it moves more than one vote."""
     with pytest.raises(InvalidParameter, match="ChatLlamaCpp answers one call after the other"):
-        private_vote(llama, asking=Asking(timeout=5.0))
+        private_vote(llama, model_calls=ModelCallOptions(timeout=5.0))
 
 
 def bm25() -> Any:

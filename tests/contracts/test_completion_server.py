@@ -18,8 +18,8 @@ from contracts.token_scores import TokenScoreContract
 pytest.importorskip("xllamacpp", reason="xllamacpp is not installed")
 
 from langchain_dp.integrations.openai import CompletionServerEnsemble
+from langchain_dp.integrations.openai.batch_invariance import compared
 from langchain_dp.integrations.openai.calls import Calls
-from langchain_dp.integrations.openai.company import compared
 
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Decoding

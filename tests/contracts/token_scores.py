@@ -1,4 +1,4 @@
-"""The contract of ``ScoresNextToken`` as tests: see ``next_token.py`` for how a suite is used."""
+"""The contract of ``NextTokenScorer`` as tests: see ``next_token.py`` for how a suite is used."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fakes.canary import CANARY
 
 from contracts.common import HEAD, TAIL, EngineContract, asked, prompt, unreadable, without_trace
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.ports import Continuation, MemberPrompt, ScoresNextToken, Token, TokenScores
+from langchain_dp.ports import Continuation, MemberPrompt, NextTokenScorer, Token, TokenScores
 
 PUBLIC = MemberPrompt(HEAD, "", TAIL, "public")
 
 
 class TokenScoreContract(EngineContract):
-    """``ScoresNextToken``."""
+    """``NextTokenScorer``."""
 
     whole = True
     """The engine knows the whole vocabulary. False where a server lists its most probable tokens only."""
@@ -41,7 +41,7 @@ class TokenScoreContract(EngineContract):
 
     def test_it_scores_next_tokens(self, engine: Any) -> None:
         """If it breaks, a synthesizer refuses the engine."""
-        assert isinstance(engine, ScoresNextToken)
+        assert isinstance(engine, NextTokenScorer)
 
     def test_candidates_are_the_public_models_and_ends_are_among_them(self, engine: Any) -> None:
         """If it breaks, who is asked changes what can be written, or a text cannot end."""

@@ -18,7 +18,7 @@ from fakes.voters import private_examples
 from langchain_core.language_models import FakeListChatModel
 
 from langchain_dp.accounting import Neighbors, PrivacyBudget, calibrate_noisy_max, calibrate_text_round
-from langchain_dp.synth import Describing
+from langchain_dp.synth import LabelDescriptionOptions
 from langchain_dp.synth.settings import in_rounds
 
 ROOT = Path(__file__).parent.parent.parent
@@ -169,7 +169,7 @@ def test_the_table_of_what_descriptions_take_is_what_calibration_gives() -> None
                 PrivacyBudget(float(eps), 1e-6), records=int(records.replace(",", "")), texts=4,
                 rounds=int(examples) // 4, members=30, tokens=30, temperature=1.0, rate=None, describe=describe,
             )
-            for describe in (None, Describing())
+            for describe in (None, LabelDescriptionOptions())
         ]  # fmt: skip
         assert made[1].describing is not None
         found = [made[0].noise.clip, made[1].noise.clip, made[1].describing.clip]

@@ -21,13 +21,13 @@ from fakes.stops import press_ctrl_c
 from fakes.synthesizers import generator, replies, rows, synthesizer
 from fakes.voters import VotingEngine, classifier, left, private_examples
 
-from langchain_dp.ensemble.asking import ask_together
+from langchain_dp.ensemble.engine_calls import ask_together
 from langchain_dp.errors import ModelUnavailable
+from langchain_dp.isolation.filters import Level, level
+from langchain_dp.isolation.worker import call_engine
 from langchain_dp.mechanisms import ClippedSum, LimitedDomain, ReportNoisyMax
-from langchain_dp.ports import given_up
-from langchain_dp.quiet.filters import Level, level
-from langchain_dp.quiet.worker import call_engine
-from langchain_dp.rapt import Paraphrasing, RAPTParaphraser
+from langchain_dp.ports import call_abandoned
+from langchain_dp.rapt import ParaphraseOptions, RAPTParaphraser
 
 KINDS = [ValueError, asyncio.CancelledError, SystemExit, GeneratorExit, KeyboardInterrupt, Panic]
 POISON = "the record that no engine reads"
@@ -140,7 +140,7 @@ def test_an_answer_is_written_without_the_member_that_breaks_its_engine(
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_text_that_breaks_its_engine_is_paraphrased_as_by_the_public_model(kind: type[BaseException]) -> None:
     """If it breaks, whether a text breaks the engine is told after it was charged."""
-    chain = RAPTParaphraser(WordScorer(raising(kind)), paraphrasing=Paraphrasing(clip=1.0, max_new_tokens=6))
+    chain = RAPTParaphraser(WordScorer(raising(kind)), paraphrasing=ParaphraseOptions(clip=1.0, max_new_tokens=6))
     assert isinstance(chain.invoke(POISON), str)
     assert chain.certificate().releases == 1
 
@@ -220,7 +220,7 @@ def test_a_call_that_nobody_waits_for_knows_it() -> None:
     marks: list[Any] = []
 
     def work() -> None:
-        marks.append(given_up.get())
+        marks.append(call_abandoned.get())
         press_ctrl_c()
 
     with pytest.raises(KeyboardInterrupt):

@@ -11,16 +11,16 @@ from fakes.optimizers import SENTENCE, examples, optimizer
 from fakes.scorer import WordScorer
 from fakes.synthesizers import entries, generator, rows, synthesizer
 from fakes.voters import VotingChat, VotingEngine, classifier, left
-from langchain_core.runnables import RunnableLambda
+from langchain_core.output_parsers import StrOutputParser
 
 from langchain_dp import PrivacyBudget, PrivacyLedger
-from langchain_dp.ensemble.asking import count_publicly
+from langchain_dp.ensemble.engine_calls import count_publicly
 from langchain_dp.errors import InvalidParameter, LangChainDPError, ModelUnavailable
 from langchain_dp.icl import ChatDPICL
 from langchain_dp.synth import ChatDPGenerator
 
 MARKS = "!" * 9_000
-_TEXT = RunnableLambda(lambda message: message.text)
+_TEXT = StrOutputParser()
 WAYS: dict[str, Callable[[Any, str], Any]] = {
     "invoke": lambda chain, text: chain.invoke(text),
     "batch": lambda chain, text: chain.batch(["a plain text", text]),

@@ -20,15 +20,15 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import BaseModel, Field
 
 from langchain_dp import PrivacyBudget, PrivacyLedger
-from langchain_dp.accounting import Askers, NoisyMaxEvent
-from langchain_dp.ensemble.tools import Remaining
-from langchain_dp.errors import BudgetExceeded, BudgetRunsLow, InvalidParameter, PrivateDataError
+from langchain_dp.accounting import NoisyMaxEvent, Quotas
+from langchain_dp.ensemble.tools import BudgetMonitor
+from langchain_dp.errors import BudgetExceeded, BudgetLowWarning, InvalidParameter, PrivateDataError
 from langchain_dp.icl import ICLPrompt
 
 agents = pytest.importorskip("langchain.agents")
 
 
-class Asking(BaseChatModel):
+class ModelCallOptions(BaseChatModel):
     """Calls the tool once for each human word, then says what came back."""
 
     questions: list[Any] = Field(default_factory=list)
@@ -53,7 +53,7 @@ class Asking(BaseChatModel):
 
 def run(chain: Any, questions: list[str], **options: Any) -> list[BaseMessage]:
     tool = chain.as_tool(**options)
-    agent = agents.create_agent(Asking(questions=questions, tool=tool.name), [tool])
+    agent = agents.create_agent(ModelCallOptions(questions=questions, tool=tool.name), [tool])
     said: list[BaseMessage] = agent.invoke({"messages": [HumanMessage("sort these")]})["messages"]
     return said
 
@@ -143,15 +143,15 @@ def test_an_agent_goes_on_without_a_used_up_tool() -> None:
 @pytest.mark.parametrize(("behavior", "last"), [("continue", "ai"), ("end", "tool")])
 def test_an_agent_asks_at_the_cost_of_who_runs_it(behavior: str, last: str) -> None:
     """If it breaks, agents of two users share one account, or the end of a share is not that of the agent's tool."""
-    chain = classifier(max_queries=10, askers=Askers(each=1, named={"ward-3": 5}))
-    for asker, statuses in (("user-1", ["success", "error"]), ("ward-3", ["success"] * 2)):
+    chain = classifier(max_queries=10, quotas=Quotas(default=1, overrides={"ward-3": 5}))
+    for user_id, statuses in (("user-1", ["success", "error"]), ("ward-3", ["success"] * 2)):
         tool = chain.as_tool(exit_behavior=behavior)
-        questions = [f"{asker} one", f"{asker} two"]
-        agent = agents.create_agent(Asking(questions=questions, tool=tool.name), [tool])
-        said = agent.invoke({"messages": [HumanMessage("sort")]}, {"configurable": {"asker": asker}})["messages"]
+        questions = [f"{user_id} one", f"{user_id} two"]
+        agent = agents.create_agent(ModelCallOptions(questions=questions, tool=tool.name), [tool])
+        said = agent.invoke({"messages": [HumanMessage("sort")]}, {"configurable": {"user_id": user_id}})["messages"]
         assert [message.status for message in said if isinstance(message, ToolMessage)] == statuses
-        assert said[-1].type == (last if asker == "user-1" else "ai")
-    assert (chain.answers_left(asker="user-1"), chain.answers_left(asker="ward-3")) == (0, 3)
+        assert said[-1].type == (last if user_id == "user-1" else "ai")
+    assert (chain.answers_left(user_id="user-1"), chain.answers_left(user_id="ward-3")) == (0, 3)
 
 
 def test_an_agent_ends_with_the_message_of_a_used_up_tool() -> None:
@@ -167,13 +167,15 @@ def test_what_was_answered_or_misread_does_not_end_an_agent() -> None:
     """If it breaks, exit_behavior="end" ends a run with a slip of the model, or with an answer that was free."""
     chain = classifier(max_queries=1)
     tool = chain.as_tool(exit_behavior="end")
-    agent = agents.create_agent(Asking(questions=[7, "one"], tool=tool.name), [tool])
+    agent = agents.create_agent(ModelCallOptions(questions=[7, "one"], tool=tool.name), [tool])
     said = agent.invoke({"messages": [HumanMessage("sort")]})["messages"]
     assert [message.type for message in said] == ["human", "ai", "tool", "ai", "tool", "ai"]
     assert (said[2].status, left(chain)) == ("error", 0)
     assert "text: Input should be a valid string" in said[2].text
     assert run(chain, ["one", "two"], exit_behavior="end")[-1].type == "tool"
-    ended = agents.create_agent(Asking(questions=["two"], tool=tool.name), [chain.as_tool(exit_behavior="end")])
+    ended = agents.create_agent(
+        ModelCallOptions(questions=["two"], tool=tool.name), [chain.as_tool(exit_behavior="end")]
+    )
     assert ended.invoke({"messages": [HumanMessage("sort")]})["messages"][-1].type == "tool"
     assert tool.invoke({"text": "one"}) == "positive"
     assert tool.return_direct is False
@@ -185,15 +187,15 @@ def test_the_end_of_one_share_is_not_that_of_another_askers_run() -> None:
 
     def meanwhile(shots: Any, question: str) -> str:
         if "slow" in question:
-            spent = tools[0].invoke({"text": "two"}, {"configurable": {"asker": "user-1"}})
-            assert "this asker's share" in spent
+            spent = tools[0].invoke({"text": "two"}, {"configurable": {"user_id": "user-1"}})
+            assert "this user's share" in spent
         return majority(shots, question)
 
-    chain = classifier(VotingChat(reply=meanwhile), max_queries=10, askers=Askers(each=1), max_concurrency=99)
+    chain = classifier(VotingChat(reply=meanwhile), max_queries=10, quotas=Quotas(default=1), max_concurrency=99)
     tools.append(chain.as_tool(exit_behavior="end"))
-    agent = agents.create_agent(Asking(questions=["slow"], tool=tools[0].name), tools)
-    tools[0].invoke({"text": "one"}, {"configurable": {"asker": "user-1"}})
-    said = agent.invoke({"messages": [HumanMessage("sort")]}, {"configurable": {"asker": "user-2"}})["messages"]
+    agent = agents.create_agent(ModelCallOptions(questions=["slow"], tool=tools[0].name), tools)
+    tools[0].invoke({"text": "one"}, {"configurable": {"user_id": "user-1"}})
+    said = agent.invoke({"messages": [HumanMessage("sort")]}, {"configurable": {"user_id": "user-2"}})["messages"]
     assert [message.text for message in said[-2:]] == ["positive", "done"]
 
 
@@ -225,7 +227,7 @@ async def test_no_private_text_leaves_through_an_agent(tmp_path: Path) -> None:
     for model, count in ((VotingChat(), 1), (VotingChat(reply=rude), 5)):
         chain = classifier(model, max_queries=count)
         tool = chain.as_tool()
-        agent = agents.create_agent(Asking(questions=["one", "two", " "], tool=tool.name), [tool])
+        agent = agents.create_agent(ModelCallOptions(questions=["one", "two", " "], tool=tool.name), [tool])
         with leak_surfaces(tmp_path) as surfaces:
             config: Any = {"callbacks": surfaces.handlers}
             said = [agent.invoke({"messages": [HumanMessage("go")]}, config)]
@@ -256,7 +258,7 @@ def test_one_warning_comes_when_four_fifths_are_used(make: Any) -> None:
         for number in range(8):
             chain.invoke(f"question {number}")
     assert chain.answers_left() == 2
-    with pytest.warns(BudgetRunsLow, match=r"2 of 10 answers are left in the plan .*not refilled") as given:
+    with pytest.warns(BudgetLowWarning, match=r"2 of 10 answers are left in the plan .*not refilled") as given:
         chain.invoke("question 8")
     assert [one.filename for one in given] == [__file__]  # the line of the user, not one of ours
     with warnings.catch_warnings():
@@ -272,27 +274,27 @@ def test_where_warnings_are_errors_nothing_is_charged_for_one() -> None:
         chain.invoke(f"question {number}")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(BudgetRunsLow, match="2 of 10"):
+        with pytest.raises(BudgetLowWarning, match="2 of 10"):
             chain.invoke("question 8")
     assert chain.answers_left() == 2
     assert chain.invoke("question 8") == "positive"
 
 
 def test_a_share_that_runs_low_is_said_to_whoever_asks() -> None:
-    """If it breaks, an asker learns of the end of a share by a refusal only, or of another one's."""
-    chain = classifier(max_queries=40, askers=Askers(each=10))
+    """If it breaks, a user learns of the end of a share by a refusal only, or of another one's."""
+    chain = classifier(max_queries=40, quotas=Quotas(default=10))
     heard = []
     for number in range(9):
-        for asker in ("a", "b"):
-            if asker == "b" and number > 5:
+        for user_id in ("a", "b"):
+            if user_id == "b" and number > 5:
                 continue
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")
-                chain.invoke(f"{asker} {number}", {"configurable": {"asker": asker}})
-            heard += [(asker, number, str(one.message)) for one in said if one.category is BudgetRunsLow]
-    ((asker, number, message),) = heard
-    assert (asker, number) == ("a", 8)
-    assert message.startswith("2 of 10 answers are left in this asker's share of the plan")
+                chain.invoke(f"{user_id} {number}", {"configurable": {"user_id": user_id}})
+            heard += [(user_id, number, str(one.message)) for one in said if one.category is BudgetLowWarning]
+    ((user_id, number, message),) = heard
+    assert (user_id, number) == ("a", 8)
+    assert message.startswith("2 of 10 answers are left in this user's share of the plan")
 
 
 def test_the_ledger_is_not_asked_at_every_answer() -> None:
@@ -304,17 +306,17 @@ def test_the_ledger_is_not_asked_at_every_answer() -> None:
     class Plan:
         name = "long"
 
-        def remaining(self, _: Any, *, asker: str | None = None) -> int:
+        def remaining(self, _: Any, *, user_id: str | None = None) -> int:
             asked.append(1)
             return plan.remaining(event)
 
-    watched = Remaining(Plan(), event, 1000)  # type: ignore[arg-type]  # a stand-in that counts
+    watched = BudgetMonitor(Plan(), event, 1000)  # type: ignore[arg-type]  # a stand-in that counts
     for _ in range(400):
-        watched.before_charge()
+        watched.warn_if_low()
     assert len(asked) in range(30, 42)
     plan.spend(event, 800)  # by somebody else
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         for _ in range(12):
-            watched.before_charge()
+            watched.warn_if_low()
     assert [str(one.message).partition(" in ")[0] for one in heard] == ["200 of 1,000 answers are left"]

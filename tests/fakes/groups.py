@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any, get_args
 
 from langchain_dp.accounting.events import SamplingName
-from langchain_dp.icl import Sampling
+from langchain_dp.icl import SamplingOptions
 
 
 def grouped(flat: dict[str, Any], **kinds: type[Any]) -> dict[str, Any]:
@@ -25,9 +25,9 @@ def grouped(flat: dict[str, Any], **kinds: type[Any]) -> dict[str, Any]:
 
 
 def with_sampling(flat: dict[str, Any]) -> dict[str, Any]:
-    """The same settings, where ``partitions`` and ``sampling_probability`` beside a name make a ``Sampling``."""
+    """The same settings, where ``partitions`` and ``sampling_probability`` beside a name make a ``SamplingOptions``."""
     left = dict(flat)
     partitions, rate = left.pop("partitions", None), left.pop("sampling_probability", None)
     if left.setdefault("sampling", "fixed") in get_args(SamplingName):  # else it is whole, or wrong
-        left["sampling"] = Sampling(left["sampling"], partitions, rate)
+        left["sampling"] = SamplingOptions(left["sampling"], partitions, rate)
     return left

@@ -81,7 +81,7 @@ def all_distinct(place: int, asked: Continuation) -> list[str]:
 
 
 class WordEngine:
-    """Writes tokens and scores labels for many members; implements ``VotesNextToken`` and ``ScoresLabels``.
+    """Writes tokens and scores labels for many members; implements ``NextTokenVoter`` and ``LabelScorer``.
 
     Token 0 ends a text. Token 1 is a control token that is always the most probable one and must never be taken. The
     next two are the halves of an "é". All others are the pieces of WORDS and ``extra``. The public prompt, which shows
@@ -210,7 +210,7 @@ class WordEngine:
         )
 
     def _check_frame(self, prompt: MemberPrompt) -> None:
-        if self.count_tokens(prompt.head + prompt.tail + prompt.begins) > self._max:
+        if self.count_tokens(prompt.head + prompt.tail + prompt.response_prefix) > self._max:
             raise InvalidParameter(f"Expected a head and a tail of at most {self._max} tokens, or no member fits.")
 
     def _shares(self, place: int, asked: Continuation, chat: bool) -> list[float] | None:
@@ -254,7 +254,7 @@ class WordEngine:
 
     def _logits(self, place: int, asked: Continuation, chat: bool) -> list[float] | None:
         self._spoil(asked.prompt)
-        whole = asked.prompt.head + asked.prompt.body + asked.prompt.tail + asked.prompt.begins
+        whole = asked.prompt.head + asked.prompt.body + asked.prompt.tail + asked.prompt.response_prefix
         if self.count_tokens(whole) + len(asked.written) > self._max:
             return None
         self.cache[asked.prompt.member] = asked.prompt.body
@@ -332,7 +332,7 @@ def taken(logits: Sequence[float], asked: Continuation, decoding: Decoding, *, n
 
 
 def _equal(prompts: Sequence[MemberPrompt]) -> None:
-    if len({(prompt.head, prompt.tail, prompt.begins) for prompt in prompts}) > 1:
+    if len({(prompt.head, prompt.tail, prompt.response_prefix) for prompt in prompts}) > 1:
         raise InvalidParameter(
             "Expected prompts of one call to have equal heads, tails and beginnings. Ask in several calls."
         )

@@ -15,7 +15,7 @@ from fakes.groups import grouped, with_sampling
 from fakes.next_token import Script, WordEngine, agreeing
 from fakes.stops import press_ctrl_c
 from langchain_dp import Neighbors, PrivacyBudget, PrivacyLedger
-from langchain_dp.opt import Decoding, DPPromptOptimizer, Writing
+from langchain_dp.opt import CandidateOptions, Decoding, DPPromptOptimizer
 from langchain_dp.opt.reservation import TRAINING, VALIDATION
 
 LABELS = ["negative", "positive"]
@@ -55,7 +55,7 @@ def optimizer(engine: Any = None, **changes: Any) -> DPPromptOptimizer:
     } | changes
     if "budget" not in settings and "ledger" not in settings:
         settings["budget"] = BUDGET
-    return DPPromptOptimizer(**grouped(with_sampling(settings), writing=Writing, decoding=Decoding))
+    return DPPromptOptimizer(**grouped(with_sampling(settings), candidate_options=CandidateOptions, decoding=Decoding))
 
 
 class Broken(RuntimeError):

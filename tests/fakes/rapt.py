@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fakes.groups import grouped
-from langchain_dp.rapt import DocumentRules, MessageRules, Target
+from langchain_dp.rapt import CalibrationTarget, DocumentRules, MessageRules
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.vocabulary import Vocabulary
 
@@ -36,5 +36,5 @@ TABLE = vocabulary()
 
 def sanitizer(**options: Any) -> RAPTSanitizer:
     """A sanitizer over the small table, by default one whose words come out at random."""
-    groups = {"messages": MessageRules, "documents": DocumentRules, "target": Target}
+    groups = {"messages": MessageRules, "documents": DocumentRules, "target": CalibrationTarget}
     return RAPTSanitizer(TABLE, **grouped({"eta": CLOSE} | options, **groups))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 import numpy as np
 
 from fakes.stops import press_ctrl_c
-from langchain_dp.ensemble.writing import INVENTED
+from langchain_dp.ensemble.text_writer import INVENTED
 from langchain_dp.ports import Continuation, MemberPrompt, Token, TokenScores
 
 WORDS = (" late", " parcel", " invoice", " paid", " refund", " broken", " thanks", " today", " please", ".")

@@ -22,7 +22,7 @@ from pydantic import Field, PrivateAttr
 from fakes.canary import CANARY
 from fakes.groups import grouped, with_sampling
 from langchain_dp import DPICLClassifier, PrivacyBudget
-from langchain_dp.icl import Asking
+from langchain_dp.icl import ModelCallOptions
 from langchain_dp.icl.companion import INVENTED, TEST_QUESTION
 from langchain_dp.ports import MemberPrompt
 
@@ -54,13 +54,13 @@ def nonsense(shots: Shots, question: str) -> str:
     return "I would rather talk about the weather."
 
 
-def classifier(llm: Any = None, **changes: Any) -> DPICLClassifier:
+def classifier(model: Any = None, **changes: Any) -> DPICLClassifier:
     """A small classifier: 8 subsets of 3 shots that all vote, on noise far below their 8 votes.
 
     Its 24 examples have one label, so the answer is "positive" but for a chance below 1e-9.
     """
     settings: dict[str, Any] = {
-        "llm": VotingChat() if llm is None else llm,
+        "model": VotingChat() if model is None else model,
         "labels": LABELS,
         "max_queries": 5,
         "shots": 3,
@@ -72,7 +72,7 @@ def classifier(llm: Any = None, **changes: Any) -> DPICLClassifier:
         settings["examples"] = private_examples(24)
     if "budget" not in settings and "ledger" not in settings:
         settings["budget"] = PrivacyBudget(50.0)
-    return DPICLClassifier(**grouped(with_sampling(settings), asking=Asking))
+    return DPICLClassifier(**grouped(with_sampling(settings), model_calls=ModelCallOptions))
 
 
 def left(chain: DPICLClassifier) -> int:

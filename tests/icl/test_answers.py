@@ -71,7 +71,7 @@ async def test_tasks_that_ask_the_same_share_one_release() -> None:
 
 
 async def test_a_thread_and_a_task_share_one_release() -> None:
-    """Sync and async askers of one question do not see each other."""
+    """Sync and async users of one question do not see each other."""
     started, go_on = asyncio.Event(), asyncio.Event()
 
     async def wait() -> None:
@@ -106,7 +106,7 @@ def test_a_failed_first_asker_does_not_block_the_second() -> None:
 
 
 async def test_waiters_try_again_when_the_first_asker_fails() -> None:
-    """All who wait for the first asker fail with it, or wait for ever."""
+    """All who wait for the first user fail with it, or wait for ever."""
     first = threading.Event()
 
     def reply(shots: Shots, question: str) -> str:
@@ -141,7 +141,7 @@ async def test_a_cancelled_asker_does_not_hang_the_others(cancelled: int) -> Non
     results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), timeout=60)
     assert isinstance(results.pop(cancelled), asyncio.CancelledError)
     assert results == ["positive"] * 3
-    assert left(chain) == 4  # what the first asker paid for is found, whoever is left to be told
+    assert left(chain) == 4  # what the first user paid for is found, whoever is left to be told
 
 
 async def test_who_hangs_up_has_paid_once_and_who_hangs_up_early_has_not() -> None:
@@ -188,18 +188,18 @@ def test_forgetting_drops_all_answers() -> None:
 
 def test_an_answer_under_way_while_a_record_is_forgotten_is_not_kept() -> None:
     """The answer of a vote that still held the record is kept although the record is gone."""
-    asking, go_on = threading.Event(), threading.Event()
+    model_calls, go_on = threading.Event(), threading.Event()
 
     def reply(shots: Shots, question: str) -> str:
         if shots:
-            asking.set()
+            model_calls.set()
             go_on.wait(30)
         return majority(shots, question)
 
     chain = classifier(VotingChat(reply=reply))
     with ThreadPoolExecutor(1) as pool:
         under_way = pool.submit(chain.invoke, "x")
-        assert asking.wait(30)
+        assert model_calls.wait(30)
         chain.forget("#0")
         go_on.set()
         assert under_way.result(30) == "positive"
@@ -281,18 +281,18 @@ def test_the_answer_of_an_earlier_page_is_not_stored() -> None:
     """An answer that was under way while a record was forgotten stays in memory, though nobody is given it."""
     cache = AnswerCache()
     assert cache.claim("x", 0) is None
-    cache.turn(1)
+    cache.invalidate_before(1)
     cache.settle("x", Released("old"), 0)
     assert len(cache) == 0
     assert cache.claim("x", 1) is None
     cache.settle("x", Released("new"), 1)
-    cache.turn(1)
+    cache.invalidate_before(1)
     assert cache.claim("x", 1) == Released("new")
 
 
 async def test_the_answers_kept_are_bounded_and_the_oldest_goes_first() -> None:
     """A service that is asked ever new questions grows without bound, or forgets what is asked most."""
-    chain = classifier(keep_answers=2, max_queries=20)
+    chain = classifier(answer_cache_size=2, max_queries=20)
     for question in ("x", "y"):
         chain.invoke(question)
     assert await chain.ainvoke("x") == "positive"  # asked for again: y is the older one now
@@ -305,5 +305,5 @@ async def test_the_answers_kept_are_bounded_and_the_oldest_goes_first() -> None:
     long = "q" * 19_000
     chain.invoke(long)
     assert not any(isinstance(key, str) and long in key for key in chain._releaser._answers._answers)
-    with pytest.raises(InvalidParameter, match="keep_answers=0"):
-        classifier(keep_answers=0)
+    with pytest.raises(InvalidParameter, match="answer_cache_size=0"):
+        classifier(answer_cache_size=0)

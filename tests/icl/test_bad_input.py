@@ -85,9 +85,9 @@ ROW = {"text": f"odd {CANARY}", "label": "positive"}
         (r"max_concurrency=0 to be a whole number in \[1", {"max_concurrency": 0}),
         (r"max_question_chars=0 to be a whole number", {"max_question_chars": 0}),
         (r"budget=3.0 to be a PrivacyBudget\. Give PrivacyBudget\(3.0\)", {"budget": 3.0}),
-        (r"llm=str to be a chat model.*RunnableLambda", {"llm": "gpt"}),
-        (r"llm=function to be a chat model", {"llm": lambda prompt: "positive"}),
-        (r"VotingLLM to be a chat model when structured_output", {"llm": VotingLLM(), "structured_output": True}),
+        (r"model=str to be a chat model.*RunnableLambda", {"model": "gpt"}),
+        (r"model=function to be a chat model", {"model": lambda prompt: "positive"}),
+        (r"VotingLLM to be a chat model when structured_output", {"model": VotingLLM(), "structured_output": True}),
     ],
 )  # fmt: skip
 def test_a_bad_configuration_is_refused_before_anything_is_reserved(message: str, changes: dict[str, Any]) -> None:
@@ -135,7 +135,7 @@ def test_a_bad_budget_is_refused(arguments: dict[str, Any], message: str) -> Non
 def test_a_budget_or_a_ledger_is_needed() -> None:
     """A chain without a budget answers without a promise."""
     with pytest.raises(InvalidParameter, match=r"budget= or ledger= to be given, but both are None"):
-        DPICLClassifier(llm=VotingChat(), examples=private_examples(24), labels=["positive", "negative"])
+        DPICLClassifier(model=VotingChat(), examples=private_examples(24), labels=["positive", "negative"])
 
 
 def test_a_typing_mistake_in_an_argument_is_an_error() -> None:
@@ -237,7 +237,7 @@ async def test_a_broken_model_shows_no_example_in_any_exception(reply: str) -> N
 def test_structured_output_that_a_model_cannot_give_is_found_at_once() -> None:
     """A model without structured output abstains for ever, at full price."""
     ledger = PrivacyLedger(PrivacyBudget(50.0))
-    with pytest.raises(InvalidParameter, match=r"llm=VotingChat to support structured output .* Leave it off"):
+    with pytest.raises(InvalidParameter, match=r"model=VotingChat to support structured output .* Leave it off"):
         classifier(VotingChat(), structured_output=True, ledger=ledger)
     assert ledger.plans() == []
     assert classifier(StructuredChat(), structured_output=True, ledger=ledger).invoke("x") == "positive"

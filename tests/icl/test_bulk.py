@@ -13,7 +13,7 @@ import pytest
 from fakes.voters import VotingChat, classifier, private_examples
 
 from langchain_dp import PrivacyBudget, PrivacyLedger
-from langchain_dp.accounting import Askers, LedgerPlan
+from langchain_dp.accounting import LedgerPlan, Quotas
 from langchain_dp.errors import BudgetExceeded, InvalidParameter
 from langchain_dp.icl import ClassifyBatches
 from langchain_dp.icl.replicas import Replicas
@@ -91,8 +91,8 @@ def test_a_worker_that_is_killed_leaves_one_label_and_at_most_one_charge_more(
                 spend(*args, **options)
                 die("after the charge")
 
-            def stored(self: Replicas, question: str, page: int, answer: Any) -> Any:
-                kept = keep(self, question, page, type(answer)("negative"))  # noise does so, at random
+            def stored(self: Replicas, question: str, epoch: int, answer: Any) -> Any:
+                kept = keep(self, question, epoch, type(answer)("negative"))  # noise does so, at random
                 die("after the store")
                 return kept
 
@@ -165,5 +165,5 @@ def test_a_column_to_keep_that_is_not_there_costs_nothing(place: str) -> None:
 
 def test_a_plan_of_several_askers_is_refused_where_nobody_can_say_who_asks(place: str) -> None:
     """If it breaks, the first batch of a cluster fails, and the message names a config that no batch has."""
-    with pytest.raises(InvalidParameter, match="without askers=: a batch does not say who asks"):
-        ClassifyBatches(functools.partial(chain, place, askers=Askers(each=1)), "text")
+    with pytest.raises(InvalidParameter, match="without quotas=: a batch does not say who asks"):
+        ClassifyBatches(functools.partial(chain, place, quotas=Quotas(default=1)), "text")

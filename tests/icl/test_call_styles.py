@@ -97,7 +97,7 @@ async def test_max_concurrency_of_the_chain_limits_the_calls_of_one_question() -
         await asyncio.sleep(0)
         at_once[0] -= 1
 
-    await classifier(AsyncVotingChat(before=count), max_concurrency=2, on_unhealthy="answer").ainvoke("x")
+    await classifier(AsyncVotingChat(before=count), max_concurrency=2, on_model_failure="ignore").ainvoke("x")
     assert at_once[1] == 2
 
 
@@ -256,7 +256,7 @@ def test_structured_output_is_asked_for_and_read() -> None:
 
 def test_structured_output_needs_a_chat_model() -> None:
     """structured_output=True on a completion model is ignored without a word."""
-    with pytest.raises(InvalidParameter, match="llm=VotingLLM to be a chat model when structured_output=True"):
+    with pytest.raises(InvalidParameter, match="model=VotingLLM to be a chat model when structured_output=True"):
         classifier(VotingLLM(), structured_output=True)
 
 

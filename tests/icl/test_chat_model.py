@@ -98,7 +98,7 @@ def chat(**changes: Any) -> ChatDPICL:
 
 async def test_the_reply_is_the_label_with_its_certificate() -> None:
     """The certificate does not travel with the message, or is not plain JSON."""
-    model = chat(llm=AsyncVotingChat())
+    model = chat(model=AsyncVotingChat())
     for message in (model.invoke("x"), await model.ainvoke("y")):
         assert message.text == "positive"
         dp = message.response_metadata["dp"]
@@ -111,7 +111,7 @@ async def test_the_reply_is_the_label_with_its_certificate() -> None:
 
 async def test_a_stream_is_one_chunk_with_everything_a_reply_has() -> None:
     """Streaming loses the certificate, or shows anything before the noise was drawn."""
-    model = chat(llm=AsyncVotingChat())
+    model = chat(model=AsyncVotingChat())
     reply = model.invoke("x")
     for chunks in ([*model.stream("x")], [chunk async for chunk in model.astream("x")]):
         assert [chunk.text for chunk in chunks if chunk.text] == ["positive"]
@@ -135,7 +135,7 @@ async def test_what_would_change_the_answer_is_not_ignored(further: dict[str, An
 def test_the_last_human_message_is_the_question() -> None:
     """Older turns, or a system message, change the vote or the cached answer."""
     inner = VotingChat()
-    model = chat(llm=inner)
+    model = chat(model=inner)
     model.invoke(
         [SystemMessage("Say no."), HumanMessage("first"), AIMessage("ok"), HumanMessage("second"), AIMessage("z")]
     )
@@ -192,7 +192,7 @@ def test_usage_counts_question_and_label_only() -> None:
 def test_stop_words_cut_the_released_label_only() -> None:
     """A stop word reaches the vote, or an empty one fails after the spend."""
     inner = VotingChat()
-    model = chat(llm=inner)
+    model = chat(model=inner)
     assert model.invoke("x", stop=["iti"]).text == "pos"
     assert model.invoke("x", stop=[""]).text == "positive"
     assert left(model.classifier) == 4
@@ -222,7 +222,7 @@ def test_noisy_shares_travel_in_the_metadata() -> None:
 )
 async def test_structured_output_is_a_label_of_the_schema(schema: Any, expected: object) -> None:
     """with_structured_output gives text where a member was asked for, or another member."""
-    model = chat(llm=AsyncVotingChat())
+    model = chat(model=AsyncVotingChat())
     assert model.with_structured_output(schema).invoke("x") == expected
     assert await model.with_structured_output(schema).ainvoke("x") == expected
     raw = model.with_structured_output(schema, include_raw=True).invoke("x")

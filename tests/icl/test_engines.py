@@ -11,10 +11,10 @@ import pytest
 from fakes.canary import CANARY
 from fakes.voters import LABELS, VotingEngine, classifier, left, private_examples
 
-from langchain_dp.ensemble.asking import ask_together
+from langchain_dp.ensemble.engine_calls import ask_together
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.icl import SST2, ICLPrompt
-from langchain_dp.ports import MemberPrompt, ScoresLabels
+from langchain_dp.ports import LabelScorer, MemberPrompt
 
 
 def spoil_one(prompt: MemberPrompt) -> None:
@@ -25,7 +25,7 @@ def spoil_one(prompt: MemberPrompt) -> None:
 
 def test_the_double_is_an_engine() -> None:
     """The double drifted from the port, and these tests test nothing."""
-    assert isinstance(VotingEngine(), ScoresLabels)
+    assert isinstance(VotingEngine(), LabelScorer)
 
 
 def test_one_call_scores_all_subsets_in_three_parts() -> None:

@@ -10,7 +10,7 @@ from fakes.voters import LABELS, left
 from langchain_openai import ChatOpenAI
 
 from langchain_dp import DPICLClassifier, PrivacyBudget
-from langchain_dp.icl import Asking
+from langchain_dp.icl import ModelCallOptions
 
 NAME = "smollm2-135m-instruct"
 
@@ -31,14 +31,14 @@ async def test_a_vote_through_a_real_server_answers_with_a_label(histograms: lis
     with llama_server(NAME) as address:
         model = ChatOpenAI(base_url=f"{address}/v1", api_key="none", model=NAME, max_tokens=4, temperature=0)
         chain = DPICLClassifier(
-            llm=model,
+            model=model,
             examples=examples,
             labels=LABELS,
             budget=PrivacyBudget(50.0),
             max_queries=10,
             shots=2,
             subsets=6,
-            asking=Asking(timeout=60),
+            model_calls=ModelCallOptions(timeout=60),
         )
         assert chain.scheme.groups == 12
         answer = chain.invoke_with_certificate("one of the best films of the year")

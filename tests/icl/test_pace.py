@@ -63,9 +63,9 @@ async def test_without_a_time_nothing_waits() -> None:
 
 @pytest.mark.parametrize("run", ["sync", "async"])
 async def test_every_new_answer_of_a_chain_is_held_and_a_kept_one_is_not(run: str) -> None:
-    """answer_seconds is accepted and then ignored, in sync or async calls."""
+    """min_response_seconds is accepted and then ignored, in sync or async calls."""
     clock = Clock()
-    chain = classifier(answer_seconds=30.0)
+    chain = classifier(min_response_seconds=30.0)
     chain._releaser.pace = clock.pace(30.0)
     for question in ("x", "y", "x"):
         _ = chain.invoke(question) if run == "sync" else await chain.ainvoke(question)
@@ -75,5 +75,5 @@ async def test_every_new_answer_of_a_chain_is_held_and_a_kept_one_is_not(run: st
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
 def test_an_answer_time_that_is_none_is_refused(seconds: float) -> None:
     """A time of zero or less holds nothing back without a word."""
-    with pytest.raises(InvalidParameter, match="answer_seconds="):
-        classifier(answer_seconds=seconds)
+    with pytest.raises(InvalidParameter, match="min_response_seconds="):
+        classifier(min_response_seconds=seconds)

@@ -62,10 +62,10 @@ async def test_the_ledger_is_charged_before_the_model_is_asked(kind: str) -> Non
 @pytest.mark.parametrize("reply", [failing, nonsense])
 def test_a_model_that_fails_or_talks_nonsense_abstains_and_an_answer_comes(model: Any, reply: Any) -> None:
     """A failing model raises (and so shows something of the examples), or its spend is given back."""
-    llm = model(reply=reply)
-    chain = classifier(llm)
+    model = model(reply=reply)
+    chain = classifier(model)
     assert chain.invoke("x") in LABELS
-    assert len(llm.asked) == 8
+    assert len(model.asked) == 8
     assert left(chain) == 4
 
 
@@ -256,7 +256,7 @@ def test_each_entry_of_the_ledger_names_the_chain_and_no_private_text() -> None:
     chain = classifier(ledger=ledger, name="mail sorter")
     chain.invoke("is it spam?")
     [entry] = ledger.entries()
-    assert (entry.plan, entry.chain, entry.count) == ("mail sorter", "mail sorter", 1)
+    assert (entry.plan, entry.caller, entry.count) == ("mail sorter", "mail sorter", 1)
     assert CANARY not in repr(entry)
     assert "spam" not in repr(entry)
 
@@ -302,10 +302,10 @@ def test_a_cache_that_is_set_after_the_first_answer_gets_nothing() -> None:
 def test_a_certificate_says_at_whose_word_a_model_keeps_nothing() -> None:
     """If it breaks, a reader of the certificate believes that the model was checked for a memory."""
     model = VotingChat()
-    llm = RunnableLambda(lambda prompt: model.invoke(prompt))
+    opaque = RunnableLambda(lambda prompt: model.invoke(prompt))
     with pytest.raises(UnsafeEnvironment, match="trust_opaque_model=True"):
-        classifier(llm)
-    trusted = str(classifier(llm, trust_opaque_model=True).certificate())
+        classifier(opaque)
+    trusted = str(classifier(opaque, trust_opaque_model=True).certificate())
     assert "trust_opaque_model=True: the model is opaque" in trusted
     declared = str(classifier(model).certificate())
     assert "keeps_no_prompts=True" in declared

@@ -16,12 +16,12 @@ from typing import Any, ClassVar
 
 import pytest
 from fakes._http import RecordingServer
-from fakes.places import on_both
+from fakes.fair_semaphore import on_both
 from fakes.voters import VotingChat, VotingEngine, VotingLLM, classifier, left, majority, private_examples, read_text
 
 from langchain_dp import Neighbors, PrivacyBudget, PrivacyLedger
-from langchain_dp.accounting import Askers
-from langchain_dp.errors import InvalidParameter, LedgerError, PlanError, ShareExceeded
+from langchain_dp.accounting import Quotas
+from langchain_dp.errors import InvalidParameter, LedgerError, PlanError, QuotaExceeded
 from langchain_dp.icl.replicas import Replicas
 
 BUDGET = PrivacyBudget(50.0)
@@ -31,11 +31,11 @@ def named(count: int = 24) -> list[dict[str, str]]:
     return [{**row, "id": f"case-{i}"} for i, row in enumerate(private_examples(count))]
 
 
-def replica(place: str, llm: Any = None, **changes: Any) -> Any:
+def replica(place: str, model: Any = None, **changes: Any) -> Any:
     """A chain with a ledger object of its own, as another process has one."""
     budget = changes.pop("budget", BUDGET)
     ledger = PrivacyLedger(budget, place)
-    return classifier(llm, **{"ledger": ledger, "examples": named(), "replicas": True, **changes})
+    return classifier(model, **{"ledger": ledger, "examples": named(), "replicas": True, **changes})
 
 
 def charges(place: str) -> int:
@@ -66,12 +66,12 @@ def test_two_at_the_same_moment_are_both_charged_and_give_one_answer(
     keep = Replicas.keep
     seen: list[str] = []
 
-    def together(self: Replicas, question: str, page: int, answer: Any) -> Any:
+    def together(self: Replicas, question: str, epoch: int, answer: Any) -> Any:
         line.wait(30)
         # Each would give an answer of its own: noise does so, at random.
         own = type(answer)(["positive", "negative"][len(seen)])
         seen.append(own.label)
-        return keep(self, question, page, own)
+        return keep(self, question, epoch, own)
 
     monkeypatch.setattr(Replicas, "keep", together)
     chains = [replica(place), replica(place)]
@@ -335,11 +335,11 @@ def test_a_ledger_file_of_version_2_takes_replicas(tmp_path: Path) -> None:
 
 @on_both
 async def test_what_one_asker_was_told_is_free_for_every_asker(place: str) -> None:
-    """If it breaks, what one asker was told on one machine costs another's share on the next."""
-    one, two = (replica(place, askers=Askers(each=2)) for _ in range(2))
-    a, b = ({"configurable": {"asker": asker}} for asker in "ab")
+    """If it breaks, what one user was told on one machine costs another's share on the next."""
+    one, two = (replica(place, quotas=Quotas(default=2)) for _ in range(2))
+    a, b = ({"configurable": {"user_id": user_id}} for user_id in "ab")
     one.batch(["x", "y"], a)
     assert await two.ainvoke("x", b) == two.invoke("y", a) == "positive"
-    with pytest.raises(ShareExceeded):
+    with pytest.raises(QuotaExceeded):
         await two.ainvoke("z", a)
-    assert (charges(place), two.answers_left(asker="a"), two.answers_left(asker="b")) == (2, 0, 2)
+    assert (charges(place), two.answers_left(user_id="a"), two.answers_left(user_id="b")) == (2, 0, 2)

@@ -313,18 +313,18 @@ def test_on_unhealthy_answer_answers_all_the_same_and_says_so() -> None:
         return "positive"
 
     model = VotingChat(reply=reply)
-    chain = classifier(model, on_unhealthy="answer")
+    chain = classifier(model, on_model_failure="ignore")
     assert chain.invoke("a") == "positive"
     alive.clear()
     assert chain.invoke("b") in LABELS
     assert model.asked.companions == 0
-    assert any("on_unhealthy='answer'" in note for note in chain.certificate().notes)
-    assert any("on_unhealthy='raise'" in note for note in classifier().certificate().notes)
+    assert any("on_model_failure='ignore'" in note for note in chain.certificate().notes)
+    assert any("on_model_failure='raise'" in note for note in classifier().certificate().notes)
     assert chain.plan().calls_per_query == 8
     assert classifier().plan().calls_per_query == 9
     assert "1 of them public" in str(classifier().plan())
-    with pytest.raises(InvalidParameter, match="on_unhealthy='ignore'"):
-        classifier(on_unhealthy="ignore")
+    with pytest.raises(InvalidParameter, match="on_model_failure='answer'"):
+        classifier(on_model_failure="answer")
 
 
 class ServedEngine(VotingEngine):
@@ -352,7 +352,7 @@ async def test_an_engine_that_asks_a_server_is_watched_and_one_in_this_process_i
     chain.invoke("a")
     assert not [member for call in local.calls for member in call if is_invented(member.body)]
     assert chain.plan().calls_per_query == 8
-    assert not [note for note in chain.certificate().notes if "on_unhealthy" in note]
+    assert not [note for note in chain.certificate().notes if "on_model_failure" in note]
 
 
 def test_a_used_up_budget_is_said_before_the_model_is_blamed() -> None:
@@ -364,9 +364,9 @@ def test_a_used_up_budget_is_said_before_the_model_is_blamed() -> None:
 
 
 def test_an_outage_is_held_back_as_an_answer_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With answer_seconds, how long the members took shows in when the error comes."""
+    """With min_response_seconds, how long the members took shows in when the error comes."""
     held: list[float] = []
-    chain = classifier(VotingChat(reply=failing, helpful=False), answer_seconds=60.0)
+    chain = classifier(VotingChat(reply=failing, helpful=False), min_response_seconds=60.0)
     monkeypatch.setattr(chain._releaser.pace, "_sleep", held.append)
     with pytest.raises(ModelUnavailable):
         chain.invoke("x")
@@ -401,7 +401,7 @@ async def test_sixty_four_questions_at_once_keep_to_the_cap(most: int, settings:
 def test_a_model_that_asks_the_same_classifier_waits_for_no_place_of_its_own(most: int) -> None:
     """A tool of the model asks the classifier that asks the model: the inner question waits for the outer for ever."""
 
-    class Asking(VotingChat):
+    class ModelCallOptions(VotingChat):
         keeps_no_prompts: ClassVar[bool] = True
 
         def vote(self, messages: list[BaseMessage]) -> str:
@@ -411,11 +411,11 @@ def test_a_model_that_asks_the_same_classifier_waits_for_no_place_of_its_own(mos
             return super().vote(messages)
 
     inner: list[Any] = []
-    chain = classifier(Asking(), max_concurrency=most)
+    chain = classifier(ModelCallOptions(), max_concurrency=most)
     outer: list[Any] = []
-    asking = threading.Thread(target=lambda: outer.append(chain.invoke("a question")), daemon=True)
-    asking.start()
-    asking.join(20)
+    model_calls = threading.Thread(target=lambda: outer.append(chain.invoke("a question")), daemon=True)
+    model_calls.start()
+    model_calls.join(20)
     assert outer == ["positive"]
     assert inner == [None, "positive"]
 

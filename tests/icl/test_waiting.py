@@ -16,14 +16,14 @@ from fakes.voters import VotingChat, VotingEngine, classifier, left
 from langchain_dp import PrivacyBudget, PrivacyLedger
 
 
-@pytest.mark.parametrize("llm", [VotingChat, VotingEngine])
+@pytest.mark.parametrize("model", [VotingChat, VotingEngine])
 async def test_who_waits_in_the_loops_threads_does_not_keep_the_answer_from_coming(
-    llm: Any, monkeypatch: pytest.MonkeyPatch
+    model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If it breaks, ainvoke and invoke of one question wait for each other, and with them all threads of the loop."""
     loop, begun, entered, go = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event(), asyncio.Event()
     loop.set_default_executor(ThreadPoolExecutor(1))
-    chain = classifier(llm())
+    chain = classifier(model())
 
     async def probed() -> None:
         begun.set()
@@ -55,8 +55,8 @@ def test_a_forked_process_does_not_wait_for_a_thread_that_it_lacks(tmp_path: Pat
 
     with PrivacyLedger(PrivacyBudget(50.0), tmp_path / "ledger") as ledger:
         chain = classifier(VotingEngine(during=during), ledger=ledger)
-        asking = threading.Thread(target=chain.invoke, args=("q",))
-        asking.start()
+        model_calls = threading.Thread(target=chain.invoke, args=("q",))
+        model_calls.start()
         assert begun.wait(60)
         child = os.fork()
         if child == 0:
@@ -64,7 +64,7 @@ def test_a_forked_process_does_not_wait_for_a_thread_that_it_lacks(tmp_path: Pat
             os._exit(0 if chain.invoke("q") == "positive" else 1)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         go.set()
-        asking.join()
+        model_calls.join()
         assert status == 0
         assert chain.invoke("q") == "positive"
         assert left(chain) == 3

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fakes.completion_server import CompletionServer
 from langchain_dp.integrations.openai import CompletionServerEnsemble
-from langchain_dp.integrations.openai.company import COMPANY
+from langchain_dp.integrations.openai.batch_invariance import COMPANY
 
 from langchain_dp import DPICLClassifier, PrivacyBudget
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
@@ -73,7 +73,7 @@ def test_an_honest_server_is_not_refuted_and_never_called_proven() -> None:
         assert "proven" not in said
         assert "batch-invariant" not in " ".join(declared(server, batch_invariant=False).notes)
         chain = DPICLClassifier(
-            llm=built,
+            model=built,
             examples=[{"text": f"text {i}", "label": "ab"[i % 2]} for i in range(80)],
             labels=["a", "b"],
             budget=PrivacyBudget(3.0, 1e-5),

@@ -24,7 +24,7 @@ from langchain_tests.integration_tests import ChatModelIntegrationTests
 from langchain_tests.unit_tests import ChatModelUnitTests
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
-from langchain_dp.quiet.model import QuietModel
+from langchain_dp.isolation.model import IsolatedModel
 
 
 @pytest.fixture(scope="module")
@@ -220,8 +220,8 @@ def test_copies_share_the_loaded_weights_and_close_frees_them(chat: ChatLlamaCpp
 def test_a_private_vote_over_this_model_takes_no_timeout(chat: ChatLlamaCpp) -> None:
     """If this fails, one long record silences other subsets, whose time runs out behind the model's lock."""
     with pytest.raises(InvalidParameter, match=r"ChatLlamaCpp answers one call after the other.*timeout"):
-        QuietModel(chat).check_timeout(30)
-    assert [answer is not None for answer in QuietModel(chat).batch(["Say hello.", "Say no."])] == [True, True]
+        IsolatedModel(chat).check_timeout(30)
+    assert [answer is not None for answer in IsolatedModel(chat).batch(["Say hello.", "Say no."])] == [True, True]
 
 
 class Slow:
@@ -265,7 +265,9 @@ def test_a_call_that_nobody_waits_for_stops_at_its_next_token(
     with monkeypatch.context() as patched:
         patched.setattr(chat._loaded._llama, "generate", slow)
         patched.setattr(ChatLlamaCpp, "serializes_calls", False)  # else it is refused any timeout
-        hidden = QuietModel(RunnableLambda(lambda prompt: chat.invoke(prompt, max_tokens=300)), trust_opaque_model=True)
+        hidden = IsolatedModel(
+            RunnableLambda(lambda prompt: chat.invoke(prompt, max_tokens=300)), trust_opaque_model=True
+        )
         if how == "expired":
             assert hidden.batch(["Say hello."], timeout=0.2) == [None]
         elif how == "expired async":
@@ -284,7 +286,7 @@ def test_an_answer_that_was_given_up_is_not_passed_off_as_whole(
     chat: ChatLlamaCpp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If this fails, half an answer counts as a vote."""
-    monkeypatch.setattr("langchain_dp.integrations.llama_cpp.chat_worker.GivenUp.is_set", lambda self: True)
+    monkeypatch.setattr("langchain_dp.integrations.llama_cpp.chat_worker.CallAbandoned.is_set", lambda self: True)
     with pytest.raises(ModelUnavailable, match="given up"):
         chat.invoke("Say hello.")
 

@@ -124,7 +124,7 @@ def test_a_private_vote_takes_structured_answers(embedded: ChatLlamaCpp) -> None
     """If it breaks, DPICLClassifier(structured_output=True) refuses the package's own chat model."""
     rows = [{"text": f"text {n}", "label": ("good", "bad")[n % 2]} for n in range(8)]
     chain = DPICLClassifier(
-        llm=embedded, examples=rows, labels=["good", "bad"], budget=PrivacyBudget(3.0), subsets=2, shots=2,
+        model=embedded, examples=rows, labels=["good", "bad"], budget=PrivacyBudget(3.0), subsets=2, shots=2,
         max_queries=1, structured_output=True,
     )  # fmt: skip
     assert chain.invoke("A lovely day.") in ("good", "bad")

@@ -19,10 +19,10 @@ from langchain_dp.integrations.llama_cpp.context import import_llama
 from langchain_dp.integrations.llama_cpp.evaluate import MemberState
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, PrivateDataError
-from langchain_dp.icl import SST2, Asking
+from langchain_dp.icl import SST2, ModelCallOptions
 from langchain_dp.icl.voters import EngineVoter, make_voter
 from langchain_dp.icl.votes import SubsetPrompt
-from langchain_dp.ports import Continuation, Decoding, HasFile, Measured, MemberPrompt, ScoresLabels
+from langchain_dp.ports import Continuation, Decoding, HasFile, LabelScorer, MemberPrompt, ReportsThroughput
 
 HEAD = "Say whether the review is positive or negative.\n\n"
 SHOTS = (
@@ -156,7 +156,7 @@ def test_the_engine_tells_which_file_it_is(engine: LlamaCppEnsemble, model_path:
 def test_it_tells_its_speed_and_appetite(engine: LlamaCppEnsemble) -> None:
     """If this fails, a plan says nothing of time and memory, or members in memory do not survive the question."""
     rows = engine.score_labels([prompt(0)], WORDS)
-    assert isinstance(engine, Measured)
+    assert isinstance(engine, ReportsThroughput)
     assert engine.tokens_per_second() > 0
     tokens = engine.count_tokens(HEAD) + engine.count_tokens(prompt(0).body)
     assert engine.cached_bytes / tokens == pytest.approx(engine.bytes_per_token(), rel=0.02)
@@ -379,7 +379,7 @@ def test_an_engine_gives_nothing_away(engine: LlamaCppEnsemble) -> None:
     cold = repr(engine)
     engine.warm([prompt(0)])
     assert repr(engine) == cold == "LlamaCppEnsemble('tiny', <private>)"
-    assert isinstance(engine, ScoresLabels)
+    assert isinstance(engine, LabelScorer)
     assert engine.name == "tiny"
     with pytest.raises(PrivateDataError):
         pickle.dumps(engine)
@@ -409,7 +409,7 @@ def test_long_examples_are_cut_until_their_member_is_scored(engine: LlamaCppEnse
     subset = SubsetPrompt(("long", 1), tuple(long), question)
     voter = make_voter(
         engine, prompt=SST2, words=["Positive", "Negative"], structured_output=False, calibrate=True,
-        keep_caches=True, asking=Asking(), trust_opaque_model=False,
+        keep_caches=True, model_calls=ModelCallOptions(), trust_opaque_model=False,
     )  # fmt: skip
     whole = MemberPrompt(SST2.head(), SST2.body(long), question, ("long", 0))
     assert engine.score_labels([whole], [" Positive", " Negative"]) == [None]

@@ -21,7 +21,7 @@ from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 from langchain_dp.integrations.llama_cpp.evaluate import MemberState
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
-from langchain_dp.ports import Continuation, Decoding, MemberPrompt, given_up
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt, call_abandoned
 
 HEAD = "Say whether the review is positive or negative.\n\n"
 TAIL = "Review: two hours I will not get back\nSentiment:"
@@ -124,7 +124,7 @@ def test_a_call_that_nobody_waits_for_stops_at_its_next_batch(
     monkeypatch.setattr(engine._context.llama, "llama_decode", lambda *args: (calls.append(1), decode(*args))[1])
     mark, context = threading.Event(), contextvars.copy_context()
     mark.set()
-    context.run(given_up.set, mark)
+    context.run(call_abandoned.set, mark)
     with contextlib.suppress(ModelUnavailable):
         assert context.run(engine.score_labels, [prompt(0), prompt(1)], WORDS) == [None, None]
     assert calls == []

@@ -13,7 +13,7 @@ from langchain_dp.integrations.llama_cpp import texts as parts
 from langchain_dp.integrations.llama_cpp.context import import_llama
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
-from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, VotesNextToken
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt, NextTokenVoter, Token
 
 CANARY = "zanzibar"
 HEAD = "Reviews.\n"
@@ -246,7 +246,7 @@ def test_calls_that_make_no_sense_are_refused(engine: LlamaCppEnsemble, monkeypa
 
 def test_public_facts_of_the_model(engine: LlamaCppEnsemble) -> None:
     """If it breaks, a prompt never ends, ends too early, or a control token is released as text."""
-    assert isinstance(engine, VotesNextToken)
+    assert isinstance(engine, NextTokenVoter)
     assert engine.vocabulary_size == 304
     assert {0, 2} <= engine.end_tokens
     never = engine._texts.never

@@ -14,7 +14,7 @@ from fakes.tiny_model import one_thread, tiny_model, tiny_tokenizer
 from langchain_dp.integrations.transformers import TransformersEnsemble
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
-from langchain_dp.ports import Continuation, Decoding, Measured, MemberPrompt
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt, ReportsThroughput
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -338,7 +338,7 @@ def test_limits_count_what_belongs_to_the_caller(engine: TransformersEnsemble) -
 
 def test_it_tells_its_speed_and_appetite(engine: TransformersEnsemble) -> None:
     """If it breaks, estimates before a run are guesses."""
-    assert isinstance(engine, Measured)
+    assert isinstance(engine, ReportsThroughput)
     assert engine.bytes_per_token() == 2 * 2 * 2 * 16 * 4  # keys and values, layers, heads, width, float32
     assert engine.tokens_per_second() > 0
     engine.warm([prompt(0)])

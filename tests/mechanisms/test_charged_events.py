@@ -14,6 +14,7 @@ from fakes import optimizers, rapt, synthesizers, voters
 
 from langchain_dp import mechanisms
 from langchain_dp.accounting import (
+    ClippedSumRoundEvent,
     ExponentialEvent,
     LabelPartEvent,
     LedgerPlan,
@@ -23,7 +24,6 @@ from langchain_dp.accounting import (
     NoisyMaxEvent,
     PartEvent,
     PrivacyBudget,
-    TextRoundEvent,
 )
 from langchain_dp.ensemble.subsets import KeyedCoins, SubsetSampler
 from langchain_dp.mechanisms import (
@@ -41,7 +41,7 @@ MADE: list[Any] = [
     ReportNoisyMax(NoisyMaxEvent(2.0)),
     LimitedDomain(LimitedDomainEvent(1.0, 1e-6), domain=99),
     Exponential(ExponentialEvent(1.0)),
-    ClippedSum(TextRoundEvent(0.4, 5), members=30),
+    ClippedSum(ClippedSumRoundEvent(0.4, 5), members=30),
     MetricLaplace(MetricEvent(1.0), TABLE),
     MetricExponential(MetricEvent(1.0), TABLE),
 ]
@@ -165,4 +165,4 @@ def test_a_chain_charges_the_event_of_the_mechanism_that_draws(chain: str, steps
         else:
             assert told.event == paid
             # One text is drawn in blocks, and a round token by token, under one charge.
-            paid = paid if isinstance(paid, MetricEvent | TextRoundEvent) else None
+            paid = paid if isinstance(paid, MetricEvent | ClippedSumRoundEvent) else None

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langchain_dp.accounting import TextRoundEvent
+from langchain_dp.accounting import ClippedSumRoundEvent
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import ClippedSum, NotPrivateSeededRandomness
 from langchain_dp.mechanisms.clipped_sum import GRID
@@ -105,7 +105,7 @@ def test_temperature_flattens_the_public_model_and_the_members_alike(law) -> Non
 
 def test_a_clip_that_cuts_nothing_is_given_up_for_a_lower_temperature() -> None:
     """If it breaks, a larger budget buys a larger clip and no better text; or the charge moves with the temperature."""
-    event = TextRoundEvent(2.0, tokens=8)  # a clip of fifteen nats at a temperature of 0.5
+    event = ClippedSumRoundEvent(2.0, tokens=8)  # a clip of fifteen nats at a temperature of 0.5
     sharp = ClippedSum.sharpened(event, 60, 0.5)
     assert (sharp.event, sharp.members) == (event, 60)
     assert (sharp.clip, sharp.temperature) == (pytest.approx(5.0), pytest.approx(0.5 / 3))

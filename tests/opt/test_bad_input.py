@@ -15,7 +15,7 @@ from fakes.voters import VotingEngine
 
 from langchain_dp import Neighbors, PrivacyBudget, PrivacyLedger, PrivateRecords
 from langchain_dp.errors import InvalidParameter, LangChainDPError, UnsupportedEvent
-from langchain_dp.opt import Alternative, DLNSettings, OptPrompts, OptTask
+from langchain_dp.opt import DLNSettings, OptPrompts, OptTask, PromptAlternative
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_a_strange_template_is_refused(template: str) -> None:
         (lambda: OptPrompts(meta=5), r"meta of type int to be a str"),  # type: ignore[arg-type]
         (lambda: OptPrompts(secrecy="\ud800"), r"secrecy to be valid Unicode"),
         (lambda: OptPrompts(messages=[None]), r"messages of type NoneType to be a str"),  # type: ignore[list-item]
-        (lambda: Alternative("Say \ud800."), r"instruction of an alternative to be valid Unicode"),
+        (lambda: PromptAlternative("Say \ud800."), r"instruction of an alternative to be valid Unicode"),
         (lambda: OptTask(("a", "b"), "Say.", 0, 5), r"shots=0"),
         (lambda: OptTask(("a", "b"), "Say.", 5, 0), r"subsets=0"),
         (lambda: DLNSettings(steps=0), r"steps=0"),

@@ -10,7 +10,7 @@ import pytest
 from fakes.optimizers import SENTENCE, Looking, examples, ledger_in, optimizer, used
 
 from langchain_dp.errors import PlanError
-from langchain_dp.redact import Held
+from langchain_dp.redact import PrivateArgs
 
 
 async def test_a_cancelled_call_stops_spending_and_can_be_taken_up(tmp_path: Path) -> None:
@@ -42,5 +42,5 @@ def test_a_halted_run_says_that_nothing_is_lost(tmp_path: Path) -> None:
     with ledger_in(tmp_path) as ledger:
         made = optimizer(Looking(), ledger=ledger)
         with pytest.raises(PlanError, match="invoke again"):
-            made._execute(Held(examples()), None, lambda: True)
+            made._execute(PrivateArgs(examples()), None, lambda: True)
         assert used(ledger) == {"training": 0, "validation": 0}

@@ -56,7 +56,7 @@ def charges(ledger: PrivacyLedger) -> list[str]:
     found = []
     for entry in ledger.entries():
         assert entry.count == 1
-        assert (entry.plan, entry.chain) == ("dp-opt", "dp-opt")
+        assert (entry.plan, entry.caller) == ("dp-opt", "dp-opt")
         event = event_from_json(entry.event)
         assert isinstance(event, PartEvent)
         found.append({"training": "token", "validation": "selection"}[event.part])

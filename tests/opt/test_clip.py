@@ -20,16 +20,16 @@ from fakes.optimizers import ADD_OR_REMOVE, LABELS, ZERO_OUT, Looking, examples,
 from fakes.stops import press_ctrl_c
 
 from langchain_dp import PrivacyBudget, PrivacyLedger
-from langchain_dp.accounting import PartEvent, TextRoundEvent, epsilon
+from langchain_dp.accounting import ClippedSumRoundEvent, PartEvent, epsilon
 from langchain_dp.accounting.events import event_from_json
-from langchain_dp.ensemble.writing import INVENTED, TextWriter
+from langchain_dp.ensemble.text_writer import INVENTED, TextWriter
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailable, PlanError
 from langchain_dp.mechanisms import ClippedSum
-from langchain_dp.opt import Decoding, DPPromptOptimizer, Glossary, OptPrompts, Sampling, Writing
+from langchain_dp.opt import CandidateOptions, Decoding, DPPromptOptimizer, Glossary, OptPrompts, SamplingOptions
 from langchain_dp.opt.fit import ENOUGH_CLIP, fit
 from langchain_dp.opt.private import PrivateRuns
-from langchain_dp.ports import Continuation, VotesNextToken
-from langchain_dp.redact import Held
+from langchain_dp.ports import Continuation, NextTokenVoter
+from langchain_dp.redact import PrivateArgs
 
 BUDGET = PrivacyBudget(100.0, 0.1)
 SENTENCE = "Read the review."
@@ -58,8 +58,8 @@ def test_a_text_is_charged_once_and_written_by_the_same_subsets() -> None:
     engine, ledger = WordEngine(agreeing(SENTENCE)), PrivacyLedger(BUDGET)
     made = clipped(engine, ledger=ledger, budget=None, sampling_probability=0.5, num_prompts=8, epsilon0=4.0)
     made.invoke(examples(40))
-    assert paid(ledger) == [TextRoundEvent(4.0, LENGTH, 0.5)] * 8
-    scoring = [call for call in engine.calls if call and call[0].prompt.begins and not invented(call)]
+    assert paid(ledger) == [ClippedSumRoundEvent(4.0, LENGTH, 0.5)] * 8
+    scoring = [call for call in engine.calls if call and call[0].prompt.response_prefix and not invented(call)]
     texts = [list(group) for _, group in itertools.groupby(scoring, key=_texts_of(scoring))]
     assert len(texts) == 8
     members = []
@@ -98,12 +98,12 @@ def test_the_noise_is_made_for_all_texts() -> None:
     """If it breaks, noise is calibrated for one text, or for one token, where a run writes several."""
     budget = PrivacyBudget(2.0, 1e-3)
     event = clipped(epsilon0=None, budget=budget, num_prompts=3).plan(40).token
-    assert isinstance(event, TextRoundEvent)
+    assert isinstance(event, ClippedSumRoundEvent)
     assert event.tokens == LENGTH
     assert 1.9 < epsilon([(event, 3)], 1e-3) <= 2.0
     _, made = described(epsilon0=None, budget=budget)
     glossary = made.plan(120)
-    assert isinstance(glossary.token, TextRoundEvent)
+    assert isinstance(glossary.token, ClippedSumRoundEvent)
     assert 1.9 < epsilon([(glossary.token, 1)], 1e-3) <= 2.0
     assert (glossary.max_calls, glossary.calls_paid) == (1, 1)
     assert glossary.clip == pytest.approx(glossary.token.epsilon0 * 16 * 0.5 / 4)
@@ -133,7 +133,7 @@ def test_a_glossary_is_one_round_that_every_record_is_in_by_one_coin() -> None:
     engine, made = described(ledger=ledger, budget=None)
     prompt = made.optimize(rows())
     assert prompt.descriptions == SAID
-    assert paid(ledger) == [TextRoundEvent(8.0, LENGTH, 0.5)]  # one, whatever the number of labels
+    assert paid(ledger) == [ClippedSumRoundEvent(8.0, LENGTH, 0.5)]  # one, whatever the number of labels
     assert made.certificate().parameters["members"] == 16
     calls = [call for call in engine.calls if call and not invented(call)]
     for kind in range(3):
@@ -157,7 +157,7 @@ def test_what_another_charges_to_the_plan_pays_for_nothing(part: str, monkeypatc
         assert plan is not None
         (event,) = (event for event, _ in plan.events if getattr(event, "part", "") == part)
         if plan.remaining(event):
-            plan.spend(event, chain="another")
+            plan.spend(event, caller="another")
         return True
 
     owner, look = (TextWriter, "check_answers") if part == "training" else (PrivateRuns, "_may_choose")
@@ -170,7 +170,7 @@ def test_what_another_charges_to_the_plan_pays_for_nothing(part: str, monkeypatc
 
 def test_a_label_change_moves_two_texts_by_half_as_much() -> None:
     """If it breaks, the charge of one round does not hold for a record that leaves one text and joins another."""
-    noise = ClippedSum(TextRoundEvent(1.2, 1, 0.5), members=2)
+    noise = ClippedSum(ClippedSumRoundEvent(1.2, 1, 0.5), members=2)
     publics = np.log([[0.01, 0.99], [0.45, 0.55]])  # a rare word that becomes likelier, a usual one that does not
     sure = np.log([1 - 1e-9, 1e-9])
 
@@ -353,7 +353,7 @@ def test_poorer_engines_are_refused() -> None:
             return getattr(self._engine, name)
 
     votes = Votes()
-    if isinstance(votes, VotesNextToken):
+    if isinstance(votes, NextTokenVoter):
         with pytest.raises(InvalidParameter, match="votes"):
             clipped(votes)
 
@@ -365,11 +365,11 @@ def test_a_plan_says_how_far_a_subset_moves_a_token_and_whether_it_is_worth_it()
     assert clipped(epsilon0=8.0).plan(40).clip == 5.0, "what is left goes into a lower temperature"
     assert plan.votes_needed is None
     assert "nats" in str(plan)
-    assert plan.verdict.worth == "yes"
+    assert plan.verdict.rating == "yes"
     with pytest.raises(InvalidParameter, match="votes"):
         plan.chance(0.7)
     poor = clipped(epsilon0=None, budget=PrivacyBudget(0.5, 1e-6), num_prompts=20, max_new_tokens=40)
-    assert poor.plan(40).verdict.worth == "no"
+    assert poor.plan(40).verdict.rating == "no"
     assert "rows" in str(poor.plan(40).verdict)
     assert "epsilon" in str(poor.plan(40).verdict)
 
@@ -409,7 +409,7 @@ def test_settings_are_chosen_that_fit_and_a_run_that_cannot_is_refused() -> None
 
 def test_no_event_of_a_whole_run_is_likelier_than_its_charge_allows() -> None:
     """If it breaks, the charge of a text by subsets is too small: all outcomes of two tokens are enumerated."""
-    noise = ClippedSum(TextRoundEvent(1.2, 2, 0.5), members=2)
+    noise = ClippedSum(ClippedSumRoundEvent(1.2, 2, 0.5), members=2)
     public = np.log([0.5, 0.5])
     up, down, flat = np.log([1 - 1e-9, 1e-9]), np.log([1e-9, 1 - 1e-9]), public
 
@@ -442,7 +442,7 @@ def _token_law(noise: ClippedSum, public: np.ndarray, rows: list[np.ndarray]) ->
     return law
 
 
-def _delta(event: TextRoundEvent, loss: float) -> float:
+def _delta(event: ClippedSumRoundEvent, loss: float) -> float:
     """The delta at which one text costs this epsilon, by bisection on the accountant."""
     low, high = 1e-12, 1.0
     for _ in range(60):
@@ -508,8 +508,8 @@ def test_a_glossary_is_written_by_clipped_sums_where_nothing_speaks_against_it()
         return made.settings.decoder, made.settings.shots
 
     assert by_hand() == by_hand(ledger=PrivacyLedger(BUDGET), budget=None) == ("clip", 1)
-    assert by_hand(decoder="votes") == by_hand(sampling=Sampling(partitions=40)) == ("votes", 5)
-    assert by_hand(budget=ZERO_OUT) == by_hand(writing=Writing(stop=["\n", "."])) == ("votes", 5)
+    assert by_hand(decoder="votes") == by_hand(sampling=SamplingOptions(partitions=40)) == ("votes", 5)
+    assert by_hand(budget=ZERO_OUT) == by_hand(candidate_options=CandidateOptions(stop=["\n", "."])) == ("votes", 5)
     assert by_hand(shots=2) == ("votes", 2)
     assert by_hand(method="dp-opt")[0] == "votes"
     assert chosen(method="glossary") == "clip"
@@ -590,7 +590,7 @@ def test_a_token_whose_outcome_was_not_kept_is_not_drawn_again(monkeypatch: pyte
     from langchain_dp.accounting import LedgerPlan
 
     drawn: list[int] = []
-    keep, release = LedgerPlan.keep, ClippedSum.release
+    keep, release = LedgerPlan.save_journal, ClippedSum.release
 
     def failing(self: LedgerPlan, text: str, *rest: Any, **more: Any) -> Any:
         if re.search(r'"tokens": \[\d', text):
@@ -605,7 +605,7 @@ def test_a_token_whose_outcome_was_not_kept_is_not_drawn_again(monkeypatch: pyte
     ledger = PrivacyLedger(BUDGET)
     _, made = described(ledger=ledger, budget=None)
     with monkeypatch.context() as full:
-        full.setattr(LedgerPlan, "keep", failing)
+        full.setattr(LedgerPlan, "save_journal", failing)
         for _ in THREE:
             with pytest.raises(OSError, match="space"):
                 made.invoke(rows())
@@ -642,5 +642,5 @@ def test_a_cancelled_run_ends_the_text_under_way_first() -> None:
 
     made = clipped(Looking(look, agreeing(SENTENCE)), num_prompts=3)
     with pytest.raises(PlanError, match="cancelled"):
-        made._optimize(Held(examples(40)), None, lambda: bool(stopped))
+        made._execute(PrivateArgs(examples(40)), None, lambda: bool(stopped))
     assert made.released() == [SENTENCE]

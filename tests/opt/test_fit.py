@@ -38,7 +38,7 @@ def auto(count: int, epsilon: float, engine: Any = None, **changes: Any) -> DPPr
 def test_what_is_chosen_can_release_what_most_agree_on(count: int, epsilon: float) -> None:
     """If it breaks, a budget is spent on prompts of which hardly a token can be released."""
     plan = auto(count, epsilon).plan(count)
-    assert plan.verdict.worth == "yes", plan
+    assert plan.verdict.rating == "yes", plan
     assert plan.chance(AGREED) >= 0.5
     assert plan.budget.epsilon == epsilon
     assert plan.training + plan.validation <= count
@@ -90,7 +90,7 @@ def test_a_description_is_short_where_rows_are_few_and_a_wrong_word_is_no_succes
     few, many = (auto(count, 1.0, method="glossary", decoder="clip").plan(count) for count in (150, 2_000))
     assert few.clip is not None
     assert 2.0 < few.clip < 4.0
-    assert (few.verdict.worth, many.verdict.worth) == ("hardly", "yes")
+    assert (few.verdict.rating, many.verdict.rating) == ("hardly", "yes")
 
 
 def test_too_few_rows_are_told_to_keep_their_instruction() -> None:
@@ -99,7 +99,7 @@ def test_too_few_rows_are_told_to_keep_their_instruction() -> None:
     engine = Looking()
     made = auto(200, 1.0, engine, budget=None, ledger=ledger)
     verdict = made.plan(200).verdict
-    assert verdict.worth == "no"
+    assert verdict.rating == "no"
     assert str(verdict).startswith("not with 200 rows at epsilon 1: keep your instruction, spend nothing.")
     with pytest.raises(InvalidParameter, match=r"only 180 subsets vote, 90% of them for one token at best\. Give"):
         made.invoke(examples(200))
@@ -113,7 +113,7 @@ def test_rows_that_cannot_select_are_refused(method: Any) -> None:
     engine = Looking()
     made = auto(12, 3.0, engine, budget=None, ledger=ledger, decoder="clip", method=method)
     verdict = made.plan(12).verdict
-    assert verdict.worth == "no"
+    assert verdict.rating == "no"
     assert str(verdict).startswith("not with 1 rows that select at epsilon 3: keep your instruction, spend nothing.")
     with pytest.raises(InvalidParameter, match=r"more right than any other\. More rows"):
         made.invoke(examples(12))
@@ -136,10 +136,10 @@ def test_what_the_verdict_says_would_help_does() -> None:
     rows, more = (
         float(word.replace(",", "")) for word in re.findall(r"([\d.,]*\d)(?= rows that take part or| would)", said)
     )
-    assert optimizer(budget=PrivacyBudget(more, 1e-4), **few).plan(400).verdict.worth == "yes"
-    assert optimizer(budget=PrivacyBudget(0.75 * more, 1e-4), **few).plan(400).verdict.worth != "yes"
+    assert optimizer(budget=PrivacyBudget(more, 1e-4), **few).plan(400).verdict.rating == "yes"
+    assert optimizer(budget=PrivacyBudget(0.75 * more, 1e-4), **few).plan(400).verdict.rating != "yes"
     wider = few | {"subsets": round(40 * rows / 400)}
-    assert optimizer(budget=PrivacyBudget(1.0, 1e-4), **wider).plan(round(rows)).verdict.worth == "yes"
+    assert optimizer(budget=PrivacyBudget(1.0, 1e-4), **wider).plan(round(rows)).verdict.rating == "yes"
 
 
 def test_settings_hang_on_public_numbers_alone() -> None:
@@ -201,7 +201,7 @@ def test_a_candidate_has_room_for_as_much_as_the_instruction_says() -> None:
         budget=PrivacyBudget(8.0, 1e-5),
     )  # fmt: skip
     assert made.settings.max_new_tokens == WordEngine().count_tokens(long.strip()) + 5
-    assert made.plan(2_000).verdict.worth == "yes"
+    assert made.plan(2_000).verdict.rating == "yes"
 
 
 # ------------------------------------------------------------------------------------------------------------ rows=
@@ -282,7 +282,7 @@ def test_the_page_says_what_is_chosen() -> None:
             made = auto(count, epsilon, decoder="votes" if place < 4 else "clip")
             found = made.settings
             said = f"{found.num_prompts} of {found.max_new_tokens}, {found.shots} shot{'s' * (found.shots > 1)}"
-            said = said if made.plan(count).verdict.worth == "yes" else "nothing"
+            said = said if made.plan(count).verdict.rating == "yes" else "nothing"
             assert cell.replace(" candidate", "").replace(" tokens", "") == said, (count, epsilon)
 
 
@@ -302,12 +302,12 @@ def test_a_plan_warns_of_an_engine_that_cannot_keep_its_caches() -> None:
 
     fits = auto(1_000, 3.0, Small(agreeing(SENTENCE))).plan(1_000)
     Small.each = 1_000
-    crowded = auto(1_000, 3.0, Small(agreeing(SENTENCE))).plan(1_000)
-    assert (fits.crowded, crowded.crowded) == (False, True)
+    cache_too_small = auto(1_000, 3.0, Small(agreeing(SENTENCE))).plan(1_000)
+    assert (fits.cache_too_small, cache_too_small.cache_too_small) == (False, True)
     assert fits.seconds is not None
-    assert crowded.seconds is not None
-    assert crowded.seconds > 3 * fits.seconds
-    assert "give it cache_bytes=" in str(crowded)
+    assert cache_too_small.seconds is not None
+    assert cache_too_small.seconds > 3 * fits.seconds
+    assert "give it cache_bytes=" in str(cache_too_small)
     assert "cache_bytes=" not in str(fits)
 
 

@@ -18,7 +18,7 @@ from langchain_dp.accounting import LabelPartEvent, LimitedDomainEvent, PartEven
 from langchain_dp.accounting.events import event_from_json
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import Exponential, LimitedDomain
-from langchain_dp.opt import Alternative, Glossary, OptPrompts, description_fault, load_prompt
+from langchain_dp.opt import Glossary, OptPrompts, PromptAlternative, description_fault, load_prompt
 from langchain_dp.opt.glossary import with_glossary
 
 THREE = ["team A", "team B", "team C"]
@@ -68,7 +68,9 @@ def test_descriptions_are_candidates_of_another_run(tmp_path: Path, saved: bool)
     other = optimizer(labels=THREE, alternatives=found, budget=BUDGET, name="dp-opt", validation=0.5, **parts)
     made = other.optimize(rows())
     assert made.certificate.parameters["alternatives"] == 3
-    allowed = [(each.instruction, each.words) for each in (*found, Alternative(made.settings["instruction"], same))]
+    allowed = [
+        (each.instruction, each.words) for each in (*found, PromptAlternative(made.settings["instruction"], same))
+    ]
     allowed += [(each.text, same) for each in made.candidates]
     assert (made.instruction, made.words) in allowed
     with pytest.raises(InvalidParameter, match="glossary"):
@@ -278,7 +280,7 @@ def test_a_label_that_has_used_its_calls_ends_and_the_next_begins() -> None:
     ("changes", "said"),
     [
         ({"sampling": "resample", "partitions": None, "budget": ADD_OR_REMOVE}, "one partition"),
-        ({"max_calls": 9}, "calls of its own"),
+        ({"max_calls": 9}, "max_new_tokens= calls"),
         ({"method": "dp-opt", "glossary": Glossary()}, "method="),
         ({"glossary": "yes"}, "glossary"),
     ],

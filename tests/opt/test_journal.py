@@ -16,6 +16,7 @@ from unittest.mock import Mock
 
 import pytest
 from fakes.canary import CANARY
+from fakes.fair_semaphore import on_both
 from fakes.ledger_files import edited
 from fakes.optimizers import (
     ADD_OR_REMOVE,
@@ -33,7 +34,6 @@ from fakes.optimizers import (
     used,
     write_journal,
 )
-from fakes.places import on_both
 
 from langchain_dp import PrivacyBudget, PrivateRecords
 from langchain_dp.accounting.store import key_file

@@ -33,12 +33,12 @@ from langchain_dp.accounting import ExponentialEvent, PartEvent, epsilon
 from langchain_dp.accounting.events import event_from_json
 from langchain_dp.errors import InvalidParameter, MostlyNoiseWarning, PlanError
 from langchain_dp.mechanisms import Exponential
-from langchain_dp.opt import Alternative, DPPromptOptimizer, DPPromptSelector, OptPrompts, load_prompt
+from langchain_dp.opt import DPPromptOptimizer, DPPromptSelector, OptPrompts, PromptAlternative, load_prompt
 from langchain_dp.opt.checks import alternatives
 from langchain_dp.opt.fit import rows_to_select_by
 from langchain_dp.opt.verdict import ahead_for_sure, choice_note
 
-GOOD = Alternative("Is it good?", {"negative": "dull", "positive": "great"})
+GOOD = PromptAlternative("Is it good?", {"negative": "dull", "positive": "great"})
 OTHERS = ["Say yes or no.", GOOD]
 
 
@@ -70,7 +70,7 @@ def test_a_choice_at_random_says_so_before_it_is_paid_for() -> None:
     """If it breaks, plan() says that nothing should be spent, and the run spends it without a word."""
     ledger = PrivacyLedger(PrivacyBudget(0.1))
     small = selector(ledger=ledger, budget=PrivacyBudget(0.1))
-    assert small.plan(examples(6)).verdict.worth == "no"
+    assert small.plan(examples(6)).verdict.rating == "no"
     with pytest.warns(MostlyNoiseWarning, match=r"the choice is one at random, not with 6 rows"):
         small.optimize(examples(6))
     with warnings.catch_warnings():
@@ -80,10 +80,10 @@ def test_a_choice_at_random_says_so_before_it_is_paid_for() -> None:
 
 def test_words_are_by_labels_of_every_kind() -> None:
     """If it breaks, labels that are numbers cannot be given words, as those of an ICLPrompt can."""
-    assert Alternative(words={0: "bad", True: "good"}).words == {"0": "bad", "True": "good"}
+    assert PromptAlternative(words={0: "bad", True: "good"}).words == {"0": "bad", "True": "good"}
     assert OptPrompts(words={0: "bad", True: "good"}).words == {"0": "bad", "True": "good"}
     with pytest.raises(InvalidParameter, match="one line of text by label"):
-        Alternative(words={1.5: "bad"})
+        PromptAlternative(words={1.5: "bad"})
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,11 @@ def test_alternatives_may_be_written_as_the_command_reads_them() -> None:
     """If it breaks, what stands in a file for --alternatives is refused by the class."""
     words = {"positive": "good", "negative": "bad"}
     made = alternatives([{"instruction": "Say which.", "words": words}, {"words": words}, "Say it."])
-    assert made == (Alternative("Say which.", words), Alternative(words=words), Alternative("Say it."))
+    assert made == (
+        PromptAlternative("Say which.", words),
+        PromptAlternative(words=words),
+        PromptAlternative("Say it."),
+    )
 
 
 @pytest.mark.parametrize(
@@ -223,10 +227,10 @@ def test_alternatives_may_be_written_as_the_command_reads_them() -> None:
         ({"alternatives": "Say yes or no."}, "alternatives of type str to be a list"),
         ({"alternatives": ["Say yes.", 7]}, r"alternatives\[1\] of type int"),
         ({"alternatives": [{"instruction": "Say yes.", "word": {}}]}, r"alternatives\[0\] of type dict"),
-        ({"alternatives": [Alternative(words={"great": "good"})]}, "none of"),
-        ({"alternatives": [Alternative(words={"positive": "Negative"})]}, "differ in more than case"),
+        ({"alternatives": [PromptAlternative(words={"great": "good"})]}, "none of"),
+        ({"alternatives": [PromptAlternative(words={"positive": "Negative"})]}, "differ in more than case"),
         ({"alternatives": [INSTRUCTION]}, "comes twice"),
-        ({"alternatives": ["Say yes.", Alternative("Say yes. ", {"positive": "positive"})]}, "comes twice"),
+        ({"alternatives": ["Say yes.", PromptAlternative("Say yes. ", {"positive": "positive"})]}, "comes twice"),
     ],
 )
 def test_what_cannot_be_chosen_among_is_refused(changes: dict[str, Any], said: str) -> None:
@@ -234,10 +238,10 @@ def test_what_cannot_be_chosen_among_is_refused(changes: dict[str, Any], said: s
     with pytest.raises(InvalidParameter, match=said):
         selector(**changes)
     with pytest.raises(InvalidParameter, match="empty"):
-        Alternative(" ")
+        PromptAlternative(" ")
     for words in ({"positive": " "}, {1.5: "a", "x": "b"}, {"positive": "gr\neat"}):
         with pytest.raises(InvalidParameter, match="one line of text"):
-            Alternative(words=words)  # type: ignore[arg-type]
+            PromptAlternative(words=words)  # type: ignore[arg-type]
     assert pickle.loads(pickle.dumps(GOOD)) == GOOD  # of our own
 
 
@@ -279,14 +283,14 @@ def test_a_choice_that_is_cancelled_before_its_charge_costs_nothing() -> None:
 def test_a_plan_says_how_far_ahead_a_prompt_has_to_be() -> None:
     """If it breaks, a choice at random looks like one of use, or rows are asked for that nobody needs."""
     sound = selector(budget=PrivacyBudget(1.0)).plan(500)
-    assert (sound.verdict.worth, sound.max_calls, sound.validation) == ("yes", 0, 500)
+    assert (sound.verdict.rating, sound.max_calls, sound.validation) == ("yes", 0, 500)
     assert "among 3 prompts" in str(sound)
     told = json.loads(json.dumps(sound.to_dict()))
-    assert (told["epsilon"], told["choices"], told["verdict"]["worth"]) == (1.0, 3, "yes")
+    assert (told["epsilon"], told["choices"], told["verdict"]["rating"]) == (1.0, 3, "yes")
     assert "votes" not in str(sound)
-    assert "8 more of 500" in sound.verdict.said  # ln(19 * 2) / (1 / 2) is 7.3
-    assert selector(budget=PrivacyBudget(1.0)).plan(100).verdict.worth == "hardly"
-    assert selector(budget=PrivacyBudget(1.0)).plan(20).verdict.worth == "no"
+    assert "8 more of 500" in sound.verdict.message  # ln(19 * 2) / (1 / 2) is 7.3
+    assert selector(budget=PrivacyBudget(1.0)).plan(100).verdict.rating == "hardly"
+    assert selector(budget=PrivacyBudget(1.0)).plan(20).verdict.rating == "no"
 
 
 @pytest.mark.parametrize(
@@ -295,13 +299,13 @@ def test_a_plan_says_how_far_ahead_a_prompt_has_to_be() -> None:
 def test_what_a_plan_says_would_help_does(count: int, epsilon: float) -> None:
     """If it breaks, a user raises the budget for nothing: below twenty rows none is large enough."""
     found = selector(budget=PrivacyBudget(epsilon)).plan(count).verdict
-    assert found.worth != "yes"
-    [rows] = re.findall(r"About ([\d,]+) rows", found.said)
-    assert selector(budget=PrivacyBudget(epsilon)).plan(int(rows.replace(",", ""))).verdict.worth == "yes"
-    more = re.findall(r"rows that select or epsilon ([\d.]*\d) would", found.said)
+    assert found.rating != "yes"
+    [rows] = re.findall(r"About ([\d,]+) rows", found.message)
+    assert selector(budget=PrivacyBudget(epsilon)).plan(int(rows.replace(",", ""))).verdict.rating == "yes"
+    more = re.findall(r"rows that select or epsilon ([\d.]*\d) would", found.message)
     assert bool(more) is (count >= 20)
     for enough in map(float, more):
-        assert selector(budget=PrivacyBudget(enough)).plan(count).verdict.worth == "yes"
+        assert selector(budget=PrivacyBudget(enough)).plan(count).verdict.rating == "yes"
 
 
 def test_an_instruction_that_leaves_no_room_for_records_is_refused_before_the_choice() -> None:
@@ -330,7 +334,7 @@ def test_a_choice_that_fits_is_refused_where_it_would_be_one_at_random() -> None
         DPPromptSelector.auto(**fitted, examples_count=40, ledger=ledger).optimize(examples())
     assert list(ledger.plans()) == []
     made = DPPromptSelector.auto(**fitted, examples_count=40, budget=PrivacyBudget(8.0))
-    assert made.check(40).verdict.worth in ("yes", "hardly")
+    assert made.check(40).verdict.rating in ("yes", "hardly")
     assert made.optimize(examples()).settings["rows"] == 40
     few = rows_to_select_by(10**6, PrivacyBudget(8.0), prompts=3)
     assert few is not None

@@ -59,7 +59,7 @@ def subset_votes(engine: WordEngine, rows: list[dict[str, str]], *, seed: int = 
     rng = NotPrivateSeededRandomness(seed)
     ensemble = SubsetSampler(records.ids(), Scheme("fixed", 8, 1.0, True), rng)
     demonstrations = Demonstrations(records, Forward.of(engine, settings), settings, engine)
-    text = Text(engine, settings.decoding, settings.writing.stop)
+    text = Text(engine, settings.decoding, settings.candidate_options.stop)
     return SubsetVotes(engine, ensemble, demonstrations, watch=lambda: None, text=text, rng=rng)
 
 

@@ -55,7 +55,7 @@ ROOMS = (
     "langchain_dp.mechanisms",
     "langchain_dp.opt",
     "langchain_dp.ports",
-    "langchain_dp.quiet.run",
+    "langchain_dp.isolation.run",
     "langchain_dp.rapt",
     "langchain_dp.sample",
 )
@@ -86,7 +86,7 @@ SEVERAL = (
 NEED = {
     "agents": ("rapt/test_middleware.py", "rapt/test_pseudonym_agents.py"),
     "local": ("integrations/test_llama_chat.py", "integrations/test_llama_files.py"),
-    "openai": ("icl/test_openai_server.py", "quiet/test_logs.py"),
+    "openai": ("icl/test_openai_server.py", "isolation/test_logs.py"),
     "postgres": ("accounting/test_ledger_postgres.py",),
     "rapt": ("rapt/test_vocabulary.py",),
     "ray": ("rapt/test_bulk_workers.py",),

@@ -78,7 +78,7 @@ PROVOKED: dict[str, tuple[Callable[[], Any], str]] = {
         "ray",
     ),
     "audit/watch/live.py:": (_call("audit.watch", "live_app", "privacy.ledger"), "starlette"),
-    "audit/watch/otel.py:": (_call("audit.watch", "observe", {}), "opentelemetry"),
+    "audit/watch/otel.py:": (_call("audit.watch", "register_otel_metrics", {}), "opentelemetry"),
     "audit/watch/prometheus.py:": (_call("audit.watch", "LedgerCollector", {}), "prometheus_client"),
     "cli/serving.py:serve": (
         _call("cli.serving", "serve", None, "127.0.0.1", 0, every=1.0, allow_remote=False),

@@ -26,7 +26,7 @@ def spend(path: str) -> tuple[float, float]:
 
 def classify(rows: list[dict[str, str]], question: str) -> str | None:
     chain: DPICLClassifier = DPICLClassifier(
-        llm=RunnableLambda(lambda prompt: "a"),
+        model=RunnableLambda(lambda prompt: "a"),
         trust_opaque_model=True,
         examples=rows,
         labels=["a", "b"],
@@ -58,7 +58,7 @@ WRONG = [
     ('PrivacyBudget("1.0")', "arg-type"),
     ("PrivacyBudget(1.0, epsilon_total=3)", "call-arg"),
     ("PrivacyLedger(PrivacyBudget(1.0)).refund(1)", "attr-defined"),
-    ('DPICLClassifier(llm=3, examples=[], labels=["a"], budget=PrivacyBudget(1.0))', "arg-type"),
+    ('DPICLClassifier(model=3, examples=[], labels=["a"], budget=PrivacyBudget(1.0))', "arg-type"),
     ('RAPTSanitizer("glove", eta=5.0, media="drop")', "call-arg"),
     ('NoisyMaxEvent(2.0, 0.1, sampling="poisson")', "arg-type"),
     ('number: int = RAPTSanitizer("glove", eta=5.0).sanitize("a text")', "assignment"),

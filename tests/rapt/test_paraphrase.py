@@ -23,9 +23,9 @@ from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.audit.report import report
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, LangChainDPError, PlanError
 from langchain_dp.ports import Continuation
-from langchain_dp.rapt import DocumentRules, Paraphrasing, RAPTParaphraser, RAPTSanitizer, SanitizingRetriever
+from langchain_dp.rapt import DocumentRules, ParaphraseOptions, RAPTParaphraser, RAPTSanitizer, SanitizingRetriever
 
-SHORT = Paraphrasing(clip=1.0, max_new_tokens=6, pairs=[("late parcel", "parcel late")])
+SHORT = ParaphraseOptions(clip=1.0, max_new_tokens=6, pairs=[("late parcel", "parcel late")])
 
 
 def paraphraser(engine: Any = None, **options: Any) -> RAPTParaphraser:
@@ -60,7 +60,7 @@ def law(text: str, tokens: int, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[s
 
         with monkeypatch.context() as patch:
             patch.setattr("langchain_dp.mechanisms.clipped_sum.draw", drawn)
-            how = Paraphrasing(clip=1.0, max_new_tokens=tokens, pairs=SHORT.pairs)
+            how = ParaphraseOptions(clip=1.0, max_new_tokens=tokens, pairs=SHORT.pairs)
             chain = paraphraser(Swayed(), paraphrasing=how)
             found[chain.invoke(text)] += share
             charged = chain.certificate().document_spent or 0.0
@@ -82,7 +82,7 @@ def test_no_two_texts_are_told_apart_by_more_than_was_charged(tokens: int, monke
 
 def test_what_is_charged_is_tokens_times_four_clips() -> None:
     """If it breaks, the price that settings name is not that of their release."""
-    how = Paraphrasing(clip=2.0, temperature=0.5, max_new_tokens=30)
+    how = ParaphraseOptions(clip=2.0, temperature=0.5, max_new_tokens=30)
     assert how.epsilon == pytest.approx(30 * 4 * 2.0 / 0.5)
     chain = paraphraser(paraphrasing=how)
     chain.invoke("my parcel is late")
@@ -174,10 +174,10 @@ def test_a_limit_holds() -> None:
 
 MISTAKES: dict[str, Any] = {
     "a chat model": lambda: paraphraser(RunnableLambda(str)),
-    "a clip of none": lambda: Paraphrasing(clip=0.0),
-    "too large a clip": lambda: Paraphrasing(clip=8.0),
-    "one candidate": lambda: Paraphrasing(candidates=1),
-    "texts in place of pairs": lambda: Paraphrasing(pairs=["late", "paid"]),  # type: ignore[list-item]
+    "a clip of none": lambda: ParaphraseOptions(clip=0.0),
+    "too large a clip": lambda: ParaphraseOptions(clip=8.0),
+    "one candidate": lambda: ParaphraseOptions(candidates=1),
+    "texts in place of pairs": lambda: ParaphraseOptions(pairs=["late", "paid"]),  # type: ignore[list-item]
     "a dict of settings": lambda: paraphraser(paraphrasing={"clip": 1.0}),
     "a limit beside a ledger": lambda: paraphraser(ledger=MetricLedger(None), limit=3.0),
     "a text that does not fit": lambda: paraphraser().invoke(f"{CANARY} " * 10_000),

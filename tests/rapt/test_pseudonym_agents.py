@@ -397,10 +397,13 @@ def test_a_command_is_hidden_whatever_its_form(command: Any) -> None:
 
 @pytest.mark.parametrize("around", [True, False])
 def test_the_words_between_are_sanitized_however_the_agent_is_called(around: bool) -> None:
-    """If it breaks, the model is told raw words that then= promises to sanitize, and the report repeats the promise."""
+    """If it breaks, the model is told raw words that remaining_text_sanitizer= promises to sanitize, and the report
+    repeats the promise.
+    """
     model, then = Writer(), sanitizer(keep=["write", "to"])
     middleware = PseudonymMiddleware(
-        Pseudonymizer(terms=TERMS, then=then, messages=MessageRules(system="sanitize")), tools_inside="all"
+        Pseudonymizer(terms=TERMS, remaining_text_sanitizer=then, messages=MessageRules(system="sanitize")),
+        tools_inside="all",
     )
     agent = create_agent(
         model, [inside, also_inside, outside], middleware=[middleware], system_prompt=f"the prompt of {CANARY} tulip"
@@ -475,7 +478,7 @@ def test_a_call_that_a_person_edits_reaches_the_tool_as_it_was_edited() -> None:
 
 @pytest.mark.parametrize("decision", ["approve", "reject"])
 def test_a_decision_stays_what_it_is_where_words_are_sanitized(decision: str) -> None:
-    """If it breaks, the noise of then= makes another word of "reject", and the call goes out."""
+    """If it breaks, the noise of remaining_text_sanitizer= makes another word of "reject", and the call goes out."""
     sent = []
 
     @tool
@@ -485,7 +488,7 @@ def test_a_decision_stays_what_it_is_where_words_are_sanitized(decision: str) ->
         return "sent"
 
     then = RAPTSanitizer(Vocabulary(["approve", "reject"], np.array([[0.0], [1.0]], np.float32), name="two"), eta=1e-3)
-    middleware = PseudonymMiddleware(Pseudonymizer(terms=TERMS, then=then), tools_inside="all")
+    middleware = PseudonymMiddleware(Pseudonymizer(terms=TERMS, remaining_text_sanitizer=then), tools_inside="all")
     for turn in range(12):  # of noise that hardly knows the word half would be others
         said = AIMessage("", tool_calls=[{"name": "send_mail", "args": {"to": "<PERSON_1>"}, "id": "1"}])
         asks = HumanInTheLoopMiddleware(interrupt_on={"send_mail": True})
@@ -606,7 +609,7 @@ def test_what_answers_a_structured_output_is_hidden_once() -> None:
     then = sanitizer(keep=["write", "to", "go", "on"])
     said = {"name": "Contact", "args": {"name": "<PERSON_1>"}, "id": "1"}
     model = Scripted(messages=iter([AIMessage("", tool_calls=[said]), AIMessage("", tool_calls=[said | {"id": "2"}])]))
-    middleware = PseudonymMiddleware(Pseudonymizer(terms=TERMS, then=then))
+    middleware = PseudonymMiddleware(Pseudonymizer(terms=TERMS, remaining_text_sanitizer=then))
     agent = middleware.around(
         create_agent(
             model, [], middleware=[middleware], response_format=ToolStrategy(Contact), checkpointer=InMemorySaver()

@@ -112,7 +112,7 @@ def test_an_error_shows_no_text() -> None:
 
 
 def sanitizing() -> Any:
-    return Pseudonymizer(then=RAPTSanitizer("glove", eta=4.0, ledger=MetricLedger(None)))
+    return Pseudonymizer(remaining_text_sanitizer=RAPTSanitizer("glove", eta=4.0, ledger=MetricLedger(None)))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def sanitizing() -> Any:
         ({"key": KEY}, "a function that reads the key"),
         ({"key": lambda: "short"}, "32 bytes"),
         ({"build": lambda: 5}, "of type int to be a Pseudonymizer"),
-        ({"build": sanitizing}, "without then="),
+        ({"build": sanitizing}, "without remaining_text_sanitizer="),
     ],
 )
 def test_mistakes_are_named(wrong: dict[str, Any], said: str) -> None:

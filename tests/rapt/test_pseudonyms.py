@@ -149,7 +149,7 @@ def test_every_type_goes_through_and_conversations_are_apart() -> None:
         assert "Bob" in repr(made.restore(hidden))
     assert made.batch(["Bob", "Bob"]) == asyncio.run(made.abatch(["Bob", "Bob"])) == ["<PERSON_1>"] * 2
     assert list(made.stream("Bob")) == ["<PERSON_1>"]
-    assert made.anew().restore("<PERSON_1>") == "<PERSON_1>"
+    assert made.new_conversation().restore("<PERSON_1>") == "<PERSON_1>"
 
 
 class _Pieces:
@@ -314,27 +314,29 @@ def test_system_messages_are_hidden_in_or_the_report_says_that_they_are_not() ->
     assert keeping.invoke(given)[0].content == given[0].content
     assert "System messages passed in clear" in str(keeping.report())
     assert keeping.report().to_dict()["system_in_clear"]
-    assert Pseudonymizer(then=sanitizer()).report().system_in_clear
+    assert Pseudonymizer(remaining_text_sanitizer=sanitizer()).report().system_in_clear
 
 
 def test_the_words_between_can_be_sanitized() -> None:
-    """If it breaks, ``then=`` leaves words in clear, loses placeholders, or its cost is not in the report."""
+    """If it breaks, ``remaining_text_sanitizer=`` leaves words in clear, loses placeholders, or its cost is not in the
+    report.
+    """
     rapt = sanitizer()
-    made = Pseudonymizer(terms={"Ann Smith": "PERSON"}, then=rapt)
+    made = Pseudonymizer(terms={"Ann Smith": "PERSON"}, remaining_text_sanitizer=rapt)
     hidden = made.invoke("Ann Smith has severe pain; xyzzy calls Ann Smith")
     assert re.findall(r"<\w+>", hidden) == ["<PERSON_1>", "<PERSON_1>"]
     assert "xyzzy" not in hidden
     report = made.report()
-    assert report.then is not None
-    assert report.then.releases == rapt.certificate().releases == 1
+    assert report.remaining_text_sanitizer is not None
+    assert report.remaining_text_sanitizer.releases == rapt.certificate().releases == 1
     assert report.private is False
     assert "All other words passed" not in str(report)
 
 
 def test_words_that_are_sanitized_for_nobody_have_no_limit_of_a_user() -> None:
     """If it breaks, a limit is given, and whatever is said nobody is ever charged for it."""
-    with pytest.raises(InvalidParameter, match="Give then= a sanitizer without a limit"):
-        Pseudonymizer(then=sanitizer(limit=3.0))
+    with pytest.raises(InvalidParameter, match="Give remaining_text_sanitizer= a sanitizer without a limit"):
+        Pseudonymizer(remaining_text_sanitizer=sanitizer(limit=3.0))
 
 
 @pytest.mark.parametrize("style", ["invoke", "ainvoke", "stream"])
@@ -401,7 +403,7 @@ def test_gliner_finds_what_stands_late_in_a_long_text() -> None:
     [
         lambda: Pseudonymizer(3),  # type: ignore[arg-type]
         lambda: Pseudonymizer([]),
-        lambda: Pseudonymizer(then="x"),  # type: ignore[arg-type]
+        lambda: Pseudonymizer(remaining_text_sanitizer="x"),  # type: ignore[arg-type]
         lambda: PatternEntities(["NAME"]),
         lambda: PatternEntities(patterns={"A": "("}),
         lambda: TermEntities("Bob"),

@@ -24,7 +24,7 @@ from langchain_core.runnables import RunnableLambda, RunnableParallel
 from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PrivateDataError
-from langchain_dp.rapt import Policies, Target, build, calibrate
+from langchain_dp.rapt import CalibrationTarget, Policies, build, calibrate
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.redact import Redacted
 
@@ -266,7 +266,7 @@ def test_a_named_table_is_calibrated_once_for_each_target(monkeypatch: pytest.Mo
     assert found[0] != found[1]
     assert len(asked) == 2
     RAPTSanitizer("glove", target_replacement=0.3, mechanism="laplace")
-    RAPTSanitizer("glove", target_replacement=0.3, target=Target(texts=[" ".join(WORDS)]))
+    RAPTSanitizer("glove", target_replacement=0.3, target=CalibrationTarget(texts=[" ".join(WORDS)]))
     RAPTSanitizer(TABLE, target_replacement=0.3)
     assert len(asked) == 5
 

@@ -14,7 +14,7 @@ from rapt_tuning import tiny
 from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.errors import BudgetExceeded, InvalidParameter
 from langchain_dp.rapt.tuning import (
-    NotSanitized,
+    IdentitySanitizer,
     PlainTokens,
     PrivatizedExamples,
     RAPTClassifier,
@@ -233,7 +233,7 @@ def test_a_crash_between_epochs_costs_no_epoch_twice(tmp_path: Path, monkeypatch
 
 def test_no_privacy_says_so() -> None:
     """If it breaks, a baseline on raw text carries a promise."""
-    made = tiny.tuner(by=NotSanitized(tiny.backbone().table()))
+    made = tiny.tuner(by=IdentitySanitizer(tiny.backbone().table()))
     classifier = made.fit(tiny.examples(16), progress=False)
     for certificate in (classifier.training, classifier.certificate(), made.privatize(tiny.examples(8)).certificate):
         assert certificate is not None

@@ -23,9 +23,9 @@ from rapt_tuning import tiny
 
 from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, LedgerUnwritable, PrivateDataError
-from langchain_dp.rapt.tuning import NotSanitized, RAPTClassifier, RAPTClient, RAPTProvider, Request
+from langchain_dp.rapt.tuning import IdentitySanitizer, PredictionRequest, RAPTClassifier, RAPTClient, RAPTProvider
 from langchain_dp.records import PrivateRecords
-from langchain_dp.redact import Held
+from langchain_dp.redact import PrivateArgs
 
 RAW = "the quetzal movie was awful"
 
@@ -132,7 +132,7 @@ def test_equal_questions_stay_two_where_another_is_refused(trained: RAPTClassifi
     text, requests = "good movie bad movie great movie awful movie", []
 
     def provider(body: bytes) -> bytes:
-        requests.append(Request.from_json(body))
+        requests.append(PredictionRequest.from_json(body))
         answer: bytes = trained.provider.predict(requests[-1]).to_json()  # type: ignore[union-attr]  # here
         return answer
 
@@ -172,7 +172,7 @@ def test_no_frame_of_a_refusal_holds_a_text(name: str, trained: RAPTClassifier) 
     ledger = MetricLedger(1.0)
     by = tiny.sanitizer(eta=4.0, ledger=ledger)
     rows = PrivateRecords([{"text": f"{RAW} {number}", "label": tiny.LABELS[number % 2]} for number in range(4)])
-    texts = Held([RAW, RAW])
+    texts = PrivateArgs([RAW, RAW])
     asked = with_sanitizer(trained, eta=4.0, ledger=ledger)
     tuner = tiny.tuner(by=by)
     calls: dict[str, Callable[[], Any]] = {
@@ -183,7 +183,7 @@ def test_no_frame_of_a_refusal_holds_a_text(name: str, trained: RAPTClassifier) 
         "tuner.privatize": lambda: tuner.privatize(rows),
         "fit": lambda: tuner.fit(rows, progress=False),
         "validation": lambda: tuner.fit(rows, validation=rows, progress=False),
-        "wrong": lambda: tuner.fit(Held([RAW]).values[0], progress=False),
+        "wrong": lambda: tuner.fit(PrivateArgs([RAW]).values[0], progress=False),
     }
     reporter = Reporting()
     with pytest.raises(InvalidParameter if name == "wrong" else BudgetExceeded) as refused:
@@ -204,7 +204,7 @@ class Unsteady:
         self.calls += 1
         if self.calls == self._fails:
             return self._how()
-        answer: bytes = self._provider.predict(Request.from_json(body)).to_json()
+        answer: bytes = self._provider.predict(PredictionRequest.from_json(body)).to_json()
         return answer
 
 
@@ -263,7 +263,9 @@ def test_a_certificate_says_what_asking_again_costs(trained: RAPTClassifier) -> 
         notes = " ".join(with_sanitizer(trained, **options).certificate().notes)
         assert said in notes
         assert ("release of then" in notes) == (not options)
-    clear = RAPTClassifier(RAPTClient(NotSanitized(tiny.backbone().table()), trained.client.plain.settings), _lost_body)
+    clear = RAPTClassifier(
+        RAPTClient(IdentitySanitizer(tiny.backbone().table()), trained.client.plain.settings), _lost_body
+    )
     assert not any("charged" in note for note in clear.certificate().notes)
 
 
@@ -524,7 +526,7 @@ def test_a_client_of_another_eta_says_so_without_the_training(trained: RAPTClass
         client.save(tmp_path / "again")  # what it was trained on outlives another sanitizer
         again = RAPTClient.load(tmp_path / "again", tiny.sanitizer(**options))
         assert again.trained == client.trained
-    in_clear = RAPTClient.load(tmp_path, NotSanitized(tiny.backbone().table()))
+    in_clear = RAPTClient.load(tmp_path, IdentitySanitizer(tiny.backbone().table()))
     notes = " ".join(RAPTClassifier(in_clear, trained.provider).certificate().notes)
     assert "questions are privatized at eta=inf (none)" in notes
 

@@ -27,13 +27,13 @@ from langchain_dp.errors import InvalidParameter, MissingExtra, PrivateDataError
 from langchain_dp.mechanisms import MetricExponential
 from langchain_dp.rapt import RAPTSanitizer, tuning
 from langchain_dp.rapt.tuning import (
-    NotSanitized,
+    IdentitySanitizer,
     PlainTokens,
+    PredictionRequest,
     PrivatizedExamples,
     RAPTClassifier,
     RAPTClient,
     RAPTProvider,
-    Request,
 )
 from langchain_dp.rapt.tuning import plain as plain_tokens
 from langchain_dp.rapt.tuning.wire import Answer
@@ -114,7 +114,7 @@ def test_a_provider_in_another_process_gets_no_raw_word(tmp_path: Path) -> None:
 
         def post(body: bytes) -> bytes:
             assert address.startswith("http://127.0.0.1:")
-            with urllib.request.urlopen(urllib.request.Request(address, data=body), timeout=60) as answer:
+            with urllib.request.urlopen(urllib.request.PredictionRequest(address, data=body), timeout=60) as answer:
                 return bytes(answer.read())
 
         remote = RAPTClassifier(client, post)
@@ -141,7 +141,7 @@ def test_the_raw_text_would_have_been_found(kind: Any) -> None:
     """If it breaks, the test above looks in the wrong place: what passes in clear must be found, and only that."""
     base = tiny.backbone()
     for by, raw in (
-        (NotSanitized(base.table()), True),
+        (IdentitySanitizer(base.table()), True),
         (tiny.sanitizer(base), True),  # so little noise that every word stays
         (tiny.sanitizer(base, eta=tiny.CLOSE, length=12), False),
     ):
@@ -193,7 +193,7 @@ def test_plain_words_of_several_tokens_are_found_by_their_first() -> None:
     base = tiny.backbone()
     made = tiny.tuner(base, RAPTSanitizer(WORDS_TABLE, eta=tiny.FAR), max_tokens=8)
     plain = ["movie plot", "very", "", "good bad"]
-    [row], _ = made._assembler.rows(Request("text", [plain], ["the film"]))
+    [row], _ = made._assembler.rows(PredictionRequest("text", [plain], ["the film"]))
     words = [base.tokens[i] for i in row.ids]
     assert words[1:-1] == ["movie", "plot", "very", "[UNK]", "good", "bad", "the", "film"]
     assert row.plain == [1, 3, 4, 5]
@@ -284,7 +284,7 @@ def test_answers_of_other_labels_are_not_put_together() -> None:
     labels = iter([["a", "b"], ["b", "a"]])
 
     def provider(body: bytes) -> bytes:
-        return Answer(tuple(next(labels)), [[0.9, 0.1]] * len(Request.from_json(body))).to_json()
+        return Answer(tuple(next(labels)), [[0.9, 0.1]] * len(PredictionRequest.from_json(body))).to_json()
 
     classifier = RAPTClassifier(RAPTClient(tiny.sanitizer()), provider)
     with pytest.raises(InvalidParameter, match="the same labels each time"):
@@ -442,7 +442,7 @@ def test_requests_say_nothing_in_a_repr() -> None:
     """If it breaks, a log shows privatized texts, which are still what a user wrote, in part."""
     request = tiny.tuner().client.request(["the movie"])
     assert "movie" not in repr(request)
-    assert len(Request.from_json(request.to_json())) == 1
+    assert len(PredictionRequest.from_json(request.to_json())) == 1
     _, rows = tiny.tuner().client.plain_rows(3, np.random.default_rng(0))
     assert len(rows) == 3
 
@@ -454,3 +454,11 @@ def test_a_copy_of_a_client_shares_its_account(copied: Any) -> None:
     assert copied(client).request([RAW]).inputs == client.request([RAW]).inputs
     with pytest.raises(PrivateDataError):
         pickle.dumps(client)
+
+
+def test_a_request_of_the_other_kind_is_refused() -> None:
+    """If it breaks, a model of tokens answers a raw text with numbers that mean nothing."""
+    provider = tiny.tuner(epochs=1).fit(tiny.examples(8), progress=False).provider
+    assert isinstance(provider, RAPTProvider)
+    with pytest.raises(InvalidParameter, match="kind 'tokens'"):
+        provider.predict(PredictionRequest("text", [["the"] * 4], ["the movie was good"]))

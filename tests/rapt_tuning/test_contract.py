@@ -11,7 +11,7 @@ import torch
 from rapt_tuning import tiny
 
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.rapt.tuning import Backbone, Request
+from langchain_dp.rapt.tuning import Backbone, PredictionRequest
 from langchain_dp.rapt.tuning.batches import Assembler, Batch, collate
 from langchain_dp.rapt.tuning.layers import KeyValuePrefix, self_attentions
 from langchain_dp.rapt.tuning.model import TunedModel
@@ -33,7 +33,7 @@ def built(
     model = TunedModel(own, settings, labels=2, words=words, reconstruct=reconstruct)
     template = "it was {mask}" if verbalized and base.family == "encoder" else None
     rows, _ = Assembler(own, max_tokens=12, plain_length=4, virtual=settings.virtual_tokens, template=template).rows(
-        Request("tokens", PLAIN, TEXTS)
+        PredictionRequest("tokens", PLAIN, TEXTS)
     )
     return model, collate(rows, own.pad), base
 

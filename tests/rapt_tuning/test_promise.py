@@ -18,7 +18,7 @@ from langchain_dp.rapt import RAPTSanitizer
 from langchain_dp.rapt.privatize import Policies
 from langchain_dp.rapt.tuning import (
     Backbone,
-    NotSanitized,
+    IdentitySanitizer,
     PlainTokens,
     PrivatizedExamples,
     RAPTClassifier,
@@ -106,7 +106,7 @@ def test_validation_texts_do_not_hide_how_training_texts_were_privatized(base: B
 def test_texts_under_another_promise_are_used_knowingly_only(base: Backbone, options: Any, said: str) -> None:
     """If it breaks, texts in clear, or with words in clear, come under the certificate of a private training."""
     if "by" in options:
-        options = {"by": NotSanitized(base.table())}
+        options = {"by": IdentitySanitizer(base.table())}
     examples = released(base, eta=LOUD, **options)
     ledger = MetricLedger()
     made = tiny.tuner(base, tiny.sanitizer(base, eta=QUIET, ledger=ledger), epochs=1)
@@ -130,7 +130,7 @@ def test_texts_under_another_promise_are_used_knowingly_only(base: Backbone, opt
 
 def test_texts_in_clear_are_no_surprise_to_a_tuner_that_sanitizes_nothing(base: Backbone) -> None:
     """If it breaks, a baseline on stored texts needs a promise that it does not make; or private texts lose theirs."""
-    made = tiny.tuner(base, NotSanitized(base.table()), epochs=1)
+    made = tiny.tuner(base, IdentitySanitizer(base.table()), epochs=1)
     stored = made.privatize(tiny.examples(8))
     found = made.fit(stored, progress=False).training
     assert found is not None
@@ -230,7 +230,7 @@ def test_validation_texts_are_part_of_the_promise(base: Backbone) -> None:
     assert found.document_spent == pytest.approx(LOUD + QUIET)
     assert (found.parameters["training_eta"], found.parameters["validation_eta"]) == (QUIET, LOUD)
     assert "validation texts were privatized at eta=1e+06" in " ".join(found.notes)
-    clear = released(base, by=NotSanitized(base.table()))
+    clear = released(base, by=IdentitySanitizer(base.table()))
     found = training(base, train, {"validation": clear, "accept_other_promise": True})
     assert not found.private
     assert math.isinf(found.eta)
@@ -332,7 +332,7 @@ def test_a_checkpoint_goes_on_with_the_labels_that_it_began_with(clear: bool, ba
     """If it breaks, who trains on other data gets the model of the old ones: labels tell, and so do texts in clear."""
 
     def fit(rows: list[dict[str, Any]]) -> None:
-        by: Any = NotSanitized(base.table()) if clear else tiny.sanitizer(base)
+        by: Any = IdentitySanitizer(base.table()) if clear else tiny.sanitizer(base)
         tiny.tuner(base, by, epochs=1).fit(rows, checkpoint=tmp_path, progress=False)
 
     rows = tiny.examples(16)

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt import RAPTSanitizer
-from langchain_dp.rapt.tuning import NotSanitized, PlainTokens, RAPTClassifier, RAPTPromptTuner, RAPTProvider
+from langchain_dp.rapt.tuning import IdentitySanitizer, PlainTokens, RAPTClassifier, RAPTPromptTuner, RAPTProvider
 from langchain_dp.rapt.tuning.settings import TuningSettings
 from langchain_dp.rapt.tuning.training import Trainer
 
@@ -79,7 +79,7 @@ def test_given_plain_tokens_are_used() -> None:
 
 def test_without_plain_tokens_or_reconstruction_it_trains_too() -> None:
     """If it breaks, the arms that the paper compares with cannot be run."""
-    for plain, by in ((0, None), (4, None), (0, NotSanitized(tiny.backbone().table()))):
+    for plain, by in ((0, None), (4, None), (0, IdentitySanitizer(tiny.backbone().table()))):
         made = tiny.tuner(by=by, plain=PlainTokens(length=plain, vocabulary=20), reconstruction=False)
         report = made.fit(tiny.examples(16), progress=False).report
         assert report is not None

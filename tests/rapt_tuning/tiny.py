@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from langchain_dp.rapt import RAPTSanitizer
-from langchain_dp.rapt.tuning import Backbone, NotSanitized, PlainTokens, RAPTPromptTuner, TuningSettings
+from langchain_dp.rapt.tuning import Backbone, IdentitySanitizer, PlainTokens, RAPTPromptTuner, TuningSettings
 
 torch.set_num_threads(1)  # two of them wait for each other where another process is busy
 
@@ -91,7 +91,7 @@ def settings(**changes: Any) -> TuningSettings:
 
 def tuner(
     base: Backbone | None = None,
-    by: RAPTSanitizer | NotSanitized | None = None,
+    by: RAPTSanitizer | IdentitySanitizer | None = None,
     *,
     verbalized: bool = False,
     **changes: Any,

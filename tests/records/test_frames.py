@@ -63,7 +63,9 @@ def written(call: Callable[[Any], Any]) -> Callable[[], Any]:
         pytest.param(lambda: optimizer().invoke(list(WRONG), foo=1), id="further"),
         pytest.param(lambda: synthesizer().plan(list(WRONG)), id="plan of examples"),
         pytest.param(lambda: synthesizer().invoke(list(WRONG), foo=1), id="further for examples"),
-        pytest.param(lambda: DPICLClassifier(llm=VotingChat(), examples=list(WRONG), timeout=3), id="unknown argument"),  # type: ignore[call-arg]
+        pytest.param(
+            lambda: DPICLClassifier(model=VotingChat(), examples=list(WRONG), timeout=3), id="unknown argument"
+        ),  # type: ignore[call-arg]
         pytest.param(lambda: PrivateRecords(list(WRONG), text_key="note"), id="another key"),
         pytest.param(lambda: PrivateRecords(list(WRONG), text_key=3), id="no key"),  # type: ignore[arg-type]
         pytest.param(lambda: DPPromptOptimizer.from_dataframe(list(WRONG), text_key="note"), id="of a DataFrame"),
@@ -168,7 +170,7 @@ def test_an_event_tells_nothing_of_the_records(make: Callable[[], Any], version:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: DPICLClassifier(llm=VotingChat(), examples=list(WRONG), labels=["a", "b"]),
+        lambda: DPICLClassifier(model=VotingChat(), examples=list(WRONG), labels=["a", "b"]),
         lambda: DPPromptOptimizer(model=None, labels=["a", "b"]),  # type: ignore[arg-type]
         lambda: synthesizer(members=0),
         lambda: generator(max_queries=0),

@@ -20,7 +20,7 @@ from fakes.synthesizers import replies as rows
 from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableConfig
 
-from langchain_dp.accounting import Askers, Neighbors, PrivacyBudget, PrivacyLedger
+from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger, Quotas
 from langchain_dp.errors import (
     BudgetExceeded,
     InvalidParameter,
@@ -28,7 +28,7 @@ from langchain_dp.errors import (
     MostlyNoiseWarning,
     PlanError,
     PrivateDataError,
-    ShareExceeded,
+    QuotaExceeded,
 )
 from langchain_dp.mechanisms import ClippedSum
 from langchain_dp.synth import AnswerPrompts, DPAnswerGenerator
@@ -458,10 +458,10 @@ def test_an_end_of_several_tokens_is_never_shown_in_part() -> None:
 async def test_every_face_charges_the_share_of_who_asks(face: str) -> None:
     """If it breaks, one face answers at somebody else's cost, for nobody's, or beyond a share."""
     ledger, engine = PrivacyLedger(BUDGET), WordScorer()
-    chain = generator(engine, ledger=ledger, askers=Askers(each=1))
+    chain = generator(engine, ledger=ledger, quotas=Quotas(default=1))
 
-    async def ask(question: str, asker: str | None) -> str:
-        config: RunnableConfig = {"configurable": {"asker": asker}} if asker else {}
+    async def ask(question: str, user_id: str | None) -> str:
+        config: RunnableConfig = {"configurable": {"user_id": user_id}} if user_id else {}
         if face == "invoke":
             return chain.invoke(question, config)
         if face == "stream":
@@ -476,14 +476,14 @@ async def test_every_face_charges_the_share_of_who_asks(face: str) -> None:
         await ask("one?", None)
     assert (entries(ledger), engine.asked) == (0, [])
     first = await ask("one?", "a")
-    with pytest.raises(ShareExceeded, match="This asker's share of the plan 'answers' is 1 releases, and 0 are left"):
+    with pytest.raises(QuotaExceeded, match="This user's share of the plan 'answers' is 1 releases, and 0 are left"):
         await ask("two?", "a")
     await ask("two?", "b")
     assert await ask("one?", "b") == first
-    assert (entries(ledger), chain.answers_left(), chain.answers_left(asker="b")) == (2, 3, 0)
-    assert "askers can pool their answers: the promise is the whole plan's" in chain.certificate().notes
-    with pytest.raises(PlanError, match="askers was"):
-        generator(engine, ledger=ledger, askers=Askers(each=5))
+    assert (entries(ledger), chain.answers_left(), chain.answers_left(user_id="b")) == (2, 3, 0)
+    assert "users can pool their answers: the promise is the whole plan's" in chain.certificate().notes
+    with pytest.raises(PlanError, match="quotas was"):
+        generator(engine, ledger=ledger, quotas=Quotas(default=5))
 
 
 def test_long_replies_teach_an_answer() -> None:

@@ -22,7 +22,7 @@ from langchain_tests.integration_tests import ChatModelIntegrationTests
 from langchain_tests.unit_tests import ChatModelUnitTests
 
 from langchain_dp import ChatDPGenerator, DPAnswerGenerator, PrivacyCertificate, PrivacyLedger
-from langchain_dp.accounting import Askers
+from langchain_dp.accounting import Quotas
 from langchain_dp.ensemble.chat import stop_strings
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.synth import AnswerPrompts
@@ -146,8 +146,8 @@ def test_what_is_no_generator_and_any_cache_are_refused() -> None:
     """If it breaks, answers of forgotten records are kept where nobody can take them out."""
     with pytest.raises(InvalidParameter, match="generator=str"):
         ChatDPGenerator(generator="x")  # type: ignore[arg-type]
-    with pytest.raises(InvalidParameter, match="generator without askers="):
-        chat(askers=Askers(each=2))
+    with pytest.raises(InvalidParameter, match="generator without quotas="):
+        chat(quotas=Quotas(default=2))
     for cache in (True, InMemoryCache()):
         with pytest.raises(InvalidParameter, match="cache=False"):
             ChatDPGenerator(generator=generator(), cache=cache)

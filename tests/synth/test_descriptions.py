@@ -10,30 +10,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.places import on_both
+from fakes.fair_semaphore import on_both
 from fakes.scorer import Draws, of_records, stop_at
 from fakes.synthesizers import BUDGET, LABELS, rows, synthesizer
 
-from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger, TextRoundEvent, epsilon
+from langchain_dp.accounting import ClippedSumRoundEvent, Neighbors, PrivacyBudget, PrivacyLedger, epsilon
 from langchain_dp.cli import main
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, PlanError
 from langchain_dp.mechanisms import ClippedSum
-from langchain_dp.synth import Describing, SyntheticExamples
+from langchain_dp.synth import LabelDescriptionOptions, SyntheticExamples
 from langchain_dp.synth.describing import useful
 from langchain_dp.synth.settings import DESCRIBED, Design
 
 SCHEMES = ["rounds", "groups"]
-SMALL = Describing(members=10, max_new_tokens=3)
-REQUEST = Describing().task
+SMALL = LabelDescriptionOptions(members=10, max_new_tokens=3)
+REQUEST = LabelDescriptionOptions().task
 
 
 def test_nothing_is_described_unless_it_is_asked_for() -> None:
     """If it breaks, a part of the budget goes to descriptions that nobody wanted."""
     assert synthesizer(describe=False).settings.describe is None
-    assert synthesizer(describe=True).settings.describe == Describing()
+    assert synthesizer(describe=True).settings.describe == LabelDescriptionOptions()
     assert synthesizer(describe=SMALL).settings.describe == SMALL
     for odd in (None, "yes", 1):
-        with pytest.raises(InvalidParameter, match=r"describe of type \w+ to be True, False or Describing"):
+        with pytest.raises(
+            InvalidParameter, match=r"describe of type \w+ to be True, False or LabelDescriptionOptions"
+        ):
             synthesizer(describe=odd)
 
 
@@ -62,7 +64,7 @@ def test_descriptions_are_charged_once_and_stand_before_every_text(scheme: str) 
     made = synthesizer(engine, ledger=ledger, scheme=scheme, describe=SMALL).invoke(rows())
     first, *others = charges(ledger)
     assert len(others) == 3
-    assert (first["event"], first["tokens"]) == ("TextRoundEvent", 3)
+    assert (first["event"], first["tokens"]) == ("ClippedSumRoundEvent", 3)
     assert {each.get("of", each)["tokens"] for each in others} == {8}
     assert [head.startswith(REQUEST) for head in engine.heads] == [True] * 2 + [False] * 6
     assert all(made.descriptions.values())
@@ -139,7 +141,7 @@ def test_what_is_drawn_is_what_is_charged(scheme: str) -> None:
 
 def test_descriptions_that_cost_what_a_text_costs_are_a_round_more() -> None:
     """If it breaks, two equal events are taken for one, and a round is free."""
-    alike = Describing(members=10, max_new_tokens=8, clip_ratio=1.0, temperature=1.0)
+    alike = LabelDescriptionOptions(members=10, max_new_tokens=8, clip_ratio=1.0, temperature=1.0)
     ledger = PrivacyLedger(BUDGET)
     chain = synthesizer(Draws(), ledger=ledger, describe=alike)
     [(_, count)] = chain.plan(120).design.events()
@@ -202,7 +204,9 @@ def test_a_description_that_broke_off_is_not_drawn_again() -> None:
 def test_descriptions_come_from_the_records_of_their_label() -> None:
     """If it breaks, a label is described by what others hold, and a record is in two descriptions."""
     made = synthesizer(
-        Draws(length=6), budget=PrivacyBudget(8.0, 1e-5), describe=Describing(members=100, max_new_tokens=8)
+        Draws(length=6),
+        budget=PrivacyBudget(8.0, 1e-5),
+        describe=LabelDescriptionOptions(members=100, max_new_tokens=8),
     ).invoke(rows(600))
     delivery, billing = (Counter(made.descriptions[label].split()) for label in LABELS)
     assert delivery["parcel"] + delivery["late"] + delivery["today"] > delivery.total() / 2
@@ -259,7 +263,9 @@ def chain_law(design: Design, record: Record | None) -> dict[tuple[int, ...], fl
 
 def test_one_record_moves_descriptions_and_texts_by_what_both_are_charged_and_not_by_less() -> None:
     """If it breaks, the promise is wrong where texts follow descriptions. All outcomes of a small chain."""
-    design = Design("groups", 2, ClippedSum(TextRoundEvent(0.7, 1), 1), 2, ClippedSum(TextRoundEvent(0.9, 1, 0.4), 1))
+    design = Design(
+        "groups", 2, ClippedSum(ClippedSumRoundEvent(0.7, 1), 1), 2, ClippedSum(ClippedSumRoundEvent(0.9, 1, 0.4), 1)
+    )
     replaced = [((0, UP), (0, DOWN)), ((0, UP), (1, DOWN)), ((0, UP), (1, UP))]  # the label may be replaced too
     laws = [
         (chain_law(design, one), chain_law(design, other)) for pair in replaced for one, other in (pair, pair[::-1])
@@ -293,7 +299,7 @@ def test_a_description_that_says_nothing_is_not_told(text: str, kept: str) -> No
 
 def test_a_description_that_repeats_the_kind_is_not_told() -> None:
     """If it breaks, "the same mood" stands before every text where moods are asked for."""
-    how = Describing(members=10, max_new_tokens=1, kind="parcel", shown=(("A text.", "rose"),))
+    how = LabelDescriptionOptions(members=10, max_new_tokens=1, kind="parcel", shown=(("A text.", "rose"),))
     found: set[str] = set()
     for seed in range(20):
         made = synthesizer(describe=how, budget=PrivacyBudget(50.0), not_private_seed=seed, count=2).invoke(rows())
@@ -320,7 +326,9 @@ def test_no_description_is_one_of_the_answers_that_the_model_was_shown(
     """If it breaks, labels are named after the public examples, which a model likes to repeat."""
 
     def described(*shown: str, chat: bool = False) -> set[str]:
-        how = Describing(members=10, max_new_tokens=tokens, kind="mood", shown=tuple(("A text.", one) for one in shown))
+        how = LabelDescriptionOptions(
+            members=10, max_new_tokens=tokens, kind="mood", shown=tuple(("A text.", one) for one in shown)
+        )
         found: set[str] = set()
         for seed in range(40):
             # The public model likes all words alike, and every record of a label the same two or three of them.
@@ -346,7 +354,7 @@ def test_a_larger_budget_makes_descriptions_surer_and_not_wilder() -> None:
 def test_the_given_description_can_be_shown_too() -> None:
     """If it breaks, what a user knows of a label is lost where something is added to it."""
     engine = Heads()
-    how = Describing(members=10, max_new_tokens=3, show_labels=True)
+    how = LabelDescriptionOptions(members=10, max_new_tokens=3, show_labels=True)
     made = synthesizer(engine, describe=how).invoke(rows())
     assert LABELS["delivery"] in engine.heads[0]
     assert f"{LABELS['delivery']}: {made.descriptions['delivery']}." in engine.heads[2]
@@ -421,12 +429,12 @@ def test_other_records_are_not_read_by_descriptions_that_were_begun() -> None:
 def test_bad_values_are_named(wrong: dict[str, Any], named: str) -> None:
     """If it breaks, a mistake ends in a traceback, or in a charge."""
     with pytest.raises(InvalidParameter, match=named):
-        Describing(**wrong)
+        LabelDescriptionOptions(**wrong)
 
 
 def test_what_is_no_group_is_refused() -> None:
     """If it breaks, a number of tokens is taken for True."""
-    with pytest.raises(InvalidParameter, match=r"Describing\(\.\.\.\)"):
+    with pytest.raises(InvalidParameter, match=r"LabelDescriptionOptions\(\.\.\.\)"):
         synthesizer(Draws(), describe=12)
 
 
@@ -435,6 +443,8 @@ def test_a_description_that_could_not_fit_is_refused_before_anything_is_drawn() 
     engine, ledger = Draws(), PrivacyLedger(BUDGET)
     engine.max_prompt_tokens = 60
     with pytest.raises(InvalidParameter, match="longest prompt"):
-        synthesizer(engine, ledger=ledger, describe=Describing(max_new_tokens=50, members=10)).invoke(rows())
+        synthesizer(engine, ledger=ledger, describe=LabelDescriptionOptions(max_new_tokens=50, members=10)).invoke(
+            rows()
+        )
     assert not engine.asked
     assert not charges(ledger)

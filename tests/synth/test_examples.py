@@ -17,7 +17,14 @@ from langchain_tests.integration_tests import RetrieversIntegrationTests
 from langchain_dp.accounting import Neighbors, PrivacyCertificate
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl import ICLPrompt
-from langchain_dp.synth import AnswerPrompts, Describing, Filters, SynthesisPrompts, SyntheticExample, SyntheticExamples
+from langchain_dp.synth import (
+    AnswerPrompts,
+    Filters,
+    LabelDescriptionOptions,
+    SynthesisPrompts,
+    SyntheticExample,
+    SyntheticExamples,
+)
 from langchain_dp.synth.filters import counted, judged
 from langchain_dp.synth.journal import WrittenText
 from langchain_dp.synth.selecting import WordRetriever
@@ -320,7 +327,7 @@ def test_a_classifier_on_examples_asks_for_names_and_gives_labels_back() -> None
         (lambda: SynthesisPrompts(before=5), "before of type int"),
         (lambda: SynthesisPrompts(head="\ud800"), "head to be valid Unicode"),
         (lambda: AnswerPrompts(end=None), "end of type NoneType"),
-        (lambda: Describing(shown=[5]), "pairs of a public text"),
+        (lambda: LabelDescriptionOptions(shown=[5]), "pairs of a public text"),
         (lambda: ICLPrompt(question="{text}", answer="\ud800"), "answer to be valid Unicode"),
     ],
 )

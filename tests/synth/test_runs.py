@@ -19,15 +19,15 @@ from fakes.scorer import Draws, Panic, WordScorer, stop_at
 from fakes.stops import press_ctrl_c
 from fakes.synthesizers import BUDGET, LABELS, entries, generator, rows, synthesizer
 
-from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger, TextRoundEvent
+from langchain_dp.accounting import ClippedSumRoundEvent, Neighbors, PrivacyBudget, PrivacyLedger
 from langchain_dp.ensemble.runs import record_digests
-from langchain_dp.ensemble.writing import TextWriter
+from langchain_dp.ensemble.text_writer import TextWriter
 from langchain_dp.errors import (
     BudgetExceeded,
     InvalidParameter,
     ModelUnavailable,
     MostlyNoiseWarning,
-    NothingKept,
+    NoTextKeptWarning,
     PlanError,
     PrivateDataError,
     WeakPromiseWarning,
@@ -143,8 +143,8 @@ def test_a_round_is_not_paid_for_by_what_another_charges_to_the_plan(
         plan = ledger.plan("synthesis")
         assert plan is not None
         event = plan.events[-1][0]
-        if not any(entry.chain == "another" for entry in plan.entries()):
-            plan.spend(event, chain="another")
+        if not any(entry.caller == "another" for entry in plan.entries()):
+            plan.spend(event, caller="another")
 
     monkeypatch.setattr(Members, "of_text", looked)
     made = synthesizer(Draws(), ledger=ledger, budget=None, name="synthesis", scheme=scheme, progress=another)
@@ -458,13 +458,13 @@ def test_a_group_shows_no_more_records_than_its_clip_needs(describe: bool) -> No
 def test_of_a_group_those_beyond_its_members_take_no_part() -> None:
     """If it breaks, more members move a token than the divisor counts."""
     names = {str(i): str(i) for i in range(103)}
-    design = Design("groups", 2, ClippedSum(TextRoundEvent(0.5, 2), 7), 103, texts=3)
+    design = Design("groups", 2, ClippedSum(ClippedSumRoundEvent(0.5, 2), 7), 103, texts=3)
     members = Members(b"k" * 32, names)
     for number in range(2):
         (one,), *more = members.of_text(design, number, "a")
         taking = [one, *(name for (name,) in more)]
         assert taking == members.group(number, 2)[:21]
-    odd = dataclasses.replace(design, noise=ClippedSum(TextRoundEvent(0.5, 2), 17))
+    odd = dataclasses.replace(design, noise=ClippedSum(ClippedSumRoundEvent(0.5, 2), 17))
     assert [len(members.of_text(odd, number, "a")) for number in range(2)] == [52, 51], "what makes no member stays"
 
 
@@ -611,7 +611,7 @@ def test_a_label_of_which_nothing_is_kept_is_named(monkeypatch: pytest.MonkeyPat
         return SyntheticExamples(dropped, found.certificate, found.settings)
 
     monkeypatch.setattr(chain.__class__, "_run", without)
-    with pytest.warns(NothingKept, match=f"No text of .*{first}.* is kept"):
+    with pytest.warns(NoTextKeptWarning, match=f"No text of .*{first}.* is kept"):
         assert {one.label for one in chain.invoke(rows())} == set(LABELS) - {first}
 
 
@@ -620,11 +620,11 @@ def test_a_run_that_keeps_nothing_says_so() -> None:
     with pytest.raises(InvalidParameter, match=r"max_new_tokens=2 to hold the 3 words .*by its filters"):
         synthesizer(max_new_tokens=2)
     chain = synthesizer(Draws(length=2), filters=Filters(least_words=8))
-    with pytest.warns(NothingKept, match=r"\d x 'short'"):
+    with pytest.warns(NoTextKeptWarning, match=r"\d x 'short'"):
         assert len(chain.invoke(rows())) == 0
     with warnings.catch_warnings():
-        warnings.simplefilter("error", NothingKept)
-        with pytest.raises(NothingKept, match="dropped"):
+        warnings.simplefilter("error", NoTextKeptWarning)
+        with pytest.raises(NoTextKeptWarning, match="dropped"):
             chain.invoke(rows())
     assert chain.released().dropped
 

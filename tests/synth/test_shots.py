@@ -13,7 +13,7 @@ from fakes.scorer import Draws
 from fakes.stops import press_ctrl_c
 from fakes.synthesizers import BUDGET, LABELS, rows, synthesizer
 
-from langchain_dp.accounting import LedgerPlan, Neighbors, PrivacyBudget, PrivacyLedger, TextRoundEvent, epsilon
+from langchain_dp.accounting import ClippedSumRoundEvent, LedgerPlan, Neighbors, PrivacyBudget, PrivacyLedger, epsilon
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import ClippedSum
 from langchain_dp.synth.members import Members
@@ -52,7 +52,7 @@ def test_a_label_that_changes_costs_two_rounds_if_each_text_has_a_coin_of_its_ow
     one_coin: bool, charges: int, holds: bool
 ) -> None:
     """If it breaks, a record in a block moves two texts and pays for one; one coin for both costs more than two."""
-    event = TextRoundEvent(RANGE, 1, RATE)
+    event = ClippedSumRoundEvent(RANGE, 1, RATE)
     both = [law(sides, one_coin=one_coin) for sides in ((1, 1), (-1, -1))]
     kept = []
     for before, after in (both, both[::-1]):
@@ -64,7 +64,7 @@ def test_a_label_that_changes_costs_two_rounds_if_each_text_has_a_coin_of_its_ow
 
 def test_one_label_cannot_change_and_one_record_moves_half_as_far() -> None:
     """If it breaks, runs pay twice for nothing."""
-    noise = ClippedSum(TextRoundEvent(RANGE, 1, RATE), 2)
+    noise = ClippedSum(ClippedSumRoundEvent(RANGE, 1, RATE), 2)
     assert [Design("rounds", 1, noise, 9, texts=t, shots=s).charges for t, s in ((1, 4), (2, 1), (2, 4))] == [1, 1, 2]
 
 
@@ -96,7 +96,7 @@ def test_a_member_shows_its_block_and_only_the_texts_label() -> None:
 
 def test_blocks_hang_on_slots_alone_and_fall_apart_for_each_label() -> None:
     """If it breaks, who is in a prompt tells of content, or one coin serves two texts."""
-    noise = ClippedSum(TextRoundEvent(0.5, 4, 0.4), 10)
+    noise = ClippedSum(ClippedSumRoundEvent(0.5, 4, 0.4), 10)
     design = Design("rounds", 20, noise, 200, texts=2, shots=2)
     drawn = [Members(b"k" * 32, {f"{kind}{i}": str(i) for i in range(200)}) for kind in "ab"]
     for number in range(20):

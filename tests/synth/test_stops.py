@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.places import on_both
+from fakes.fair_semaphore import on_both
 from fakes.scorer import Draws, Panic, WordScorer, of_records, stop_at
 from fakes.stops import press_ctrl_c
 from fakes.synthesizers import BUDGET, LABELS, entries, rows, synthesizer
@@ -521,7 +521,7 @@ def test_a_damaged_journal_is_said_and_not_shown(damage: dict[str, Any], tmp_pat
     plan = ledger.plan("synthesis")
     assert plan is not None
     fields = json.loads(plan.journal) | damage
-    plan.keep(json.dumps(fields), instead_of=plan.journal)
+    plan.save_journal(json.dumps(fields), expected=plan.journal)
     with pytest.raises(PlanError, match="cannot be read") as caught:
         synthesizer(Draws(), ledger=PrivacyLedger(BUDGET, tmp_path / "ledger.db")).invoke(rows())
     assert "SECRET" not in str(caught.value)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from langchain_dp.accounting import Askers, PrivacyBudget, PrivacyLedger
+from langchain_dp.accounting import PrivacyBudget, PrivacyLedger, Quotas
 from langchain_dp.audit.watch.reading import figures
 from langchain_dp.icl import TREC
 from langchain_dp.opt import OptPrompts
@@ -17,7 +17,7 @@ from langchain_dp.opt import OptPrompts
 MADE = [
     TREC,
     OptPrompts(words={1: "yes", 0: "no"}),
-    Askers(named={"team-7": 2}),
+    Quotas(overrides={"team-7": 2}),
     figures(PrivacyLedger(PrivacyBudget(1.0))),
 ]
 WAYS: list[Callable[[Any], Any]] = [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))]
@@ -32,7 +32,7 @@ def test_a_copy_equals_what_was_copied(made: Any, way: Callable[[Any], Any]) -> 
 
 
 def test_shares_of_askers_cannot_be_changed_once_they_are_checked() -> None:
-    shares = Askers(named={"team-7": 2})
+    shares = Quotas(overrides={"team-7": 2})
     with pytest.raises(TypeError):
-        shares.named["team-7"] = 10**6  # type: ignore[index]  # which is the point
-    assert shares.to_dict() == {"each": None, "named": {"team-7": 2}}
+        shares.overrides["team-7"] = 10**6  # type: ignore[index]  # which is the point
+    assert shares.to_dict() == {"default": None, "overrides": {"team-7": 2}}

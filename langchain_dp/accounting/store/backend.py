@@ -43,7 +43,7 @@ class Connection(Protocol):
         ...
 
 
-class NotHeld(Exception):  # no error: whoever asked says it in words of its own
+class LockUnavailable(Exception):  # no error: whoever asked says it in words of its own
     """A run is somebody else's, or cannot be taken for the reason that is given."""
 
 
@@ -160,7 +160,8 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def _hold(self, name: str) -> Callable[[], None]:
-        """Take the lock of a run, for this one holder, and return what gives it back; NotHeld if it is not free.
+        """Take the lock of a run, for this one holder, and return what gives it back; LockUnavailable if it is not
+        free.
 
         Whatever the holder dies of, the lock is free then.
         """
@@ -228,11 +229,11 @@ class Backend(abc.ABC):
         return connection
 
     @contextlib.contextmanager
-    def alone(self, name: str) -> Iterator[None]:
+    def run_lock(self, name: str) -> Iterator[None]:
         """Hold the run of that name for the block, against every other holder.
 
         Raises:
-            NotHeld: Somebody else has it, or it cannot be taken.
+            LockUnavailable: Somebody else has it, or it cannot be taken.
         """
         give_back = self._hold_here(name) if self.path is None else self._hold(name)
         try:
@@ -243,7 +244,7 @@ class Backend(abc.ABC):
     def _hold_here(self, name: str) -> Callable[[], None]:
         with self._exclusive(BUSY_SECONDS):
             if name in self._runs:
-                raise NotHeld
+                raise LockUnavailable
             self._runs.add(name)
         return functools.partial(self._runs.discard, name)
 

@@ -46,7 +46,7 @@ class MetricEntry:
         document: Keyed hash of the document, in hex.
         user: Keyed hash of the user, in hex, or None.
         eta: What was charged, in nats per unit of distance.
-        chain: Short public name of the caller.
+        caller: Short public name of the caller.
     """
 
     id: int
@@ -54,7 +54,7 @@ class MetricEntry:
     document: str
     user: str | None
     eta: float
-    chain: str
+    caller: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +156,7 @@ class MetricStore(LedgerStore):
         eta: int,
         owners: Sequence[tuple[bytes, bytes | None]],
         metric: str,
-        chain: str,
+        caller: str,
         keys: Sequence[bytes] = (),
     ) -> Shortfall | str | None:
         """Charge one release of ``eta`` ticks to each (document, user), durably, all of them or none.
@@ -181,7 +181,7 @@ class MetricStore(LedgerStore):
                 for position, (document, user) in enumerate(owners):
                     charged = self._charge(connection, position, "document", document, eta)
                     also = None if user is None else self._charge(connection, position, "user", user, eta)
-                    newest = self._enter(connection, time=time, document=charged, user=also, eta=eta, chain=chain)
+                    newest = self._enter(connection, time=time, document=charged, user=also, eta=eta, caller=caller)
         except _Refused as refused:
             return refused.why if isinstance(refused.why, str) else _before(refused.why, owners, eta)
         self._saw(newest)
@@ -217,12 +217,12 @@ class MetricStore(LedgerStore):
     def entries(self) -> Iterator[MetricEntry]:
         """Yield every release, in order. No lock is held meanwhile."""
         rows = self._rows_after(
-            "SELECT entries.id, entries.time, documents.hash, users.hash, entries.eta, entries.chain "
+            "SELECT entries.id, entries.time, documents.hash, users.hash, entries.eta, entries.caller "
             "FROM entries JOIN accounts AS documents ON documents.account = entries.document "
             'LEFT JOIN accounts AS users ON users.account = entries."user" WHERE true'
         )
-        for number, time, document, user, eta, chain in rows:
-            yield MetricEntry(number, time, document.hex(), user and user.hex(), units(eta), chain)
+        for number, time, document, user, eta, caller in rows:
+            yield MetricEntry(number, time, document.hex(), user and user.hex(), units(eta), caller)
 
 
 class _Refused(Exception):

@@ -19,8 +19,8 @@ from langchain_dp.errors import LedgerCorrupt, LedgerError, LedgerMismatch
 SLACK = 1e-9
 """Relative float slack when claims are added up and compared with the budget."""
 
-ASKERS = "askers"
-"""Where the shares of a plan's askers are kept among its settings, which never change."""
+QUOTAS = "quotas"
+"""Where the shares of a plan's users are kept among its settings, which never change."""
 
 LEAST_CLAIM = 1e-12
 """Nats at which a plan is read whose events cost epsilon 0: at its delta nothing is left for an epsilon to cover.
@@ -41,7 +41,7 @@ class LedgerEntry:
         plan: Name of the plan it was charged to.
         event: The event as JSON.
         count: How many releases of the event were charged at once.
-        chain: Short name of the caller.
+        caller: Short name of the caller.
     """
 
     id: int
@@ -49,7 +49,7 @@ class LedgerEntry:
     plan: str
     event: str
     count: int
-    chain: str
+    caller: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +58,7 @@ class StoredPlan:
 
     ``epsilon`` is above 0: a claim of 0 is read as ``LEAST_CLAIM``. Name and ``time`` together tell it from a plan that
     was reserved anew under its name. ``settings`` are the public settings it was reserved for, None if none were kept.
-    ``askers`` is who has which share of it, None if whoever asks may use it up.
+    ``quotas`` is who has which share of it, None if whoever asks may use it up.
     """
 
     name: str
@@ -67,11 +67,11 @@ class StoredPlan:
     time: str
     settings: Mapping[str, Any] | None
     items: dict[str, tuple[int, int]]
-    askers: Mapping[str, Any] | None = None
+    quotas: Mapping[str, Any] | None = None
 
 
-class AskerRefused(Exception):
-    """An asker's share has too few releases left. Nothing was charged."""
+class UserRefused(Exception):
+    """A user's quota has too few releases left. Nothing was charged."""
 
 
 class PlanStore(LedgerStore):
@@ -112,11 +112,11 @@ class PlanStore(LedgerStore):
         if not fits(self.budget, connection.execute("SELECT epsilon, delta FROM plans").fetchall()):
             raise self.damaged("its plans claim more than its budget")
         more = connection.execute(
-            "SELECT count(*) FROM (SELECT plan, sum(used) AS total FROM askers GROUP BY plan) AS sums WHERE total "
+            "SELECT count(*) FROM (SELECT plan, sum(used) AS total FROM quotas GROUP BY plan) AS sums WHERE total "
             "> (SELECT coalesce(sum(used), 0) FROM items WHERE items.plan = sums.plan)"
         ).fetchone()[0]
         if more:
-            raise self.damaged(f"the askers of {more} of its plans used more than was charged")
+            raise self.damaged(f"the users of {more} of its plans used more than was charged")
 
     def plans(self) -> list[StoredPlan]:
         """Return every reserved plan in the order of reservation."""
@@ -164,16 +164,16 @@ class PlanStore(LedgerStore):
         delta: float,
         settings: Mapping[str, Any] | None = None,
         journal: str = "",
-        askers: Mapping[str, Any] | None = None,
+        quotas: Mapping[str, Any] | None = None,
     ) -> tuple[StoredPlan | None, list[StoredPlan]]:
         """Store a plan, and the first journal of its run unless it is empty, if its claim fits beside the others.
 
         Returns:
             The plan of that name, new or found (None if it does not fit), and the plans that were there before.
         """
-        kept = None if settings is None and askers is None else dict(settings or {})
-        if kept is not None and askers is not None:
-            kept[ASKERS] = dict(askers)
+        kept = None if settings is None and quotas is None else dict(settings or {})
+        if kept is not None and quotas is not None:
+            kept[QUOTAS] = dict(quotas)
         with self.transaction(write=True) as connection:
             self.check_newest(connection)
             before = self._stored(connection)
@@ -195,22 +195,22 @@ class PlanStore(LedgerStore):
             return self._stored(connection)[-1], before
 
     def add_use(
-        self, plan: StoredPlan, event: str, count: int, chain: str, asker: tuple[str, int] | None = None
+        self, plan: StoredPlan, event: str, count: int, caller: str, user_id: tuple[str, int] | None = None
     ) -> bool:
         """Charge ``count`` uses of a plan's event, durably. Returns False, with nothing charged, if too few are left.
 
-        ``asker`` is who asks, and the share of theirs that is charged with it.
+        ``user_id`` is who asks, and the share of theirs that is charged with it.
 
         Raises:
-            AskerRefused: Too few are left in the share. Nothing was charged.
+            UserRefused: Too few are left in the share. Nothing was charged.
             LedgerCorrupt: The file does not hold the plan any more, or forgot entries. Nothing was charged.
         """
         with self.transaction(write=True) as connection:
-            newest = self._charge(connection, plan, event, count, chain, asker)
+            newest = self._charge(connection, plan, event, count, caller, user_id)
         return self._charged(newest)
 
-    def add_missing(self, plan: StoredPlan, event: str, count: int, chain: str) -> int:
-        """Charge, durably, what ``chain`` has not been charged of ``count`` uses yet.
+    def add_missing(self, plan: StoredPlan, event: str, count: int, caller: str) -> int:
+        """Charge, durably, what ``caller`` has not been charged of ``count`` uses yet.
 
         Returns:
             0; or how many are missing, if too few are left. Then nothing was charged.
@@ -222,11 +222,11 @@ class PlanStore(LedgerStore):
         with self.transaction(write=True) as connection:
             self.check_newest(connection)
             self._check_own(connection, plan, event)
-            sums = "SELECT coalesce(sum(count), 0) FROM entries WHERE item = ? AND chain = ?"
-            missing = count - int(connection.execute(sums, (item, chain)).fetchone()[0])
+            sums = "SELECT coalesce(sum(count), 0) FROM entries WHERE item = ? AND caller = ?"
+            missing = count - int(connection.execute(sums, (item, caller)).fetchone()[0])
             if missing <= 0:
                 return 0
-            newest = self._charge(connection, plan, event, missing, chain)
+            newest = self._charge(connection, plan, event, missing, caller)
         return 0 if self._charged(newest) else missing
 
     def _charge(
@@ -235,8 +235,8 @@ class PlanStore(LedgerStore):
         plan: StoredPlan,
         event: str,
         count: int,
-        chain: str,
-        asker: tuple[str, int] | None = None,
+        caller: str,
+        user_id: tuple[str, int] | None = None,
     ) -> tuple[int, str] | None:
         """The new entry; None, with nothing charged, if too few are left."""
         item, _ = plan.items[event]
@@ -247,9 +247,9 @@ class PlanStore(LedgerStore):
         if not charged:
             self._check_own(connection, plan, event)
             return None
-        if asker is not None:
-            _charge_asker(connection, item, count, *asker)
-        return self._enter(connection, time=now(), item=item, count=count, chain=chain)
+        if user_id is not None:
+            _charge_user(connection, item, count, *user_id)
+        return self._enter(connection, time=now(), item=item, count=count, caller=caller)
 
     def _check_own(self, connection: Connection, plan: StoredPlan, event: str) -> None:
         """Refuse a file whose row of the event is another plan's, or gone."""
@@ -263,15 +263,15 @@ class PlanStore(LedgerStore):
         self._saw(newest)
         return True
 
-    def askers(self, plan: StoredPlan) -> dict[str, int]:
-        """How many releases each asker of a plan has used; those without any are left out."""
+    def quotas(self, plan: StoredPlan) -> dict[str, int]:
+        """How many releases each user of a plan has used; those without any are left out."""
         with self.transaction(write=False) as connection:
             rows = connection.execute(
-                "SELECT asker, used FROM askers JOIN plans USING (plan) WHERE name = ? AND plans.time = ? "
-                "ORDER BY asker",
+                "SELECT user_id, used FROM quotas JOIN plans USING (plan) WHERE name = ? AND plans.time = ? "
+                "ORDER BY user_id",
                 (plan.name, plan.time),
             ).fetchall()
-        return {str(asker): int(used) for asker, used in rows}
+        return {str(user_id): int(used) for user_id, used in rows}
 
     def journal(self, plan: str) -> str:
         """The journal of a plan's run; empty if it has none."""
@@ -279,7 +279,7 @@ class PlanStore(LedgerStore):
             found = connection.execute("SELECT state FROM journals JOIN plans USING (plan) WHERE name = ?", (plan,))
             return str((found.fetchone() or ("",))[0])
 
-    def keep_journal(self, plan: str, journal: str, instead_of: str) -> None:
+    def keep_journal(self, plan: str, journal: str, expected: str) -> None:
         """Write the journal of a plan's run, durably, in place of the one that its writer knows.
 
         Raises:
@@ -290,7 +290,7 @@ class PlanStore(LedgerStore):
             wrote = connection.execute(
                 "INSERT INTO journals (plan, state) SELECT plan, ? FROM plans LEFT JOIN journals USING (plan) "
                 "WHERE name = ? AND coalesce(state, '') = ? ON CONFLICT (plan) DO UPDATE SET state = excluded.state",
-                (journal, plan, instead_of),
+                (journal, plan, expected),
             ).rowcount
             if not wrote:
                 raise LedgerError(
@@ -301,7 +301,7 @@ class PlanStore(LedgerStore):
     def entries(self, plan: str | None = None) -> Iterator[LedgerEntry]:
         """Yield entries in order, of one plan or of all. No lock is held meanwhile."""
         rows = self._rows_after(
-            "SELECT entries.id, entries.time, plans.name, items.event, entries.count, entries.chain "
+            "SELECT entries.id, entries.time, plans.name, items.event, entries.count, entries.caller "
             "FROM entries JOIN items USING (item) JOIN plans USING (plan) WHERE "
             + ("true" if plan is None else "plans.name = ?"),
             () if plan is None else (plan,),
@@ -329,9 +329,9 @@ def _plans(connection: Connection) -> list[StoredPlan]:
         "SELECT plan, name, epsilon, delta, time, settings FROM plans ORDER BY plan"
     ):
         settings = json.loads(kept or "null")
-        askers = None if settings is None else settings.pop(ASKERS, None)
-        public = None if askers is not None and not settings else settings
-        plans[row] = StoredPlan(name, max(epsilon, LEAST_CLAIM), delta, time, public, {}, askers)
+        quotas = None if settings is None else settings.pop(QUOTAS, None)
+        public = None if quotas is not None and not settings else settings
+        plans[row] = StoredPlan(name, max(epsilon, LEAST_CLAIM), delta, time, public, {}, quotas)
     for row, item, event, max_count in connection.execute(
         "SELECT plan, item, event, max_count FROM items ORDER BY item"
     ):
@@ -339,17 +339,17 @@ def _plans(connection: Connection) -> list[StoredPlan]:
     return list(plans.values())
 
 
-def _charge_asker(connection: Connection, item: int, count: int, asker: str, most: int) -> None:
+def _charge_user(connection: Connection, item: int, count: int, user_id: str, most: int) -> None:
     charged = 0
     if count <= most:
         charged = connection.execute(
-            "INSERT INTO askers (plan, asker, most, used) SELECT plan, ?, ?, ? FROM items WHERE item = ? "
-            "ON CONFLICT (plan, asker) DO UPDATE SET used = askers.used + excluded.used "
-            "WHERE askers.used + excluded.used <= askers.most",
-            (asker, most, count, item),
+            "INSERT INTO quotas (plan, user_id, most, used) SELECT plan, ?, ?, ? FROM items WHERE item = ? "
+            "ON CONFLICT (plan, user_id) DO UPDATE SET used = quotas.used + excluded.used "
+            "WHERE quotas.used + excluded.used <= quotas.most",
+            (user_id, most, count, item),
         ).rowcount
     if not charged:
-        raise AskerRefused  # out of the transaction, which takes back the charge of the plan
+        raise UserRefused  # out of the transaction, which takes back the charge of the plan
 
 
 def _used(connection: Connection) -> dict[int, tuple[Any, ...]]:

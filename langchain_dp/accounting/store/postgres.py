@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from langchain_dp._util.extras import needs
-from langchain_dp.accounting.store.backend import BUSY_SECONDS, Backend, Connection, NotHeld
+from langchain_dp.accounting.store.backend import BUSY_SECONDS, Backend, Connection, LockUnavailable
 from langchain_dp.accounting.store.postgres_schema import make_schema, missing
 from langchain_dp.accounting.store.schema import LEDGER, LedgerKind, check_version, of_another_kind
 from langchain_dp.errors import (
@@ -339,7 +339,7 @@ class Postgres(Backend):
                 lock = f"SELECT pg_try_advisory_xact_lock({_number(f'run {self.ledger_id} {name}')})"
                 row = self._place.begin(raw, write=True, wait=BUSY_SECONDS, then=f"{for_long}; {lock}")
                 if not row[0]:
-                    raise NotHeld
+                    raise LockUnavailable
             except BaseException:
                 raw.close()
                 raise

@@ -59,7 +59,7 @@ class LedgerKind:
             f"ledger_id TEXT NOT NULL, time TEXT NOT NULL, key_check BLOB NOT NULL, {self.terms})",
             *self.others,
             "CREATE TABLE IF NOT EXISTS entries (id INTEGER PRIMARY KEY AUTOINCREMENT, time TEXT NOT NULL, "
-            f"{self.charges}, chain TEXT NOT NULL)",
+            f"{self.charges}, caller TEXT NOT NULL)",
         )
 
     @property
@@ -84,7 +84,7 @@ LEDGER = LedgerKind(
     opener="PrivacyLedger(budget, path)",
     restore="Restore it from a copy that holds every spend; a new ledger would forget what was released.",
     application_id=0x4C445042,  # "LDPB"
-    version=3,
+    version=4,
     terms="epsilon REAL NOT NULL, delta REAL NOT NULL, neighbors TEXT NOT NULL",
     charges="item INTEGER NOT NULL REFERENCES items, count INTEGER NOT NULL CHECK (count >= 1)",
     others=(
@@ -99,8 +99,8 @@ LEDGER = LedgerKind(
         "REFERENCES plans, record BLOB NOT NULL, time TEXT NOT NULL, UNIQUE (plan, record))",
         "CREATE TABLE IF NOT EXISTS answers (plan INTEGER NOT NULL REFERENCES plans, page INTEGER NOT NULL, question "
         "BLOB NOT NULL, answer TEXT NOT NULL, PRIMARY KEY (plan, page, question))",
-        "CREATE TABLE IF NOT EXISTS askers (plan INTEGER NOT NULL REFERENCES plans, asker TEXT NOT NULL, most INTEGER "
-        "NOT NULL, used INTEGER NOT NULL CHECK (used BETWEEN 1 AND most), PRIMARY KEY (plan, asker))",
+        "CREATE TABLE IF NOT EXISTS quotas (plan INTEGER NOT NULL REFERENCES plans, user_id TEXT NOT NULL, most "
+        "INTEGER NOT NULL, used INTEGER NOT NULL CHECK (used BETWEEN 1 AND most), PRIMARY KEY (plan, user_id))",
     ),
     refuses=(
         Rule(
@@ -118,12 +118,12 @@ LEDGER = LedgerKind(
         Rule("answer_stays", "DELETE ON answers", "", "what was released stays"),
         Rule("answered_once", "UPDATE ON answers", "", "what was released stays"),
         Rule(
-            "no_asker_refund",
-            "UPDATE ON askers",
-            "NEW.used < OLD.used OR NEW.most <> OLD.most OR NEW.asker <> OLD.asker OR NEW.plan <> OLD.plan",
-            "what an asker used never falls and a share never changes",
+            "no_quota_refund",
+            "UPDATE ON quotas",
+            "NEW.used < OLD.used OR NEW.most <> OLD.most OR NEW.user_id <> OLD.user_id OR NEW.plan <> OLD.plan",
+            "what a user used never falls and a share never changes",
         ),
-        Rule("no_asker_removal", "DELETE ON askers", "", "accounts stay"),
+        Rule("no_quota_removal", "DELETE ON quotas", "", "accounts stay"),
     ),
 )
 
@@ -134,7 +134,7 @@ METRIC_LEDGER = LedgerKind(
     opener="MetricLedger(limit, path)",
     restore="Restore it from a copy that holds every release; a new one would forget what was released.",
     application_id=0x4C44504D,  # "LDPM"
-    version=2,
+    version=3,
     terms="user_limit INTEGER, document_limit INTEGER, metric TEXT, key_given INTEGER NOT NULL DEFAULT 0",
     charges=(
         'document INTEGER NOT NULL REFERENCES accounts, "user" INTEGER REFERENCES accounts, '

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from langchain_dp.accounting.store.backend import Backend, Connection, NotHeld
+from langchain_dp.accounting.store.backend import Backend, Connection, LockUnavailable
 from langchain_dp.accounting.store.key_file import SUFFIX
 from langchain_dp.accounting.store.sqlite_file import (
     create_file,
@@ -146,7 +146,7 @@ class SQLite(Backend):
             connection.execute("BEGIN EXCLUSIVE")
         except sqlite3.OperationalError as problem:
             connection.close()
-            raise NotHeld(*() if held(problem) else ("its folder is not writable: make it so",)) from None
+            raise LockUnavailable(*() if held(problem) else ("its folder is not writable: make it so",)) from None
         except BaseException:
             connection.close()
             raise

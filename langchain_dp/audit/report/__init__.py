@@ -1,6 +1,6 @@
 """The report of a ledger: what was released, when, under which promise, as plain data and as one page."""
 
-from langchain_dp.audit.report.contents import AskerShare, Plan, Release, Report, report
+from langchain_dp.audit.report.contents import Plan, Release, Report, UserShare, report
 from langchain_dp.audit.report.results import ReportedPseudonyms
 
-__all__ = ["AskerShare", "Plan", "Release", "Report", "ReportedPseudonyms", "report"]
+__all__ = ["Plan", "Release", "Report", "ReportedPseudonyms", "UserShare", "report"]

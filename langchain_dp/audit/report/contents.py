@@ -60,16 +60,16 @@ class Release:
 
 
 @dataclasses.dataclass(frozen=True)
-class AskerShare:
-    """What one asker used of a plan.
+class UserShare:
+    """What one user used of a plan.
 
     Args:
-        name: Public name of the asker.
+        name: Public name of the user.
         used: Releases so far.
         most: Releases of the share.
 
     Examples:
-        >>> [(asker.name, asker.most - asker.used) for asker in report("privacy.ledger").plans[0].askers]
+        >>> [(user.name, user.most - user.used) for user in report("privacy.ledger").plans[0].users]
     """
 
     name: str
@@ -88,8 +88,8 @@ class Plan:
         delta: Reserved delta.
         spent: Epsilon that its releases so far cost at its delta.
         releases: By kind.
-        askers: Shares of those who are named or have asked; empty where whoever asks may use up the plan.
-        each: Releases of every other asker; None where there are no shares, or none for others.
+        quotas: Shares of those who are named or have asked; empty where whoever asks may use up the plan.
+        each: Releases of every other user; None where there are no shares, or none for others.
 
     Examples:
         >>> [(plan.name, plan.epsilon, plan.spent) for plan in report("privacy.ledger").plans]
@@ -101,7 +101,7 @@ class Plan:
     delta: float
     spent: float
     releases: tuple[Release, ...]
-    askers: tuple[AskerShare, ...] = ()
+    quotas: tuple[UserShare, ...] = ()
     each: int | None = None
 
     @property
@@ -221,7 +221,7 @@ class Report:
             found[name] = dict(zip(self.sides, getattr(self, name), strict=True))
         if self.unit == "eta":
             for plan in found["plans"]:  # one that stands for all: nothing was reserved, and eta has no delta
-                for name in ("epsilon", "delta", "spent", "askers", "each"):
+                for name in ("epsilon", "delta", "spent", "quotas", "each"):
                     del plan[name]
         if curve:
             found["curve"] = self.curve
@@ -285,7 +285,7 @@ def _of_ledger(ledger: PrivacyLedger) -> Report:
             mine = [entry for entry in entries if (entry.plan, entry.event) == (plan.name, key)]
             chains: Counter[str] = Counter()
             for entry in mine:
-                chains[label(entry.chain) if entry.chain else "(no name)"] += entry.count
+                chains[label(entry.caller) if entry.caller else "(no name)"] += entry.count
             releases.append(
                 Release(
                     kind(event),
@@ -299,7 +299,7 @@ def _of_ledger(ledger: PrivacyLedger) -> Report:
                     label(event.part) if isinstance(event, PartEvent) else "",
                 )
             )
-        cost = account.spent([plan], used, quick=False)[0]
+        cost = account.spent([plan], used, round_up=False)[0]
         shares, each = _shares(LedgerPlan(account, plan))
         plans.append(Plan(label(plan.name), made, plan.epsilon, plan.delta, cost, tuple(releases), shares, each))
     return Report(
@@ -312,24 +312,24 @@ def _of_ledger(ledger: PrivacyLedger) -> Report:
         names.meaning(budget.epsilon, budget.delta, budget.neighbors),
         (budget.epsilon, budget.delta),
         ledger.reserved(),
-        account.spent(stored, used, quick=False),
+        account.spent(stored, used, round_up=False),
         sum(used.values()),
         tuple(plans),
         (),
         tuple(names.limits(budget.neighbors)),
         # The account computes and reads no file, so it does once the ledger is closed.
-        composed=lambda: [(time, account.spent(stored, counts, quick=False)[0]) for time, counts in points],
+        composed=lambda: [(time, account.spent(stored, counts, round_up=False)[0]) for time, counts in points],
     )
 
 
-def _shares(plan: LedgerPlan) -> tuple[tuple[AskerShare, ...], int | None]:
-    """Shares of a plan's askers, the fullest use first, and that of those who are not named."""
-    if plan.askers is None:
+def _shares(plan: LedgerPlan) -> tuple[tuple[UserShare, ...], int | None]:
+    """Shares of a plan's users, the fullest use first, and that of those who are not named."""
+    if plan.quotas is None:
         return (), None
     used = plan.used_by()
-    names = sorted(plan.askers.named.keys() | used.keys(), key=lambda name: (-used.get(name, 0), name))
-    shares = [AskerShare(label(name), used.get(name, 0), plan.askers.share(name) or 0) for name in names]
-    return tuple(shares), plan.askers.each
+    names = sorted(plan.quotas.overrides.keys() | used.keys(), key=lambda name: (-used.get(name, 0), name))
+    shares = [UserShare(label(name), used.get(name, 0), plan.quotas.of(name) or 0) for name in names]
+    return tuple(shares), plan.quotas.default
 
 
 _TWO_WORDS = "for two words at distance 1 in the table, no word comes out"
@@ -344,7 +344,7 @@ def _of_metric(ledger: MetricLedger) -> Report:
     releases = []
     for eta in sorted({entry.eta for entry in entries}):
         mine = [entry for entry in entries if entry.eta == eta]
-        chains = Counter(label(entry.chain) if entry.chain else "(no name)" for entry in mine)
+        chains = Counter(label(entry.caller) if entry.caller else "(no name)" for entry in mine)
         releases.append(
             Release(
                 TEXTS if whole else WORDS,

@@ -14,13 +14,13 @@ from dp_accounting.dp_event import DpEvent, GaussianDpEvent, LaplaceDpEvent, Poi
 from langchain_dp._util.rounding import bound
 from langchain_dp._util.words import UNSPACED
 from langchain_dp.accounting import (
+    ClippedSumRoundEvent,
     ExponentialEvent,
     LabelPartEvent,
     LimitedDomainEvent,
     Neighbors,
     NoisyMaxEvent,
     PartEvent,
-    TextRoundEvent,
 )
 from langchain_dp.attacks.result import accuracy_bound
 
@@ -70,7 +70,7 @@ _KINDS: dict[type, str] = {
     NoisyMaxEvent: "Report noisy max",
     LimitedDomainEvent: "LimitedDomain (one token)",
     ExponentialEvent: "Exponential mechanism (one choice)",
-    TextRoundEvent: "Clipped sums (one round of texts)",
+    ClippedSumRoundEvent: "Clipped sums (one round of texts)",
     GaussianDpEvent: "Gaussian mechanism",
     LaplaceDpEvent: "Laplace mechanism",
 }
@@ -93,12 +93,12 @@ def parameters(event: DpEvent) -> str:
         return f"epsilon0 {bound(event.epsilon0, 4)}, delta0 {bound(event.delta0, 3)}, {_sampling(event)}"
     if isinstance(event, ExponentialEvent):
         return f"epsilon {bound(event.epsilon, 4)}"
-    if isinstance(event, TextRoundEvent):
+    if isinstance(event, ClippedSumRoundEvent):
         return f"epsilon0 {bound(event.epsilon0, 4)} a token, {event.tokens} tokens, {_sampling(event)}"
     return f"noise multiplier {event.noise_multiplier:.4g}"
 
 
-def _sampling(event: NoisyMaxEvent | LimitedDomainEvent | TextRoundEvent) -> str:
+def _sampling(event: NoisyMaxEvent | LimitedDomainEvent | ClippedSumRoundEvent) -> str:
     who = "each subset" if getattr(event, "sampling", None) == "fixed" else "each record"
     if event.sampling_probability == 1:
         return "everybody takes part"
@@ -111,7 +111,7 @@ _COMFORT = 0.96  # chance of a right guess above which the promise is called wea
 _OFTEN = 1.6449  # standard deviations that a Gaussian exceeds once in twenty times
 
 
-def caught(epsilon: float, delta: float, false_alarms: float) -> float:
+def tpr_at_fpr(epsilon: float, delta: float, false_alarms: float) -> float:
     """Largest share of true cases that a test finds at this rate of false alarms."""
     if epsilon > 700:
         return 1.0
@@ -148,7 +148,8 @@ def meaning(epsilon: float, delta: float, neighbors: Neighbors) -> str:
     return (
         f"Somebody who knows every other record and sees everything released, and to whom {equally} equally likely, "
         f"{right} with probability {_share(accuracy_bound(epsilon, delta))} at most (a blind guess: 50%). A test that "
-        f"is wrong about one in a hundred {wrong} finds at most {_share(caught(epsilon, delta, 0.01))} of the others."
+        f"is wrong about one in a hundred {wrong} finds at most {_share(tpr_at_fpr(epsilon, delta, 0.01))} of the "
+        f"others."
         f"{further}{weak}"
     )
 
@@ -175,7 +176,7 @@ def calibration(event: DpEvent, neighbors: Neighbors) -> str:
             f"Of two candidates, the one with {math.log(19) / event.epsilon:.3g} correct answers more is chosen 95 of "
             "100 times."
         )
-    if isinstance(event, TextRoundEvent):
+    if isinstance(event, ClippedSumRoundEvent):
         # Where a member shows several records, one of them may turn it from one end of the clip to the other.
         return (
             "Whatever a record that is drawn into a round says, it moves the odds between two tokens by a factor of "

@@ -30,12 +30,7 @@ def is_page(path: Path) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Live:
-    """What a page that keeps itself up to date says above.
-
-    Args:
-        every: Seconds between two looks.
-        trouble: Kind of the error if the ledger cannot be read any more.
-    """
+    """What a page that keeps itself up to date says above."""
 
     every: float
     trouble: str = ""

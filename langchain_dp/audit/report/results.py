@@ -153,7 +153,8 @@ def _settings(given: Mapping[str, Any]) -> dict[str, float | int | str | bool | 
 # ------------------------------------------------------------------------------------------------------- pseudonyms
 
 _REPORT_FIELDS = {
-    "private", "counts", "looked_for", "not_looked_for", "unknown", "then", "system_in_clear", "left_in_addresses"
+    "private", "counts", "looked_for", "not_looked_for", "unknown", "remaining_text_sanitizer", "system_in_clear",
+    "left_in_addresses",
 }  # fmt: skip
 _CLEAR = "passed in clear"
 _SYSTEM = "; system messages passed in clear"
@@ -277,23 +278,24 @@ def _checked(row: Any, where: str) -> tuple[dict[str, int], tuple[str, tuple[str
         names,
         tuple(map(label, missed)),
         row["unknown"],
-        _rest(row["then"], where) + _SYSTEM * row["system_in_clear"],
+        _rest(row["remaining_text_sanitizer"], where) + _SYSTEM * row["system_in_clear"],
     )
 
 
-def _rest(then: Any, where: str) -> str:
+def _rest(certificate: Any, where: str) -> str:
     """What the certificate of the other words promises, in few words."""
-    if then is None:
+    if certificate is None:
         return _CLEAR
     if (
-        not isinstance(then, dict)
-        or not isinstance(then.get("table"), str)
-        or not isinstance(then.get("private"), bool)
+        not isinstance(certificate, dict)
+        or not isinstance(certificate.get("table"), str)
+        or not isinstance(certificate.get("private"), bool)
     ):
         raise InvalidParameter(
-            f"Expected then of {where} to be null or a certificate. Write it with PseudonymReport.to_dict()."
+            f"Expected remaining_text_sanitizer of {where} to be null or a certificate. Write it with "
+            "PseudonymReport.to_dict()."
         )
-    if not then["private"]:
+    if not certificate["private"]:
         return "were sanitized, NOT PRIVATE"
-    eta = validate.number(f"eta of {where}", then.get("eta", 0), above=0.0)
-    return f"metric privacy, eta {bound(eta, 4)} nats per unit of distance in {label(then['table'])}"
+    eta = validate.number(f"eta of {where}", certificate.get("eta", 0), above=0.0)
+    return f"metric privacy, eta {bound(eta, 4)} nats per unit of distance in {label(certificate['table'])}"

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from langchain_dp._util.extras import lazily
+from langchain_dp._util.extras import lazy_exports
 
 if TYPE_CHECKING:
     from langchain_dp.audit.watch.live import live_app
-    from langchain_dp.audit.watch.otel import observe
+    from langchain_dp.audit.watch.otel import register_otel_metrics
     from langchain_dp.audit.watch.prometheus import LedgerCollector
-    from langchain_dp.audit.watch.reading import Figures, figures
+    from langchain_dp.audit.watch.reading import LedgerStats, figures
 
-__all__ = ["Figures", "LedgerCollector", "figures", "live_app", "observe"]
+__all__ = ["LedgerCollector", "LedgerStats", "figures", "live_app", "register_otel_metrics"]
 
-__getattr__, __dir__ = lazily(
+__getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "Figures": ".reading",
+        "LedgerStats": ".reading",
         "figures": ".reading",
         "LedgerCollector": ".prometheus",
         "live_app": ".live",
-        "observe": ".otel",
+        "register_otel_metrics": ".otel",
     },
 )

@@ -15,7 +15,7 @@ from langchain_dp._util import forks, validate
 from langchain_dp._util.extras import needs
 from langchain_dp.audit.report.contents import Report
 from langchain_dp.audit.report.page import Live, page
-from langchain_dp.audit.watch.reading import Figures, Watchable, Watched, named
+from langchain_dp.audit.watch.reading import LedgerStats, Watchable, Watched, named
 from langchain_dp.errors import LangChainDPError
 
 with needs("watch", "starlette", why=" for the live page of a ledger"):
@@ -79,7 +79,7 @@ class _Pages:
         self._watched, self._every = watched, every
         self._lock = threading.Lock()
         forks.renew_lock(self)
-        self._seen: Figures | None = None
+        self._seen: LedgerStats | None = None
         self._report: Report | None = None
         self._page: tuple[str, str] = "", ""
 
@@ -103,7 +103,7 @@ class _Pages:
         return Response(text, 503 if trouble else 200, {"etag": tag}, "text/html")
 
 
-def _alike(one: Figures, other: Figures | None) -> bool:
+def _alike(one: LedgerStats, other: LedgerStats | None) -> bool:
     """Whether the page would say the same of both: it shows no refusals."""
     return other is not None and dataclasses.replace(one, refusals=None) == dataclasses.replace(other, refusals=None)
 

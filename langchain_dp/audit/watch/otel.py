@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Mapping
 from langchain_dp._util import forks
 from langchain_dp._util.extras import needs
 from langchain_dp.accounting.certificate import library_version
-from langchain_dp.audit.watch.reading import HEALTHY, MEASURES, PREFIX, Figures, Measure, Watchable, Watched, named
+from langchain_dp.audit.watch.reading import HEALTHY, MEASURES, PREFIX, LedgerStats, Measure, Watchable, Watched, named
 
 with needs("otel", "opentelemetry-api", why=" for gauges of a ledger"):
     from opentelemetry import metrics
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 
 
-def observe(ledgers: Mapping[str, Watchable], *, meter_provider: MeterProvider | None = None) -> None:
+def register_otel_metrics(ledgers: Mapping[str, Watchable], *, meter_provider: MeterProvider | None = None) -> None:
     """Give OpenTelemetry the gauges of ledgers, which it reads as often as its reader collects.
 
     Names begin with ``langchain_dp.ledger.``; attributes are ``ledger`` (the name given here), ``mechanism`` (its kind)
@@ -53,10 +53,10 @@ class _Readings:
         self._watched = watched
         self._lock = threading.Lock()
         forks.renew_lock(self)
-        self._looked: dict[str, Figures | None] = {}
+        self._looked: dict[str, LedgerStats | None] = {}
         self._served: set[str] = {HEALTHY[0], *(measure.name for measure in MEASURES)}
 
-    def _for(self, asking: str) -> dict[str, Figures | None]:
+    def _for(self, asking: str) -> dict[str, LedgerStats | None]:
         with self._lock:
             if asking in self._served:
                 self._looked = {name: watched.look()[0] for name, watched in self._watched.items()}

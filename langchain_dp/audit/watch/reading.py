@@ -34,7 +34,7 @@ _SIDES = {"epsilon": ("epsilon", "delta"), "eta": ("user", "document")}
 
 
 @dataclasses.dataclass(frozen=True)
-class Figures(MadeOfFields):
+class LedgerStats(MadeOfFields):
     """The public figures of a ledger at one moment.
 
     Args:
@@ -82,7 +82,7 @@ class Figures(MadeOfFields):
         return sum(self.used.values())
 
 
-def figures(ledger: PrivacyLedger | MetricLedger) -> Figures:
+def figures(ledger: PrivacyLedger | MetricLedger) -> LedgerStats:
     """Read the public figures of an open ledger, in one short transaction that writes nothing.
 
     The exact costs are composed where counts have changed since the last time: some tens of milliseconds a plan.
@@ -105,7 +105,7 @@ def figures(ledger: PrivacyLedger | MetricLedger) -> Figures:
     return _of_texts(ledger) if isinstance(ledger, MetricLedger) else _of_releases(ledger)
 
 
-def _of_releases(ledger: PrivacyLedger) -> Figures:
+def _of_releases(ledger: PrivacyLedger) -> LedgerStats:
     account, budget = ledger._account, ledger.budget
     plans, counts = account.store.glance(wait=PATIENCE)
     used: Counter[str] = Counter()
@@ -119,11 +119,11 @@ def _of_releases(ledger: PrivacyLedger) -> Figures:
             unused[name] += most - counts[item]
             more += most - counts[item]
         still_open += more > 0
-    return Figures(
+    return LedgerStats(
         "epsilon",
         (budget.epsilon, budget.delta),
         claims(plans),
-        account.spent(plans, counts, quick=False),
+        account.spent(plans, counts, round_up=False),
         account.left(plans),
         len(plans),
         still_open,
@@ -133,11 +133,11 @@ def _of_releases(ledger: PrivacyLedger) -> Figures:
     )
 
 
-def _of_texts(ledger: MetricLedger) -> Figures:
+def _of_texts(ledger: MetricLedger) -> LedgerStats:
     releases, document, user, _ = ledger._store.summary(wait=PATIENCE)
     budget = tuple(math.inf if limit is None else limit for limit in (ledger.limit, ledger.document_limit))
     spent = units(user or 0), units(document or 0)
-    return Figures(
+    return LedgerStats(
         "eta",
         (budget[0], budget[1]),
         spent,
@@ -180,7 +180,7 @@ class Watched:
                     self._ledger = open_ledger(self._place)
             return self._ledger
 
-    def figures(self) -> Figures:
+    def figures(self) -> LedgerStats:
         """Its public figures."""
         with _readable():
             return figures(self.open())
@@ -190,7 +190,7 @@ class Watched:
         with _readable():
             return report_on(self.open())
 
-    def look(self) -> tuple[Figures | None, str]:
+    def look(self) -> tuple[LedgerStats | None, str]:
         """Its figures; or None, and the kind of the error, whose message may hold a path and is not passed on."""
         try:
             return self.figures(), ""
@@ -259,24 +259,24 @@ class Measure:
     name: str
     what: str
     labels: tuple[str, ...]
-    values: Callable[[Figures], Values]
+    values: Callable[[LedgerStats], Values]
     counts: bool = False
 
-    def of(self, found: Figures) -> Values:
+    def of(self, found: LedgerStats) -> Values:
         """The finite values."""
         return ((labels, value) for labels, value in self.values(found) if math.isfinite(value))
 
 
-def _one(name: str, side: str) -> Callable[[Figures], Values]:
-    def values(found: Figures) -> Values:
+def _one(name: str, side: str) -> Callable[[LedgerStats], Values]:
+    def values(found: LedgerStats) -> Values:
         if side in found.sides:
             yield {}, getattr(found, name)[found.sides.index(side)]
 
     return values
 
 
-def _accounts(name: str) -> Callable[[Figures], Values]:
-    def values(found: Figures) -> Values:
+def _accounts(name: str) -> Callable[[LedgerStats], Values]:
+    def values(found: LedgerStats) -> Values:
         if found.unit == "eta":
             yield from (
                 ({"account": side}, value) for side, value in zip(found.sides, getattr(found, name), strict=True)
@@ -285,15 +285,15 @@ def _accounts(name: str) -> Callable[[Figures], Values]:
     return values
 
 
-def _plan_count(name: str) -> Callable[[Figures], Values]:
+def _plan_count(name: str) -> Callable[[LedgerStats], Values]:
     return lambda found: iter([({}, float(getattr(found, name)))] if found.unit == "epsilon" else [])
 
 
-def _by_mechanism(name: str) -> Callable[[Figures], Values]:
+def _by_mechanism(name: str) -> Callable[[LedgerStats], Values]:
     return lambda found: (({"mechanism": kind}, float(number)) for kind, number in getattr(found, name).items())
 
 
-def _refused(found: Figures) -> Values:
+def _refused(found: LedgerStats) -> Values:
     return iter([] if found.refusals is None else [({}, float(found.refusals))])
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from langchain_dp._util.extras import lazily
+from langchain_dp._util.extras import lazy_exports
 from langchain_dp.rapt.pseudonyms.bulk import PseudonymizeBatches
 from langchain_dp.rapt.pseudonyms.patterns import PatternEntities
 from langchain_dp.rapt.pseudonyms.recognize import TermEntities
@@ -25,4 +25,4 @@ __all__ = [
     "TermEntities",
 ]
 
-__getattr__, __dir__ = lazily(__name__, {"PseudonymMiddleware": ".middleware"})
+__getattr__, __dir__ = lazy_exports(__name__, {"PseudonymMiddleware": ".middleware"})

@@ -17,7 +17,7 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.parts import listed
 from langchain_dp.rapt.pseudonyms.keeping import Conversation, Conversations
 from langchain_dp.rapt.restore import ChunkRestorer, Restorer, each_text
-from langchain_dp.redact import Held, HeldInputs, hold_arguments, redacted
+from langchain_dp.redact import HeldInputs, PrivateArgs, hold_arguments, run_redacted
 
 PARTS = "pseudonyms"
 """Key of the state under which the conversation is named."""
@@ -79,19 +79,19 @@ class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
     @hold_arguments("input")
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
         """Run the agent on hidden messages and return its state with the originals put back."""
-        conversation, told = self._begun(Held.of(input), self._parts(config))
+        conversation, told = self._begun(PrivateArgs.of(input), self._parts(config))
         return _Restored(conversation).whole(self.agent.invoke(told, config, **kwargs))
 
     @hold_arguments("input")
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
         """Async twin of :meth:`invoke`."""
-        conversation, told = await asyncio.to_thread(self._begun, Held.of(input), await self._aparts(config))
+        conversation, told = await asyncio.to_thread(self._begun, PrivateArgs.of(input), await self._aparts(config))
         return _Restored(conversation).whole(await self.agent.ainvoke(told, config, **kwargs))
 
     @hold_arguments("input")
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:  # noqa: A002
         """Run the agent on hidden messages and yield what it streams, in any mode, with the originals put back."""
-        conversation, told = self._begun(Held.of(input), self._parts(config))
+        conversation, told = self._begun(PrivateArgs.of(input), self._parts(config))
         restored = _Restored(conversation)
         for part in self.agent.stream(told, config, **kwargs):
             yield restored.part(part)
@@ -105,7 +105,7 @@ class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
         **kwargs: Any,
     ) -> AsyncIterator[Any]:
         """Async twin of :meth:`stream`."""
-        conversation, told = await asyncio.to_thread(self._begun, Held.of(input), await self._aparts(config))
+        conversation, told = await asyncio.to_thread(self._begun, PrivateArgs.of(input), await self._aparts(config))
         restored = _Restored(conversation)
         async for part in self.agent.astream(told, config, **kwargs):
             yield restored.part(part)
@@ -145,9 +145,9 @@ class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
             "holds placeholders. To see these, ask agent.agent."
         )
 
-    def _begun(self, given: Held, parts: list[str]) -> tuple[Conversation, Any]:
+    def _begun(self, given: PrivateArgs, parts: list[str]) -> tuple[Conversation, Any]:
         conversation = self._conversations.open(parts)
-        return conversation, redacted(_hidden, Held(conversation, *given.values, parts))
+        return conversation, run_redacted(_hidden, PrivateArgs(conversation, *given.values, parts))
 
     def _parts(self, config: RunnableConfig | None) -> list[str]:
         if not self._keeps(config):

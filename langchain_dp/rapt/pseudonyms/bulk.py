@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from langchain_dp._util.columns import B, Columns, WorksOnBatches, column_names
-from langchain_dp._util.reprs import also_unmade
+from langchain_dp._util.reprs import safe_repr
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.pseudonyms.keeping import Conversation, cipher_of
@@ -38,7 +38,8 @@ class PseudonymizeBatches(WorksOnBatches[tuple[Pseudonymizer, Any]]):
             from where it lies. Needed with ``map_column``.
 
     Raises:
-        InvalidParameter: ``build()`` is no Pseudonymizer, or one with ``then=``, or names contradict each other.
+        InvalidParameter: ``build()`` is no Pseudonymizer, or one with ``remaining_text_sanitizer=``, or names
+            contradict each other.
         MissingExtra: ``map_column`` is given, and cryptography is not installed.
 
     Formal guarantee:
@@ -101,7 +102,7 @@ class PseudonymizeBatches(WorksOnBatches[tuple[Pseudonymizer, Any]]):
         new: dict[str, list[str | None]] = {name: [] for name in self._columns}
         maps: list[str | None] = []
         for texts in zip(*(columns.texts(name) for name in self._columns), strict=True):
-            row = Conversation(secrets.token_hex(8), pseudonymizer.anew(), cipher)
+            row = Conversation(secrets.token_hex(8), pseudonymizer.new_conversation(), cipher)
             for name, text in zip(self._columns, texts, strict=True):
                 new[name].append(None if text is None else row.pseudonymizer.sanitize(text))
             maps.append(row.news([])[0])
@@ -132,7 +133,7 @@ class PseudonymizeBatches(WorksOnBatches[tuple[Pseudonymizer, Any]]):
         new: dict[str, list[str | None]] = {name: [] for name in self._columns}
         maps = columns.texts(self._map)
         for part, *texts in zip(maps, *(columns.texts(name) for name in self._columns), strict=True):
-            row = Conversation((part or "").partition(".")[0], pseudonymizer.anew(), cipher)
+            row = Conversation((part or "").partition(".")[0], pseudonymizer.new_conversation(), cipher)
             row.learn([part or ""])
             for name, text in zip(self._columns, texts, strict=True):
                 new[name].append(None if text is None else row.pseudonymizer.restore(text))
@@ -146,11 +147,12 @@ class PseudonymizeBatches(WorksOnBatches[tuple[Pseudonymizer, Any]]):
         made = self._build()
         if not isinstance(made, Pseudonymizer) or made.sanitizes_the_rest:
             raise InvalidParameter(
-                f"Expected build() of type {type(made).__name__} to be a Pseudonymizer without then=: what is drawn "
+                f"Expected build() of type {type(made).__name__} to be a Pseudonymizer without "
+                f"remaining_text_sanitizer=: what is drawn "
                 "for other words would be drawn anew when a batch comes again. Put SanitizeBatches after it."
             )
         return made, None if self._key is None else cipher_of(self._key())
 
-    @also_unmade
+    @safe_repr
     def __repr__(self) -> str:
         return f"PseudonymizeBatches({list(self._columns)}, NOT PRIVATE: no epsilon)"

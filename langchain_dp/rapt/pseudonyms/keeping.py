@@ -122,7 +122,9 @@ class Conversations:
                         "Expected the map of this conversation in the memory of this process, and it is not there: "
                         "another process had it. Give key=, and the checkpointer keeps it encrypted."
                     )
-                found = self._open[name] = Conversation(name, self._settings.anew(), self._cipher, self._secret)
+                found = self._open[name] = Conversation(
+                    name, self._settings.new_conversation(), self._cipher, self._secret
+                )
                 if len(self._open) > MOST:
                     self._open.popitem(last=False)
             self._open.move_to_end(name)

@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, RemoveMessage, ToolMessage
 
 from langchain_dp._util.extras import needs
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.quiet.run import private_run
+from langchain_dp.isolation.run import private_run
 from langchain_dp.rapt.messages import REMOVE_ALL
 from langchain_dp.rapt.middleware import agents_middleware, has_hooks, nothing
 from langchain_dp.rapt.parts import listed
@@ -20,7 +20,7 @@ from langchain_dp.rapt.pseudonyms.agent import PARTS, PseudonymousAgent, hidden_
 from langchain_dp.rapt.pseudonyms.keeping import Conversation, Conversations, joined
 from langchain_dp.rapt.pseudonyms.runnable import Pseudonymizer, PseudonymReport
 from langchain_dp.rapt.restore import each_text
-from langchain_dp.redact import Held, aredacted, hold_arguments, redacted
+from langchain_dp.redact import PrivateArgs, arun_redacted, hold_arguments, run_redacted
 
 with needs("agents", "langchain", why=", 1.4 or newer, whose agents take middleware"):
     from langchain.agents.middleware import AgentMiddleware, AgentState, ModelRequest, ModelResponse
@@ -177,12 +177,12 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
     @hold_arguments("state")
     def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Hide what in the state is not hidden yet, and name the conversation."""
-        return redacted(self._before, Held.of(state))
+        return run_redacted(self._before, PrivateArgs.of(state))
 
     @hold_arguments("state")
     async def abefore_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Async twin of :meth:`before_model`."""
-        return await asyncio.to_thread(redacted, self._before, Held.of(state))
+        return await asyncio.to_thread(run_redacted, self._before, PrivateArgs.of(state))
 
     def _before(self, state: Any) -> dict[str, Any] | None:
         conversation = self._conversation(state)
@@ -200,16 +200,16 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> Any:
         """Call the model with hidden messages, also of those that other middleware put in."""
-        conversation, told = redacted(self._told, Held.of(request))
-        return self._answered(conversation, Held.of(request).values[0], handler(told))
+        conversation, told = run_redacted(self._told, PrivateArgs.of(request))
+        return self._answered(conversation, PrivateArgs.of(request).values[0], handler(told))
 
     @hold_arguments("request")
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> Any:
         """Async twin of :meth:`wrap_model_call`."""
-        conversation, told = await asyncio.to_thread(redacted, self._told, Held.of(request))
-        return self._answered(conversation, Held.of(request).values[0], await handler(told))
+        conversation, told = await asyncio.to_thread(run_redacted, self._told, PrivateArgs.of(request))
+        return self._answered(conversation, PrivateArgs.of(request).values[0], await handler(told))
 
     def _told(self, request: ModelRequest[Any]) -> tuple[Conversation, ModelRequest[Any]]:
         conversation = self._conversation(request.state)
@@ -231,31 +231,33 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) -> Any:
         """Give a tool inside the originals, and hide what it returns."""
-        conversation, told, inside = redacted(self._given, Held(request))
+        conversation, told, inside = run_redacted(self._given, PrivateArgs(request))
         if not inside:
-            return redacted(self._returned, Held(conversation, request, handler(told), True))
+            return run_redacted(self._returned, PrivateArgs(conversation, request, handler(told), True))
         try:
             with private_run():
-                result = redacted(_passing(handler), Held(told), "in a tool")
+                result = run_redacted(_passing(handler), PrivateArgs(told), "in a tool")
         finally:
             del told
-        return redacted(self._returned, Held(conversation, request, _raised(conversation, result), False))
+        return run_redacted(self._returned, PrivateArgs(conversation, request, _raised(conversation, result), False))
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Any]]
     ) -> Any:
         """Async twin of :meth:`wrap_tool_call`."""
-        conversation, told, inside = redacted(self._given, Held(request))
+        conversation, told, inside = run_redacted(self._given, PrivateArgs(request))
         if not inside:
             result = await handler(told)
-            return await asyncio.to_thread(redacted, self._returned, Held(conversation, request, result, True))
+            return await asyncio.to_thread(
+                run_redacted, self._returned, PrivateArgs(conversation, request, result, True)
+            )
         try:
             with private_run():
-                result = await aredacted(_apassing(handler), Held(told), "in a tool")
+                result = await arun_redacted(_apassing(handler), PrivateArgs(told), "in a tool")
         finally:
             del told
-        held = Held(conversation, request, _raised(conversation, result), False)
-        return await asyncio.to_thread(redacted, self._returned, held)
+        held = PrivateArgs(conversation, request, _raised(conversation, result), False)
+        return await asyncio.to_thread(run_redacted, self._returned, held)
 
     def _given(self, request: ToolCallRequest) -> tuple[Conversation, ToolCallRequest, bool]:
         conversation = self._conversation(request.state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from langchain_dp._util.reprs import also_unmade
+from langchain_dp._util.reprs import safe_repr
 from langchain_dp._util.words import standing_alone
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.folding import Span, caseless, fold
@@ -66,7 +66,7 @@ class TermEntities:
         """Name for reports, without the terms."""
         return f"{len(self._terms)} terms ({', '.join(self.kinds)})"
 
-    @also_unmade
+    @safe_repr
     def __repr__(self) -> str:
         return f"TermEntities(<{len(self._terms)} private terms>)"
 

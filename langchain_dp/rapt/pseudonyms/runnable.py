@@ -31,7 +31,8 @@ class PseudonymReport:
         looked_for: Names of the recognizers.
         not_looked_for: Usual kinds that none of them looks for; empty if one does not say what it looks for.
         unknown: Whether one of them does not say what it looks for.
-        then: What was promised for the words that remain, under ``then=``; None: they passed in clear.
+        remaining_text_sanitizer: What was promised for the words that remain, under ``remaining_text_sanitizer=``;
+            None: they passed in clear.
         system_in_clear: Whether nothing was looked for in system messages.
         left_in_addresses: How many placeholders were not put back, because they stood in a web address whose host is
             not allowed.
@@ -46,7 +47,7 @@ class PseudonymReport:
     looked_for: str
     not_looked_for: tuple[str, ...]
     unknown: bool
-    then: MetricCertificate | None
+    remaining_text_sanitizer: MetricCertificate | None
     system_in_clear: bool = False
     left_in_addresses: int = 0
     private: bool = False
@@ -58,7 +59,9 @@ class PseudonymReport:
             **fields,
             "counts": dict(self.counts),
             "not_looked_for": list(self.not_looked_for),
-            "then": None if self.then is None else self.then.to_dict(),
+            "remaining_text_sanitizer": None
+            if self.remaining_text_sanitizer is None
+            else self.remaining_text_sanitizer.to_dict(),
         }
 
     def __str__(self) -> str:
@@ -78,7 +81,11 @@ class PseudonymReport:
                 f"{self.left_in_addresses} placeholders were not put back: they stood in web addresses of hosts that "
                 "allowed_hosts= does not name."
             )
-        lines.append("All other words passed in clear." if self.then is None else f"All other words: {self.then}")
+        lines.append(
+            "All other words passed in clear."
+            if self.remaining_text_sanitizer is None
+            else f"All other words: {self.remaining_text_sanitizer}"
+        )
         return "\n".join(lines)
 
 
@@ -101,7 +108,7 @@ class Pseudonymizer(SanitizerShell):
         recognizers: What finds entities: ``PatternEntities()`` if left out, ``PresidioEntities(...)``,
             ``GlinerEntities(...)``, a function of a text that returns start, end and kind of each entity, or a list.
         terms: The caller's own words to hide, or a mapping of each to its kind.
-        then: A sanitizer for the words that remain, under metric privacy; None: they pass in clear.
+        remaining_text_sanitizer: A sanitizer for the words that remain, under metric privacy; None: they pass in clear.
         messages: What of messages passes in clear. By default media do; system messages, which often hold context, are
             hidden in like all others, but pass where ``then`` would replace their words.
         documents: What of a document's metadata passes. By default none does.
@@ -109,6 +116,9 @@ class Pseudonymizer(SanitizerShell):
             addresses placeholders stay: a page or a preview may fetch an address by itself, and a document can make
             the model write one.
         name: Name of the run.
+
+    Raises:
+        InvalidParameter: A recognizer is none, or a value is of another type.
 
     Formal guarantee:
         None. ``certificate().private`` is False. With ``then``, its own promise holds for the words between the
@@ -127,40 +137,44 @@ class Pseudonymizer(SanitizerShell):
         recognizers: Recognizer | Sequence[Recognizer] | None = None,
         *,
         terms: Sequence[str] | Mapping[str, str] = (),
-        then: RAPTSanitizer | None = None,
+        remaining_text_sanitizer: RAPTSanitizer | None = None,
         messages: MessageRules | None = None,
         documents: DocumentRules | None = None,
         allowed_hosts: Collection[str] = (),
         name: str = "Pseudonymizer",
     ) -> None:
-        if then is not None and not isinstance(then, RAPTSanitizer):
-            raise InvalidParameter(f"Expected then of type {type(then).__name__} to be a RAPTSanitizer.")
-        if then is not None:
-            then.check_limit("text", "Give then= a sanitizer without a limit.", user=False)
+        if remaining_text_sanitizer is not None and not isinstance(remaining_text_sanitizer, RAPTSanitizer):
+            raise InvalidParameter(
+                f"Expected then of type {type(remaining_text_sanitizer).__name__} to be a RAPTSanitizer."
+            )
+        if remaining_text_sanitizer is not None:
+            remaining_text_sanitizer.check_limit(
+                "text", "Give remaining_text_sanitizer= a sanitizer without a limit.", user=False
+            )
         if recognizers is None:
             recognizers = [PatternEntities()]
         given = list(recognizers) if isinstance(recognizers, (list, tuple)) else [recognizers]
         self.name = name
         finder = AllEntities([*given, *([TermEntities(terms)] if terms else [])])  # type: ignore[list-item]
         if messages is None:
-            messages = MessageRules(system="sanitize" if then is None else "keep")
+            messages = MessageRules(system="sanitize" if remaining_text_sanitizer is None else "keep")
         rules = group("messages", messages, MessageRules), group("documents", documents, DocumentRules)
-        self._settings = finder, then, rules
+        self._settings = finder, remaining_text_sanitizer, rules
         self._allowed_hosts = checked_hosts(allowed_hosts)
         self._begin()
 
     def _begin(self) -> None:
-        finder, then, rules = self._settings
+        finder, remaining_text_sanitizer, rules = self._settings
         self._map = PlaceholderMap(self._allowed_hosts)
-        words = None if then is None else then._releases
+        words = None if remaining_text_sanitizer is None else remaining_text_sanitizer._releases
 
         def core(*, hidden: bool, rest: FormalReleases | None) -> Core:
-            return Core(PlaceholderReleases(finder, self._map, hidden=hidden, then=rest), *rules)
+            return Core(PlaceholderReleases(finder, self._map, hidden=hidden, remaining_text_sanitizer=rest), *rules)
 
         self._core, self._named = core(hidden=False, rest=words), core(hidden=True, rest=words)
         self._told = core(hidden=True, rest=None)  # who was told sanitized text only has nothing else to say
 
-    def anew(self) -> Pseudonymizer:
+    def new_conversation(self) -> Pseudonymizer:
         """The same settings for another conversation, with a map of its own."""
         other = object.__new__(type(self))
         other.name, other._settings, other._allowed_hosts = self.name, self._settings, self._allowed_hosts
@@ -194,7 +208,7 @@ class Pseudonymizer(SanitizerShell):
 
     @property
     def sanitizes_the_rest(self) -> bool:
-        """Whether ``then=`` was given."""
+        """Whether ``remaining_text_sanitizer=`` was given."""
         return self._settings[1] is not None
 
     def certificate(self) -> MetricCertificate:
@@ -203,14 +217,16 @@ class Pseudonymizer(SanitizerShell):
 
     def report(self) -> PseudonymReport:
         """What was hidden so far, what nobody looked for, and what is promised for all other words."""
-        finder, then, (messages, _) = self._settings
+        finder, remaining_text_sanitizer, (messages, _) = self._settings
         kinds = finder.kinds
         return PseudonymReport(
             counts=self._map.counts(),
             looked_for=finder.name,
             not_looked_for=() if kinds is None else tuple(kind for kind in KINDS if kind not in kinds),
             unknown=kinds is None,
-            then=None if then is None else then.certificate(),
+            remaining_text_sanitizer=None
+            if remaining_text_sanitizer is None
+            else remaining_text_sanitizer.certificate(),
             system_in_clear=messages.system == "keep",
             left_in_addresses=self._map.left_in_addresses,
         )

@@ -12,30 +12,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from langchain_dp._util.extras import lazily
+from langchain_dp._util.extras import lazy_exports
 
 if TYPE_CHECKING:
     from langchain_dp.rapt.tuning.backbone import Backbone, BackboneTable
     from langchain_dp.rapt.tuning.classifier import RAPTClassifier
-    from langchain_dp.rapt.tuning.client import NotSanitized, RAPTClient
+    from langchain_dp.rapt.tuning.client import IdentitySanitizer, RAPTClient
     from langchain_dp.rapt.tuning.examples import PrivatizedExamples
     from langchain_dp.rapt.tuning.provider import RAPTProvider
     from langchain_dp.rapt.tuning.settings import PlainTokens, TuningSettings
     from langchain_dp.rapt.tuning.training import TrainingReport
     from langchain_dp.rapt.tuning.tuner import RAPTPromptTuner
-    from langchain_dp.rapt.tuning.wire import Request
+    from langchain_dp.rapt.tuning.wire import PredictionRequest
 
 __all__ = [
     "Backbone",
     "BackboneTable",
-    "NotSanitized",
+    "IdentitySanitizer",
     "PlainTokens",
+    "PredictionRequest",
     "PrivatizedExamples",
     "RAPTClassifier",
     "RAPTClient",
     "RAPTPromptTuner",
     "RAPTProvider",
-    "Request",
     "TrainingReport",
     "TuningSettings",
 ]
@@ -43,17 +43,17 @@ __all__ = [
 _HOME = {
     "Backbone": ".backbone",
     "BackboneTable": ".backbone",
-    "NotSanitized": ".client",
+    "IdentitySanitizer": ".client",
     "PlainTokens": ".settings",
     "PrivatizedExamples": ".examples",
     "RAPTClassifier": ".classifier",
     "RAPTClient": ".client",
     "RAPTPromptTuner": ".tuner",
     "RAPTProvider": ".provider",
-    "Request": ".wire",
+    "PredictionRequest": ".wire",
     "TrainingReport": ".training",
     "TuningSettings": ".settings",
 }
 _NEEDED = frozenset({"peft", "safetensors", "torch", "transformers"})
 
-__getattr__, __dir__ = lazily(__name__, _HOME, extra="tuning", needs=_NEEDED)
+__getattr__, __dir__ = lazy_exports(__name__, _HOME, extra="tuning", needs=_NEEDED)

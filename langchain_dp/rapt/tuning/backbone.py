@@ -15,7 +15,7 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from langchain_dp._util.reprs import also_unmade
+from langchain_dp._util.reprs import safe_repr
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt._tables import model_folder
 from langchain_dp.rapt.vocabulary import Vocabulary
@@ -143,7 +143,7 @@ class Backbone:
         """The model's own token vectors, for a sanitizer."""
         return BackboneTable(self)
 
-    @also_unmade
+    @safe_repr
     def __repr__(self) -> str:
         return f"Backbone({self.kind}, {self.fingerprint[:8]})"
 

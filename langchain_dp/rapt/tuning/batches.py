@@ -10,7 +10,7 @@ from torch import Tensor
 
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.tuning.backbone import Backbone
-from langchain_dp.rapt.tuning.wire import Plain, Privatized, Request
+from langchain_dp.rapt.tuning.wire import Plain, PredictionRequest, PrivatizedText
 
 MASK = "{mask}"
 
@@ -83,7 +83,7 @@ class Assembler:
                 "Give a smaller max_tokens."
             )
 
-    def rows(self, request: Request) -> tuple[list[Row], int]:
+    def rows(self, request: PredictionRequest) -> tuple[list[Row], int]:
         """Rows of a request, and how many of its texts were cut; a request of another model is refused."""
         rows, cut = [], 0
         for position, (plain, text) in enumerate(zip(request.plain, request.inputs, strict=True)):
@@ -97,7 +97,7 @@ class Assembler:
             cut += was_cut
         return rows, cut
 
-    def _row(self, plain: Plain, text: Privatized) -> tuple[Row, bool]:
+    def _row(self, plain: Plain, text: PrivatizedText) -> tuple[Row, bool]:
         (first, last), cut = self._backbone.frame, self._backbone.cut
         ids, places = list(first), []
         for token in plain:

@@ -1,6 +1,6 @@
 """Where training stands, in files that are each there whole or not at all.
 
-They hold texts as they were privatized: in clear only from :class:`~langchain_dp.rapt.tuning.NotSanitized`.
+They hold texts as they were privatized: in clear only from :class:`~langchain_dp.rapt.tuning.IdentitySanitizer`.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Checkpoint:
         return any(path != self._facts for path in self._folder.glob("*.json"))
 
     def examples(self, name: str) -> PrivatizedExamples | None:
-        """Privatized texts that were stored under a name: they are not privatized, and not charged, again."""
+        """PrivatizedText texts that were stored under a name: they are not privatized, and not charged, again."""
         path = self._folder / f"{name}.json"
         return PrivatizedExamples.load(path) if path.exists() else None
 

@@ -13,17 +13,17 @@ import numpy as np
 from langchain_core.runnables import ConfigurableFieldSpec, Runnable, RunnableConfig
 from numpy.typing import NDArray
 
-from langchain_dp._util.reprs import also_unmade
-from langchain_dp._util.validate import no_further
+from langchain_dp._util.reprs import safe_repr
+from langchain_dp._util.validate import reject_extra_kwargs
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerError
 from langchain_dp.rapt._shell import WITHHELD, in_thread, named_user, named_users, user_specs
 from langchain_dp.rapt.runnable import RAPTSanitizer
-from langchain_dp.rapt.tuning.client import NotSanitized, Question, RAPTClient
+from langchain_dp.rapt.tuning.client import IdentitySanitizer, Question, RAPTClient
 from langchain_dp.rapt.tuning.promise import TrainedOn
-from langchain_dp.rapt.tuning.wire import PROVIDER, WEIGHTS, Answer, Request
-from langchain_dp.redact import Held, HeldInputs, hold_arguments, redacted, without_frames
+from langchain_dp.rapt.tuning.wire import PROVIDER, WEIGHTS, Answer, PredictionRequest
+from langchain_dp.redact import HeldInputs, PrivateArgs, hold_arguments, run_redacted, without_frames
 
 if TYPE_CHECKING:  # the client's machine needs neither torch nor a model
     from langchain_dp.rapt.tuning.provider import RAPTProvider
@@ -109,8 +109,8 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
             BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
-        no_further(kwargs)
-        held = Held(list(Held.of(input).values), [named_user(user, config)])
+        reject_extra_kwargs(kwargs)
+        held = PrivateArgs(list(PrivateArgs.of(input).values), [named_user(user, config)])
         return self._call_with_config(lambda _: _chosen(self._answer(held))[0], WITHHELD, config)
 
     @hold_arguments("input")
@@ -123,8 +123,8 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
         **kwargs: Any,
     ) -> str:
         """Async twin of :meth:`invoke`; the work is done in a thread."""
-        no_further(kwargs)
-        held = Held(list(Held.of(input).values), [named_user(user, config)])
+        reject_extra_kwargs(kwargs)
+        held = PrivateArgs(list(PrivateArgs.of(input).values), [named_user(user, config)])
         work = in_thread(lambda: _chosen(self._answer(held))[0])
         return await self._acall_with_config(work, WITHHELD, config)
 
@@ -145,9 +145,9 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
 
         Raises: As :meth:`invoke`; and InvalidParameter where one string stands in place of a list.
         """
-        no_further(kwargs)
-        held, count = _listed(Held.of(inputs))
-        held = Held(*held.values, named_users(user, config, count))
+        reject_extra_kwargs(kwargs)
+        held, count = _listed(PrivateArgs.of(inputs))
+        held = PrivateArgs(*held.values, named_users(user, config, count))
         return self._batch_with_config(
             lambda _: self._all(held, return_exceptions),
             [WITHHELD] * count,
@@ -166,9 +166,9 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
         **kwargs: Any,
     ) -> list[str]:
         """Async twin of :meth:`batch`."""
-        no_further(kwargs)
-        held, count = _listed(Held.of(inputs))
-        held = Held(*held.values, named_users(user, config, count))
+        reject_extra_kwargs(kwargs)
+        held, count = _listed(PrivateArgs.of(inputs))
+        held = PrivateArgs(*held.values, named_users(user, config, count))
         work = in_thread(self._all, held, return_exceptions)
         return await self._abatch_with_config(work, [WITHHELD] * count, config, return_exceptions=return_exceptions)
 
@@ -178,8 +178,8 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
 
         Raises: As :meth:`invoke`.
         """
-        held, count = _listed(Held.of(texts))
-        answer = self._answer(Held(*held.values, [user] * count))
+        held, count = _listed(PrivateArgs.of(texts))
+        answer = self._answer(PrivateArgs(*held.values, [user] * count))
         return np.array(answer.probabilities, dtype=np.float64).reshape(count, -1 if count else 0)
 
     @property
@@ -193,25 +193,25 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
             raise InvalidParameter("Expected a provider in this process. A remote one tells its labels with answers.")
         return self.provider.labels
 
-    def _answer(self, held: Held) -> Answer:
+    def _answer(self, held: PrivateArgs) -> Answer:
         """What the provider says of the texts, each with its user, that are held. Its own errors pass as they are."""
-        answers = [self._asked(request) for request in redacted(self.client._requests_of, held)]
+        answers = [self._asked(request) for request in run_redacted(self.client._requests_of, held)]
         labels = answers[-1].labels if answers else ()
         if any(answer.labels != labels for answer in answers):
             raise InvalidParameter("Expected the provider to answer with the same labels each time. Ask it again.")
         return Answer(labels, [row for answer in answers for row in answer.probabilities])
 
-    def _asked(self, request: Request) -> Answer:
+    def _asked(self, request: PredictionRequest) -> Answer:
         if callable(self.provider):
             return Answer.from_json(self.provider(request.to_json()), texts=len(request))
         return self.provider.predict(request)
 
-    def _all(self, held: Held, tolerant: bool) -> list[str | Exception]:
+    def _all(self, held: PrivateArgs, tolerant: bool) -> list[str | Exception]:
         """One label a text; ``tolerant`` puts errors in place of labels."""
         if not tolerant:
             return list(_chosen(self._answer(held)))
         results: list[str | Exception] = []
-        for request in redacted(self._released, held):
+        for request in run_redacted(self._released, held):
             if isinstance(request, Exception):
                 results.append(request)
                 continue
@@ -221,7 +221,7 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
                 results += [error] * len(request)
         return results
 
-    def _released(self, texts: list[Question], users: list[str | None]) -> list[Request | Exception]:
+    def _released(self, texts: list[Question], users: list[str | None]) -> list[PredictionRequest | Exception]:
         """Requests for all texts; where not all can be released, one for each, or what is in its way."""
         try:
             return list(self.client._requests_of(texts, users))
@@ -229,7 +229,7 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
             if isinstance(error, LedgerError):  # what it charged before would be charged twice
                 raise
         met: Counter[str] = Counter()
-        found: list[Request | Exception] = []
+        found: list[PredictionRequest | Exception] = []
         for text, user in zip(texts, users, strict=True):
             try:
                 found += self.client._requests_of([text], [user], met)
@@ -276,7 +276,7 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
     def load(
         cls,
         folder: str | PathLike[str],
-        sanitizer: RAPTSanitizer | NotSanitized,
+        sanitizer: RAPTSanitizer | IdentitySanitizer,
         *,
         backbone: str | PathLike[str] | Any = "minilm",
         tokenizer: Any = None,
@@ -303,7 +303,7 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
         training = None if said is None else MetricCertificate.from_json(said)
         return cls(client, provider, training=training)
 
-    @also_unmade
+    @safe_repr
     def __repr__(self) -> str:
         where = "remote" if callable(self.provider) else repr(self.provider)
         return f"RAPTClassifier({self.client!r}, {where})"
@@ -345,9 +345,9 @@ def _check_parts(client: RAPTClient, provider: Any) -> None:
         )
 
 
-def _listed(held: Held) -> tuple[Held, int]:
+def _listed(held: PrivateArgs) -> tuple[PrivateArgs, int]:
     """A list of texts, and how many; the letters of one text would be asked, and charged, one by one."""
     if isinstance(held.values[0], (str, bytes)):
         raise InvalidParameter("Expected texts to be a list of strings, not one. Give [text], or call invoke.")
     texts = list(held.values[0])
-    return Held(texts), len(texts)
+    return PrivateArgs(texts), len(texts)

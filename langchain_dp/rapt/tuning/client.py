@@ -20,7 +20,7 @@ from langchain_core.prompt_values import PromptValue
 
 from langchain_dp._util import validate
 from langchain_dp._util.documents import FileForm, Form
-from langchain_dp._util.reprs import also_unmade
+from langchain_dp._util.reprs import safe_repr
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.ensemble.questions import question_fields
@@ -35,7 +35,7 @@ from langchain_dp.rapt.tuning.examples import LABELS_IN_CLEAR, Examples, Privati
 from langchain_dp.rapt.tuning.plain import Ids, PlainSource
 from langchain_dp.rapt.tuning.promise import ACCOUNT, SETTINGS, TrainedOn
 from langchain_dp.rapt.tuning.settings import PlainTokens
-from langchain_dp.rapt.tuning.wire import MOST, Kind, Plain, Privatized, Request
+from langchain_dp.rapt.tuning.wire import MOST, Kind, Plain, PredictionRequest, PrivatizedText
 from langchain_dp.rapt.vocabulary import Vocabulary, table_name
 from langchain_dp.records import Label, check_labels
 from langchain_dp.redact import redact_errors
@@ -56,21 +56,21 @@ Question = str | BaseMessage | PromptValue | Document
 """What can be asked."""
 
 
-class NotSanitized:
+class IdentitySanitizer:
     """Stands where a sanitizer should: texts pass in CLEAR. For baselines only; every certificate says so.
 
     Args:
         embeddings: The table that cuts texts and names plain tokens, as of :func:`langchain_dp.rapt.load`.
 
     Examples:
-        >>> baseline = RAPTPromptTuner(NotSanitized("minilm"), labels=labels).fit(examples)  # texts in CLEAR
+        >>> baseline = RAPTPromptTuner(IdentitySanitizer("minilm"), labels=labels).fit(examples)  # texts in CLEAR
     """
 
     def __init__(self, embeddings: str | PathLike[str] | Embeds | Vocabulary = "minilm") -> None:
         self.vocabulary = load(embeddings)
 
     def __repr__(self) -> str:
-        return f"NotSanitized({self.vocabulary!r}, NOT PRIVATE)"
+        return f"IdentitySanitizer({self.vocabulary!r}, NOT PRIVATE)"
 
 
 class TokenEngine:
@@ -110,10 +110,10 @@ class TokenEngine:
 
 
 class RAPTClient:
-    """What a user of somebody else's model runs: text in, a :class:`Request` of privatized tokens out.
+    """What a user of somebody else's model runs: text in, a :class:`PredictionRequest` of privatized tokens out.
 
     Args:
-        sanitizer: Charges and privatizes. :class:`NotSanitized` is for baselines.
+        sanitizer: Charges and privatizes. :class:`IdentitySanitizer` is for baselines.
         plain: The plain tokens of the model's training.
         kind: "tokens" where the sanitizer's table is the vocabulary of the backbone: then the privatized tokens
             themselves reach it, one for one. "text" for any other table: the backbone's tokenizer cuts the text.
@@ -138,14 +138,14 @@ class RAPTClient:
 
     def __init__(
         self,
-        sanitizer: RAPTSanitizer | NotSanitized,
+        sanitizer: RAPTSanitizer | IdentitySanitizer,
         plain: PlainTokens | None = None,
         *,
         kind: Kind = "tokens",
         max_tokens: int = 128,
         plain_seed: int | None = None,
     ) -> None:
-        if not isinstance(sanitizer, (RAPTSanitizer, NotSanitized)):
+        if not isinstance(sanitizer, (RAPTSanitizer, IdentitySanitizer)):
             raise InvalidParameter(
                 f"Expected sanitizer of type {type(sanitizer).__name__} to be a RAPTSanitizer. "
                 "Give RAPTSanitizer('minilm', target_replacement=0.15)."
@@ -158,7 +158,7 @@ class RAPTClient:
         self.trained: TrainedOn | None = None
         self._formal: FormalReleases | None = None
         words: TextPrivatizer | None = None
-        if isinstance(sanitizer, NotSanitized):
+        if isinstance(sanitizer, IdentitySanitizer):
             self.vocabulary = sanitizer.vocabulary
         else:
             self._formal = formal = sanitizer._releases
@@ -172,7 +172,7 @@ class RAPTClient:
         self.plain = PlainSource(self.vocabulary, plain or PlainTokens(), words, self.kind)
 
     @redact_errors()
-    def request(self, texts: Sequence[Question], *, user: str | None = None) -> Request:
+    def request(self, texts: Sequence[Question], *, user: str | None = None) -> PredictionRequest:
         """Privatize texts and put plain tokens before them: all are charged together, or none.
 
         Args:
@@ -191,10 +191,12 @@ class RAPTClient:
                 "many as are needed."
             )
         made = self._requests_of(texts, user, at_once=MOST)
-        return made[0] if made else Request(self.kind, [], [])
+        return made[0] if made else PredictionRequest(self.kind, [], [])
 
     @redact_errors()
-    def requests(self, texts: Sequence[Question], *, user: str | None = None, at_once: int = 256) -> list[Request]:
+    def requests(
+        self, texts: Sequence[Question], *, user: str | None = None, at_once: int = 256
+    ) -> list[PredictionRequest]:
         """The same in several requests of at most ``at_once`` texts (1 to 4,096); all are charged together, or none.
 
         Raises: As :meth:`request`.
@@ -208,7 +210,7 @@ class RAPTClient:
         met: Counter[str] | None = None,
         *,
         at_once: int = 256,
-    ) -> list[Request]:
+    ) -> list[PredictionRequest]:
         """:meth:`requests` for a part of the texts of one call, or with a user each; ``met`` counts earlier parts."""
         if isinstance(texts, (str, bytes)):  # its letters would be charged one by one
             raise InvalidParameter("Expected texts to be a list of strings, not one. Give [text].")
@@ -220,7 +222,7 @@ class RAPTClient:
         inputs, _ = self._released(RawExamples(plain_texts, [], users), met=met)
         plain = self.plain.before(inputs, self.plain_seed)
         parts = (slice(start, start + at_once) for start in range(0, len(inputs), at_once))
-        return [Request(self.kind, plain[part], inputs[part]) for part in parts]
+        return [PredictionRequest(self.kind, plain[part], inputs[part]) for part in parts]
 
     @redact_errors()
     def privatize(
@@ -251,7 +253,7 @@ class RAPTClient:
 
     def _released(
         self, examples: RawExamples, *, fresh: bool = False, met: Counter[str] | None = None
-    ) -> tuple[list[Privatized], int]:
+    ) -> tuple[list[PrivatizedText], int]:
         """Privatize texts, without plain tokens; also how many of them were cut."""
         for position, text in enumerate(examples.texts):
             if not isinstance(text, str):
@@ -260,7 +262,7 @@ class RAPTClient:
                     "or a document. Give its text."
                 )
         if self._formal is not None:
-            self._formal.tell_of_limit(named=None not in examples.users)
+            self._formal.warn_unreachable_limit(named=None not in examples.users)
             texts = [texts[0] for texts in self._releases[fresh].release(_units(examples), met)]
             if self.kind == "tokens":
                 rows = [text.split() for text in texts]
@@ -399,7 +401,7 @@ class RAPTClient:
         write_whole(Path(folder) / FILE, json.dumps(fields).encode())
 
     @classmethod
-    def load(cls, folder: str | PathLike[str], sanitizer: RAPTSanitizer | NotSanitized) -> RAPTClient:
+    def load(cls, folder: str | PathLike[str], sanitizer: RAPTSanitizer | IdentitySanitizer) -> RAPTClient:
         """Build the client that :meth:`save` described, around a sanitizer of this machine.
 
         Its eta and mechanism may be others than in training: the classifier's certificate then says so.
@@ -424,7 +426,7 @@ class RAPTClient:
         client.plain.restore(PlainTokens.from_dict(found.settings), found.plain.candidates, found.plain.rows)
         return client
 
-    @also_unmade
+    @safe_repr
     def __repr__(self) -> str:
         return f"RAPTClient({self.kind}, {self.sanitizer!r})"
 

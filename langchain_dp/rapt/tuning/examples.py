@@ -13,7 +13,7 @@ from langchain_dp._util.documents import FileForm
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.rapt.tuning.wire import MOST, Kind, Privatized, Request
+from langchain_dp.rapt.tuning.wire import MOST, Kind, PredictionRequest, PrivatizedText
 from langchain_dp.records import PrivateRecords
 
 FORMAT = "langchain-dp privatized examples 1"
@@ -52,8 +52,8 @@ class PrivatizedExamples:
     is not signed: it is the word of whoever privatized the texts.
 
     Args:
-        kind: "tokens" or "text", as of :class:`~langchain_dp.rapt.tuning.wire.Request`.
-        inputs: Privatized texts, without plain tokens.
+        kind: "tokens" or "text", as of :class:`~langchain_dp.rapt.tuning.wire.PredictionRequest`.
+        inputs: PrivatizedText texts, without plain tokens.
         labels: Names of their labels. They are in clear.
         truncated: How many texts were longer than the limit and were cut before they were privatized.
         certificate: Under which promise.
@@ -68,7 +68,7 @@ class PrivatizedExamples:
     """
 
     kind: Kind
-    inputs: Sequence[Privatized]
+    inputs: Sequence[PrivatizedText]
     labels: Sequence[str]
     truncated: int
     certificate: MetricCertificate
@@ -111,7 +111,7 @@ class PrivatizedExamples:
             raise InvalidParameter(_NO_CERTIFICATE.format(f"none in {str(path)!r}"))
         for start in range(0, len(found.inputs), MOST):  # checked as if they came from outside
             some = found.inputs[start : start + MOST]
-            Request(found.kind, [[] for _ in some], some)
+            PredictionRequest(found.kind, [[] for _ in some], some)
         certificate = MetricCertificate.from_dict(found.certificate)
         return cls(found.kind, found.inputs, found.labels, found.truncated, certificate)
 

@@ -26,7 +26,7 @@ from langchain_dp.mechanisms.randomness import NotPrivateSeededRandomness, Rando
 from langchain_dp.rapt import tokenize
 from langchain_dp.rapt.privatize import TextPrivatizer
 from langchain_dp.rapt.tuning.settings import PlainTokens
-from langchain_dp.rapt.tuning.wire import Kind, Plain, Privatized
+from langchain_dp.rapt.tuning.wire import Kind, Plain, PrivatizedText
 from langchain_dp.rapt.vocabulary import Vocabulary
 
 Ids = NDArray[np.int64]
@@ -104,7 +104,7 @@ class PlainSource:
         words = self._vocabulary.decode
         return targets, [["".join(words([i])).replace(tokenize.GLUE, "") for i in row] for row in ids.tolist()]
 
-    def before(self, inputs: Sequence[Privatized], seed: int | None) -> list[Plain]:
+    def before(self, inputs: Sequence[PrivatizedText], seed: int | None) -> list[Plain]:
         """Return rows for privatized texts: new ones, or, with a public seed, those that seed and text determine."""
         if seed is None:
             return self.draw(len(inputs), np.random.default_rng())[1]

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save
 
 from langchain_dp._util import validate
 from langchain_dp._util.documents import FileForm, Form
-from langchain_dp._util.reprs import also_unmade
+from langchain_dp._util.reprs import safe_repr
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.tuning.backbone import Backbone, backbone_of
@@ -23,7 +23,7 @@ from langchain_dp.rapt.tuning.batches import Assembler, Row
 from langchain_dp.rapt.tuning.model import RECONSTRUCTION, TunedModel
 from langchain_dp.rapt.tuning.settings import TuningSettings, check_device
 from langchain_dp.rapt.tuning.training import autocast, probabilities_of
-from langchain_dp.rapt.tuning.wire import PROVIDER, WEIGHTS, Answer, Kind, Request
+from langchain_dp.rapt.tuning.wire import PROVIDER, WEIGHTS, Answer, Kind, PredictionRequest
 from langchain_dp.records import check_labels
 
 FORMAT = "langchain-dp rapt provider 1"
@@ -32,8 +32,8 @@ FORMAT = "langchain-dp rapt provider 1"
 class RAPTProvider:
     """Answers requests of privatized texts with probabilities of the labels.
 
-    It holds no sanitizer, no account and no raw text: what it can be told is a :class:`Request`. The reconstruction
-    head is not part of it.
+    It holds no sanitizer, no account and no raw text: what it can be told is a :class:`PredictionRequest`. The
+    reconstruction head is not part of it.
 
     Args:
         model: The tuned model.
@@ -69,7 +69,7 @@ class RAPTProvider:
         self.assembler = assembler(backbone, model.settings, verbalizer, template)
         self.device = str(next(iter(model.learned().values())).device)
 
-    def predict(self, request: Request) -> Answer:
+    def predict(self, request: PredictionRequest) -> Answer:
         """Probabilities of the labels for every text of a request.
 
         Raises:
@@ -83,7 +83,7 @@ class RAPTProvider:
         )
         return Answer(self.labels, torch.cat(list(found)).tolist())
 
-    def rows(self, request: Request) -> list[Row]:
+    def rows(self, request: PredictionRequest) -> list[Row]:
         """Inputs of the backbone; errors as of :meth:`predict`."""
         if request.kind != self.kind:
             raise InvalidParameter(f"Expected a request of the kind {self.kind!r}. Use the client of this model.")
@@ -95,7 +95,7 @@ class RAPTProvider:
         Raises:
             InvalidParameter: ``body`` is no request for this model; the message holds nothing of it.
         """
-        return self.predict(Request.from_json(body)).to_json()
+        return self.predict(PredictionRequest.from_json(body)).to_json()
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write ``provider.json`` and ``model.safetensors``: what was learned, without backbone and without pickle.
@@ -165,7 +165,7 @@ class RAPTProvider:
             model, base, labels=found.labels, kind=found.kind, verbalizer=found.verbalizer, template=found.template
         )
 
-    @also_unmade
+    @safe_repr
     def __repr__(self) -> str:
         return f"RAPTProvider({self.settings.method}, {self.backbone!r}, labels={list(self.labels)})"
 

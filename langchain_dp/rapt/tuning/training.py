@@ -18,16 +18,16 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.tuning.batches import Assembler, Row, collate
 from langchain_dp.rapt.tuning.checkpoint import Checkpoint, Progress
 from langchain_dp.rapt.tuning.model import RECONSTRUCTION, TunedModel
-from langchain_dp.rapt.tuning.wire import MOST, Kind, Plain, Privatized, Request
+from langchain_dp.rapt.tuning.wire import MOST, Kind, Plain, PredictionRequest, PrivatizedText
 
 Rows = tuple[Any, list[Plain]]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class TrainingTexts:
-    """Privatized texts of one epoch, with the numbers of their labels."""
+    """PrivatizedText texts of one epoch, with the numbers of their labels."""
 
-    inputs: Sequence[Privatized]
+    inputs: Sequence[PrivatizedText]
     labels: Sequence[int]
 
 
@@ -177,7 +177,7 @@ class Trainer:
         cut = 0
         for start in range(0, len(plain), MOST):
             some = slice(start, start + MOST)
-            made, longer = self._assembler.rows(Request(self._kind, plain[some], list(texts.inputs[some])))
+            made, longer = self._assembler.rows(PredictionRequest(self._kind, plain[some], list(texts.inputs[some])))
             rows += made
             cut += longer
         return torch.as_tensor(targets), rows, cut

@@ -13,13 +13,13 @@ from typing import Any
 
 from langchain_dp._util import validate
 from langchain_dp._util.callers import warn_caller
-from langchain_dp._util.reprs import also_unmade
+from langchain_dp._util.reprs import safe_repr
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.tuning.backbone import Backbone, backbone_of
 from langchain_dp.rapt.tuning.checkpoint import Checkpoint
 from langchain_dp.rapt.tuning.classifier import RAPTClassifier
-from langchain_dp.rapt.tuning.client import NotSanitized, RAPTClient
+from langchain_dp.rapt.tuning.client import IdentitySanitizer, RAPTClient
 from langchain_dp.rapt.tuning.examples import (
     LABELS_IN_CLEAR,
     Examples,
@@ -33,7 +33,7 @@ from langchain_dp.rapt.tuning.provider import RAPTProvider, assembler, chosen_de
 from langchain_dp.rapt.tuning.settings import TuningSettings
 from langchain_dp.rapt.tuning.training import Trainer, TrainingReport, TrainingTexts
 from langchain_dp.records import Label, check_labels, label_name
-from langchain_dp.redact import Held, hold_arguments, redact_errors, redacted
+from langchain_dp.redact import PrivateArgs, hold_arguments, redact_errors, run_redacted
 
 NOT_COMPARED = (
     "Training went on from a checkpoint of another account: whether that was begun with the same texts is not known."
@@ -48,7 +48,7 @@ class RAPTPromptTuner:
     reconstruct the plain tokens. The result is a Runnable that sanitizes what it is asked.
 
     Args:
-        sanitizer: Privatizes training texts and, later, questions. :class:`NotSanitized` is for baselines.
+        sanitizer: Privatizes training texts and, later, questions. :class:`IdentitySanitizer` is for baselines.
         labels: The public labels: strings; or whole numbers, or the members of an Enum, which are strings from then on.
         backbone: "minilm", a folder, a model of transformers (which is copied), or a :class:`Backbone`.
         tokenizer: Tokenizer of a given model.
@@ -76,7 +76,7 @@ class RAPTPromptTuner:
 
     def __init__(
         self,
-        sanitizer: RAPTSanitizer | NotSanitized,
+        sanitizer: RAPTSanitizer | IdentitySanitizer,
         *,
         labels: Iterable[Label],
         backbone: str | PathLike[str] | Backbone | Any = "minilm",
@@ -145,7 +145,7 @@ class RAPTPromptTuner:
             BudgetExceeded: An account has too little left for validation and training texts, in every epoch if they
                 are privatized anew. Nothing was charged, unless somebody else spent of it meanwhile.
         """
-        given = Held(*Held.of(examples).values, *Held.of(validation).values)
+        given = PrivateArgs(*PrivateArgs.of(examples).values, *PrivateArgs.of(validation).values)
         if checkpoint_every is not None:
             validate.integer("checkpoint_every", checkpoint_every, at_least=1)
         if self.settings.patience is not None and given.values[1] is None:
@@ -162,7 +162,7 @@ class RAPTPromptTuner:
             what = "validation example"
             return train, None if two is None else self._checked(two, what, both=False, other=accept_other_promise)
 
-        train, held = redacted(check, given)
+        train, held = run_redacted(check, given)
         state = self._checkpoint(checkpoint, train, held)
         if state is None or not state.begun:
             raw = [one for one in (held, train) if isinstance(one, RawExamples)]
@@ -350,7 +350,7 @@ class RAPTPromptTuner:
         report = dataclasses.replace(report, truncated=truncated)
         return RAPTClassifier(client, provider, training=certificate, report=report)
 
-    @also_unmade
+    @safe_repr
     def __repr__(self) -> str:
         return f"RAPTPromptTuner({self.settings.method}, {self.backbone!r}, labels={list(self.labels)})"
 

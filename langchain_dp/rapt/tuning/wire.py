@@ -10,10 +10,10 @@ from typing import Any, Literal
 from langchain_dp.errors import InvalidParameter
 
 Kind = Literal["tokens", "text"]
-Privatized = list[int] | str
+PrivatizedText = list[int] | str
 """A privatized text: token ids of the backbone, or text that its tokenizer is to cut."""
 Plain = list[int] | list[str]
-"""Privatized plain tokens: ids of the backbone, or words."""
+"""PrivatizedText plain tokens: ids of the backbone, or words."""
 
 PROVIDER, WEIGHTS = "provider.json", "model.safetensors"
 """Files of a saved provider, by whose names a client's machine knows them without torch."""
@@ -25,26 +25,26 @@ MOST = 4_096
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Request:
-    """Privatized texts and the privatized plain tokens before them, as a provider takes them.
+class PredictionRequest:
+    """PrivatizedText texts and the privatized plain tokens before them, as a provider takes them.
 
     Args:
         kind: "tokens": ids of the backbone's vocabulary (-1: unknown); "text": text for the backbone's tokenizer.
-        plain: Privatized plain tokens, one row a text; empty rows if there are none.
-        inputs: Privatized texts, of the same kind.
+        plain: PrivatizedText plain tokens, one row a text; empty rows if there are none.
+        inputs: PrivatizedText texts, of the same kind.
 
     Raises:
         InvalidParameter: Something of another form; the message holds nothing of it.
 
     Examples:
         >>> request = client.request(["The film was a joy."])
-        >>> len(Request.from_json(request.to_json()))
+        >>> len(PredictionRequest.from_json(request.to_json()))
         1
     """
 
     kind: Kind
     plain: Sequence[Plain]
-    inputs: Sequence[Privatized]
+    inputs: Sequence[PrivatizedText]
 
     def __post_init__(self) -> None:
         if self.kind not in ("tokens", "text"):
@@ -67,7 +67,7 @@ class Request:
         return len(self.inputs)
 
     def __repr__(self) -> str:
-        return f"Request({self.kind}, {len(self)} privatized texts)"
+        return f"PredictionRequest({self.kind}, {len(self)} privatized texts)"
 
     def to_json(self) -> bytes:
         """UTF-8 JSON."""
@@ -75,7 +75,7 @@ class Request:
         return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
-    def from_json(cls, body: bytes) -> Request:
+    def from_json(cls, body: bytes) -> PredictionRequest:
         """Read what :meth:`to_json` wrote; anything else is refused."""
         try:
             fields = json.loads(body)

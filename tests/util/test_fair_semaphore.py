@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from langchain_dp._util.places import Places
+from langchain_dp._util.fair_semaphore import FairSemaphore
 
 
-def free(places: Places) -> int:
+def free(places: FairSemaphore) -> int:
     """How many places can be taken at once."""
     taken = []
     while (leave := places.take(0.0)) is not None:
@@ -24,7 +24,7 @@ def free(places: Places) -> int:
 
 def test_a_place_is_given_back_once_however_often_it_is_left() -> None:
     """A call that expires and then ends gives its place back twice, and the cap grows."""
-    places = Places(2)
+    places = FairSemaphore(2)
     leave = places.take()
     assert leave is not None
     assert free(places) == 1
@@ -35,7 +35,7 @@ def test_a_place_is_given_back_once_however_often_it_is_left() -> None:
 
 def test_who_waits_too_long_gets_none_and_takes_none() -> None:
     """A wait that ran out holds a place for ever."""
-    places = Places(1)
+    places = FairSemaphore(1)
     leave = places.take()
     assert leave is not None
     assert places.take(0.01) is None
@@ -45,7 +45,7 @@ def test_who_waits_too_long_gets_none_and_takes_none() -> None:
 
 async def test_threads_and_tasks_wait_in_one_line() -> None:
     """Who comes later overtakes, or tasks and threads count apart."""
-    places = Places(1)
+    places = FairSemaphore(1)
     first = await places.atake()
     order: list[str] = []
     lined_up = threading.Event()
@@ -71,7 +71,7 @@ async def test_threads_and_tasks_wait_in_one_line() -> None:
 
 async def test_a_cancelled_wait_passes_its_place_on() -> None:
     """A cancelled question takes its place along, until nobody can ask any more."""
-    places = Places(1)
+    places = FairSemaphore(1)
     first = await places.atake()
     waits = [asyncio.create_task(places.atake()) for _ in range(3)]
     await asyncio.sleep(0)
@@ -86,7 +86,7 @@ async def test_a_cancelled_wait_passes_its_place_on() -> None:
 
 def test_never_more_than_there_are_and_all_come_through() -> None:
     """Under load the cap is passed, or somebody waits for ever."""
-    places, lock = Places(3), threading.Lock()
+    places, lock = FairSemaphore(3), threading.Lock()
     now: list[int] = [0, 0]
 
     def work(_: int) -> None:
@@ -105,7 +105,7 @@ def test_never_more_than_there_are_and_all_come_through() -> None:
 
 async def test_on_a_loops_own_thread_nobody_waits() -> None:
     """A blocking call inside an event loop hangs it: the tasks that hold the places cannot go on."""
-    places = Places(1)
+    places = FairSemaphore(1)
     leave = await places.atake()
     with places.held():
         pass
@@ -115,7 +115,7 @@ async def test_on_a_loops_own_thread_nobody_waits() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
 def test_a_forked_child_finds_all_places_free() -> None:
     """A worker that is forked while calls are under way waits for threads that it does not have."""
-    places = Places(1)
+    places = FairSemaphore(1)
     leave = places.take()
     child = os.fork()
     if child == 0:
@@ -130,7 +130,7 @@ def test_a_call_closed_by_the_garbage_collector_in_the_middle_of_another_gives_i
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The collector closes an abandoned call in a thread that is just lining up, which then waits for itself."""
-    places = Places(2)
+    places = FairSemaphore(2)
     other = places.take()
     held = places.aheld()
     with pytest.raises(StopIteration):

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
-from langchain_dp.quiet.filters import Level, level
+from langchain_dp.isolation.filters import Level, level
 
 
 class ModelStopped(Exception):

@@ -9,12 +9,12 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_dp._util import forks, validate
-from langchain_dp.ensemble.asking import ask_together, asked_publicly, count_publicly, forget_quietly, row_of
 from langchain_dp.ensemble.echo import Echo
+from langchain_dp.ensemble.engine_calls import ask_together, asked_publicly, count_publicly, forget_members, row_of
 from langchain_dp.errors import InvalidParameter, LangChainDPError, ModelUnavailable
+from langchain_dp.isolation.worker import call_engine
 from langchain_dp.mechanisms import ClippedSum, Randomness
-from langchain_dp.ports import Continuation, MemberPrompt, ScoresNextToken, Token, TokenScores
-from langchain_dp.quiet.worker import call_engine
+from langchain_dp.ports import Continuation, MemberPrompt, NextTokenScorer, Token, TokenScores
 
 INVENTED = "An example."
 """Stands for a record where none may be shown."""
@@ -40,7 +40,7 @@ class TextWriter:
     """
 
     def __init__(
-        self, engine: ScoresNextToken, end: str, noise: ClippedSum, *, candidates: int, chat: bool,
+        self, engine: NextTokenScorer, end: str, noise: ClippedSum, *, candidates: int, chat: bool,
         rng: Randomness, never: Echo | None = None,
     ) -> None:  # fmt: skip
         self.noise = noise
@@ -136,7 +136,7 @@ class TextWriter:
         try:
             scores = self._scores(public, [dataclasses.replace(public, body=invented, member=key) for key in keys], ())
         finally:
-            forget_quietly(self._engine, *keys)
+            forget_members(self._engine, *keys)
         heard = sum(row is not None for row in _rows(scores, range(len(scores.tokens))))
         if 2 * heard < len(keys):
             raise ModelUnavailable(
@@ -247,10 +247,10 @@ class TextWriter:
 
 def check_scores(model: object) -> None:
     """An engine that a text can be written with."""
-    validate.made("model", model)
-    if not isinstance(model, ScoresNextToken):
+    validate.require_instance("model", model)
+    if not isinstance(model, NextTokenScorer):
         raise InvalidParameter(
-            f"Expected model of type {type(model).__name__} to score next tokens (ports.ScoresNextToken). Use "
+            f"Expected model of type {type(model).__name__} to score next tokens (ports.NextTokenScorer). Use "
             "LlamaCppEnsemble or TransformersEnsemble."
         )
 

@@ -20,13 +20,13 @@ from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableLambda
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, UnsafeEnvironment
-from langchain_dp.quiet.model import QuietModel
+from langchain_dp.isolation.model import IsolatedModel
 
 BOTH = pytest.mark.parametrize("how", ["sync", "async"])
 MODELS = pytest.mark.parametrize("model", [Chat, SyncChat, Completion])
 
 
-def ask(how: str, quiet: QuietModel, prompts: list[Any], **options: Any) -> list[Any]:
+def ask(how: str, quiet: IsolatedModel, prompts: list[Any], **options: Any) -> list[Any]:
     if how == "sync":
         return quiet.batch(prompts, **options)
     return asyncio.run(quiet.abatch(prompts, **options))
@@ -42,9 +42,9 @@ def text(answer: Any) -> Any:
 def test_answers_come_in_order_for_messages_and_strings(how: str, model: Any, limit: int) -> None:
     """If it fails, votes are given to the wrong subsets, or one of the input forms is refused."""
     prompts = [f"p{i}" if i % 2 else [HumanMessage(f"p{i}")] for i in range(20)]
-    answers = [text(answer) for answer in ask(how, QuietModel(model(), max_concurrency=limit), prompts)]
+    answers = [text(answer) for answer in ask(how, IsolatedModel(model(), max_concurrency=limit), prompts)]
     assert [str(answer).removeprefix("Human: ") for answer in answers] == [f"p{i}" for i in range(20)]
-    assert ask(how, QuietModel(model()), []) == []
+    assert ask(how, IsolatedModel(model()), []) == []
 
 
 @BOTH
@@ -56,7 +56,7 @@ def test_only_the_failing_call_abstains(how: str, model: Any) -> None:
         if "bad" in prompt:
             fail(prompt)
 
-    answers = ask(how, QuietModel(model(act=act)), ["a", "bad", "c"])
+    answers = ask(how, IsolatedModel(model(act=act)), ["a", "bad", "c"])
     assert [text(answer) for answer in answers] == ["a", None, "c"]
 
 
@@ -79,7 +79,9 @@ def test_a_hanging_call_abstains_in_time_and_frees_its_place(how: str, model: An
         pytest.skip("Completion has no hook that awaits")
     options = {"aact": aact, "act": act if how == "sync" else (lambda _: None)} if model is Chat else {"act": act}
     try:
-        answers = ask(how, QuietModel(model(**options), max_concurrency=1), ["hang 1", "a", "hang 2", "b"], timeout=1.0)
+        answers = ask(
+            how, IsolatedModel(model(**options), max_concurrency=1), ["hang 1", "a", "hang 2", "b"], timeout=1.0
+        )
     finally:
         release.set()
     assert [text(answer) for answer in answers] == [None, "a", None, "b"]
@@ -97,7 +99,7 @@ def test_a_model_that_swallows_cancellation_still_times_out() -> None:
                 delivered.set()
 
     async def main() -> list[Any]:
-        answers = await QuietModel(Chat(aact=stubborn)).abatch(["p"], timeout=0.1)
+        answers = await IsolatedModel(Chat(aact=stubborn)).abatch(["p"], timeout=0.1)
         await delivered.wait()
         release.set()
         return answers
@@ -110,12 +112,12 @@ def test_a_hanging_call_does_not_keep_the_process_alive() -> None:
     program = """
 import asyncio, threading
 from langchain_core.language_models import SimpleChatModel
-from langchain_dp.quiet.model import QuietModel
+from langchain_dp.isolation.model import IsolatedModel
 class Hangs(SimpleChatModel):
     _llm_type = "hangs"
     def _call(self, *args, **kwargs):
         threading.Event().wait()
-quiet = QuietModel(Hangs(), trust_opaque_model=True)
+quiet = IsolatedModel(Hangs(), trust_opaque_model=True)
 print(quiet.batch(["p"], timeout=0.1), asyncio.run(quiet.abatch(["p"], timeout=0.1)))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
@@ -151,7 +153,7 @@ def test_no_more_calls_run_at_once_than_allowed(how: str, model: Any) -> None:
         running.pop()
 
     options = {"aact": aact} if model is Chat and how == "async" else {"act": act}
-    answers = ask(how, QuietModel(model(**options), max_concurrency=2), ["a", "b", "c", "d"])
+    answers = ask(how, IsolatedModel(model(**options), max_concurrency=2), ["a", "b", "c", "d"])
     assert None not in answers
     assert max(peak) == 2
 
@@ -159,11 +161,11 @@ def test_no_more_calls_run_at_once_than_allowed(how: str, model: Any) -> None:
 def test_native_async_methods_are_used_and_sync_only_models_get_threads_of_their_own() -> None:
     """If it fails, async models are driven through blocking code, or sync ones starve in the loop's few threads."""
     native, sync = Chat(), SyncChat()
-    asyncio.run(QuietModel(native).abatch(["p"]))
-    asyncio.run(QuietModel(native.with_retry()).abatch(["p"]))
+    asyncio.run(IsolatedModel(native).abatch(["p"]))
+    asyncio.run(IsolatedModel(native.with_retry()).abatch(["p"]))
     assert native.calls == ["async", "async"]
     assert set(native.threads) == {threading.current_thread().name}
-    asyncio.run(QuietModel(sync).abatch(["p"]))
+    asyncio.run(IsolatedModel(sync).abatch(["p"]))
     assert sync.threads == ["langchain_dp-call"]
 
 
@@ -171,7 +173,7 @@ def test_the_sync_batch_works_inside_a_running_event_loop() -> None:
     """If it fails, notebooks and async servers cannot call invoke."""
 
     async def main() -> list[Any]:
-        return QuietModel(Chat()).batch(["p"])
+        return IsolatedModel(Chat()).batch(["p"])
 
     assert text(asyncio.run(main())[0]) == "p"
 
@@ -190,7 +192,7 @@ def test_cancelling_the_caller_cancels_the_calls() -> None:
             over.release()
 
     async def main() -> None:
-        started = asyncio.create_task(QuietModel(Chat(aact=aact)).abatch(["a", "b"]))
+        started = asyncio.create_task(IsolatedModel(Chat(aact=aact)).abatch(["a", "b"]))
         await begun.acquire()
         await begun.acquire()
         started.cancel("by the server")
@@ -217,14 +219,14 @@ def test_dropped_exceptions_are_freed(how: str) -> None:
         refs.append(weakref.ref(error))
         raise error
 
-    quiet = QuietModel(Chat(act=act))
+    quiet = IsolatedModel(Chat(act=act))
     assert ask(how, quiet, ["p"]) == [None]
     gc.collect()
     assert [ref() for ref in refs] == [None]
     assert quiet.name == "parrot-1"  # still alive: what it kept would be, too
 
 
-def probe(how: str, quiet: QuietModel, **options: Any) -> Any:
+def probe(how: str, quiet: IsolatedModel, **options: Any) -> Any:
     return quiet.probe("public?", **options) if how == "sync" else asyncio.run(quiet.aprobe("public?", **options))
 
 
@@ -236,10 +238,10 @@ def test_probe_says_why_the_model_fails(how: str) -> None:
         raise ConnectionError("no route " + "x" * 500)
 
     with pytest.raises(ModelUnavailable, match=r"parrot-1.*ConnectionError: no route x{191}\. Check") as caught:
-        probe(how, QuietModel(Chat(act=act)))
+        probe(how, IsolatedModel(Chat(act=act)))
     assert caught.value.__context__ is None
     assert caught.value.__cause__ is None
-    assert text(probe(how, QuietModel(Chat()))) == "public?"
+    assert text(probe(how, IsolatedModel(Chat()))) == "public?"
 
 
 @BOTH
@@ -248,7 +250,7 @@ def test_probe_gives_up_in_time(how: str) -> None:
     release = threading.Event()
     try:
         with pytest.raises(ModelUnavailable, match=r"timeout=0\.1"):
-            probe(how, QuietModel(SyncChat(act=lambda _: release.wait(60))), timeout=0.1)
+            probe(how, IsolatedModel(SyncChat(act=lambda _: release.wait(60))), timeout=0.1)
     finally:
         release.set()
 
@@ -257,7 +259,7 @@ def test_probe_gives_up_in_time(how: str) -> None:
 def test_debug_mode_is_refused_before_any_call(how: str) -> None:
     """If it fails, set_debug(True) prints private prompts to the terminal."""
     model = Chat()
-    quiet = QuietModel(model)
+    quiet = IsolatedModel(model)
     set_debug(True)
     try:
         with pytest.raises(UnsafeEnvironment, match=r"set_debug\(False\)"):
@@ -281,7 +283,7 @@ async def test_batches_at_once_share_one_cap(how: str) -> None:
         with lock:
             now[0] -= 1
 
-    quiet = QuietModel(SyncChat(act=act), max_concurrency=3)
+    quiet = IsolatedModel(SyncChat(act=act), max_concurrency=3)
     if how == "tasks":
         answers = await asyncio.gather(*(quiet.abatch(["a", "b", "c"]) for _ in range(4)))
     else:
@@ -296,7 +298,7 @@ def test_debug_mode_switched_on_between_calls_is_refused(how: str) -> None:
     model = Chat(act=lambda _: set_debug(True))
     try:
         with pytest.raises(UnsafeEnvironment):
-            ask(how, QuietModel(model, max_concurrency=1), ["a", "b"])
+            ask(how, IsolatedModel(model, max_concurrency=1), ["a", "b"])
     finally:
         set_debug(False)
     assert len(model.calls) == 1
@@ -306,7 +308,7 @@ def test_debug_mode_switched_on_between_calls_is_refused(how: str) -> None:
 def test_a_global_cache_beside_a_function_gets_nothing_and_is_not_read(how: str) -> None:
     """If it fails, a model called inside a function stores private prompts in the global cache, or is not asked."""
     model, cache = Chat(), InMemoryCache()
-    quiet = QuietModel(RunnableLambda(lambda prompt: model.invoke(prompt)), trust_opaque_model=True)
+    quiet = IsolatedModel(RunnableLambda(lambda prompt: model.invoke(prompt)), trust_opaque_model=True)
     set_llm_cache(cache)
     try:
         for _ in range(2):
@@ -330,9 +332,9 @@ def test_a_global_cache_beside_a_function_gets_nothing_and_is_not_read(how: str)
 def test_bounds_are_named(how: str, options: dict[str, Any], message: str) -> None:
     """If it fails, a bad bound hangs or divides by zero instead of saying what is wrong."""
     with pytest.raises(InvalidParameter, match=message):
-        ask(how, QuietModel(Chat()), ["p"], **options)
+        ask(how, IsolatedModel(Chat()), ["p"], **options)
     with pytest.raises(InvalidParameter, match="max_concurrency=0"):
-        QuietModel(Chat(), max_concurrency=0)
+        IsolatedModel(Chat(), max_concurrency=0)
 
 
 @pytest.mark.parametrize(
@@ -348,8 +350,8 @@ def test_bounds_are_named(how: str, options: dict[str, Any], message: str) -> No
 )
 def test_the_name_is_fit_for_a_certificate(model: Any, name: str) -> None:
     """If it fails, certificates name the wrong model, or hold a password or a home folder."""
-    assert QuietModel(model).name == name
-    assert repr(QuietModel(model)) == f"QuietModel({name})"
+    assert IsolatedModel(model).name == name
+    assert repr(IsolatedModel(model)) == f"IsolatedModel({name})"
 
 
 REQUEST: ContextVar[str] = ContextVar("request", default="none")
@@ -362,7 +364,7 @@ def test_the_callers_context_reaches_the_model(how: str, model: Any) -> None:
     seen: list[str] = []
     token = REQUEST.set("mine")
     try:
-        ask(how, QuietModel(model(act=lambda _: seen.append(REQUEST.get()))), ["p"])
+        ask(how, IsolatedModel(model(act=lambda _: seen.append(REQUEST.get()))), ["p"])
     finally:
         REQUEST.reset(token)
     assert seen == ["mine"]

@@ -4,8 +4,8 @@ A quiet call closes callbacks and config of the outer run, tracers (environment 
 handlers and caches of every model inside, the global cache, log records and warnings of the provider's client, and
 exception texts. Nothing of it reaches ``astream_events`` of the outer chain.
 
-:mod:`langchain_dp.quiet.accept` lists the models that are accepted. Certificates name a class of the user's own that
-declares ``keeps_no_prompts: ClassVar[bool] = True``, and the parts that ``trust_opaque_model=True`` lets pass.
+:mod:`langchain_dp.isolation.accept` lists the models that are accepted. Certificates name a class of the user's own
+that declares ``keeps_no_prompts: ClassVar[bool] = True``, and the parts that ``trust_opaque_model=True`` lets pass.
 
 Limits, which cannot be closed from here:
 
@@ -38,13 +38,13 @@ from langchain_core.callbacks import CallbackManager
 from langchain_core.runnables import RunnableConfig
 
 from langchain_dp._util import validate
-from langchain_dp._util.places import Places
-from langchain_dp._util.reprs import also_unmade
+from langchain_dp._util.fair_semaphore import FairSemaphore
+from langchain_dp._util.reprs import safe_repr
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, UnsafeEnvironment
-from langchain_dp.quiet.accept import DECLARATION, survey
-from langchain_dp.quiet.calls import Outcome, aask_all, ask_all, in_thread
-from langchain_dp.quiet.context import find_problem, sealed
-from langchain_dp.quiet.filters import Level
+from langchain_dp.isolation.accept import DECLARATION, survey
+from langchain_dp.isolation.calls import Outcome, aask_all, ask_all, in_thread
+from langchain_dp.isolation.context import find_problem, sealed
+from langchain_dp.isolation.filters import Level
 from langchain_dp.redact import interruption
 
 CALLS = 16
@@ -69,7 +69,7 @@ class Failure:
     reason: str
 
 
-class QuietModel:
+class IsolatedModel:
     """A model whose calls are seen by nobody but the model.
 
     Answers are as the model gives them, or as ``read`` makes them. A call that fails or takes too long gives None: the
@@ -86,9 +86,9 @@ class QuietModel:
         read: What is made of each answer, in its call and as unseen as that: where it raises, the prompt abstains.
 
     Raises:
-        InvalidParameter: ``llm`` is no Runnable, or a bound is not met.
-        UnsafeEnvironment: ``llm`` keeps its prompts (a message history, a graph with a checkpointer or a store), or has
-            a part that is neither on the allow-list nor trusted.
+        InvalidParameter: ``model`` is no Runnable, or a bound is not met.
+        UnsafeEnvironment: ``model`` keeps its prompts (a message history, a graph with a checkpointer or a store), or
+            has a part that is neither on the allow-list nor trusted.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class QuietModel:
             *((f"{_TRUSTED} {opaque}",) if opaque else ()),
             *((f"{_DECLARED} {declared}",) if declared else ()),
         )
-        self._places = Places(1 if shares else max_concurrency)
+        self._places = FairSemaphore(1 if shares else max_concurrency)
 
     @property
     def name(self) -> str:
@@ -150,9 +150,9 @@ class QuietModel:
                 "that one record's long prompt would let other calls expire. Leave the timeout out."
             )
 
-    @also_unmade
+    @safe_repr
     def __repr__(self) -> str:
-        return f"QuietModel({self._name})"
+        return f"IsolatedModel({self._name})"
 
     def batch(self, prompts: Sequence[Any], *, timeout: float | None = None, public: int = 0) -> list[Any | None]:
         """Ask every prompt (a list of messages, or a str) and return the answers in order, None for an abstention.

@@ -15,7 +15,7 @@ from langchain_core.messages import HumanMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import Runnable, RunnableLambda
 
-from langchain_dp.quiet.model import QuietModel
+from langchain_dp.isolation.model import IsolatedModel
 
 PROMPTS = [[HumanMessage(f"{CANARY} one")], [HumanMessage(f"{CANARY} two")]]
 
@@ -38,7 +38,7 @@ def outer(ask: Callable[[], object], aask: Callable[[], Any]) -> Chain:
 
 
 def around_quiet(model: Any) -> Chain:
-    quiet = QuietModel(model)
+    quiet = IsolatedModel(model)
 
     async def aask() -> object:
         return await quiet.abatch(PROMPTS)
@@ -125,9 +125,9 @@ def test_the_models_own_handlers_and_cache_are_left_behind(tmp_path: Path) -> No
         model = Chat(callbacks=surfaces.handlers, cache=surfaces.cache, verbose=True)
         bound = model.with_config(callbacks=surfaces.handlers).with_retry().with_fallbacks([model])
         listened = model.with_listeners(on_start=lambda run: surfaces.handler.seen.append(repr(run.inputs)))
-        for llm in (model, bound, listened, bound | StrOutputParser(), {"a": model, "b": bound} | StrOutputParser()):
-            runnable = llm if isinstance(llm, Runnable) else RunnableLambda(llm)
-            QuietModel(runnable, trust_opaque_model=True).batch(PROMPTS)
+        for part in (model, bound, listened, bound | StrOutputParser(), {"a": model, "b": bound} | StrOutputParser()):
+            runnable = part if isinstance(part, Runnable) else RunnableLambda(part)
+            IsolatedModel(runnable, trust_opaque_model=True).batch(PROMPTS)
         assert surfaces.where(CANARY) == set()
         assert len(model.calls) >= 8
         model.invoke(PROMPTS[0])
@@ -145,7 +145,7 @@ def test_configurable_values_tags_and_metadata_stay_outside() -> None:
         configs.append({key: config.get(key) for key in ("configurable", "tags", "metadata", "run_name")})
         return "x"
 
-    quiet = QuietModel(RunnableLambda(inner), trust_opaque_model=True)
+    quiet = IsolatedModel(RunnableLambda(inner), trust_opaque_model=True)
     noise: Any = {"configurable": {"model": "other"}, "tags": ["t"], "metadata": {"m": 1}, "run_name": "r"}
 
     async def abatch(_: str) -> object:
@@ -179,7 +179,7 @@ def test_a_tracer_switched_on_in_code_stays_silent(tmp_path: Path) -> None:
     from langchain_core.tracers.context import collect_runs, tracing_v2_enabled
 
     with leak_surfaces(tmp_path) as surfaces, tracing_v2_enabled(), collect_runs() as runs:
-        QuietModel(Chat()).batch(PROMPTS)
+        IsolatedModel(Chat()).batch(PROMPTS)
         assert runs.traced_runs == []
         assert surfaces.where(CANARY) == set()
         Chat().invoke(PROMPTS[0])
@@ -199,7 +199,7 @@ def test_a_manager_patched_by_an_instrumentation_is_cleaned(monkeypatch: pytest.
         self.add_handler(spy)
 
     monkeypatch.setattr(BaseCallbackManager, "__init__", patched)
-    QuietModel(Chat()).batch(PROMPTS)
+    IsolatedModel(Chat()).batch(PROMPTS)
     assert spy.seen == []
     Chat().invoke(PROMPTS[0])
     assert CANARY in "".join(spy.seen)

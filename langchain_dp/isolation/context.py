@@ -48,8 +48,8 @@ from langchain_core.prompt_values import ChatPromptValue, PromptValue
 from langchain_core.runnables.config import RunnableConfig, var_child_runnable_config
 
 from langchain_dp._util import forks
-from langchain_dp.quiet import filters
-from langchain_dp.quiet.filters import Level, level
+from langchain_dp.isolation import filters
+from langchain_dp.isolation.filters import Level, level
 
 _MANAGERS: tuple[Any, ...] = (CallbackManager, AsyncCallbackManager)
 _GRAPHS = "langgraph.callbacks"

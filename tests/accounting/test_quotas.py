@@ -17,72 +17,72 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from fakes.fair_semaphore import on_both
 from fakes.kills import told_before_kill
 from fakes.ledger_files import edited
-from fakes.places import on_both
 
-from langchain_dp.accounting import Askers, NoisyMaxEvent, PrivacyBudget, PrivacyLedger
+from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, PrivacyLedger, Quotas
 from langchain_dp.accounting.store.plans import PlanStore
-from langchain_dp.errors import BudgetExceeded, InvalidParameter, LedgerCorrupt, PlanError, ShareExceeded
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, LedgerCorrupt, PlanError, QuotaExceeded
 
 BUDGET = PrivacyBudget(3.0, 1e-5)
 FAINT = NoisyMaxEvent(60.0)
-SHARES = Askers(each=3, named={"team-7": 5})
+SHARES = Quotas(default=3, overrides={"team-7": 5})
 PRIVATE = "Zebedee Quillfeather has gout"
 PROCESSES, THREADS = 2, 4
 
 
 def made(place: str | pathlib.Path | None, most: int = 10) -> tuple[PrivacyLedger, Any]:
     ledger = PrivacyLedger(BUDGET, place)
-    return ledger, ledger.reserve([(FAINT, most)], name="p", delta=1e-6, askers=SHARES)
+    return ledger, ledger.reserve([(FAINT, most)], name="p", delta=1e-6, quotas=SHARES)
 
 
 @on_both
 def test_each_asker_has_a_share_and_all_have_the_plan(place: str) -> None:
-    """If this fails, one asker uses up the share of another, or all together more than was promised."""
+    """If this fails, one user uses up the share of another, or all together more than was promised."""
     ledger, plan = made(place)
     with ledger:
-        plan.spend(FAINT, 4, asker="team-7")
+        plan.spend(FAINT, 4, user_id="team-7")
         with pytest.raises(
-            BudgetExceeded, match=r"^This asker's share of the plan 'p' is 5 releases, and 1 are left"
+            BudgetExceeded, match=r"^This user's share of the plan 'p' is 5 releases, and 1 are left"
         ) as refused:
-            plan.spend(FAINT, 2, asker="team-7")
-        assert isinstance(refused.value, ShareExceeded)
+            plan.spend(FAINT, 2, user_id="team-7")
+        assert isinstance(refused.value, QuotaExceeded)
         assert "team-7" not in str(refused.value)  # it may go to a tracer
         assert (refused.value.fits, plan.remaining(FAINT), len(list(ledger.entries()))) == (1, 6, 1)
         with pytest.raises(BudgetExceeded, match="and 3 are left"):
-            plan.spend(FAINT, 4, asker="a")  # more than a whole share, at first
-        plan.spend(FAINT, 3, asker="a")
-        plan.spend(FAINT, 2, asker="b")
-        assert plan.remaining(FAINT, asker="c") == 1  # the plan has less than the share
+            plan.spend(FAINT, 4, user_id="a")  # more than a whole share, at first
+        plan.spend(FAINT, 3, user_id="a")
+        plan.spend(FAINT, 2, user_id="b")
+        assert plan.remaining(FAINT, user_id="c") == 1  # the plan has less than the share
         with pytest.raises(BudgetExceeded, match="1 of 10 are left in the plan") as refused:
-            plan.spend(FAINT, 2, asker="c")
-        assert not isinstance(refused.value, ShareExceeded)
+            plan.spend(FAINT, 2, user_id="c")
+        assert not isinstance(refused.value, QuotaExceeded)
         assert plan.used_by() == {"a": 3, "b": 2, "team-7": 4}
     with PrivacyLedger(BUDGET, place) as again:  # checks what is kept
         found = again.plan("p")
         assert found is not None
-        assert (found.used_by(), found.askers, found.settings) == ({"a": 3, "b": 2, "team-7": 4}, SHARES, None)
+        assert (found.used_by(), found.quotas, found.settings) == ({"a": 3, "b": 2, "team-7": 4}, SHARES, None)
         with pytest.raises(BudgetExceeded):  # no refill
-            again.reserve([(FAINT, 10)], name="p", askers=SHARES).spend(FAINT, asker="a")
+            again.reserve([(FAINT, 10)], name="p", quotas=SHARES).spend(FAINT, user_id="a")
 
 
 def test_who_asks_must_be_said_and_known_before_anything_is_charged() -> None:
     """If this fails, a question nobody answers for is charged, or a private text stands in an error."""
     ledger, plan = made(None)
-    closed = ledger.reserve([(FAINT, 3)], name="closed", delta=1e-6, askers=Askers(named={"team-7": 2}))
+    closed = ledger.reserve([(FAINT, 3)], name="closed", delta=1e-6, quotas=Quotas(overrides={"team-7": 2}))
     free = ledger.reserve([(FAINT, 3)], name="free", delta=1e-6)
-    for where, asker, says in (
+    for where, user_id, says in (
         (plan, None, "Say who asks"),
-        (closed, PRIVATE, "no account for this asker"),
+        (closed, PRIVATE, "no account for this user"),
         (free, "team-7", "has no accounts"),
     ):
         with pytest.raises(PlanError, match=says) as refused:
-            where.spend(FAINT, asker=asker)
+            where.spend(FAINT, user_id=user_id)
         assert PRIVATE not in str(refused.value)
     for wrong in ("", "two\nlines", "x" * 201, 7):
-        with pytest.raises(InvalidParameter, match="asker"):
-            plan.spend(FAINT, asker=wrong)
+        with pytest.raises(InvalidParameter, match="user_id"):
+            plan.spend(FAINT, user_id=wrong)
     assert list(ledger.entries()) == []
     for certificate in (plan.certificate(), ledger.certificate()):
         assert "pool" in " ".join(certificate.notes)
@@ -90,23 +90,23 @@ def test_who_asks_must_be_said_and_known_before_anything_is_charged() -> None:
 
 
 def test_shares_never_change() -> None:
-    """If this fails, a restart gives askers a larger share of the same rows, or a plan without accounts gets some."""
+    """If this fails, a restart gives users a larger share of the same rows, or a plan without accounts gets some."""
     ledger, _ = made(None)
-    with pytest.raises(PlanError, match=r"askers was Askers\(each=3.*now Askers\(each=4"):
-        ledger.reserve([(FAINT, 10)], name="p", askers=Askers(each=4))
-    assert ledger.reserve([(FAINT, 10)], name="p", settings=None).askers == SHARES
+    with pytest.raises(PlanError, match=r"quotas was Quotas\(default=3.*now Quotas\(default=4"):
+        ledger.reserve([(FAINT, 10)], name="p", quotas=Quotas(default=4))
+    assert ledger.reserve([(FAINT, 10)], name="p", settings=None).quotas == SHARES
     ledger.reserve([(FAINT, 1)], name="free", delta=1e-6)
-    with pytest.raises(PlanError, match="askers was None"):
-        ledger.reserve([(FAINT, 1)], name="free", askers=SHARES)
-    both = ledger.reserve([(FAINT, 1)], name="both", delta=1e-6, settings={"shots": 4}, askers=SHARES)
-    assert (both.settings, both.askers) == ({"shots": 4}, SHARES)
-    for wrong in ({"each": 0}, {"named": {"a": 0}}, {"named": {"": 1}}, {"named": [1]}, {}):
+    with pytest.raises(PlanError, match="quotas was None"):
+        ledger.reserve([(FAINT, 1)], name="free", quotas=SHARES)
+    both = ledger.reserve([(FAINT, 1)], name="both", delta=1e-6, settings={"shots": 4}, quotas=SHARES)
+    assert (both.settings, both.quotas) == ({"shots": 4}, SHARES)
+    for wrong in ({"default": 0}, {"overrides": {"a": 0}}, {"overrides": {"": 1}}, {"overrides": [1]}, {}):
         with pytest.raises(InvalidParameter):
-            Askers(**wrong)  # type: ignore[arg-type]
-    with pytest.raises(InvalidParameter, match="askers="):
-        ledger.reserve([(FAINT, 1)], name="q", settings={"askers": 1})
-    with pytest.raises(InvalidParameter, match="Askers"):
-        ledger.reserve([(FAINT, 1)], name="q", askers=5)  # type: ignore[arg-type]
+            Quotas(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidParameter, match="quotas="):
+        ledger.reserve([(FAINT, 1)], name="q", settings={"quotas": 1})
+    with pytest.raises(InvalidParameter, match="Quotas"):
+        ledger.reserve([(FAINT, 1)], name="q", quotas=5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("settings", ["{", "[1]", "3"])
@@ -121,17 +121,17 @@ def test_a_plan_that_cannot_be_read_is_a_damaged_ledger(tmp_path: pathlib.Path, 
 
 
 def test_the_database_itself_refuses_a_refund_and_a_damaged_account_is_found(tmp_path: pathlib.Path) -> None:
-    """If this fails, a hand in the file gives an asker answers back, and nobody sees it."""
+    """If this fails, a hand in the file gives a user answers back, and nobody sees it."""
     path = tmp_path / "l.db"
     ledger, plan = made(path)
-    plan.spend(FAINT, 2, asker="a")
+    plan.spend(FAINT, 2, user_id="a")
     ledger.close()
     connection = sqlite3.connect(path, isolation_level=None)
-    for edit in ("UPDATE askers SET used = 1", "UPDATE askers SET most = 9", "DELETE FROM askers",
-                 "UPDATE askers SET used = 4"):  # fmt: skip
+    for edit in ("UPDATE quotas SET used = 1", "UPDATE quotas SET most = 9", "DELETE FROM quotas",
+                 "UPDATE quotas SET used = 4"):  # fmt: skip
         with pytest.raises(sqlite3.IntegrityError):
             connection.execute(edit)
-    connection.execute("UPDATE askers SET used = 3")
+    connection.execute("UPDATE quotas SET used = 3")
     connection.close()
     with pytest.raises(LedgerCorrupt, match="used more than was charged"):
         PrivacyLedger(BUDGET, path)
@@ -143,12 +143,12 @@ def test_a_crash_between_the_plan_and_the_share_charges_neither(
     """If this fails, a kill in the middle of a charge leaves a share and a plan that contradict each other."""
     path = tmp_path / "l.db"
     ledger, plan = made(path)
-    plan.spend(FAINT, asker="a")
+    plan.spend(FAINT, user_id="a")
     pid = os.fork()
     if pid == 0:
         monkeypatch.setattr(PlanStore, "_enter", lambda *_args, **_named: os._exit(7))
         try:
-            plan.spend(FAINT, asker="a")
+            plan.spend(FAINT, user_id="a")
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
@@ -167,10 +167,10 @@ def _ask(place: str, gate: Any, told: Any) -> None:
 
         def racer(_: int) -> None:
             line.wait(60)
-            for asker in ("team-7", "a", "b", "c") * 2:
+            for user_id in ("team-7", "a", "b", "c") * 2:
                 try:
-                    plan.spend(FAINT, asker=asker)
-                    outcome = asker
+                    plan.spend(FAINT, user_id=user_id)
+                    outcome = user_id
                 except BudgetExceeded:
                     outcome = "refused"
                 with guard:
@@ -201,25 +201,25 @@ def test_the_last_answers_of_each_asker_go_to_exactly_as_many_racers(place: str,
     refused, shares = total.pop("refused"), {"team-7": 5, "a": 3, "b": 3, "c": 3}
     given = min(most, sum(shares.values()))
     assert (total.total(), refused) == (given, PROCESSES * THREADS * 8 - given)
-    assert all(total[asker] <= share for asker, share in shares.items())
+    assert all(total[user_id] <= share for user_id, share in shares.items())
     with PrivacyLedger(BUDGET, place) as ledger:
         plan = ledger.plan("p")
         assert plan is not None
-        assert plan.used_by() == {asker: count for asker, count in total.items() if count}
+        assert plan.used_by() == {user_id: count for user_id, count in total.items() if count}
         assert (plan.remaining(FAINT), len(list(ledger.entries()))) == (most - given, given)
 
 
 def spend_at(place: str) -> Callable[[], object]:
     plan = PrivacyLedger(BUDGET, place).plan("p")
     assert plan is not None
-    return lambda: plan.spend(FAINT, asker="team-7")
+    return lambda: plan.spend(FAINT, user_id="team-7")
 
 
 @on_both
 def test_a_kill_at_any_moment_gives_no_asker_an_answer_back(place: str) -> None:
-    """If this fails, what an asker was given before a crash is not in the share, or not in the plan."""
+    """If this fails, what a user was given before a crash is not in the share, or not in the plan."""
     with PrivacyLedger(BUDGET, place) as ledger:
-        ledger.reserve([(FAINT, 400)], name="p", delta=1e-6, askers=Askers(each=400))
+        ledger.reserve([(FAINT, 400)], name="p", delta=1e-6, quotas=Quotas(default=400))
     dice, before = random.Random(30), 0
     for _ in range(12):
         told = told_before_kill(lambda: spend_at(place), after=dice.randrange(8))
@@ -235,20 +235,20 @@ def test_a_kill_at_any_moment_gives_no_asker_an_answer_back(place: str) -> None:
 
 @on_both
 def test_a_share_is_never_prepaid(place: str) -> None:
-    """If this fails, a block that was paid for one asker is spent by another, or goes beyond the share or the plan."""
-    with PrivacyLedger(BUDGET, place, prepaid=50) as ledger:
-        plan = ledger.reserve([(FAINT, 7)], name="p", delta=1e-6, askers=SHARES)
+    """If this fails, a block that was paid for one user is spent by another, or goes beyond the share or the plan."""
+    with PrivacyLedger(BUDGET, place, prepay_block=50) as ledger:
+        plan = ledger.reserve([(FAINT, 7)], name="p", delta=1e-6, quotas=SHARES)
         plain = ledger.reserve([(FAINT, 60)], name="plain", delta=1e-6)
         plain.spend(FAINT)
         for _ in range(3):
-            plan.spend(FAINT, asker="a", chain="mail")
-        with pytest.raises(ShareExceeded):
-            plan.spend(FAINT, asker="a")
+            plan.spend(FAINT, user_id="a", caller="mail")
+        with pytest.raises(QuotaExceeded):
+            plan.spend(FAINT, user_id="a")
         for _ in range(4):
-            plan.spend(FAINT, asker="team-7", chain="mail")
+            plan.spend(FAINT, user_id="team-7", caller="mail")
         with pytest.raises(BudgetExceeded, match="0 of 7 are left"):
-            plan.spend(FAINT, asker="team-7")
-        counts = [(entry.count, entry.chain) for entry in ledger.entries()]
+            plan.spend(FAINT, user_id="team-7")
+        counts = [(entry.count, entry.caller) for entry in ledger.entries()]
         assert counts == [(50, " (prepaid)"), *[(1, "mail")] * 7]
         assert not any("blocks of" in note for note in plan.certificate().notes)
         assert any("blocks of 50" in note for note in ledger.certificate().notes)
@@ -258,14 +258,14 @@ def test_a_share_is_never_prepaid(place: str) -> None:
 def test_another_process_cannot_open_it_with_other_shares(place: str) -> None:
     """If this fails, a second process with a larger share of its own refills what the first has used."""
     ledger, plan = made(place)
-    plan.spend(FAINT, 3, asker="a")
+    plan.spend(FAINT, 3, user_id="a")
     again = (
         "import sys\nfrom langchain_dp.accounting import *\n"
         "ledger = PrivacyLedger(PrivacyBudget(3.0, 1e-5), sys.argv[1])\n"
     )
     for asks, says in (
-        ("ledger.reserve([(NoisyMaxEvent(60.0), 10)], name='p', askers=Askers(each=9))", "PlanError"),
-        ("ledger.plan('p').spend(NoisyMaxEvent(60.0), asker='a')", "ShareExceeded"),
+        ("ledger.reserve([(NoisyMaxEvent(60.0), 10)], name='p', quotas=Quotas(default=9))", "PlanError"),
+        ("ledger.plan('p').spend(NoisyMaxEvent(60.0), user_id='a')", "QuotaExceeded"),
         ("ledger.reserve([(NoisyMaxEvent(60.0), 10)], name='p').spend(NoisyMaxEvent(60.0))", "PlanError"),
     ):
         done = subprocess.run([sys.executable, "-c", again + asks, place], capture_output=True, text=True)
@@ -275,10 +275,10 @@ def test_another_process_cannot_open_it_with_other_shares(place: str) -> None:
 
 
 def test_the_end_of_a_share_is_counted_as_a_refusal() -> None:
-    """If it breaks, nobody who watches hears that askers are turned away."""
+    """If it breaks, nobody who watches hears that users are turned away."""
     with PrivacyLedger(PrivacyBudget(1.0)) as ledger:
-        plan = ledger.reserve([(NoisyMaxEvent(60.0), 5)], name="p", askers=Askers(each=1))
-        plan.spend(NoisyMaxEvent(60.0), asker="a")
-        with pytest.raises(ShareExceeded):
-            plan.spend(NoisyMaxEvent(60.0), asker="a")
+        plan = ledger.reserve([(NoisyMaxEvent(60.0), 5)], name="p", quotas=Quotas(default=1))
+        plan.spend(NoisyMaxEvent(60.0), user_id="a")
+        with pytest.raises(QuotaExceeded):
+            plan.spend(NoisyMaxEvent(60.0), user_id="a")
         assert ledger.refusals == 1

@@ -20,9 +20,9 @@ from typing import Any, Generic, TypeVar
 
 from langchain_dp._util import forks
 from langchain_dp.errors import LangChainDPError
-from langchain_dp.ports import given_up
-from langchain_dp.quiet.context import sealed
-from langchain_dp.quiet.filters import Level
+from langchain_dp.isolation.context import sealed
+from langchain_dp.isolation.filters import Level
+from langchain_dp.ports import call_abandoned
 
 Answer = TypeVar("Answer")
 _PATIENCE = 0.1  # seconds
@@ -59,7 +59,7 @@ def call_engine(work: Callable[[], Answer]) -> EngineResult[Answer]:
     mark = threading.Event()
     results: queue.SimpleQueue[EngineResult[Answer]] = queue.SimpleQueue()
     context = contextvars.copy_context()
-    context.run(given_up.set, mark)
+    context.run(call_abandoned.set, mark)
     try:
         worker.tasks.put(lambda: results.put(context.run(_result_of, work)))
         while True:

@@ -22,10 +22,12 @@ def in_event_loop() -> bool:
     return True
 
 
-_entered: contextvars.ContextVar[frozenset[Places]] = contextvars.ContextVar("langchain_dp_places", default=frozenset())
+_entered: contextvars.ContextVar[frozenset[FairSemaphore]] = contextvars.ContextVar(
+    "langchain_dp_places", default=frozenset()
+)
 
 
-class Places(forks.ForkSafe):
+class FairSemaphore(forks.ForkSafe):
     """So many places, handed out in the order they were asked for. Thread-safe, over any number of event loops.
 
     Args:

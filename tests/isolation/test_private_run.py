@@ -22,8 +22,8 @@ from langchain_core.runnables.config import ensure_config, var_child_runnable_co
 from langsmith.run_helpers import get_tracing_context
 
 from langchain_dp.errors import InvalidParameter, UnsafeEnvironment
-from langchain_dp.quiet.model import QuietModel
-from langchain_dp.quiet.run import check_environment, private_run
+from langchain_dp.isolation.model import IsolatedModel
+from langchain_dp.isolation.run import check_environment, private_run
 
 
 def chain(**model: Any) -> Any:
@@ -293,7 +293,7 @@ def test_debug_mode_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_file_of_tls_keys_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """If it fails, whoever reads the file of SSLKEYLOGFILE reads private prompts off the network."""
-    quiet = QuietModel(Chat())
+    quiet = IsolatedModel(Chat())
     monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path / "keys"))
     for call in (check_environment, lambda: quiet.batch(["p"]), private_run().__enter__):
         with pytest.raises(UnsafeEnvironment, match="SSLKEYLOGFILE to be unset"):
@@ -308,7 +308,7 @@ def test_tracers_that_are_gone_are_refused(name: str, monkeypatch: pytest.Monkey
     monkeypatch.setenv(name, "true")
     monkeypatch.setenv("LANGCHAIN_TRACING_V2", "true")
     with pytest.raises(UnsafeEnvironment, match=f"{name} to be unset"):
-        QuietModel(Chat()).batch(["p"])
+        IsolatedModel(Chat()).batch(["p"])
 
 
 def test_a_replaced_gate_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,7 +324,7 @@ def test_a_replaced_gate_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     configure._langchain_dp_gated = True  # type: ignore[attr-defined]  # as functools.wraps would copy it
     monkeypatch.setattr(CallbackManager, "configure", classmethod(configure))
     with pytest.raises(UnsafeEnvironment, match=r"CallbackManager\.configure.*instrumentation"):
-        QuietModel(Chat()).batch(["p"])
+        IsolatedModel(Chat()).batch(["p"])
 
 
 def test_outer_config_is_back_after_a_quiet_call_in_the_same_context() -> None:
@@ -334,7 +334,7 @@ def test_outer_config_is_back_after_a_quiet_call_in_the_same_context() -> None:
     def step(_: str) -> str:
         before = ensure_config()
         check_environment()
-        QuietModel(Chat()).batch(["p"])
+        IsolatedModel(Chat()).batch(["p"])
         configs.append((before["tags"], ensure_config()["tags"]))
         return "ok"
 
@@ -410,7 +410,7 @@ def test_a_private_run_inside_a_quiet_call_keeps_it_quiet(tmp_path: Path) -> Non
         log_and_warn(prompt)
 
     with leak_surfaces(tmp_path) as surfaces:
-        QuietModel(Chat(act=act)).batch([CANARY])
+        IsolatedModel(Chat(act=act)).batch([CANARY])
         assert surfaces.where(CANARY) == set()
 
 
@@ -475,7 +475,7 @@ async def test_callbacks_of_the_loop_say_nothing(caplog: pytest.LogCaptureFixtur
     async def beside() -> None:
         asyncio.get_running_loop().call_soon(own)
 
-    quiet = QuietModel(RunnableLambda(model), trust_opaque_model=True)
+    quiet = IsolatedModel(RunnableLambda(model), trust_opaque_model=True)
     answers, _ = await asyncio.gather(quiet.abatch([CANARY]), beside())
     assert answers == ["a"]
     assert [str(context["exception"]) for context in public] == ["of the application"]

@@ -57,7 +57,7 @@ from langchain_core.runnables.configurable import DynamicRunnable
 from pydantic import BaseModel, SecretBytes, SecretStr
 
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.quiet.context import CacheGate
+from langchain_dp.isolation.context import CacheGate
 
 _COMPOSITIONS = (
     RunnableSequence, RunnableParallel, RunnablePassthrough, RunnableAssign, RunnablePick, RunnableBindingBase,
@@ -134,7 +134,7 @@ def survey(llm: Any) -> Survey:
     """
     if not isinstance(llm, Runnable):
         raise InvalidParameter(
-            f"Expected llm={type(llm).__name__} to be a chat model, an LLM or a Runnable. Pass e.g. ChatOpenAI(...)."
+            f"Expected model={type(llm).__name__} to be a chat model, an LLM or a Runnable. Pass e.g. ChatOpenAI(...)."
         )
     surveyor = _Surveyor()
     surveyor.look_at_runnable(llm)

@@ -23,9 +23,9 @@ from langchain_core.globals import set_llm_cache
 from langchain_core.runnables import RunnableLambda
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 
-from langchain_dp import quiet
-from langchain_dp.quiet import filters
-from langchain_dp.quiet.model import QuietModel
+from langchain_dp import isolation
+from langchain_dp.isolation import filters
+from langchain_dp.isolation.model import IsolatedModel
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_records_of_other_threads_still_pass(log: RecordingLog) -> None:
         thread.join()
         logging.getLogger("app").error(prompt)
 
-    QuietModel(Chat(act=act)).batch([CANARY])
+    IsolatedModel(Chat(act=act)).batch([CANARY])
     logging.getLogger("app").info("afterwards")
     seen = "\n".join(log.seen)
     assert "from elsewhere" in seen
@@ -65,9 +65,9 @@ def test_threads_with_a_copied_context_are_covered(log: RecordingLog) -> None:
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        QuietModel(Chat(act=act)).batch([CANARY])
+        IsolatedModel(Chat(act=act)).batch([CANARY])
         asyncio.run(
-            QuietModel(
+            IsolatedModel(
                 RunnableLambda(lambda p: asyncio.run(asyncio.to_thread(act, p))), trust_opaque_model=True
             ).abatch([CANARY])
         )
@@ -80,7 +80,7 @@ def test_threads_with_a_copied_context_are_covered(log: RecordingLog) -> None:
 
 @pytest.mark.parametrize("new", ["logger", "handler"])
 def test_loggers_or_handlers_made_during_the_call_are_covered(log: RecordingLog, new: str) -> None:
-    """If it fails, a provider module imported lazily inside the call logs private prompts."""
+    """If it fails, a provider module imported lazy_exports inside the call logs private prompts."""
     late = RecordingLog()
 
     def act(prompt: str) -> None:
@@ -92,7 +92,7 @@ def test_loggers_or_handlers_made_during_the_call_are_covered(log: RecordingLog,
 
     logging.getLogger(CLIENT_LOG)
     try:
-        QuietModel(Chat(act=act)).batch([CANARY])
+        IsolatedModel(Chat(act=act)).batch([CANARY])
         assert CANARY not in "\n".join([*log.seen, *late.seen])
         act(CANARY)
         assert CANARY in "\n".join([*log.seen, *late.seen])
@@ -105,7 +105,7 @@ def test_a_logger_made_during_the_call_prints_nothing_without_a_handler(monkeypa
     last = RecordingLog()
     monkeypatch.setattr(logging.root, "handlers", [])
     monkeypatch.setattr(logging, "lastResort", last)
-    QuietModel(Chat(act=lambda prompt: logging.getLogger("made.in.a.call").error(prompt))).batch([CANARY])
+    IsolatedModel(Chat(act=lambda prompt: logging.getLogger("made.in.a.call").error(prompt))).batch([CANARY])
     assert last.seen == []
     logging.getLogger("made.outside").error("public")
     assert "public" in "".join(last.seen)
@@ -115,7 +115,7 @@ def test_records_are_dropped_before_hooks_between_logger_and_handlers(monkeypatc
     """If it fails, error reporters that wrap Logger.callHandlers upload private prompts."""
     seen: list[str] = []
     monkeypatch.setattr(logging.Logger, "callHandlers", lambda self, record: seen.append(record.getMessage()))
-    QuietModel(Chat(act=log_and_warn)).batch([CANARY])
+    IsolatedModel(Chat(act=log_and_warn)).batch([CANARY])
     assert CANARY not in "".join(seen)
     with pytest.warns(UserWarning, match="Unexpected token"):
         log_and_warn(CANARY)
@@ -125,7 +125,7 @@ def test_records_are_dropped_before_hooks_between_logger_and_handlers(monkeypatc
 def test_the_filters_are_put_in_once_and_change_nothing_outside(log: RecordingLog) -> None:
     """If it fails, each call makes logging slower, or warnings of the application vanish."""
     for _ in range(3):
-        QuietModel(Chat()).batch(["a", "b"])
+        IsolatedModel(Chat()).batch(["a", "b"])
     ours = [f for f in logging.root.filters if type(f).__module__ == filters.__name__]
     assert len(ours) == 1
     with pytest.warns(UserWarning, match="Unexpected token"):
@@ -152,12 +152,12 @@ def test_a_real_openai_client_at_debug_level_says_nothing(
     prompts = [f"{CANARY} a", f"{CANARY} b"]
 
     async def main(server: OpenAIServer, surfaces: LeakSurfaces) -> None:  # one loop: the client keeps its sockets
-        quiet, bare = QuietModel(openai_model(server)), openai_model(server)
-        answers = quiet.batch(prompts) if how == "sync" else await quiet.abatch(prompts)
+        isolation, bare = IsolatedModel(openai_model(server)), openai_model(server)
+        answers = isolation.batch(prompts) if how == "sync" else await isolation.abatch(prompts)
         assert [answer and answer.content for answer in answers] == ([None, None] if refuse else ["positive"] * 2)
         assert server.text().count(CANARY) == 2
         assert surfaces.where(CANARY) == set()
-        assert quiet.name == "gpt-x"
+        assert isolation.name == "gpt-x"
         with pytest.raises(BadRequestError, match=CANARY) if refuse else contextlib.nullcontext():
             bare.invoke(prompts[0]) if how == "sync" else await bare.ainvoke(prompts[0])
         assert surfaces.where(CANARY) >= {"tracer", "log"}
@@ -184,9 +184,9 @@ def test_structured_output_of_a_real_client_stays_quiet() -> None:
 
     set_llm_cache(None)
     with OpenAIServer(reply='{"label": "positive"}') as server:
-        quiet = QuietModel(openai_model(server).with_structured_output(Label, method="json_mode"))
-        assert [answer.label for answer in quiet.batch(["p"]) if answer] == ["positive"]
-        assert quiet.name == "gpt-x"
+        isolation = IsolatedModel(openai_model(server).with_structured_output(Label, method="json_mode"))
+        assert [answer.label for answer in isolation.batch(["p"]) if answer] == ["positive"]
+        assert isolation.name == "gpt-x"
 
 
 def test_an_event_loop_that_debugs_logs_no_prompt(caplog: pytest.LogCaptureFixture) -> None:
@@ -197,7 +197,7 @@ def test_an_event_loop_that_debugs_logs_no_prompt(caplog: pytest.LogCaptureFixtu
 
     async def ask() -> Any:
         asyncio.get_running_loop().slow_callback_duration = 0  # every step is slow
-        return await QuietModel(RunnableLambda(lambda text: text) | Chat(act=act), trust_opaque_model=True).abatch(
+        return await IsolatedModel(RunnableLambda(lambda text: text) | Chat(act=act), trust_opaque_model=True).abatch(
             [CANARY]
         )
 
@@ -211,8 +211,8 @@ def test_what_is_no_runnable_is_refused_without_its_repr() -> None:
     """If it fails, a mistyped llm fails later, or its repr, perhaps a key, is printed."""
     from langchain_dp.errors import InvalidParameter
 
-    with pytest.raises(InvalidParameter, match=r"llm=str to be a chat model"):
-        QuietModel("sk-secret")
+    with pytest.raises(InvalidParameter, match=r"model=str to be a chat model"):
+        IsolatedModel("sk-secret")
 
 
 def test_verbose_prints_nothing() -> None:
@@ -224,8 +224,8 @@ def test_verbose_prints_nothing() -> None:
         with contextlib.redirect_stdout(io.StringIO()) as out:
             model = Chat()
             assert model.verbose
-            QuietModel(model | RunnableLambda(str)).batch([CANARY])
-            QuietModel(RunnableLambda(lambda p: model.invoke(p)), trust_opaque_model=True).batch([CANARY])
+            IsolatedModel(model | RunnableLambda(str)).batch([CANARY])
+            IsolatedModel(RunnableLambda(lambda p: model.invoke(p)), trust_opaque_model=True).batch([CANARY])
         assert out.getvalue() == ""
     finally:
         set_verbose(False)
@@ -245,7 +245,7 @@ def test_a_factory_of_log_records_sees_nothing_of_a_quiet_call(log: RecordingLog
     logging.setLogRecordFactory(factory)
     try:
         for _ in range(2):
-            QuietModel(Chat(act=lambda prompt: logging.getLogger(CLIENT_LOG).error(prompt))).batch([CANARY])
+            IsolatedModel(Chat(act=lambda prompt: logging.getLogger(CLIENT_LOG).error(prompt))).batch([CANARY])
         logging.getLogger("app").info("afterwards")
     finally:
         logging.setLogRecordFactory(before)
@@ -272,8 +272,8 @@ def hooked(monkeypatch: pytest.MonkeyPatch, place: Any, name: str) -> list[str]:
 def test_an_error_in_a_finalizer_goes_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """If it fails, an error that Python can only report to sys.unraisablehook carries a private prompt there."""
     seen = hooked(monkeypatch, sys, "unraisablehook")
-    QuietModel(Chat(act=Quoting)).batch([CANARY])
-    asyncio.run(QuietModel(Chat(act=Quoting)).abatch([CANARY]))
+    IsolatedModel(Chat(act=Quoting)).batch([CANARY])
+    asyncio.run(IsolatedModel(Chat(act=Quoting)).abatch([CANARY]))
     assert seen == []
     Quoting("public")
     assert seen == ["public"]
@@ -290,7 +290,7 @@ def test_an_error_in_a_thread_of_the_model_goes_nowhere(copied: bool, monkeypatc
         thread.start()
         thread.join()
 
-    QuietModel(Chat(act=act)).batch([CANARY])
+    IsolatedModel(Chat(act=act)).batch([CANARY])
     assert seen == []
     act("public")
     assert seen == ["context length exceeded by: public"]
@@ -306,7 +306,7 @@ def test_warnings_that_the_model_insists_on_go_nowhere(monkeypatch: pytest.Monke
             warnings.showwarning = lambda message, *_: seen.append(str(message))
             warnings.warn(prompt, stacklevel=1)
 
-    QuietModel(Chat(act=act)).batch([CANARY])
+    IsolatedModel(Chat(act=act)).batch([CANARY])
     assert seen == []
     act("public")
     assert seen == ["public"]
@@ -325,7 +325,7 @@ def test_an_error_that_an_abandoned_task_kept_goes_nowhere(caplog: pytest.LogCap
         await asyncio.wait(kept)
 
     async def main() -> None:
-        for ask in (QuietModel(Chat(aact=aact)).abatch([CANARY]), aact("public")):
+        for ask in (IsolatedModel(Chat(aact=aact)).abatch([CANARY]), aact("public")):
             await ask
             kept.clear()
             gc.collect()
@@ -337,7 +337,7 @@ def test_an_error_that_an_abandoned_task_kept_goes_nowhere(caplog: pytest.LogCap
 
 def test_every_hook_names_a_test_that_exists() -> None:
     """If it fails, the table of hooks on the process names an attack that no test plays."""
-    named = re.findall(r"^- \w+: .* \| .* \|\n  (test_\w+)$", quiet.__doc__ or "", re.MULTILINE)
+    named = re.findall(r"^- \w+: .* \| .* \|\n  (test_\w+)$", isolation.__doc__ or "", re.MULTILINE)
     tests = "\n".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
     assert len(named) == 16
     assert [name for name in named if f"def {name}(" not in tests] == []

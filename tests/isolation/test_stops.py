@@ -16,13 +16,13 @@ from langchain_core.messages import HumanMessage
 from langchain_core.runnables import Runnable, RunnableLambda
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
-from langchain_dp.ports import given_up
-from langchain_dp.quiet.model import QuietModel
+from langchain_dp.isolation.model import IsolatedModel
+from langchain_dp.ports import call_abandoned
 
 BOTH = pytest.mark.parametrize("how", ["sync", "async"])
 
 
-def ask(how: str, quiet: QuietModel, prompts: list[Any], **options: Any) -> list[Any]:
+def ask(how: str, quiet: IsolatedModel, prompts: list[Any], **options: Any) -> list[Any]:
     if how == "sync":
         return quiet.batch(prompts, **options)
     return asyncio.run(quiet.abatch(prompts, **options))
@@ -86,7 +86,7 @@ def test_whatever_a_model_raises_is_one_abstention(how: str, model: Any, kind: t
         if "bad" in prompt:
             raise kind(prompt)
 
-    answers = ask(how, QuietModel(model(act), trust_opaque_model=True), ["a", "bad", "c"])
+    answers = ask(how, IsolatedModel(model(act), trust_opaque_model=True), ["a", "bad", "c"])
     assert [text(answer) for answer in answers] == ["a", None, "c"]
 
 
@@ -108,7 +108,7 @@ def test_a_cancellation_of_the_models_own_making_is_one_abstention(how: str) -> 
             await asyncio.Event().wait()
 
     async def main() -> tuple[list[Any], int]:
-        answers = await QuietModel(Chat(aact=aact)).abatch(["a", "bad", "c"])
+        answers = await IsolatedModel(Chat(aact=aact)).abatch(["a", "bad", "c"])
         task = asyncio.current_task()
         assert task is not None
         return [text(answer) for answer in answers], task.cancelling()
@@ -127,7 +127,7 @@ def test_a_public_probe_reports_what_the_model_raised(how: str, model: Any, kind
     def act(prompt: str) -> None:
         raise kind("no key")
 
-    quiet = QuietModel(model(act), trust_opaque_model=True)
+    quiet = IsolatedModel(model(act), trust_opaque_model=True)
     with pytest.raises(ModelUnavailable):
         quiet.probe("public?") if how == "sync" else asyncio.run(quiet.aprobe("public?"))
 
@@ -143,7 +143,7 @@ def test_an_exception_that_cannot_be_described_is_still_an_abstention() -> None:
         raise Mute
 
     with pytest.raises(ModelUnavailable, match="Mute: <no text>"):
-        QuietModel(Bare(act)).probe("public?", timeout=60)
+        IsolatedModel(Bare(act)).probe("public?", timeout=60)
 
 
 @pytest.fixture
@@ -190,13 +190,13 @@ def test_the_callers_own_signals_pass_without_text_or_frames(
     release, marks = threading.Event(), []
 
     def act(prompt: str) -> None:
-        marks.append(given_up.get())
+        marks.append(call_abandoned.get())
         to_main_thread(number)
         release.wait(60)
 
     try:
         with pytest.raises(kind) as caught:
-            QuietModel(SyncChat(act=act)).batch([[HumanMessage(f"{CANARY} x")]])
+            IsolatedModel(SyncChat(act=act)).batch([[HumanMessage(f"{CANARY} x")]])
     finally:
         release.set()
     check_no_text(caught.value)
@@ -219,7 +219,7 @@ def test_ctrl_c_ends_an_async_release(native: bool) -> None:
 
     async def main() -> None:
         try:
-            await QuietModel(Chat(aact=aact) if native else SyncChat(act=act)).abatch([f"{CANARY} x"])
+            await IsolatedModel(Chat(aact=aact) if native else SyncChat(act=act)).abatch([f"{CANARY} x"])
         except asyncio.CancelledError as error:
             seen.append(error)
             raise
@@ -252,7 +252,7 @@ def test_the_loops_own_task_factory_works_beside_the_calls_and_is_back_after_the
             begun.release()
             await release.wait()
 
-        calls = asyncio.create_task(QuietModel(Chat(aact=aact)).abatch(["a", "b"]))
+        calls = asyncio.create_task(IsolatedModel(Chat(aact=aact)).abatch(["a", "b"]))
         await begun.acquire()
         await begun.acquire()
         await asyncio.create_task(of_the_caller())
@@ -270,16 +270,16 @@ def test_an_expired_call_learns_that_nobody_waits() -> None:
     told, marks = threading.Event(), []
 
     def act(prompt: str) -> None:
-        mark = given_up.get()
+        mark = call_abandoned.get()
         assert mark is not None
         marks.append(mark)
         if mark.wait(60):
             told.set()
 
-    assert QuietModel(SyncChat(act=act)).batch(["p"], timeout=0.1) == [None]
+    assert IsolatedModel(SyncChat(act=act)).batch(["p"], timeout=0.1) == [None]
     assert told.wait(60)
     told.clear()
-    assert asyncio.run(QuietModel(SyncChat(act=act)).abatch(["p"], timeout=0.1)) == [None]
+    assert asyncio.run(IsolatedModel(SyncChat(act=act)).abatch(["p"], timeout=0.1)) == [None]
     assert told.wait(60)
     assert marks[0] is not marks[1]
 
@@ -301,7 +301,7 @@ def test_a_timeout_is_refused_where_calls_wait_for_each_other(how: str, kind: st
     seen: list[str] = []
     model: Any = OneByOne(seen.append) if kind == "opaque" else OneAtATime(act=seen.append)
     model = {"bound": model.with_retry(), "in a sequence": model | RunnableLambda(text)}.get(kind, model)
-    quiet = QuietModel(model, trust_opaque_model=True)
+    quiet = IsolatedModel(model, trust_opaque_model=True)
     for call in (
         lambda: ask(how, quiet, ["p"], timeout=60),
         lambda: quiet.check_timeout(60),
@@ -316,7 +316,7 @@ def test_a_timeout_is_refused_where_calls_wait_for_each_other(how: str, kind: st
 
 def test_a_timeout_of_other_models_is_checked_for_its_bound_only() -> None:
     """If it fails, remote models cannot have a timeout at all, or a bad one shows only when budget is spent."""
-    quiet = QuietModel(Chat())
+    quiet = IsolatedModel(Chat())
     quiet.check_timeout(60)
     with pytest.raises(InvalidParameter, match="timeout=0"):
         quiet.check_timeout(0)

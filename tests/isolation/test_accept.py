@@ -31,8 +31,8 @@ from langchain_core.runnables import (
 from pydantic import BaseModel, field_validator
 
 from langchain_dp.errors import InvalidParameter, UnsafeEnvironment
-from langchain_dp.quiet import context
-from langchain_dp.quiet.model import QuietModel
+from langchain_dp.isolation import context
+from langchain_dp.isolation.model import IsolatedModel
 
 pytest.importorskip("langgraph")  # comes with the extra agents
 from fakes.structures import STRUCTURES, DelegatingLLM, WithField, adapted, as_text, forget, graph
@@ -97,7 +97,7 @@ ACCEPTED: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_known_models_are_accepted_without_a_word(name: str) -> None:
     """If it breaks, ordinary models need trust_opaque_model=True, and nobody heeds it any more."""
-    assert QuietModel(ACCEPTED[name]()).notes == ()
+    assert IsolatedModel(ACCEPTED[name]()).notes == ()
 
 
 class OwnLimiter(InMemoryRateLimiter):
@@ -147,8 +147,8 @@ def test_what_is_not_known_is_refused_or_trusted(name: str) -> None:
     """If it breaks, code of the user's own may show votes each other's prompts, or its owner cannot use it at all."""
     make, part = OPAQUE[name]
     with pytest.raises(UnsafeEnvironment, match=f"not on the list of known models: .*{part}.*trust_opaque_model=True"):
-        QuietModel(make())
-    [note] = QuietModel(make(), trust_opaque_model=True).notes
+        IsolatedModel(make())
+    [note] = IsolatedModel(make(), trust_opaque_model=True).notes
     assert note.startswith("trust_opaque_model=True: the model is opaque.")
 
 
@@ -163,15 +163,15 @@ def test_a_memory_is_refused_wherever_it_sits(place: str) -> None:
 
     if place not in OPEN:  # refused whatever it holds
         with pytest.raises(UnsafeEnvironment, match="not on the list of known models"):
-            QuietModel(STRUCTURES[place](parrot() | StrOutputParser()))
-    llm = STRUCTURES[place](adapted(graph(answer, checkpointer=InMemorySaver())))
+            IsolatedModel(STRUCTURES[place](parrot() | StrOutputParser()))
+    model = STRUCTURES[place](adapted(graph(answer, checkpointer=InMemorySaver())))
     with pytest.raises(UnsafeEnvironment, match=r"not on the list of known models|has a checkpointer"):
-        QuietModel(llm)
+        IsolatedModel(model)
     assert not seen
     # It is a memory: asked without the seal it shows one call what another was told. (In a node of a graph that has
     # none, LangGraph of today leaves it out.)
-    llm.invoke(PROMPTS[0])
-    llm.invoke(PROMPTS[1])
+    model.invoke(PROMPTS[0])
+    model.invoke(PROMPTS[1])
     assert seen == [1, 1 if "node" in place else 3]
 
 
@@ -197,12 +197,14 @@ MEMORIES: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", MEMORIES)
-@pytest.mark.parametrize("inside", [lambda llm: llm, lambda llm: RunnablePassthrough() | llm.with_config(tags=["a"])])
+@pytest.mark.parametrize(
+    "inside", [lambda model: model, lambda model: RunnablePassthrough() | model.with_config(tags=["a"])]
+)
 def test_a_memory_in_a_field_is_refused_whoever_trusts_it(name: str, inside: Callable[[Any], Any]) -> None:
     """If it breaks, trust_opaque_model=True hides a memory that stands in plain sight."""
     make, message = MEMORIES[name]
     with pytest.raises(UnsafeEnvironment, match=f"keep nothing of its prompts, but .*{message}"):
-        QuietModel(inside(make()), trust_opaque_model=True)
+        IsolatedModel(inside(make()), trust_opaque_model=True)
 
 
 def test_a_memory_of_the_older_langchain_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +214,7 @@ def test_a_memory_of_the_older_langchain_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, older.__name__, older)
     kept = type("ConversationBufferMemory", (older.__dict__["BaseMemory"],), {})()
     with pytest.raises(UnsafeEnvironment, match="ConversationBufferMemory stores them"):
-        QuietModel(WithField(part=kept), trust_opaque_model=True)
+        IsolatedModel(WithField(part=kept), trust_opaque_model=True)
 
 
 @pytest.mark.parametrize(("folder", "accepted"), [("site-packages", True), ("app", False)])
@@ -230,27 +232,27 @@ def test_a_package_of_a_provider_must_be_installed(
         module = sys.modules.pop("langchain_acme")
     monkeypatch.setitem(sys.modules, "langchain_acme", module)
     if accepted:
-        assert QuietModel(chat).notes == ()
+        assert IsolatedModel(chat).notes == ()
     else:
         with pytest.raises(UnsafeEnvironment, match="known models: ChatAcme"):
-            QuietModel(chat)
+            IsolatedModel(chat)
 
 
 def test_a_class_that_declares_that_it_keeps_nothing_is_accepted_and_named() -> None:
     """If it breaks, a well-behaved class of one's own needs trust at every use, or a certificate calls it checked."""
-    [note] = QuietModel(Chat(act=lambda prompt: None) | StrOutputParser()).notes
+    [note] = IsolatedModel(Chat(act=lambda prompt: None) | StrOutputParser()).notes
     assert note.startswith("keeps_no_prompts=True: ")
     assert note.endswith("Not checked: Chat")
 
     class Wrapping(WithField):
         keeps_no_prompts: ClassVar[bool] = True
 
-    assert len(QuietModel(Wrapping(part=parrot())).notes) == 1
+    assert len(IsolatedModel(Wrapping(part=parrot())).notes) == 1
     with pytest.raises(UnsafeEnvironment, match="func of RunnableLambda"):  # another's code, for which it cannot speak
-        QuietModel(Wrapping(part=[RunnableLambda(lambda prompt: prompt)]))
+        IsolatedModel(Wrapping(part=[RunnableLambda(lambda prompt: prompt)]))
 
 
-def asked(how: str, quiet: QuietModel) -> list[Any]:
+def asked(how: str, quiet: IsolatedModel) -> list[Any]:
     answers = quiet.batch(PROMPTS) if how == "sync" else asyncio.run(quiet.abatch(PROMPTS))
     return [answer if answer is None else as_text(answer) for answer in answers]
 
@@ -263,8 +265,8 @@ def test_a_cache_is_bypassed_wherever_it_sits(place: str, how: str) -> None:
     set_llm_cache(everybodys)
     one, other, plain = Chat(cache=own), Chat(), Completion()
     inner = one | StrOutputParser() | other.bind() | StrOutputParser() | plain
-    llm = STRUCTURES[place](inner)
-    llm.invoke(PROMPTS[0])
+    model = STRUCTURES[place](inner)
+    model.invoke(PROMPTS[0])
     # The caches are live: asked without the seal they hold the prompt.
     assert CANARY in repr(own._cache)
     assert repr(everybodys._cache).count(CANARY) >= 2
@@ -273,7 +275,7 @@ def test_a_cache_is_bypassed_wherever_it_sits(place: str, how: str) -> None:
     one.calls.clear()
     other.calls.clear()
     for _ in range(2):
-        assert asked(how, QuietModel(llm, trust_opaque_model=True)) == PROMPTS
+        assert asked(how, IsolatedModel(model, trust_opaque_model=True)) == PROMPTS
     assert own._cache == everybodys._cache == {}
     assert len(one.calls) == len(other.calls) == 2 * len(PROMPTS)  # nobody was answered from a cache
 
@@ -299,7 +301,7 @@ def test_code_that_asks_for_the_global_cache_by_itself_finds_it_empty_and_deaf(h
 
     cache.update("public", "", [])
     set_llm_cache(cache)
-    assert asked(how, QuietModel(RunnableLambda(ask, aask), trust_opaque_model=True)) == PROMPTS
+    assert asked(how, IsolatedModel(RunnableLambda(ask, aask), trust_opaque_model=True)) == PROMPTS
     assert list(cache._cache) == [("public", "")]
     assert get_llm_cache() is cache
 
@@ -311,7 +313,7 @@ def test_a_model_that_answers_one_call_after_the_other_is_found(place: str) -> N
     class Serial(SyncChat):
         serializes_calls: ClassVar[bool] = True
 
-    quiet = QuietModel(STRUCTURES[place](Serial() | StrOutputParser()), trust_opaque_model=True)
+    quiet = IsolatedModel(STRUCTURES[place](Serial() | StrOutputParser()), trust_opaque_model=True)
     with pytest.raises(InvalidParameter, match="Serial answers one call after the other"):
         quiet.check_timeout(1.0)
 
@@ -325,7 +327,7 @@ def test_a_class_that_stands_before_the_gate_of_caches_is_refused() -> None:
 
     Stubborn.cache = property(lambda self: cache)  # type: ignore[assignment]
     with pytest.raises(UnsafeEnvironment, match=r"Stubborn has an attribute cache of its own making.*Make it a field"):
-        QuietModel(Stubborn().bind())
+        IsolatedModel(Stubborn().bind())
 
 
 @pytest.mark.parametrize("method", ["generate", "agenerate"])
@@ -341,7 +343,7 @@ def test_a_langchain_that_passes_the_gate_of_caches_by_is_refused(
         self.__dict__["cache"].update("prompt", "model", [])
         return plain(self, *args, **kwargs)
 
-    quiet = QuietModel(Chat())
+    quiet = IsolatedModel(Chat())
     quiet.batch(["p"])
     monkeypatch.setattr(owner, method, generate)
     with pytest.raises(UnsafeEnvironment, match=f"no model to ask its cache inside a quiet call, but {kind} does"):
@@ -350,7 +352,7 @@ def test_a_langchain_that_passes_the_gate_of_caches_by_is_refused(
 
 def test_the_gate_of_caches_changes_nothing_outside() -> None:
     """If it breaks, models outside of quiet calls lose their cache, or cannot be changed, copied or subclassed."""
-    QuietModel(Chat()).batch(["p"])
+    IsolatedModel(Chat()).batch(["p"])
 
     class Later(Chat):
         cache: Any = True
@@ -376,8 +378,8 @@ def test_a_bare_llama_context_is_asked_one_call_after_the_other() -> None:
         keeps_no_prompts: ClassVar[bool] = True
         serializes_calls: ClassVar[bool] = True
 
-    bare, guarded = (QuietModel(kind(client=llama()), max_concurrency=16) for kind in (Bare, Guarded))
-    assert (bare.at_once, guarded._places.count, QuietModel(Bare()).at_once > 1) == (1, 16, True)
+    bare, guarded = (IsolatedModel(kind(client=llama()), max_concurrency=16) for kind in (Bare, Guarded))
+    assert (bare.at_once, guarded._places.count, IsolatedModel(Bare()).at_once > 1) == (1, 16, True)
     assert "is one llama.cpp context, asked one call after the other" in " ".join(bare.notes)
     assert "llama.cpp" not in " ".join(guarded.notes)
     with pytest.raises(InvalidParameter, match="answers one call after the other"):

@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
 from langchain_dp.errors import InvalidParameter, UnsafeEnvironment
-from langchain_dp.quiet import context
-from langchain_dp.quiet.context import find_problem
-from langchain_dp.quiet.filters import Level
+from langchain_dp.isolation import context
+from langchain_dp.isolation.context import find_problem
+from langchain_dp.isolation.filters import Level
 
 P = ParamSpec("P")
 T = TypeVar("T")

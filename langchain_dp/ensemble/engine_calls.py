@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
-from langchain_dp.quiet.worker import call_engine
+from langchain_dp.isolation.worker import call_engine
 
 Member = TypeVar("Member")
 Answer = TypeVar("Answer")
@@ -42,7 +42,7 @@ def is_remote(engine: object) -> bool:
     return getattr(engine, "remote", False) is True
 
 
-def count_quietly(engine: Counts, text: str) -> int:
+def count_or_estimate(engine: Counts, text: str) -> int:
     """Tokens of a private text; what the engine logs, warns of or traces goes nowhere.
 
     Raises:
@@ -125,7 +125,7 @@ def opaque(secret: bytes, *parts: object) -> str:
     return hashlib.blake2b(json.dumps(parts).encode(), key=secret, digest_size=16).hexdigest()
 
 
-def forget_quietly(engine: Forgets, *members: Hashable) -> None:
+def forget_members(engine: Forgets, *members: Hashable) -> None:
     """Drop what an engine keeps of members after a release. A failure is not told: it may depend on what they hold."""
     call_engine(lambda: engine.forget(*members))
 

@@ -2,7 +2,7 @@
 
 ``accept`` lists the models, ``model`` calls one, ``calls`` runs many calls at once, ``context`` seals a call, and
 ``run`` seals a whole chain. ``filters``, ``tasks`` and ``context`` put hooks into the process. Each closes one way out:
-hook | attack | test in tests/quiet that is red without it.
+hook | attack | test in tests/isolation that is red without it.
 
 - filters: every logger | an error reporter wraps ``Logger.callHandlers`` |
   test_records_are_dropped_before_hooks_between_logger_and_handlers

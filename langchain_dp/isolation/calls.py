@@ -24,10 +24,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from langchain_dp._util.places import Places
+from langchain_dp._util.fair_semaphore import FairSemaphore
 from langchain_dp.errors import UnsafeEnvironment
-from langchain_dp.ports import given_up
-from langchain_dp.quiet.tasks import guarded_tasks
+from langchain_dp.isolation.tasks import guarded_tasks
+from langchain_dp.ports import call_abandoned
 
 
 @dataclasses.dataclass(slots=True, repr=False)
@@ -39,7 +39,7 @@ class Outcome:
 
 
 def ask_all(
-    ask: Callable[[Any], Outcome], prompts: Sequence[Any], *, places: Places, timeout: float | None
+    ask: Callable[[Any], Outcome], prompts: Sequence[Any], *, places: FairSemaphore, timeout: float | None
 ) -> tuple[list[Any | None], BaseException | None]:
     """Ask every prompt in daemon threads, each in one of the shared ``places``; ``timeout`` in seconds a call.
 
@@ -47,7 +47,7 @@ def ask_all(
         The answers in order, None where a call failed or expired, and what stopped the whole or None.
     """
     if places.would_hang():  # calls of this very loop, or around this one, hold them, and cannot end while it waits
-        places = Places(places.count)
+        places = FairSemaphore(places.count)
     answers: list[Any | None] = [None] * len(prompts)
     finished: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
     waiting = deque(enumerate(prompts))
@@ -119,7 +119,7 @@ class _Call:
 def _start(work: Callable[[], None], mark: threading.Event) -> bool:
     """Run ``work`` in a daemon thread with a copy of this context. A hanging model cannot keep the process alive."""
     context = contextvars.copy_context()
-    context.run(given_up.set, mark)
+    context.run(call_abandoned.set, mark)
     try:
         threading.Thread(target=context.run, args=(work,), name="langchain_dp-call", daemon=True).start()
     except RuntimeError:  # no more threads: this call abstains
@@ -132,7 +132,7 @@ _running: set[asyncio.Task[None]] = set()
 
 
 async def aask_all(
-    ask: Callable[[Any], Awaitable[Outcome]], prompts: Sequence[Any], *, places: Places, patience: float | None
+    ask: Callable[[Any], Awaitable[Outcome]], prompts: Sequence[Any], *, places: FairSemaphore, patience: float | None
 ) -> tuple[list[Any | None], BaseException | None]:
     """Async twin of :func:`ask_all`, with ``patience`` as its timeout. Cancelling it cancels every call under way."""
     answers: list[Any | None] = [None] * len(prompts)

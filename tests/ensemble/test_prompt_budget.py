@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from langchain_dp.ensemble.room import Room, beginning
+from langchain_dp.ensemble.prompt_budget import PromptBudget, beginning
 from langchain_dp.errors import ModelUnavailable
 
 
@@ -36,7 +36,7 @@ WORDS = some.text(alphabet="ab cé\n", max_size=60)
 @given(some.lists(WORDS, max_size=5), some.integers(0, 40))
 def test_the_whole_fits_and_every_text_is_shown_by_its_beginning(texts: list[str], tokens: int) -> None:
     """If it breaks, a member is too long all the same, or something else than its own texts is shown."""
-    shown = Room(Counting()).fitting(texts, whole=lines, tokens=tokens)
+    shown = PromptBudget(Counting()).truncate(texts, whole=lines, tokens=tokens)
     assert all(text.startswith(cut) for text, cut in zip(texts, shown, strict=True))
     if tokens >= len(texts):  # the dashes count too
         assert len(lines(shown).split()) <= tokens
@@ -45,7 +45,7 @@ def test_the_whole_fits_and_every_text_is_shown_by_its_beginning(texts: list[str
 def test_long_texts_are_cut_and_short_ones_are_whole() -> None:
     """If it breaks, every text of a member pays for the longest one."""
     long, short = "word " * 200, "a few words"
-    shown = Room(Counting()).fitting([long, short, long], whole=lines, tokens=50)
+    shown = PromptBudget(Counting()).truncate([long, short, long], whole=lines, tokens=50)
     assert shown[1] == short
     assert shown[0] == shown[2]
     assert 18 <= len(shown[0].split()) <= 22
@@ -68,12 +68,12 @@ def test_no_word_is_cut_in_two_where_there_are_blanks(text: str, characters: int
 def test_what_is_shown_hangs_on_the_member_alone_and_is_counted_once() -> None:
     """If it breaks, one member's length shows in another's prompt, or a server counts every member at every token."""
     one, other = ["word " * 200], ["thing " * 900, "x"]
-    room, engine = Room(Counting()), Counting()
-    room.fitting(other, whole=lines, tokens=50)
-    both = Room(engine)
-    assert both.fitting(one, whole=lines, tokens=50) == room.fitting(one, whole=lines, tokens=50)
+    room, engine = PromptBudget(Counting()), Counting()
+    room.truncate(other, whole=lines, tokens=50)
+    both = PromptBudget(engine)
+    assert both.truncate(one, whole=lines, tokens=50) == room.truncate(one, whole=lines, tokens=50)
     asked = engine.asked
-    both.fitting(one, whole=lines, tokens=50)
+    both.truncate(one, whole=lines, tokens=50)
     assert engine.asked == asked > 1
 
 
@@ -83,10 +83,10 @@ def test_texts_that_make_the_same_prompt_are_cut_each_on_its_own(turned: bool) -
     one, other = "word " * 60, "thing " * 60
     lists = [[one, other], [f"{one}\n- {other}"]]
     assert len({lines(texts) for texts in lists}) == 1
-    room = Room(Counting())
+    room = PromptBudget(Counting())
     for texts in reversed(lists) if turned else lists:
-        shown = room.fitting(texts, whole=lines, tokens=50)
-        assert shown == Room(Counting()).fitting(texts, whole=lines, tokens=50)
+        shown = room.truncate(texts, whole=lines, tokens=50)
+        assert shown == PromptBudget(Counting()).truncate(texts, whole=lines, tokens=50)
         assert len(lines(shown).split()) <= 50
 
 
@@ -107,11 +107,11 @@ class Server(Counting):
 def test_what_a_server_refuses_to_read_is_cut_too() -> None:
     """If it breaks, long records are sent whole to a server that refuses them: all abstain, and noise is charged."""
     server = Server(most=100)
-    room = Room(server)
-    shown = room.fitting(["word " * 500], whole=lines, tokens=50)
-    assert shown == Room(Counting()).fitting(["word " * 500], whole=lines, tokens=50)
+    room = PromptBudget(server)
+    shown = room.truncate(["word " * 500], whole=lines, tokens=50)
+    assert shown == PromptBudget(Counting()).truncate(["word " * 500], whole=lines, tokens=50)
     asked = server.asked
-    room.fitting(["word " * 500], whole=lines, tokens=50)
+    room.truncate(["word " * 500], whole=lines, tokens=50)
     assert server.asked == asked  # counted on both sides of the cut: it is known
 
 
@@ -119,23 +119,23 @@ def test_what_a_server_refuses_to_read_is_cut_too() -> None:
 def test_a_count_that_failed_is_not_remembered(lost: int) -> None:
     """If it breaks, one request that a server loses leaves a record's member out of every later release."""
     server = Server(lost=lost)
-    room = Room(server)
+    room = PromptBudget(server)
     for _ in range(2):
-        first = room.fitting(["word " * 500], whole=lines, tokens=50)
+        first = room.truncate(["word " * 500], whole=lines, tokens=50)
         server.lost = 0
     assert "".join(first).split()
-    assert room.fitting(["word " * 500], whole=lines, tokens=50) == Room(Counting()).fitting(
+    assert room.truncate(["word " * 500], whole=lines, tokens=50) == PromptBudget(Counting()).truncate(
         ["word " * 500], whole=lines, tokens=50
     )
 
 
 def test_no_text_is_kept() -> None:
     """If it breaks, a record that was forgotten is still in memory."""
-    room = Room(Counting())
-    room.fitting(["secret " * 200], whole=lines, tokens=50)
+    room = PromptBudget(Counting())
+    room.truncate(["secret " * 200], whole=lines, tokens=50)
     assert "secret" not in repr(vars(room))
 
 
 def test_texts_are_whole_where_nobody_counts() -> None:
     """If it breaks, a server that is down raises on private text."""
-    assert Room(Counting(fails=True)).fitting(["word " * 99], whole=lines, tokens=5) == ["word " * 99]
+    assert PromptBudget(Counting(fails=True)).truncate(["word " * 99], whole=lines, tokens=5) == ["word " * 99]

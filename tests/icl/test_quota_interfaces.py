@@ -13,11 +13,11 @@ from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.tracers import BaseTracer
 
 from langchain_dp import ChatDPICL, PrivacyBudget, PrivacyLedger
-from langchain_dp.accounting import Askers
-from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError, ShareExceeded
+from langchain_dp.accounting import Quotas
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError, QuotaExceeded
 
 BUDGET = PrivacyBudget(50.0)
-SHARES = Askers(each=2, named={"ward-3": 4})
+SHARES = Quotas(default=2, overrides={"ward-3": 4})
 PRIVATE = "Zebedee Quillfeather has gout"
 FACES = (
     "invoke",
@@ -34,8 +34,8 @@ FACES = (
 )
 
 
-def by(asker: Any) -> RunnableConfig:
-    return {"configurable": {"asker": asker}}
+def by(user_id: Any) -> RunnableConfig:
+    return {"configurable": {"user_id": user_id}}
 
 
 async def asked(chain: Any, face: str, question: str, config: RunnableConfig | None) -> Any:
@@ -69,11 +69,11 @@ def used(chain: Any) -> dict[str, int]:
 async def test_every_face_charges_who_asks_and_stops_at_the_share(face: str) -> None:
     """If it breaks, one face asks at somebody else's cost, or for nobody's, or beyond a share."""
     model = VotingChat()
-    chain = classifier(model, max_queries=20, askers=SHARES)
+    chain = classifier(model, max_queries=20, quotas=SHARES)
     for config, says in (
         (None, "Say who asks"),
         (by(None), "Say who asks"),
-        (by(7), "asker of type int to be 1 to 200 printable characters"),
+        (by(7), "user_id of type int to be 1 to 200 printable characters"),
         (by("two\nlines"), "printable characters"),
         (by("x" * 201), "printable characters"),
     ):
@@ -83,75 +83,75 @@ async def test_every_face_charges_who_asks_and_stops_at_the_share(face: str) -> 
     assert (used(chain), chain.answers_left(), model.asked.prompts, model.asked.probes) == ({}, 20, [], 0)
     for question in ("one", "two", "two"):
         assert await asked(chain, face, question, by("user-1")) == "positive"
-    with pytest.raises(ShareExceeded, match="This asker's share of the plan 'dp-icl' is 2 releases, and 0 are left"):
+    with pytest.raises(QuotaExceeded, match="This user's share of the plan 'dp-icl' is 2 releases, and 0 are left"):
         await asked(chain, face, "three", by("user-1"))
     assert await asked(chain, face, "three", by("ward-3")) == "positive"
     assert await asked(chain, face, "three", by("user-1")) == "positive"  # it was released: free for all
     assert used(chain) == {"user-1": 2, "ward-3": 1}
-    lefts = [chain.answers_left(asker=asker) for asker in ("user-1", "ward-3", "another", None)]
+    lefts = [chain.answers_left(user_id=user_id) for user_id in ("user-1", "ward-3", "another", None)]
     assert lefts == [0, 3, 2, 17]
 
 
 def test_an_asker_without_an_account_is_refused_and_not_named() -> None:
     """If it breaks, a stranger asks, or a private text that was given as a name stands in an error."""
-    chain = classifier(askers=Askers(named={"ward-3": 4}))
+    chain = classifier(quotas=Quotas(overrides={"ward-3": 4}))
     chain.invoke("x", by("ward-3"))
-    for ask in (lambda: chain.invoke("x", by(PRIVATE)), lambda: chain.answers_left(asker=PRIVATE)):
-        with pytest.raises(PlanError, match="no account for this asker") as refused:
+    for ask in (lambda: chain.invoke("x", by(PRIVATE)), lambda: chain.answers_left(user_id=PRIVATE)):
+        with pytest.raises(PlanError, match="no account for this user") as refused:
             ask()
         assert PRIVATE not in str(refused.value)
-    with pytest.raises(InvalidParameter, match=r"askers of type dict to be Askers\(...\)"):
-        classifier(askers={"ward-3": 4})
+    with pytest.raises(InvalidParameter, match=r"quotas of type dict to be Quotas\(...\)"):
+        classifier(quotas={"ward-3": 4})
     free = classifier()
     assert free.invoke("x", by(PRIVATE)) == "positive"  # a config that is meant for another chain
-    assert (free.answers_left(), free.askers) == (4, None)
+    assert (free.answers_left(), free.quotas) == (4, None)
 
 
 def test_the_plan_ends_before_shares_that_add_up_to_more() -> None:
-    """If it breaks, all askers together get more answers than the noise was made for."""
-    chain = classifier(max_queries=5, askers=SHARES)
+    """If it breaks, all users together get more answers than the noise was made for."""
+    chain = classifier(max_queries=5, quotas=SHARES)
     given = refused = 0
-    for asker in ("a", "b", "c", "ward-3"):
+    for user_id in ("a", "b", "c", "ward-3"):
         for number in range(4):
             try:
-                chain.invoke(f"{asker} {number}", by(asker))
+                chain.invoke(f"{user_id} {number}", by(user_id))
                 given += 1
             except BudgetExceeded:
                 refused += 1
     assert (given, refused, chain.answers_left(), sum(used(chain).values())) == (5, 11, 0, 5)
     with pytest.raises(BudgetExceeded, match="0 of 5 are left in the plan") as ended:
         chain.invoke("last", by("d"))
-    assert not isinstance(ended.value, ShareExceeded)
+    assert not isinstance(ended.value, QuotaExceeded)
 
 
 async def test_questions_that_overlap_are_charged_to_their_own_askers() -> None:
-    """If it breaks, an asker who waits is taken for the one who came meanwhile."""
-    chain = classifier(max_queries=40, askers=Askers(each=5))
-    askers = [f"user-{number % 7}" for number in range(28)]
-    await asyncio.gather(*(chain.ainvoke(f"q{i}", by(asker)) for i, asker in enumerate(askers)))
+    """If it breaks, a user who waits is taken for the one who came meanwhile."""
+    chain = classifier(max_queries=40, quotas=Quotas(default=5))
+    quotas = [f"user-{number % 7}" for number in range(28)]
+    await asyncio.gather(*(chain.ainvoke(f"q{i}", by(user_id)) for i, user_id in enumerate(quotas)))
     chain.batch([f"r{i}" for i in range(7)], [by(f"user-{i}") for i in range(7)])
     assert used(chain) == {f"user-{number}": 5 for number in range(7)}
 
 
 def test_the_end_of_a_share_in_a_tool_is_this_askers_alone() -> None:
-    """If it breaks, one asker's end ends the tool of all others, or an agent's model is told who asks."""
-    chain = classifier(max_queries=20, askers=SHARES)
+    """If it breaks, one user's end ends the tool of all others, or an agent's model is told who asks."""
+    chain = classifier(max_queries=20, quotas=SHARES)
     calls = [{"type": "tool_call", "name": "dp-icl", "args": {"text": f"q{i}"}, "id": str(i)} for i in range(6)]
     for behavior, direct in (("continue", False), ("end", True)):
         tool = chain.as_tool(exit_behavior=behavior)
-        asker = f"user-{behavior}"
+        user_id = f"user-{behavior}"
         first = 0 if behavior == "continue" else 3
-        said = [tool.invoke(call, by(asker)) for call in calls[first : first + 3]]
+        said = [tool.invoke(call, by(user_id)) for call in calls[first : first + 3]]
         assert [message.status for message in said] == ["success", "success", "error"]
         assert isinstance(said[2], ToolMessage)
-        assert str(said[2].content).startswith("No answer: this asker's share of the privacy budget of this tool")
-        assert asker not in str(said[2].content)
+        assert str(said[2].content).startswith("No answer: this user's share of the privacy budget of this tool")
+        assert user_id not in str(said[2].content)
         assert tool.return_direct is direct
         assert tool.invoke(calls[first + 2], by("ward-3")).status == "success"
         assert tool.return_direct is False
         with pytest.raises(PlanError, match="Say who asks"):  # the caller's mistake, and none of the model's
             tool.invoke(calls[0])
-    with pytest.raises(ShareExceeded):
+    with pytest.raises(QuotaExceeded):
         chain.as_tool(exit_behavior="error").invoke({"text": "another"}, by("user-end"))
 
 
@@ -159,31 +159,31 @@ def test_a_restart_keeps_the_shares_and_what_was_used(tmp_path: Path) -> None:
     """If it breaks, a restart refills shares of the same rows, or drops them."""
     path = tmp_path / "privacy.ledger"
     with PrivacyLedger(BUDGET, path) as ledger:
-        classifier(ledger=ledger, askers=SHARES).batch(["x", "y"], by("a"))
+        classifier(ledger=ledger, quotas=SHARES).batch(["x", "y"], by("a"))
     for changed, says in (
-        (Askers(each=3, named={"ward-3": 4}), r"askers was Askers\(each=2, .*, now Askers\(each=3"),
-        (None, r"askers was Askers\(each=2, .*, now None"),
+        (Quotas(default=3, overrides={"ward-3": 4}), r"quotas was Quotas\(default=2, .*, now Quotas\(default=3"),
+        (None, r"quotas was Quotas\(default=2, .*, now None"),
     ):
         with PrivacyLedger(BUDGET, path) as ledger, pytest.raises(PlanError, match=says):
-            classifier(ledger=ledger, askers=changed)
+            classifier(ledger=ledger, quotas=changed)
     with PrivacyLedger(BUDGET, path) as ledger:
-        again = classifier(ledger=ledger, askers=SHARES)
-        with pytest.raises(ShareExceeded):
+        again = classifier(ledger=ledger, quotas=SHARES)
+        with pytest.raises(QuotaExceeded):
             again.invoke("z", by("a"))
         assert again.invoke("z", by("b")) == "positive"
-    many = Askers(named={f"user-{i}": 1 for i in range(1000)})
-    assert repr(many) == "Askers(each=None, named=1,000 names)"
+    many = Quotas(overrides={f"user-{i}": 1 for i in range(1000)})
+    assert repr(many) == "Quotas(default=None, overrides=1,000 names)"
 
 
 def test_a_second_budget_and_a_chat_face_do_not_go_around_the_shares() -> None:
     """If it breaks, a share ends and the same chain goes on without it by another door."""
-    chain = classifier(askers=SHARES)
-    assert chain.with_budget(PrivacyBudget(40.0)).askers == SHARES
-    other = chain.with_budget(PrivacyBudget(40.0), askers=Askers(each=1))
-    assert other.answers_left(asker="ward-3") == 1
-    with pytest.raises(InvalidParameter, match=r"classifier without askers="):
+    chain = classifier(quotas=SHARES)
+    assert chain.with_budget(PrivacyBudget(40.0)).quotas == SHARES
+    other = chain.with_budget(PrivacyBudget(40.0), quotas=Quotas(default=1))
+    assert other.answers_left(user_id="ward-3") == 1
+    with pytest.raises(InvalidParameter, match=r"classifier without quotas="):
         ChatDPICL(classifier=chain)
-    assert chain.certificate().notes[-1] == "askers can pool their answers: the promise is the whole plan's"
+    assert chain.certificate().notes[-1] == "users can pool their answers: the promise is the whole plan's"
 
 
 class Watching(BaseTracer):
@@ -199,14 +199,14 @@ class Watching(BaseTracer):
 
 def test_no_trace_names_the_asker_but_in_langchains_own_metadata() -> None:
     """If it breaks, error messages carry the names of users to a tracing service."""
-    chain, watcher = classifier(max_queries=20, askers=Askers(each=1)), Watching()
+    chain, watcher = classifier(max_queries=20, quotas=Quotas(default=1)), Watching()
     config: RunnableConfig = {"callbacks": [watcher], **by("user-4711")}
     chain.invoke("x", config)
-    with pytest.raises(ShareExceeded):
+    with pytest.raises(QuotaExceeded):
         chain.invoke("y", config)
     chain.as_tool().invoke({"text": "y"}, config)
     assert len(watcher.seen) > 10
-    assert any("This asker's share" in seen for seen in watcher.seen)
+    assert any("This user's share" in seen for seen in watcher.seen)
     assert "user-4711" not in "".join(watcher.seen)
 
 
@@ -216,7 +216,7 @@ def test_a_graph_that_goes_on_is_charged_to_who_goes_on() -> None:
     from langgraph.checkpoint.memory import InMemorySaver
     from langgraph.types import Command, interrupt
 
-    chain = classifier(max_queries=20, askers=SHARES)
+    chain = classifier(max_queries=20, quotas=SHARES)
 
     def first(state: dict[str, Any]) -> dict[str, Any]:
         return {"said": chain.invoke("first")}
@@ -232,16 +232,16 @@ def test_a_graph_that_goes_on_is_charged_to_who_goes_on() -> None:
     graph.add_edge("first", "second")
     app = graph.compile(checkpointer=InMemorySaver())
     thread = {"thread_id": "1"}
-    app.invoke({"said": ""}, {"configurable": {**thread, "asker": "user-1"}})
+    app.invoke({"said": ""}, {"configurable": {**thread, "user_id": "user-1"}})
     assert used(chain) == {"user-1": 1}
     with pytest.raises(PlanError, match="Say who asks"):
         app.invoke(Command(resume=True), {"configurable": thread})
-    app.invoke(Command(resume=True), {"configurable": {**thread, "asker": "ward-3"}})
+    app.invoke(Command(resume=True), {"configurable": {**thread, "user_id": "ward-3"}})
     assert used(chain) == {"user-1": 1, "ward-3": 1}
 
 
 def test_the_schema_of_the_config_tells_who_has_to_be_named() -> None:
-    """A server that shows a chain's config schema says nothing of the asker, without whom every call is refused."""
-    chain = classifier(budget=BUDGET, max_queries=100, askers=SHARES)
-    assert list(chain.config_schema().model_json_schema()["$defs"]["Configurable"]["properties"]) == ["asker"]
+    """A server that shows a chain's config schema says nothing of the user, without whom every call is refused."""
+    chain = classifier(budget=BUDGET, max_queries=100, quotas=SHARES)
+    assert list(chain.config_schema().model_json_schema()["$defs"]["Configurable"]["properties"]) == ["user_id"]
     assert classifier(budget=BUDGET, max_queries=100).config_specs == []

@@ -12,7 +12,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
-from langchain_dp.ensemble.asking import Counts, count_publicly, count_quietly
+from langchain_dp.ensemble.engine_calls import Counts, count_or_estimate, count_publicly
 from langchain_dp.errors import ModelUnavailable
 
 LEAST = 16
@@ -21,7 +21,7 @@ _KEPT = 10_000
 _JOINTS = 4  # tokens by which parts may be more when they are put together
 
 
-class Room:
+class PromptBudget:
     """Cuts the texts of one member so that its prompt fits. Not thread-safe in what it remembers, which is harmless.
 
     Args:
@@ -31,8 +31,8 @@ class Room:
         What is shown of a member hangs on its own texts and on public numbers: a release costs what it cost before.
 
     Examples:
-        >>> room = Room(engine)
-        >>> room.fitting(["a note of many pages ..."], whole="".join, tokens=400)
+        >>> room = PromptBudget(engine)
+        >>> room.truncate(["a note of many pages ..."], whole="".join, tokens=400)
     """
 
     def __init__(self, engine: Counts) -> None:
@@ -40,7 +40,7 @@ class Room:
         self._key = secrets.token_bytes(32)
         self._found: OrderedDict[bytes, int] = OrderedDict()  # by a digest: no text is kept here
 
-    def beside(self, limit: int, *public: str, more: int = 0) -> int:
+    def remaining(self, limit: int, *public: str, more: int = 0) -> int:
         """Tokens that are left for private texts.
 
         Args:
@@ -54,7 +54,7 @@ class Room:
         """
         return limit - sum(count_publicly(self._engine, text) for text in public) - more - _JOINTS
 
-    def fitting(self, texts: Sequence[str], *, whole: Callable[[Sequence[str]], str], tokens: int) -> list[str]:
+    def truncate(self, texts: Sequence[str], *, whole: Callable[[Sequence[str]], str], tokens: int) -> list[str]:
         """The texts, the longest of them cut after equally many characters, at a blank if there is one.
 
         Args:
@@ -83,7 +83,7 @@ class Room:
 
         def fits(characters: int) -> bool:
             try:
-                count = count_quietly(self._engine, whole([beginning(text, characters) for text in texts]))
+                count = count_or_estimate(self._engine, whole([beginning(text, characters) for text in texts]))
             except ModelUnavailable:  # of a private text: a server may refuse to read what is too long
                 counts[characters] = None
                 return False
