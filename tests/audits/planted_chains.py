@@ -42,8 +42,8 @@ from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.glossary import LabelTexts
 from langchain_dp.opt.reservation import VALIDATION
 from langchain_dp.opt.voters import ClippedTexts, PrivateVote
-from langchain_dp.rapt._tokenizers import PAD
 from langchain_dp.rapt.privatize import Items, TextPrivatizer
+from langchain_dp.rapt.vocabulary import PAD
 
 # ----------------------------------------------------------------------------------------------------- charges
 

@@ -23,9 +23,8 @@ from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.accounting.store.releases import ReleasedTexts
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, LedgerMismatch, LedgerUnwritable, PlanError
 from langchain_dp.rapt import Policies, TextPrivatizer, release
-from langchain_dp.rapt._tokenizers import WordTokenizer
 from langchain_dp.rapt.runnable import RAPTSanitizer
-from langchain_dp.rapt.vocabulary import Vocabulary
+from langchain_dp.rapt.vocabulary import Vocabulary, WordTokenizer
 
 TEXT = "the patient has severe pain in the left arm and a mild fever today , often at work"
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked children")

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from langchain_dp._util.validate import group
 from langchain_dp.accounting.metric import MetricCertificate
-from langchain_dp.errors import InvalidParameter, PrivateDataError
-from langchain_dp.rapt._shell import S, SanitizerShell
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.rapt._shell import Core, S, SanitizerShell
 from langchain_dp.rapt.addresses import checked_hosts
-from langchain_dp.rapt.core import Core
 from langchain_dp.rapt.documents import DocumentRules
-from langchain_dp.rapt.formal import FormalReleases
 from langchain_dp.rapt.messages import MessageRules
 from langchain_dp.rapt.placeholders import PlaceholderMap, PlaceholderReleases
 from langchain_dp.rapt.pseudonyms.patterns import PatternEntities
-from langchain_dp.rapt.pseudonyms.recognize import KINDS, AllEntities, Recognizer, TermEntities, alike
+from langchain_dp.rapt.pseudonyms.recognize import KINDS, AllEntities, Recognizer, TermEntities
+from langchain_dp.rapt.release import FormalReleases
 from langchain_dp.rapt.restore import Restorer
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.redact import redact_errors
@@ -166,7 +165,7 @@ class Pseudonymizer(SanitizerShell):
 
     def _begin(self) -> None:
         finder, remaining_text_sanitizer, rules = self._settings
-        self._map = PlaceholderMap(alike, self._allowed_hosts)
+        self._map = PlaceholderMap(self._allowed_hosts)
         words = None if remaining_text_sanitizer is None else remaining_text_sanitizer._releases
 
         def core(*, hidden: bool, rest: FormalReleases | None) -> Core:
@@ -234,12 +233,3 @@ class Pseudonymizer(SanitizerShell):
 
     def __repr__(self) -> str:
         return "Pseudonymizer(NOT PRIVATE: no epsilon)"
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise PrivateDataError("A Pseudonymizer holds private text and cannot be pickled: build it where it runs.")
-
-    def __deepcopy__(self, memo: Mapping[int, Any]) -> Pseudonymizer:
-        return self  # a copy would give the same placeholder to somebody else
-
-    def __copy__(self) -> Pseudonymizer:
-        return self
