@@ -440,4 +440,4 @@ def test_a_config_says_whose_account_is_charged_anywhere_in_a_chain(face: str) -
     assert made.invoke("and", configs[0], user="cyd")
     with pytest.raises(InvalidParameter, match="of type int to be a str"):
         chain.invoke("the", {"configurable": {"user_id": 7}})
-    assert [spec.id for spec in chain.config_specs] == ["user"]
+    assert [spec.id for spec in chain.config_specs] == ["user_id"]
