@@ -203,5 +203,5 @@ def test_an_adapter_imports_ports_errors_and_one_third_party() -> None:
 def test_plans_do_no_io() -> None:
     """If it breaks, sync and async could drift apart: the plan of a release must be driven from outside."""
     forbidden = {"asyncio", "langchain_core", "langchain_dp.isolation", "langchain_dp.accounting.ledger"}
-    for name in ("icl/votes.py", "icl/subset_prompts.py", "opt/plan.py", "ensemble/subsets.py"):
+    for name in ("icl/subset_prompts.py", "opt/plan.py", "ensemble/subsets.py"):
         assert not [bad for bad in forbidden if touches(PACKAGE / name, bad)]

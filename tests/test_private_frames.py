@@ -47,7 +47,7 @@ from langchain_dp.records import PrivateRecords
 from langchain_dp.synth import DPAnswerGenerator, DPExampleSynthesizer
 
 TESTS = str(Path(__file__).parent)
-NOBODY = {"configurable": {"user": 3}}
+NOBODY = {"configurable": {"user_id": 3}}
 WRONG: list[Any] = [{"text": f"{CANARY} {number}", "label": "a label that nobody named"} for number in range(40)]
 ROWS: list[Any] = [{"text": f"{CANARY} {number}", "label": "billing"} for number in range(120)]
 TEMPLATE = ChatPromptTemplate.from_messages([("human", "Sort: {text}")])
@@ -193,6 +193,9 @@ CALLS: dict[str, Callable[[], Any]] = {
     "pseudonyms, a recognizer": lambda: Pseudonymizer(down).sanitize(CANARY),
     "select_examples": lambda: selector([{"text": CANARY}]).select_examples({}),
     "aselect_examples": lambda: asyncio.run(selector([{"text": CANARY}]).aselect_examples({})),
+    "select_examples, the account": lambda: SanitizingExampleSelector(
+        [{"text": CANARY, "u": "a"}, {"text": "two", "u": "a"}], sanitizer(eta=1.0, limit=1.5), user_key="u"
+    ).select_examples({}),
     "select_examples, the server": lambda: selector(DownSelector()).select_examples({"text": CANARY}),
     "aselect_examples, the server": lambda: asyncio.run(selector(DownSelector()).aselect_examples({"text": CANARY})),
     "add_example": lambda: selector([]).add_example([CANARY]),  # type: ignore[arg-type]

@@ -104,7 +104,7 @@ def _icl_of_rows(options: PlanICL, data: Path, settings: dict[str, Any]) -> ICLP
 
 
 def _icl_of_number(options: PlanICL, settings: dict[str, Any]) -> ICLPlanReport:
-    from langchain_dp.icl.companion import companion_text
+    from langchain_dp.icl.prompts import companion_text
     from langchain_dp.icl.report import report
     from langchain_dp.icl.reservation import reserve
     from langchain_dp.records import check_labels, label_words

@@ -31,8 +31,7 @@ from langchain_dp.errors import InvalidParameter
 
 if TYPE_CHECKING:
     from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
-    from langchain_dp.rapt.formal import FormalReleases
-    from langchain_dp.rapt.release import Unit
+    from langchain_dp.rapt.release import FormalReleases, Unit
 
 _CHAIN = "langchain-dp sanitize"
 _KINDS = ("numbers", "dates", "urls", "punctuation", "code")
@@ -252,7 +251,7 @@ def _fields(options: Sanitize, jobs: list[files.Job]) -> files.Fields:
 def _releases(options: Sanitize, held: contextlib.ExitStack) -> FormalReleases:
     """What draws the words, under the account of this run."""
     from langchain_dp.rapt.build import WordOptions, word_releases
-    from langchain_dp.rapt.formal import FormalReleases
+    from langchain_dp.rapt.release import FormalReleases
 
     targets = options.targets()
     words = WordOptions(**_how(options))
@@ -270,7 +269,7 @@ def _releases(options: Sanitize, held: contextlib.ExitStack) -> FormalReleases:
 
 def _how(options: Sanitize) -> dict[str, Any]:
     """How words are drawn, but for how private."""
-    from langchain_dp.rapt.policies import Policies
+    from langchain_dp.rapt.privatize import Policies
 
     return {
         "mechanism": options.mechanism,
@@ -426,7 +425,7 @@ def _target(job: files.Job) -> Iterator[BinaryIO]:
 def _certificate(
     options: Sanitize, releases: FormalReleases, fields: files.Fields, jobs: list[files.Job]
 ) -> MetricCertificate:
-    from langchain_dp.rapt.formal import COUNTED
+    from langchain_dp.rapt.release import COUNTED
 
     said = [note for note in releases.notes() if note not in COUNTED]  # of calls, where here it is lines
     notes = [

@@ -27,7 +27,7 @@ class AnswerCache(forks.ForkSafe, Generic[Answer]):
 
     Whoever claims a question and gets None must answer it and settle it, whatever happens: so claim it inside the
     ``try`` whose ``finally`` settles it, under one ``owner``. To settle what another owner claimed wakes nobody.
-    Answers of an earlier page are gone once the page is turned, those under way included.
+    Answers of an earlier epoch are dropped when a later one begins, those under way included.
 
     Args:
         most: How many answers are kept; the one that was not asked for longest goes first.
@@ -36,7 +36,7 @@ class AnswerCache(forks.ForkSafe, Generic[Answer]):
     def __init__(self, most: int = KEPT) -> None:
         self._lock = threading.Lock()
         self._most = most
-        self._page = 0
+        self._epoch = 0
         self._answers: OrderedDict[Hashable, Answer] = OrderedDict()
         self._under_way: dict[tuple[int, Hashable], tuple[object, concurrent.futures.Future[None]]] = {}
         self._watch()
@@ -45,18 +45,19 @@ class AnswerCache(forks.ForkSafe, Generic[Answer]):
         return len(self._answers)
 
     def invalidate_before(self, epoch: int) -> None:
-        """Drop every answer of an earlier page."""
+        """Drop every answer of an earlier epoch."""
         with self._lock:
-            self._turn(epoch)
+            self._refresh(epoch)
 
-    def _turn(self, epoch: int) -> None:
-        if epoch > self._page:
-            self._page = epoch
+    def _refresh(self, epoch: int) -> bool:
+        """Drop the answers of earlier epochs. Return whether this epoch is the newest."""
+        if epoch > self._epoch:
+            self._epoch = epoch
             self._answers.clear()
+        return epoch == self._epoch
 
-    def _kept(self, question: Hashable, epoch: int) -> Answer | None:
-        self._turn(epoch)
-        if epoch < self._page or question not in self._answers:
+    def _find(self, question: Hashable, epoch: int) -> Answer | None:
+        if not self._refresh(epoch) or question not in self._answers:
             return None
         self._answers.move_to_end(question)
         return self._answers[question]
@@ -65,24 +66,23 @@ class AnswerCache(forks.ForkSafe, Generic[Answer]):
         self._under_way = {}
 
     def kept(self, question: Hashable, epoch: int = 0) -> Answer | None:
-        """The answer, if one is kept. Nobody is waited for, and nothing is claimed."""
+        """Return the kept answer, if any. Wait for nobody, and claim nothing."""
         with self._lock:
-            return self._kept(question, epoch)
+            return self._find(question, epoch)
 
     def take(self, question: Hashable, epoch: int = 0) -> Answer | None:
-        """As :meth:`kept`, and it is kept no longer: whoever takes it is the only one who has it."""
+        """Return the kept answer, and drop it: one caller alone gets it."""
         with self._lock:
-            found = self._kept(question, epoch)
-            return None if found is None else self._answers.pop(question)
+            answer = self._find(question, epoch)
+            return None if answer is None else self._answers.pop(question)
 
     def keep(self, question: Hashable, answer: Answer, epoch: int = 0) -> None:
         """Store an answer that nobody claimed."""
         with self._lock:
-            self._keep(question, answer, epoch)
+            self._store(question, answer, epoch)
 
-    def _keep(self, question: Hashable, answer: Answer, epoch: int) -> None:
-        self._turn(epoch)
-        if epoch == self._page:
+    def _store(self, question: Hashable, answer: Answer, epoch: int) -> None:
+        if self._refresh(epoch):
             self._answers[question] = answer
             self._answers.move_to_end(question)
             while len(self._answers) > self._most:
@@ -106,11 +106,9 @@ class AnswerCache(forks.ForkSafe, Generic[Answer]):
     def _look(self, question: Hashable, epoch: int, owner: object) -> Answer | concurrent.futures.Future[None] | None:
         """The answer, or what to wait for; or None, and the right to answer."""
         with self._lock:
-            kept = self._kept(question, epoch)
-            if kept is not None:
-                return kept
-            waiting = self._under_way.get((epoch, question))
-            if waiting is not None:
+            if (answer := self._find(question, epoch)) is not None:
+                return answer
+            if (waiting := self._under_way.get((epoch, question))) is not None:
                 return waiting[1]
             self._under_way[epoch, question] = owner, concurrent.futures.Future()
             return None
@@ -119,9 +117,7 @@ class AnswerCache(forks.ForkSafe, Generic[Answer]):
         """Store the answer (None: the release failed) and wake the waiters."""
         with self._lock:
             if answer is not None:
-                self._keep(question, answer, epoch)
-            else:
-                self._turn(epoch)
+                self._store(question, answer, epoch)
             waiting = self._under_way.get((epoch, question))
             if waiting is None or waiting[0] is not owner:
                 return

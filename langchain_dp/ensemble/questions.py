@@ -178,7 +178,7 @@ def user_specs(plan: LedgerPlan) -> list[ConfigurableFieldSpec]:
     if plan.quotas is None:
         return []
     return [
-        ConfigurableFieldSpec(id=USER_ID, annotation=str, name="Asker", description="Who asks: whose share is used.")
+        ConfigurableFieldSpec(id=USER_ID, annotation=str, name="User", description="Who queries: whose quota is used.")
     ]
 
 

@@ -190,13 +190,10 @@ class SubsetSampler:
 
     def _subset(self, place: int) -> Subset:
         assert self._fixed is not None
-        return Subset(self._member(place), self._fixed.members(place))
-
-    def _member(self, place: int) -> Hashable:
-        return (self._key, self._versions[place], place)
+        return Subset((self._key, self._versions[place], place), self._fixed.members(place))
 
     def _changed(self, place: int) -> Hashable:
-        before = self._member(place)
+        before = self._subset(place).member
         self._versions[place] += 1
         return before
 

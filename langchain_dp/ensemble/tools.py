@@ -38,7 +38,8 @@ class BudgetMonitor:
         self._plan, self._event, self._most = plan, event, most
         self._lock = threading.Lock()
         forks.renew_lock(self)
-        self._next_look: dict[str | None, int | None] = {}  # by user, and None: the plan; charges to go, None: no more
+        # By user, and None for the plan. A value of None: warned already, or never to be warned.
+        self._charges_to_look: dict[str | None, int | None] = {}
 
     def answers(self, user_id: str | None = None) -> int:
         """How many more answers the plan covers, whoever shares it; and the share of a user, where one is named."""
@@ -54,27 +55,25 @@ class BudgetMonitor:
             BudgetLowWarning: 80% of the plan, or of this user's share of it, are used. Once; where warnings are errors,
                 nothing was charged.
         """
-        self._look(None, self._most, "")
-        quotas = None if user_id is None else self._plan.quotas
-        if user_id is not None and quotas is not None:
-            self._look(user_id, quotas.of(user_id) or 0, "this user's share of ")
-
-    def _look(self, user_id: str | None, most: int, of: str) -> None:
-        with self._lock:
-            turn = self._next_look.get(user_id, 0 if most >= _FEW else None)
-            self._next_look[user_id] = None if turn is None else turn - 1
-            if turn is None or turn > 0:
-                return
-            left = self.answers(user_id)
-            low = left <= (1 - _SOFT) * most + 1e-9
-            # The ledger may be a server's: it is asked at every hundredth part of the plan.
-            self._next_look[user_id] = None if low else most // 100
-        if low:
-            warn_caller(
-                f"{left:,} of {most:,} answers are left in {of}the plan {self._plan.name!r}. The budget of these "
-                "examples is not refilled: plan for what comes after it.",
-                BudgetLowWarning,
-            )
+        watched: list[tuple[str | None, int, str]] = [(None, self._most, "")]
+        if user_id is not None and (quotas := self._plan.quotas) is not None:
+            watched.append((user_id, quotas.of(user_id) or 0, "this user's share of "))
+        for user, most, of in watched:
+            with self._lock:
+                charges = self._charges_to_look.get(user, 0 if most >= _FEW else None)
+                self._charges_to_look[user] = None if charges is None else charges - 1
+                if charges is None or charges > 0:
+                    continue
+                left = self.answers(user)
+                low = left <= (1 - _SOFT) * most + 1e-9
+                # The ledger may be a server's: it is asked at every hundredth part of the plan.
+                self._charges_to_look[user] = None if low else most // 100
+            if low:
+                warn_caller(
+                    f"{left:,} of {most:,} answers are left in {of}the plan {self._plan.name!r}. The budget of these "
+                    "examples is not refilled: plan for what comes after it.",
+                    BudgetLowWarning,
+                )
 
 
 class _PrivateTool(StructuredTool):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NoReturn
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -14,11 +16,11 @@ from langchain_dp._util.validate import reject_extra_kwargs
 from langchain_dp.accounting import Neighbors, PrivacyCertificate
 from langchain_dp.ensemble.questions import Question
 from langchain_dp.errors import PrivateDataError
-from langchain_dp.icl.answers import DPAnswer
 from langchain_dp.icl.prompts import ICLPrompt
-from langchain_dp.icl.subset_prompts import SubsetPrompts
+from langchain_dp.icl.release import DPAnswer
+from langchain_dp.icl.subset_prompts import SubsetPrompt, SubsetPrompts, Vote, count_votes
 from langchain_dp.icl.voters import Voter
-from langchain_dp.icl.votes import SubsetPrompt, Vote, votes
+from langchain_dp.isolation.run import check_environment
 from langchain_dp.redact import PrivateArgs, arun_redacted, run_redacted
 
 BaselineMethod = Literal["zero-shot", "few-shot", "vote"]
@@ -60,6 +62,8 @@ class NonPrivateICL(Runnable[Question, Any]):
         self._labels = tuple(labels)
         self._prompt = prompt
         self._voter = voter
+        self._ask = functools.partial(voter.ask, even_empty=True)
+        self._aask = functools.partial(voter.aask, even_empty=True)
         self._subset_prompts = subset_prompts
         self._check = check
         self._neighbors = neighbors
@@ -92,48 +96,39 @@ class NonPrivateICL(Runnable[Question, Any]):
             reason=_REASONS[self.method],
         )
 
-    def _drawn(self, question: str) -> list[SubsetPrompt]:
+    def _drawn(self, question: Question) -> list[SubsetPrompt]:
+        text = self._check(question)
+        check_environment()
         if self.method == "vote":
-            return self._subset_prompts.draw(question)
+            return self._subset_prompts.draw(text)
         if self.method == "zero-shot":
-            return [SubsetPrompt(None, (), question)]
-        return self._subset_prompts.balanced(question, secrets.SystemRandom())
+            return [SubsetPrompt(None, (), text)]
+        return self._subset_prompts.balanced(text, secrets.SystemRandom())
 
     def _answer(self, question: Question) -> Any:
-        subset_prompts = self._drawn(self._check(question))
-        try:
-            return self._count(subset_prompts, run_redacted(self._cast, PrivateArgs(subset_prompts), _ASKING))
-        finally:
-            self._drop(subset_prompts)
+        subset_prompts = self._drawn(question)
+        with self._dropping(subset_prompts):
+            return self._count(subset_prompts, run_redacted(self._ask, PrivateArgs(subset_prompts), _ASKING))
 
     async def _aanswer(self, question: Question) -> Any:
-        subset_prompts = self._drawn(self._check(question))
+        subset_prompts = self._drawn(question)
+        with self._dropping(subset_prompts):
+            return self._count(subset_prompts, await arun_redacted(self._aask, PrivateArgs(subset_prompts), _ASKING))
+
+    @contextlib.contextmanager
+    def _dropping(self, subset_prompts: Sequence[SubsetPrompt]) -> Iterator[None]:
+        """Keep nothing of prompts that show no fixed subset: their records may be forgotten."""
         try:
-            return self._count(subset_prompts, await arun_redacted(self._acast, PrivateArgs(subset_prompts), _ASKING))
+            yield
         finally:
-            self._drop(subset_prompts)
+            for subset_prompt in subset_prompts:
+                if subset_prompt.member is None:
+                    self._voter.forget(None)
 
-    def _cast(self, subset_prompts: Sequence[SubsetPrompt]) -> Sequence[Vote]:
-        return self._voter.ask(subset_prompts, even_empty=True)
-
-    async def _acast(self, subset_prompts: Sequence[SubsetPrompt]) -> Sequence[Vote]:
-        return await self._voter.aask(subset_prompts, even_empty=True)
-
-    def _drop(self, subset_prompts: Sequence[SubsetPrompt]) -> None:
-        """What was asked of no fixed subset is kept nowhere: its records may be forgotten."""
-        for subset_prompt in subset_prompts:
-            if subset_prompt.member is None:
-                self._voter.forget(None)
-
-    def _count(self, subset_prompts: Sequence[SubsetPrompt], cast: Sequence[Vote]) -> Any:
+    def _count(self, subset_prompts: Sequence[SubsetPrompt], votes: Sequence[Vote]) -> Any:
         if self.method == "zero-shot":
-            return self._labels[cast[0] or 0]
-        steps = votes(subset_prompts, len(self._labels))
-        next(steps)
-        try:
-            steps.send(cast)
-        except StopIteration as stop:
-            counts: list[int] = stop.value
+            return self._labels[votes[0] or 0]
+        counts = count_votes(subset_prompts, votes, len(self._labels))
         return self._labels[max(range(len(counts)), key=lambda index: (counts[index], -index))]
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:

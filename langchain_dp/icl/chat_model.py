@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
@@ -17,7 +16,7 @@ from langchain_dp._util.validate import reject_extra_kwargs
 from langchain_dp.ensemble.chat import PrivateChat, check_no_quotas, check_nothing_further, reply_metadata, stop_strings
 from langchain_dp.ensemble.questions import HISTORY, question_fields
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.icl.answers import DPAnswer
+from langchain_dp.icl.release import DPAnswer
 from langchain_dp.icl.runnable import DPICLClassifier
 from langchain_dp.icl.schemas import filler
 from langchain_dp.records import label_name
@@ -83,60 +82,37 @@ class ChatDPICL(PrivateChat):
         return self._classifier.count_tokens(text)
 
     def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
     ) -> ChatResult:
         return ChatResult(generations=[ChatGeneration(message=AIMessage(**self._answer(messages, stop, kwargs)))])
 
     async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
     ) -> ChatResult:
-        return ChatResult(
-            generations=[ChatGeneration(message=AIMessage(**await self._aanswer(messages, stop, kwargs)))]
-        )
+        fields = await self._aanswer(messages, stop, kwargs)
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(**fields))])
 
     def _stream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
     ) -> Iterator[ChatGenerationChunk]:
         # One chunk: there is nothing to show before the noise is drawn.
-        yield ChatGenerationChunk(message=AIMessageChunk(**self._answer(messages, stop, kwargs), chunk_position="last"))
+        yield _chunk(self._answer(messages, stop, kwargs))
 
     async def _astream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
     ) -> AsyncIterator[ChatGenerationChunk]:
-        yield ChatGenerationChunk(
-            message=AIMessageChunk(**await self._aanswer(messages, stop, kwargs), chunk_position="last")
-        )
+        yield _chunk(await self._aanswer(messages, stop, kwargs))
 
-    def _answer(
-        self, messages: Sequence[BaseMessage], stop: Sequence[str] | None, further: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def _answer(self, messages: list[BaseMessage], stop: Any, further: Mapping[str, Any]) -> dict[str, Any]:
         check_nothing_further(further)
         question, ends = _asked(messages), stop_strings(stop)
-        answer = self._classifier.invoke_with_certificate(list(messages), {"callbacks": []})
+        answer = self._classifier.invoke_with_certificate(messages, {"callbacks": []})
         return self._fields(answer, question, ends)
 
-    async def _aanswer(
-        self, messages: Sequence[BaseMessage], stop: Sequence[str] | None, further: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    async def _aanswer(self, messages: list[BaseMessage], stop: Any, further: Mapping[str, Any]) -> dict[str, Any]:
         check_nothing_further(further)
         question, ends = _asked(messages), stop_strings(stop)
-        answer = await self._classifier.ainvoke_with_certificate(list(messages), {"callbacks": []})
+        answer = await self._classifier.ainvoke_with_certificate(messages, {"callbacks": []})
         return await asyncio.to_thread(self._fields, answer, question, ends)
 
     def _fields(self, answer: DPAnswer[Any], question: str, ends: Sequence[str]) -> dict[str, Any]:
@@ -185,6 +161,10 @@ class ChatDPICL(PrivateChat):
         if not include_raw:
             return self | RunnableLambda(parse)
         return self | RunnableLambda(lambda raw: {"raw": raw, "parsed": parse(raw), "parsing_error": None})
+
+
+def _chunk(fields: Mapping[str, Any]) -> ChatGenerationChunk:
+    return ChatGenerationChunk(message=AIMessageChunk(**fields, chunk_position="last"))
 
 
 def _asked(messages: Sequence[BaseMessage]) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -13,6 +15,7 @@ from langchain_dp._util import validate
 from langchain_dp._util.reprs import MadeOfFields
 from langchain_dp.ensemble.questions import check_template, check_text, variables_of
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.icl.subset_prompts import SubsetPrompt
 from langchain_dp.records import TEXT_OR_NUMBER, named_words
 
 
@@ -54,7 +57,7 @@ class ICLPrompt(MadeOfFields):
             )
         object.__setattr__(self, "words", MappingProxyType(named_words(self.words)))
 
-    @property
+    @functools.cached_property
     def variables(self) -> tuple[str, ...]:
         """Names of the template's variables, in order."""
         return variables_of(self.question)
@@ -69,14 +72,12 @@ class ICLPrompt(MadeOfFields):
         Raises:
             InvalidParameter: A variable of the template is missing in ``fields``.
         """
-        missing = [name for name in self.variables if name not in fields]
-        if missing:
+        if missing := [name for name in self.variables if name not in fields]:
             raise InvalidParameter(f"Expected the input to have the keys {list(self.variables)}; missing: {missing}.")
-        odd = [name for name in self.variables if not isinstance(fields[name], TEXT_OR_NUMBER)]
-        if odd:
+        if odd := [name for name in self.variables if not isinstance(fields[name], TEXT_OR_NUMBER)]:
             raise InvalidParameter(f"Expected the input's {odd} to be text or numbers. Convert them first.")
         values = {name: str(fields[name]).strip() for name in self.variables}
-        return self.cued(self.question.format_map(values))
+        return f"{self.question.format_map(values)}\n{self.answer}"
 
     def cued(self, text: str) -> str:
         """An input's text with the cue after it."""
@@ -153,3 +154,34 @@ def plain(labels: Sequence[str]) -> ICLPrompt:
         question="Text: {text}",
         answer="Label:",
     )
+
+
+TEST_QUESTION = "This is a test."
+INVENTED = (
+    "Some text.", "Another text.", "A third text.", "One more text.", "Yet another text.", "A sixth text.",
+    "A text of its own.", "A last text.",
+)  # fmt: skip
+"""PUBLIC texts that say nothing, so that a small model has nothing to repeat: it sees how to answer, and answers."""
+
+_FEWEST_INVENTED = 4
+
+
+def invented_prompts(prompt: ICLPrompt, words: Sequence[str]) -> Callable[[str], SubsetPrompt]:
+    """Return a function from a question to a PUBLIC subset prompt: invented examples of the labels in turn, and it."""
+    texts = INVENTED[: max(_FEWEST_INVENTED, len(words))]
+    shots = tuple((_rendered(prompt, text), word) for text, word in zip(texts, itertools.cycle(words), strict=False))
+    return functools.partial(SubsetPrompt, ("public", len(shots)), shots)
+
+
+def companion_text(prompt: ICLPrompt, words: Sequence[str]) -> str:
+    """The public companion's prompt before the question, for estimates."""
+    return prompt.head() + prompt.body(invented_prompts(prompt, words)("").shots)
+
+
+def public_question(prompt: ICLPrompt) -> str:
+    """A PUBLIC question."""
+    return _rendered(prompt, TEST_QUESTION)
+
+
+def _rendered(prompt: ICLPrompt, text: str) -> str:
+    return prompt.ask(dict.fromkeys(prompt.variables, text))

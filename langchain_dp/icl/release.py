@@ -1,31 +1,54 @@
-"""One release after the other: spend, ask, count, draw noise. The shell that drives the plan, sync and async."""
+"""Release labels: charge, ask, count, add noise. Sync and async shells around the same steps."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import hashlib
 import math
-from collections.abc import Generator, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
+from typing import Generic
 
 from langchain_dp._util.fair_semaphore import FairSemaphore
+from langchain_dp.accounting import PrivacyCertificate
 from langchain_dp.accounting.events import count_is_public
 from langchain_dp.ensemble.answers import AnswerCache
 from langchain_dp.ensemble.tools import BudgetMonitor
-from langchain_dp.errors import ModelUnavailable
-from langchain_dp.icl.answers import Released
-from langchain_dp.icl.pace import Pace
-from langchain_dp.icl.replicas import Replicas
+from langchain_dp.errors import ModelUnavailable, UnsafeEnvironment
+from langchain_dp.icl.replicas import Released, Replicas
 from langchain_dp.icl.reservation import AnswerReservation
-from langchain_dp.icl.subset_prompts import SubsetPrompts
+from langchain_dp.icl.subset_prompts import SubsetPrompt, SubsetPrompts, Vote, count_votes
 from langchain_dp.icl.voters import Voter
-from langchain_dp.icl.votes import SubsetPrompt, Vote, votes
 from langchain_dp.isolation.calls import in_own_thread
-from langchain_dp.isolation.run import check_environment
+from langchain_dp.isolation.context import find_problem
 from langchain_dp.mechanisms import Randomness, ReportNoisyMax
+from langchain_dp.records import Label
 from langchain_dp.redact import PrivateArgs, arun_redacted, run_redacted
 
 _WHEN = "while a label was released"
+
+
+@dataclasses.dataclass(frozen=True)
+class DPAnswer(Generic[Label]):
+    """A released label with its certificate, as of the moment it was handed over.
+
+    Args:
+        label: The released label, as it was given to the classifier.
+        certificate: Under which promise it was released.
+        shares: Noisy vote shares per label if they were asked for, at the same price; else None.
+
+    Examples:
+        >>> answer = chain.invoke_with_certificate("Nobody called me back.")
+        >>> answer.label in LABELS
+        True
+        >>> print(answer.certificate)
+    """
+
+    label: Label
+    certificate: PrivacyCertificate
+    shares: dict[Label, float] | None = None
 
 
 class Releaser:
@@ -37,7 +60,7 @@ class Releaser:
         voter: Asks the model.
         reservation: Where every release is charged.
         rng: Source of the noise.
-        pace: Holds answers back.
+        min_response_seconds: Hold every new answer until this long after its question; None returns it at once.
         vote_shares: Whether noisy shares are released too.
         max_calls: Model calls at a time, over all questions.
         answer_cache_size: How many answers are kept.
@@ -52,26 +75,29 @@ class Releaser:
         voter: Voter,
         reservation: AnswerReservation,
         rng: Randomness,
-        pace: Pace,
+        min_response_seconds: float | None,
         vote_shares: bool,
         max_calls: int,
         answer_cache_size: int,
         replicas: Replicas | None = None,
     ) -> None:
         self.reservation = reservation
-        self.pace = pace
         self._labels = tuple(labels)
         self._subset_prompts = subset_prompts
         self._voter = voter
         self._mechanism = ReportNoisyMax(reservation.event)
         self.remaining = BudgetMonitor(reservation.plan, reservation.event, reservation.max_queries)
         self._rng = rng
+        self._min_response_seconds = min_response_seconds
         self._vote_shares = vote_shares
         self._max_calls = max_calls
-        self._keep_answers = answer_cache_size
-        self.replicas = replicas
+        self._replicas = replicas
+        self._answer_cache_size = answer_cache_size
         self._answers = AnswerCache[Released](answer_cache_size)
-        if not self._presence_is_private():
+        # Where the promise covers whether a record is there at all, a question that costs again would show that one
+        # was. An answer that was released stays released, and giving it out again shows nothing more.
+        self._presence_is_private = not count_is_public(reservation.budget.neighbors)
+        if not self._presence_is_private:
             subset_prompts.keep(self._answers)
         self._running: set[asyncio.Task[Released]] = set()  # a loop alone would forget them
         self._probed = False
@@ -79,32 +105,6 @@ class Releaser:
         calls = reservation.scheme.expected_subsets + voter.companions
         # Few releases at a time: what is charged when the model dies is lost, and others would only wait for places.
         self._under_way = FairSemaphore(math.ceil(max_calls / max(calls, 1.0)))
-
-    def _presence_is_private(self) -> bool:
-        return not count_is_public(self.reservation.budget.neighbors)
-
-    def _cache_epoch(self) -> int:
-        """A forgotten record turns the page: what it may have helped to find is not given out again.
-
-        Not where the promise covers whether a record is there at all: that a question costs again would show that one
-        was. An answer that was released stays released, and giving it out again shows nothing more.
-        """
-        if self._presence_is_private():
-            return 0
-        return self._subset_prompts.forgotten if self.replicas is None else self.replicas.epoch
-
-    def _refresh_epoch(self) -> int:
-        """The page, once it is known what other replicas have forgotten."""
-        if self.replicas is not None:
-            self.replicas.catch_up()
-        return self._cache_epoch()
-
-    def _find_shared_answer(self, question: str, epoch: int) -> Released | None:
-        return None if self.replicas is None else self.replicas.answered(question, epoch)
-
-    def _publish_answer(self, question: str, epoch: int, answer: Released) -> Released:
-        """What all replicas give: stored before it leaves."""
-        return answer if self.replicas is None else self.replicas.keep(question, epoch, answer)
 
     def with_reservation(self, reservation: AnswerReservation) -> Releaser:
         """A second releaser over the same subsets and model, charged to another reservation."""
@@ -114,11 +114,19 @@ class Releaser:
             voter=self._voter,
             reservation=reservation,
             rng=self._rng,
-            pace=self.pace,
+            min_response_seconds=self._min_response_seconds,
             vote_shares=self._vote_shares,
             max_calls=self._max_calls,
-            answer_cache_size=self._keep_answers,
+            answer_cache_size=self._answer_cache_size,
         )
+
+    def _cache_epoch(self) -> int:
+        """The number of records that were forgotten, on any replica: answers from before are not given out again."""
+        if self._replicas is not None:
+            self._replicas.catch_up()
+        if self._presence_is_private:
+            return 0
+        return self._subset_prompts.forgotten if self._replicas is None else self._replicas.epoch
 
     def release(self, question: str, user_id: str | None = None) -> Released:
         """Answer a rendered, checked question: from what was released before, or by one new release.
@@ -131,39 +139,38 @@ class Releaser:
             ModelUnavailable: A public question showed that the model does not answer: before the charge, or beside
                 the subsets, after it. The next release starts with a public test question.
         """
-        started = self.pace.start()
-        key, epoch = _key(question), self._refresh_epoch()
+        started = time.monotonic()
+        key, epoch = _key(question), self._cache_epoch()
         answer, owner = None, object()
         try:
-            claim = self._answers.claim(key, epoch, owner)
-            if claim is not None:
-                return claim
-            answer = self._find_shared_answer(question, epoch)
-            if answer is not None:
+            cached = self._answers.claim(key, epoch, owner)
+            if cached is not None:
+                return cached
+            if self._replicas is not None and (answer := self._replicas.answered(question, epoch)) is not None:
                 return answer
             self.remaining.warn_if_low(user_id)
             with self._under_way.held():
                 drawn = run_redacted(self._answered, PrivateArgs(question, user_id), _WHEN)
-            answer = self._publish_answer(question, epoch, drawn)
-            self.pace.hold(started)
+            # All replicas give the answer that was stored first.
+            answer = drawn if self._replicas is None else self._replicas.keep(question, epoch, drawn)
+            if seconds := self._seconds_left(started):
+                time.sleep(seconds)
             return answer
         except ModelUnavailable:
             self._probed = False
-            self.pace.hold(started)
+            if seconds := self._seconds_left(started):
+                time.sleep(seconds)
             raise
         finally:
             self._answers.settle(key, answer, epoch, owner)
 
     async def arelease(self, question: str, user_id: str | None = None) -> Released:
         """Async twin of :meth:`release`. Who is cancelled after the charge has paid: the answer is found, and kept."""
-        started = self.pace.start()
-        key, epoch = (
-            _key(question),
-            self._cache_epoch() if self.replicas is None else await in_own_thread(self._refresh_epoch),
-        )
-        claim = await self._answers.aclaim(key, epoch)
-        if claim is not None:
-            return claim
+        started, key = time.monotonic(), _key(question)
+        epoch = self._cache_epoch() if self._replicas is None else await in_own_thread(self._cache_epoch)
+        cached = await self._answers.aclaim(key, epoch)
+        if cached is not None:
+            return cached
         charging = asyncio.Event()
         release = asyncio.create_task(self._aclaimed(question, user_id, key, epoch, started, charging))
         self._running.add(release)
@@ -180,78 +187,90 @@ class Releaser:
     ) -> Released:
         answer: Released | None = None
         try:
-            if self.replicas is not None:
-                answer = await in_own_thread(self._find_shared_answer, question, epoch)
+            if self._replicas is not None:
+                answer = await in_own_thread(self._replicas.answered, question, epoch)
             if answer is not None:
                 return answer
             await in_own_thread(self.remaining.warn_if_low, user_id)
             async with self._under_way.aheld():
                 drawn: Released = await arun_redacted(self._aanswered, PrivateArgs(question, user_id, charging), _WHEN)
-            if self.replicas is not None:
-                drawn = await in_own_thread(self._publish_answer, question, epoch, drawn)
+            if self._replicas is not None:
+                drawn = await in_own_thread(self._replicas.keep, question, epoch, drawn)
             answer = drawn
-            await self.pace.ahold(started)
+            if seconds := self._seconds_left(started):
+                await asyncio.sleep(seconds)
             return drawn
         except ModelUnavailable:
             self._probed = False
-            await self.pace.ahold(started)
+            if seconds := self._seconds_left(started):
+                await asyncio.sleep(seconds)
             raise
         finally:
             self._answers.settle(key, answer, epoch)
 
+    def _seconds_left(self, started: float) -> float:
+        """Seconds to wait, so that how long an answer took does not show how many subsets were asked."""
+        if self._min_response_seconds is None:
+            return 0.0
+        return max(0.0, started + self._min_response_seconds - time.monotonic())
+
     def _answered(self, question: str, user_id: str | None) -> Released:
-        with _nothing_charged():
-            if not self._probed:
+        if not self._probed:
+            with _nothing_charged():
                 self._voter.probe()
-                self._probed = True
-            if _key(question) in self._unanswered:
+            self._probed = True
+        if _key(question) in self._unanswered:
+            with _nothing_charged():
                 self._voter.ask((), beside=question)
-        steps = self._steps(question, user_id)
-        subset_prompts = next(steps)
+        subset_prompts = self._charge_and_draw_subsets(question, user_id)
         try:
-            return _finish(steps, self._voter.ask(subset_prompts, beside=question))
+            return self._count_and_add_noise(subset_prompts, self._voter.ask(subset_prompts, beside=question))
         except ModelUnavailable as error:
-            said = str(error)
-        raise self._charged(question, said)
+            message = str(error)
+        raise self._charged(question, message)
 
     async def _aanswered(self, question: str, user_id: str | None, charging: asyncio.Event) -> Released:
-        with _nothing_charged():
-            if not self._probed:
+        if not self._probed:
+            with _nothing_charged():
                 await self._voter.aprobe()
-                self._probed = True
-            if _key(question) in self._unanswered:
+            self._probed = True
+        if _key(question) in self._unanswered:
+            with _nothing_charged():
                 await self._voter.aask((), beside=question)
-        steps = self._steps(question, user_id)
         charging.set()
-        subset_prompts = await in_own_thread(next, steps)
+        subset_prompts = await in_own_thread(self._charge_and_draw_subsets, question, user_id)
         try:
-            return _finish(steps, await self._voter.aask(subset_prompts, beside=question))
+            return self._count_and_add_noise(subset_prompts, await self._voter.aask(subset_prompts, beside=question))
         except ModelUnavailable as error:
-            said = str(error)
-        raise self._charged(question, said)
+            message = str(error)
+        raise self._charged(question, message)
 
-    def _charged(self, question: str, said: str) -> ModelUnavailable:
-        """What a charged release ends in whose public companion got no answer; its question is known from now on."""
-        self._unanswered.add(_key(question))
-        return ModelUnavailable(
-            f"{said} This answer was charged; the same question is asked in public first from now on, which costs "
-            "nothing."
-        )
-
-    def _steps(self, question: str, user_id: str | None) -> Generator[Sequence[SubsetPrompt], Sequence[Vote], Released]:
-        """The order of every release: spend (durable), draw subsets, count votes, draw noise, name the winner."""
-        check_environment()
+    def _charge_and_draw_subsets(self, question: str, user_id: str | None) -> list[SubsetPrompt]:
+        """Charge durably before anything private is drawn."""
+        if problem := find_problem():
+            raise UnsafeEnvironment(problem)
         plan = self.reservation.plan
         plan.spend(self._mechanism.event, caller=plan.name, user_id=user_id)
-        counts = yield from votes(self._subset_prompts.draw(question), len(self._labels))
+        return self._subset_prompts.draw(question)
+
+    def _count_and_add_noise(self, subset_prompts: Sequence[SubsetPrompt], votes: Sequence[Vote]) -> Released:
+        counts = count_votes(subset_prompts, votes, len(self._labels))
         result = self._mechanism.release(counts, rng=self._rng)
         shares = dict(zip(self._labels, result.shares(), strict=True)) if self._vote_shares else None
         return Released(self._labels[result.winner], shares)
 
+    def _charged(self, question: str, message: str) -> ModelUnavailable:
+        """The error of a charged release whose public companion got no answer. Its question is probed from now on."""
+        self._unanswered.add(_key(question))
+        return ModelUnavailable(
+            f"{message} This answer was charged; the same question is asked in public first from now on, which costs "
+            "nothing."
+        )
+
 
 @contextlib.contextmanager
 def _nothing_charged() -> Iterator[None]:
-    """A model that fails on a public question, before a release is charged: its error says so."""
+    """Add to the error of a failed probe that nothing was charged."""
     try:
         yield
     except ModelUnavailable as error:
@@ -259,14 +278,5 @@ def _nothing_charged() -> Iterator[None]:
 
 
 def _key(question: str) -> bytes:
-    """What an answer is kept under: as short for a long question as for a short one."""
+    """Cache key of an answer: as short for a long question as for a short one."""
     return hashlib.sha256(question.encode("utf-8", "surrogatepass")).digest()
-
-
-def _finish(steps: Generator[Sequence[SubsetPrompt], Sequence[Vote], Released], cast: Sequence[Vote]) -> Released:
-    try:
-        steps.send(cast)
-    except StopIteration as stop:
-        result: Released = stop.value
-        return result
-    raise AssertionError("a release has one round of subset prompts")

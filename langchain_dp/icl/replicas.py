@@ -10,18 +10,23 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from langchain_dp._util import forks
 from langchain_dp._util.validate import shown
 from langchain_dp.accounting import LedgerPlan
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.icl.answers import Released
-from langchain_dp.icl.subset_prompts import SubsetPrompts
-from langchain_dp.icl.voters import Voter
 from langchain_dp.records import AUTOMATIC, PrivateRecords, unknown_id
 
 _RECORD, _ANSWER = "forgotten record", "answered question"
+
+
+@dataclasses.dataclass(frozen=True)
+class Released:
+    """A released label, and the noisy shares if they were asked for."""
+
+    label: str
+    shares: dict[str, float] | None = None
 
 
 class Replicas:
@@ -30,8 +35,7 @@ class Replicas:
     Args:
         plan: The plan that all of them charge.
         records: The private examples of this one; each has an id of its own, the same on every replica.
-        subset_prompts: Their subsets.
-        voter: Keeps caches of subsets.
+        drop: Removes a record from the subsets and their caches.
         public: What an answer hangs on besides its question, all of it public: labels, template, model.
 
     Raises:
@@ -42,8 +46,7 @@ class Replicas:
         self,
         plan: LedgerPlan,
         records: PrivateRecords,
-        subset_prompts: SubsetPrompts,
-        voter: Voter,
+        drop: Callable[[str], None],
         public: Sequence[object],
     ) -> None:
         self._shared = plan.shared
@@ -53,8 +56,7 @@ class Replicas:
             )
         check_named(records.ids())
         self._records = records
-        self._subset_prompts = subset_prompts
-        self._voter = voter
+        self._drop = drop
         self._public = json.dumps(public, ensure_ascii=False)
         self._lock = threading.Lock()
         forks.renew_lock(self)
@@ -83,11 +85,6 @@ class Replicas:
                     self._drop(record_id)
             # At last, and at once: a child of a fork that comes in between does it once more, which changes nothing.
             self._seen = (new[-1][0], epoch + len(new))
-
-    def _drop(self, record_id: str) -> None:
-        stale = self._subset_prompts.forget(record_id)
-        if stale is not None:
-            self._voter.forget(stale)
 
     def _hash(self, record_id: str) -> bytes:
         return self._shared.digest(_RECORD, record_id)
@@ -118,13 +115,14 @@ class Replicas:
             )
 
     def answered(self, question: str, epoch: int) -> Released | None:
-        """What any replica has released for a rendered question; None if none has."""
-        kept = self._shared.answer(self._question(question), epoch)
-        return None if kept is None else _read(kept)
+        """The answer that any replica has released for a rendered question, or None."""
+        stored = self._shared.answer(self._question(question), epoch)
+        return None if stored is None else Released(**json.loads(stored))
 
     def keep(self, question: str, epoch: int, answer: Released) -> Released:
-        """Store a released answer for all, and return the one that all give: an earlier one wins."""
-        return _read(self._shared.keep(self._question(question), epoch, json.dumps(dataclasses.asdict(answer))))
+        """Store a released answer for all, and return the one that was stored first."""
+        stored = self._shared.keep(self._question(question), epoch, json.dumps(dataclasses.asdict(answer)))
+        return Released(**json.loads(stored))
 
     def _question(self, question: str) -> bytes:
         return self._shared.digest(_ANSWER, f"{self._public}\0{question}")
@@ -138,7 +136,3 @@ def check_named(ids: Sequence[str]) -> None:
             f"Expected every example to have an 'id' with replicas=True, but {unnamed} have none. Give each example an "
             "id that is the same on every replica."
         )
-
-
-def _read(kept: str) -> Released:
-    return Released(**json.loads(kept))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,7 +10,6 @@ from langchain_dp._util import validate
 from langchain_dp._util.callers import warn_caller
 from langchain_dp.accounting import (
     LedgerPlan,
-    Neighbors,
     NoisyMaxEvent,
     PrivacyBudget,
     PrivacyCertificate,
@@ -111,13 +109,10 @@ def reserve(
         "sampling_probability": sampling.probability,
         **({"replicas": True} if replicas else {}),
     }
-    derived = functools.partial(
-        choose_scheme, sampling, neighbors=neighbors, records=records, shots=shots, subsets=subsets
-    )
-    resumed = functools.partial(
-        _resume, neighbors=neighbors, budget=budget, max_queries=max_queries, sampling=sampling, subsets=subsets,
-        derived=derived, settings=settings, records=records, quotas=quotas, before=before,
-    )  # fmt: skip
+    public = count_is_public(neighbors)
+
+    def derived() -> Scheme:
+        return choose_scheme(sampling, neighbors=neighbors, records=records, shots=shots, subsets=subsets)
 
     def new() -> AnswerReservation:
         scheme = derived()
@@ -134,74 +129,58 @@ def reserve(
         )  # fmt: skip
         return AnswerReservation(plan, scheme, share, event, max_queries, settings, weak)
 
+    def resumed(plan: LedgerPlan) -> AnswerReservation:
+        events = plan.events
+        event, most = events[0]
+        if len(events) != 1 or not isinstance(event, NoisyMaxEvent):
+            raise PlanError(f"The ledger's plan {plan.name!r} is not a DP-ICL plan. Give this chain another name=.")
+        q = event.sampling_probability
+        fixed, probability = sampling.scheme == "fixed", sampling.probability
+        if not fixed:
+            groups = subsets
+        elif sampling.partitions is not None:
+            groups = sampling.partitions
+        elif probability is None:
+            groups = round(subsets / q)
+        else:  # subsets= says nothing of their number: it comes from that of the records, where that is public
+            groups = derived().groups
+        asked: dict[str, tuple[object, object]] = {
+            "sampling": (event.sampling, sampling.scheme),
+            "max_queries": (most, max_queries),
+            "sampling_probability": (q, q if probability is None else probability),
+        }
+        if fixed and probability is None:
+            asked["subsets / partitions"] = (q, subsets / groups)
+        kept = plan.settings or {}  # none with a plan that the ledger's owner reserved
+        for key in ("shots", "subsets"):
+            asked[key] = (kept.get(key, settings[key]), settings[key])
+        asked["quotas"] = (plan.quotas, quotas)
+        # Or one of them would go on with a record that the others have forgotten.
+        asked["replicas"] = (kept.get("replicas", False), settings.get("replicas", False))
+        follows = probability is not None and kept.get("partitions") is sampling.partitions is None
+        if fixed and not follows:  # the number of records, which may have changed
+            asked["partitions"] = (kept.get("groups", groups), groups)
+        check_same(plan, asked, budget, "chain")
+        share, scheme = PrivacyBudget(plan.epsilon, plan.delta, neighbors), Scheme(sampling.scheme, groups, q, public)
+        weak = _weak(share, scheme, records)
+        before(scheme, event, most)
+        if fixed and public and records > 2 * groups * settings["shots"]:
+            warn_caller(
+                f"The plan {plan.name!r} was made for {groups:,} subsets, of which each now shows about "
+                f"{records // groups:,} examples instead of {settings['shots']}: prompts are longer, and the noise is "
+                "what it was. More records help under another name=, with a plan of its own.",
+                UserWarning,
+            )
+        if fixed and public and sampling.partitions is None and records < groups * settings["shots"] / 2:
+            warn_caller(
+                f"The plan {plan.name!r} was made for {groups:,} subsets of {settings['shots']} examples, and there "
+                f"are {records:,} examples now: other data than before? A plan belongs to one data set. Give other "
+                "data another name=, with a plan of its own.",
+                UserWarning,
+            )
+        return AnswerReservation(plan, scheme, share, event, most, settings, weak)
+
     return reserved_once(ledger, name, new=new, resumed=resumed)
-
-
-def _resume(
-    plan: LedgerPlan,
-    *,
-    neighbors: Neighbors,
-    budget: PrivacyBudget | None,
-    max_queries: int,
-    sampling: SamplingOptions,
-    subsets: int,
-    derived: Callable[[], Scheme],
-    settings: Mapping[str, Any],
-    records: int,
-    quotas: Quotas | None,
-    before: Callable[[Scheme, NoisyMaxEvent, int], object],
-) -> AnswerReservation:
-    """Go on with a plan. ``derived`` is the scheme that a new one would get for the records of now."""
-    events = plan.events
-    event, most = events[0]
-    if len(events) != 1 or not isinstance(event, NoisyMaxEvent):
-        raise PlanError(f"The ledger's plan {plan.name!r} is not a DP-ICL plan. Give this chain another name=.")
-    q = event.sampling_probability
-    fixed, probability = sampling.scheme == "fixed", sampling.probability
-    if not fixed:
-        groups = subsets
-    elif sampling.partitions is not None:
-        groups = sampling.partitions
-    elif probability is None:
-        groups = round(subsets / q)
-    else:  # subsets= says nothing of their number: it comes from that of the records, where that is public
-        groups = derived().groups
-    asked: dict[str, tuple[object, object]] = {
-        "sampling": (event.sampling, sampling.scheme),
-        "max_queries": (most, max_queries),
-        "sampling_probability": (q, q if probability is None else probability),
-    }
-    if fixed and probability is None:
-        asked["subsets / partitions"] = (q, subsets / groups)
-    kept = plan.settings or {}  # none with a plan that the ledger's owner reserved
-    for key in ("shots", "subsets"):
-        asked[key] = (kept.get(key, settings[key]), settings[key])
-    asked["quotas"] = (plan.quotas, quotas)
-    # Or one of them would go on with a record that the others have forgotten.
-    asked["replicas"] = (kept.get("replicas", False), settings.get("replicas", False))
-    follows = probability is not None and kept.get("partitions") is sampling.partitions is None
-    if fixed and not follows:  # the number of records, which may have changed
-        asked["partitions"] = (kept.get("groups", groups), groups)
-    check_same(plan, asked, budget, "chain")
-    even = count_is_public(neighbors)
-    share, scheme = PrivacyBudget(plan.epsilon, plan.delta, neighbors), Scheme(sampling.scheme, groups, q, even)
-    weak = _weak(share, scheme, records)
-    before(scheme, event, most)
-    if fixed and even and records > 2 * groups * settings["shots"]:
-        warn_caller(
-            f"The plan {plan.name!r} was made for {groups:,} subsets, of which each now shows about "
-            f"{records // groups:,} examples instead of {settings['shots']}: prompts are longer, and the noise is what "
-            "it was. More records help under another name=, with a plan of its own.",
-            UserWarning,
-        )
-    if fixed and even and sampling.partitions is None and records < groups * settings["shots"] / 2:
-        warn_caller(
-            f"The plan {plan.name!r} was made for {groups:,} subsets of {settings['shots']} examples, and there are "
-            f"{records:,} examples now: other data than before? A plan belongs to one data set. Give other data "
-            "another name=, with a plan of its own.",
-            UserWarning,
-        )
-    return AnswerReservation(plan, scheme, share, event, most, settings, weak)
 
 
 def _weak(share: PrivacyBudget, scheme: Scheme, records: int) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Generic, NoReturn
 
 from langchain_core.prompts import BasePromptTemplate
@@ -14,37 +14,34 @@ from pydantic import BaseModel
 
 from langchain_dp._util import validate
 from langchain_dp._util.reprs import safe_repr
-from langchain_dp._util.validate import reject_extra_kwargs, reject_unknown_arguments
+from langchain_dp._util.validate import reject_extra_kwargs, reject_unknown_arguments, shown
 from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, PrivacyCertificate, Quotas
 from langchain_dp.accounting.budget import warn_mostly_noise
 from langchain_dp.accounting.events import SamplingName, count_is_public
 from langchain_dp.accounting.pld import MOST_COUNTS
 from langchain_dp.accounting.provenance import MadeWith, costs_of_inputs
 from langchain_dp.ensemble.answers import KEPT
-from langchain_dp.ensemble.questions import ChecksBatches, Question, user_of, user_specs
+from langchain_dp.ensemble.questions import ChecksBatches, Question, question_texts, user_of, user_specs
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise
 from langchain_dp.ensemble.scheme import SamplingOptions, Scheme, sampling_from
 from langchain_dp.ensemble.tools import ExitBehavior, private_tool
 from langchain_dp.errors import InvalidParameter, PrivateDataError
-from langchain_dp.icl import checks, prompts
-from langchain_dp.icl.answers import DPAnswer, Released
+from langchain_dp.icl import prompts
 from langchain_dp.icl.baseline import BaselineMethod, NonPrivateICL
-from langchain_dp.icl.companion import companion_text
 from langchain_dp.icl.model_calls import ModelCallOptions
-from langchain_dp.icl.pace import Pace
-from langchain_dp.icl.prompts import ICLPrompt
-from langchain_dp.icl.release import Releaser
-from langchain_dp.icl.replicas import Replicas
+from langchain_dp.icl.prompts import ICLPrompt, companion_text
+from langchain_dp.icl.release import DPAnswer, Releaser
+from langchain_dp.icl.replicas import Released, Replicas
 from langchain_dp.icl.report import ICLPlanReport, noise_warning, report
 from langchain_dp.icl.reservation import AnswerReservation, reserve
-from langchain_dp.icl.subset_prompts import SubsetPrompts
+from langchain_dp.icl.subset_prompts import Shot, SubsetPrompts
 from langchain_dp.icl.templates import prompt_from
 from langchain_dp.icl.voters import Voter, make_voter
-from langchain_dp.icl.votes import Shot
 from langchain_dp.isolation.calls import in_own_thread
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
 from langchain_dp.ports import LabelScorer
 from langchain_dp.records import (
+    AUTOMATIC,
     Examples,
     FromDataFrame,
     Label,
@@ -53,6 +50,8 @@ from langchain_dp.records import (
     given_labels,
     id_of,
     label_words,
+    row_fault,
+    unknown_id,
 )
 from langchain_dp.records.files import READING
 from langchain_dp.redact import PrivateArgs, redact_errors, run_redacted
@@ -210,8 +209,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             self._replicas = Replicas(
                 reservation.plan,
                 self._records,
-                self._subset_prompts,
-                self._voter,
+                self._drop,
                 [self.labels, words, self.prompt.head(), self._voter.name, vote_shares, calibrate, structured_output],
             )
             self._subset_prompts.ask_first(self._replicas.catch_up)
@@ -221,7 +219,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             voter=self._voter,
             reservation=reservation,
             rng=self._rng,
-            pace=Pace(model_calls.min_response_seconds),
+            min_response_seconds=model_calls.min_response_seconds,
             vote_shares=vote_shares,
             max_calls=model_calls.max_concurrency,
             answer_cache_size=answer_cache_size,
@@ -253,22 +251,17 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             BudgetLowWarning: 80% of the plan are used; once.
         """
         reject_extra_kwargs(kwargs)
-        return self._given[self._run(self._label, input, config)]
+        return self._given[self._run(input, config)]
 
     async def ainvoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> Label:  # noqa: A002
         """Async twin of :meth:`invoke`."""
         reject_extra_kwargs(kwargs)
-        return self._given[await self._arun(self._alabel, input, config)]
+        return self._given[await self._arun(input, config)]
 
     def invoke_with_certificate(self, question: Question, config: RunnableConfig | None = None) -> DPAnswer[Label]:
         """Release one label with its certificate, and noisy vote shares if ``vote_shares`` was set."""
         released: list[Released] = []
-
-        def run(question: Question, config: RunnableConfig) -> str:
-            released.append(self._release(question, config))
-            return released[0].label
-
-        self._run(run, question, config)
+        self._run(question, config, released)
         return self._certified(released[0])
 
     async def ainvoke_with_certificate(
@@ -276,12 +269,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
     ) -> DPAnswer[Label]:
         """Async twin of :meth:`invoke_with_certificate`."""
         released: list[Released] = []
-
-        async def run(question: Question, config: RunnableConfig) -> str:
-            released.append(await self._arelease(question, config))
-            return released[0].label
-
-        await self._arun(run, question, config)
+        await self._arun(question, config, released)
         return await asyncio.to_thread(self._certified, released[0])
 
     def as_tool(
@@ -318,8 +306,8 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         if arg_types is not None:
             raise InvalidParameter("Expected arg_types to be None: the arguments are texts. Give args_schema=.")
         return private_tool(
-            lambda question, config: self._run(self._label, question, config),
-            lambda question, config: self._arun(self._alabel, question, config),
+            self._run,
+            self._arun,
             plan=self._reservation.plan,
             variables=self.prompt.variables,
             name=name or self._reservation.plan.name,
@@ -329,42 +317,38 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             args_schema=args_schema,
         )
 
-    def _run(
-        self, work: Callable[[Question, RunnableConfig], str], question: Question, config: RunnableConfig | None
-    ) -> str:
-        return str(self._call_with_config(work, question, config))  # type: ignore[arg-type]  # callbacks get the name
-
-    async def _arun(
-        self,
-        work: Callable[[Question, RunnableConfig], Awaitable[str]],
-        question: Question,
-        config: RunnableConfig | None,
-    ) -> str:
-        return str(await self._acall_with_config(work, question, config))  # type: ignore[arg-type]  # likewise
-
     @property
     def OutputType(self) -> Any:  # Runnable's name
         """What an answer is: a str, where all labels are."""
         return str if all(isinstance(label, str) for label in self._given.values()) else Any
 
-    # LangChain gives the config to what has an argument of this name.
-    def _label(self, question: Question, config: RunnableConfig) -> str:
-        return self._release(question, config).label
+    def _run(self, question: Question, config: RunnableConfig | None, released: list[Released] | None = None) -> str:
+        return str(self._call_with_config(self._label, question, config, released=released))  # type: ignore[arg-type]  # callbacks get the name
 
-    async def _alabel(self, question: Question, config: RunnableConfig) -> str:
-        return (await self._arelease(question, config)).label
+    async def _arun(
+        self, question: Question, config: RunnableConfig | None, released: list[Released] | None = None
+    ) -> str:
+        return str(await self._acall_with_config(self._alabel, question, config, released=released))  # type: ignore[arg-type]  # the same
 
-    def _release(self, question: Question, config: RunnableConfig) -> Released:
-        user_id = user_of(self._reservation.plan, config)
-        return self._releaser.release(self._checked_question(question), user_id)
+    # LangChain gives the config to an argument of this name.
+    def _label(self, question: Question, config: RunnableConfig, released: list[Released] | None = None) -> str:
+        user_id = user_of(self._releaser.reservation.plan, config)
+        answer = self._releaser.release(self._checked_question(question), user_id)
+        if released is not None:
+            released.append(answer)
+        return answer.label
 
-    async def _arelease(self, question: Question, config: RunnableConfig) -> Released:
-        user_id = user_of(self._reservation.plan, config)
+    async def _alabel(self, question: Question, config: RunnableConfig, released: list[Released] | None = None) -> str:
+        user_id = user_of(self._releaser.reservation.plan, config)
         # In a thread: a local model may be busy with another call, and the event loop must not wait for it.
-        return await self._releaser.arelease(await in_own_thread(self._checked_question, question), user_id)
+        text = await in_own_thread(self._checked_question, question)
+        answer = await self._releaser.arelease(text, user_id)
+        if released is not None:
+            released.append(answer)
+        return answer.label
 
     def _checked_question(self, question: Question) -> str:
-        text = checks.render_question(question, self.prompt, text_key=self._records.text_key)
+        text = self.prompt.ask(question_texts(question, self.prompt.variables, text_key=self._records.text_key))
         self._voter.check(text)
         return text
 
@@ -459,7 +443,8 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         drawn at random.
         """
         row = self._records.read(example)
-        checks.check_example(row, self.prompt, self.labels)
+        if fault := row_fault(row, self.labels, self.prompt.variables, whose="prompt", plain=True):
+            raise InvalidParameter(fault.replace("{where}", "the example"))
         given = id_of(row.get("id")) if record_id is None else record_id
         if given is None and (self._counts_are_private() or self._replicas is not None):
             given = record_id = secrets.token_hex(8)
@@ -481,10 +466,19 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         Raises:
             InvalidParameter: There is no such record.
         """
-        checks.check_forgettable(record_id, self._reservation.budget.neighbors)
+        if not isinstance(record_id, str):
+            raise unknown_id(record_id)
+        if record_id.startswith(AUTOMATIC) and self._counts_are_private():
+            raise InvalidParameter(
+                f"Expected record_id{shown(record_id)} to be a given id under add/remove neighbours, where places "
+                "shift when a record joins or leaves. Give every example an 'id'."
+            )
         if self._replicas is not None:
             self._replicas.forget(record_id)
             return
+        self._drop(record_id)
+
+    def _drop(self, record_id: str) -> None:
         stale = self._subset_prompts.forget(record_id)
         if stale is not None:
             self._voter.forget(stale)

@@ -1,26 +1,69 @@
-"""Who is asked in one release: the configuration of DP-ICL, fixed once, and its subsets. No I/O, no LangChain."""
+"""The subsets that one release asks, and the count of their votes. No I/O, no LangChain."""
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from langchain_dp._util import forks
 from langchain_dp.ensemble.answers import AnswerCache
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.ensemble.subsets import Subset, SubsetSampler
-from langchain_dp.icl.votes import Shot, SubsetPrompt
 from langchain_dp.mechanisms.randomness import Randomness
 from langchain_dp.records import PrivateRecords
+
+Shot = tuple[str, str]
+"""One example as it stands in a prompt: (rendered input up to the cue, label word)."""
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class SubsetPrompt:
+    """What one subset is asked. Private but for the question.
+
+    Args:
+        member: Opaque key of the subset's content; a changed subset has another key.
+        shots: The subset's own examples. Empty: the subset abstains whatever a model says.
+        question: The rendered question, the same for every subset prompt of one release.
+    """
+
+    member: Hashable
+    shots: tuple[Shot, ...]
+    question: str
+
+    def __repr__(self) -> str:
+        return "SubsetPrompt(<private>)"
+
+
+Vote = int | None
+"""Index of a label, or None: the subset abstains."""
+
+
+def count_votes(subset_prompts: Sequence[SubsetPrompt], votes: Sequence[Vote], labels: int) -> list[int]:
+    """Count one vote per subset prompt, in the same order.
+
+    Returns:
+        Counts per label, in the public order. Never normalized by the number of voters. Private.
+
+    Formal guarantee:
+        A subset moves at most one vote, and an empty one none: a change inside one subset changes the histogram by
+        at most one vote leaving one label and one reaching another.
+    """
+    counts = [0] * labels
+    for subset_prompt, vote in zip(subset_prompts, votes, strict=True):
+        if subset_prompt.shots and vote is not None:
+            counts[vote] += 1
+    return counts
 
 
 class SubsetPrompts:
     """The private records in their subsets, and what each subset is asked.
 
-    Thread-safe. Records may come and go; each such edit touches one subset, whose key changes.
+    Thread-safe. Records may come and go; each such edit touches one subset, whose key changes. ``forgotten`` counts
+    the records that were forgotten.
 
     Args:
         records: Private examples.
@@ -42,16 +85,14 @@ class SubsetPrompts:
         self._render = render
         self._lock = threading.Lock()
         forks.keep_still(self)
-        self._forgotten = 0
-        self._catch_up: Callable[[], None] = lambda: None
+        self.forgotten = 0
+        self._catch_up: Callable[[], None] | None = None
         self._kept: weakref.WeakSet[AnswerCache[Any]] = weakref.WeakSet()
         self._sampler = SubsetSampler(self._shots, scheme, rng)
 
     def draw(self, question: str) -> list[SubsetPrompt]:
         """Subset prompts of one release, by fresh coins."""
-        self._catch_up()
-        with self._lock:
-            return [self._subset_prompt(subset, question) for subset in self._sampler.draw()]
+        return self._prompts(self._sampler.draw, question)
 
     def balanced(self, question: str, rng: random.Random) -> list[SubsetPrompt]:
         """Plain few-shot prompting, without any privacy: as many records as a random subset has, of all labels alike.
@@ -73,12 +114,16 @@ class SubsetPrompts:
 
     def everyone(self, question: str) -> list[SubsetPrompt]:
         """Prompts of all fixed subsets (to warm caches); empty under "resample", which has nothing to keep."""
-        self._catch_up()
-        with self._lock:
-            return [self._subset_prompt(subset, question) for subset in self._sampler.everyone()]
+        return self._prompts(self._sampler.everyone, question)
 
-    def _subset_prompt(self, subset: Subset, question: str) -> SubsetPrompt:
-        return SubsetPrompt(subset.member, tuple(self._shots[name] for name in subset.record_ids), question)
+    def _prompts(self, choose: Callable[[], Iterable[Subset]], question: str) -> list[SubsetPrompt]:
+        if self._catch_up is not None:
+            self._catch_up()
+        with self._lock:
+            return [
+                SubsetPrompt(subset.member, tuple(self._shots[name] for name in subset.record_ids), question)
+                for subset in choose()
+            ]
 
     def add(self, example: Mapping[str, Any], record_id: str | None) -> tuple[str, Hashable | None]:
         """Add a record by its own coin; returns its id and the key of the content that its subset had before."""
@@ -93,25 +138,20 @@ class SubsetPrompts:
         self._catch_up = catch_up
 
     def keep(self, answers: AnswerCache[Any]) -> None:
-        """Have a page turned in ``answers``, for as long as they live, whenever a record is forgotten."""
+        """Drop the kept ``answers`` whenever a record is forgotten, for as long as they live."""
         self._kept.add(answers)
 
     def forget(self, record_id: str) -> Hashable | None:
         """Remove a record; returns the key of the content that its subset had before."""
         with self._lock:
             self._records.forget(record_id)
-            self._forgotten += 1
+            self.forgotten += 1
             del self._shots[record_id]
-            epoch = self._forgotten
+            epoch = self.forgotten
             stale = self._sampler.forget(record_id)
         for answers in list(self._kept):
             answers.invalidate_before(epoch)
         return stale
-
-    @property
-    def forgotten(self) -> int:
-        """How many records were forgotten so far: answers from before belong to another page."""
-        return self._forgotten
 
     def average_shot(self) -> str:
         """A shot of average length, for the operator's cost estimate. Private."""

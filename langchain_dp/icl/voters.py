@@ -8,12 +8,12 @@ beside the subsets, the same question after invented examples, and what becomes 
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from langchain_core.language_models import BaseChatModel, BaseLanguageModel, BaseLLM
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import Runnable
 
 from langchain_dp.ensemble.engine_calls import (
@@ -28,10 +28,9 @@ from langchain_dp.ensemble.engine_calls import (
 )
 from langchain_dp.ensemble.prompt_budget import LEAST, PromptBudget, beginning
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
-from langchain_dp.icl.companion import invented, public_question
-from langchain_dp.icl.model_calls import ModelCallOptions, OnModelFailure
-from langchain_dp.icl.prompts import ICLPrompt
-from langchain_dp.icl.votes import SubsetPrompt, Vote
+from langchain_dp.icl.model_calls import ModelCallOptions
+from langchain_dp.icl.prompts import ICLPrompt, invented_prompts, public_question
+from langchain_dp.icl.subset_prompts import SubsetPrompt, Vote
 from langchain_dp.isolation.calls import in_own_thread
 from langchain_dp.isolation.model import Failure, IsolatedModel
 from langchain_dp.isolation.worker import call_engine
@@ -45,8 +44,7 @@ _ANSWER_NOTE = "nobody watches whether the model answers: an answer may be noise
 _RAISE_NOTE = (
     "each question is asked once more with invented examples; where that fails the release raises ModelUnavailable "
     "(on_model_failure='raise'). Where the examples use up a rate limit that all calls share, or bring the server "
-    "down, "
-    "whether it fails may depend on them: not accounted for"
+    "down, whether it fails may depend on them: not accounted for"
 )
 _TIMEOUT_NOTE = (
     "with a timeout, a long example that slows down other calls may cost them their votes: not accounted for"
@@ -54,12 +52,14 @@ _TIMEOUT_NOTE = (
 
 
 class Voter(Protocol):
-    """Casts one vote per subset prompt, in the same order."""
+    """Casts one vote per subset prompt, in the same order.
+
+    ``companions`` is the number of PUBLIC calls beside the subsets of each release: 1, or 0 without a watch.
+    """
 
     name: str
     notes: tuple[str, ...]
     companions: int
-    """PUBLIC calls beside the subsets of each release: 1, or 0 where nobody has to watch."""
 
     def check(self, question: str) -> None:
         """Raise InvalidParameter if the question is too long for the model, or has no tokens. Data-independent."""
@@ -79,12 +79,12 @@ class Voter(Protocol):
     def ask(
         self, subset_prompts: Sequence[SubsetPrompt], *, beside: str | None = None, even_empty: bool = False
     ) -> list[Vote]:
-        """Cast the votes; a subset without examples is asked only if ``even_empty`` (zero-shot).
+        """Cast the votes. The caller has checked the environment if there are subset prompts.
 
         Args:
             subset_prompts: Private.
             beside: The rendered question, for the public companion; None asks none.
-            even_empty: Ask subsets without examples too.
+            even_empty: Ask subsets without examples too (zero-shot).
 
         Raises:
             ModelUnavailable: The companion failed, or named no label. Never for what became of the subset prompts.
@@ -146,8 +146,10 @@ class ModelVoter:
             inner,
             max_concurrency=model_calls.max_concurrency,
             trust_opaque_model=trust_opaque_model,
-            read=functools.partial(_read, words=list(words)),
+            # A word alone is the usual answer, and need not be parsed.
+            read=functools.partial(_read, words=list(words), known={word: parse_label(word, words) for word in words}),
         )
+        self._options = model_calls
         self._model.check_timeout(model_calls.timeout)
         self.companions = int(model_calls.on_model_failure == "raise")
         watched = _RAISE_NOTE if self.companions else _ANSWER_NOTE
@@ -159,13 +161,14 @@ class ModelVoter:
         self._checker = _checker(model)
         self._prompt = prompt
         self._words = list(words)
-        self._timeout = model_calls.timeout
-        self._max_question_chars = model_calls.max_question_chars
-        self._max_example_chars = model_calls.max_example_chars
+        self._invented = invented_prompts(prompt, words)
 
     def _render(self, subset_prompt: SubsetPrompt) -> Any:
-        prompt, most = self._prompt, self._max_example_chars
-        shots = [(prompt.cued(beginning(prompt.input_of(asked), most)), word) for asked, word in subset_prompt.shots]
+        prompt, most = self._prompt, self._options.max_example_chars
+        shots = [
+            (asked if len(asked) <= most else prompt.cued(beginning(prompt.input_of(asked), most)), word)
+            for asked, word in subset_prompt.shots
+        ]
         if self._chat:
             return prompt.messages(shots, subset_prompt.question, self._words)
         return prompt.head() + prompt.body(shots) + subset_prompt.question
@@ -175,65 +178,65 @@ class ModelVoter:
 
         A model that can tell is shown the question after invented examples: ``ports.ChecksPrompts``.
         """
-        if len(question) > self._max_question_chars:
+        if len(question) > (most := self._options.max_question_chars):
             raise InvalidParameter(
                 f"Expected the question, {len(question)} characters with its template, to be at most "
-                f"max_question_chars={self._max_question_chars}. Shorten it, or raise the limit in "
-                f"ModelCallOptions(...) if the "
-                "model's context holds it beside the examples."
+                f"max_question_chars={most}. Shorten it, or raise the limit in ModelCallOptions(...) if the model's "
+                "context holds it beside the examples."
             )
         if (checker := self._checker) is not None:
-            public = self._render(invented(self._prompt, self._words, question))
+            public = self._render(self._invented(question))
             messages = public if isinstance(public, list) else [HumanMessage(public)]
             asked_publicly(lambda: checker.check_prompt(messages))
 
     def probe(self) -> None:
-        """A public text after invented examples."""
-        self._named(self._model.probe(self._render(self._test()), **self._probing()), _TEST)
+        """Ask a public text after invented examples."""
+        self._named(self._model.probe(**self._probing()), _TEST)
 
     async def aprobe(self) -> None:
         """Async twin of :meth:`probe`."""
-        self._named(await self._model.aprobe(self._render(self._test()), **self._probing()), _TEST)
+        self._named(await self._model.aprobe(**self._probing()), _TEST)
 
     def _probing(self) -> dict[str, Any]:
-        return {"timeout": self._timeout, "times": self._model.at_once if self.companions else 1}
-
-    def _test(self) -> SubsetPrompt:
-        return invented(self._prompt, self._words, public_question(self._prompt))
+        prompt = self._render(self._invented(public_question(self._prompt)))
+        return {
+            "prompt": prompt,
+            "timeout": self._options.timeout,
+            "times": self._model.at_once if self.companions else 1,
+        }
 
     def ask(
         self, subset_prompts: Sequence[SubsetPrompt], *, beside: str | None = None, even_empty: bool = False
     ) -> list[Vote]:
         """One call per subset prompt that holds examples, and one for the companion."""
-        watched = bool(beside and self.companions)
-        prompts = self._prompts(subset_prompts, beside, even_empty)
-        return self._votes(
-            subset_prompts, self._model.batch(prompts, timeout=self._timeout, public=int(watched)), watched, even_empty
-        )
+        prompts, public = self._prompts(subset_prompts, beside, even_empty), self.companions if beside else 0
+        answers = self._model.batch(prompts, timeout=self._options.timeout, public=public, checked=bool(subset_prompts))
+        return self._votes(subset_prompts, answers, public, even_empty)
 
     async def aask(
         self, subset_prompts: Sequence[SubsetPrompt], *, beside: str | None = None, even_empty: bool = False
     ) -> list[Vote]:
         """Async twin of :meth:`ask`."""
-        watched = bool(beside and self.companions)
-        prompts = self._prompts(subset_prompts, beside, even_empty)
-        answers = await self._model.abatch(prompts, timeout=self._timeout, public=int(watched))
-        return self._votes(subset_prompts, answers, watched, even_empty)
+        prompts, public = self._prompts(subset_prompts, beside, even_empty), self.companions if beside else 0
+        answers = await self._model.abatch(
+            prompts, timeout=self._options.timeout, public=public, checked=bool(subset_prompts)
+        )
+        return self._votes(subset_prompts, answers, public, even_empty)
 
     def _prompts(self, subset_prompts: Sequence[SubsetPrompt], beside: str | None, even_empty: bool) -> list[Any]:
         asked = [subset_prompt for subset_prompt in subset_prompts if subset_prompt.shots or even_empty]
         if beside and self.companions:
-            asked.insert(0, invented(self._prompt, self._words, beside))
+            asked.insert(0, self._invented(beside))
         return [self._render(subset_prompt) for subset_prompt in asked]
 
     def _votes(
-        self, subset_prompts: Sequence[SubsetPrompt], answers: Sequence[Any], watched: bool, even_empty: bool
+        self, subset_prompts: Sequence[SubsetPrompt], answers: Sequence[Any], public: int, even_empty: bool
     ) -> list[Vote]:
-        if watched:
+        if public:
             self._named(answers[0], _COMPANION)
-        remaining = iter(answers[watched:])
-        said = (next(remaining) if one.shots or even_empty else None for one in subset_prompts)
-        return [one if isinstance(one, int) else None for one in said]
+        remaining = iter(answers[public:])
+        votes = (next(remaining) if one.shots or even_empty else None for one in subset_prompts)
+        return [vote if isinstance(vote, int) else None for vote in votes]
 
     def _named(self, answer: Any, asked: str) -> None:
         """Raise ModelUnavailable unless the answer to a PUBLIC prompt names a label."""
@@ -249,10 +252,10 @@ class ModelVoter:
         )
 
     def forget(self, member: Hashable) -> None:
-        """Nothing is kept here."""
+        """Do nothing: no state is kept."""
 
     def warm(self, subset_prompts: Sequence[SubsetPrompt]) -> None:
-        """Nothing is kept here."""
+        """Do nothing: there are no caches."""
 
     def count_tokens(self, text: str) -> int:
         """Four characters a token, the usual rule for English."""
@@ -270,14 +273,14 @@ class EngineVoter:
         words: Sequence[str],
         calibrate: bool,
         keep_caches: bool,
-        on_model_failure: OnModelFailure,
+        model_calls: ModelCallOptions,
     ) -> None:
         self._engine = engine
         remote = is_remote(engine)
-        self.companions = int(remote and on_model_failure == "raise")
+        self.companions = int(remote and model_calls.on_model_failure == "raise")
         self._keep_caches = keep_caches  # resampled subsets never come back: their caches would only push others out
         self._prompt = prompt
-        self._labels = list(words)
+        self._invented = invented_prompts(prompt, words)
         self._words = [f" {word}" for word in words]
         self._content_free = prompt.content_free() if calibrate else ()
         self._room = PromptBudget(engine)
@@ -317,15 +320,11 @@ class EngineVoter:
     ) -> list[Vote]:
         """Score all subset prompts in one call; the best label is the vote, ties to the smaller index.
 
-        Empty subsets are scored too and their vote is dropped later, so that who else is in the call does not depend
-        on whether a subset has members.
+        Empty subsets are scored too, and their votes are dropped later: so the call's size is independent of them.
         """
-        watched = bool(beside and self.companions)
-        asked = (
-            [invented(self._prompt, self._labels, beside), *subset_prompts]
-            if beside and watched
-            else list(subset_prompts)
-        )
+        asked = list(subset_prompts)
+        if public := self.companions if beside else 0:
+            asked.insert(0, self._invented(beside or ""))
         if not asked:
             return []
         try:
@@ -333,14 +332,14 @@ class EngineVoter:
         finally:
             # A member that was forgotten while it was being scored has come back into the engine's caches.
             self._drop(subset_prompts, every=not self._keep_caches)
-        cast = [_best(row, len(self._words)) for row in rows]
-        if watched and cast[0] is None:
+        votes = [_best(row, len(self._words)) for row in rows]
+        if public and votes[0] is None:
             raise ModelUnavailable(
                 f"Expected model={self.name} to answer {_COMPANION}, got no answer. Without answers a label would be "
                 "noise alone. Check the server; model_calls=ModelCallOptions(on_model_failure='ignore') answers all "
                 "the same."
             )
-        return cast[watched:]
+        return votes[public:]
 
     def _scores(self, subset_prompts: Sequence[SubsetPrompt]) -> list[list[float] | None]:
         members = [self._member(subset_prompt) for subset_prompt in subset_prompts]
@@ -348,14 +347,12 @@ class EngineVoter:
 
     def _member(self, subset_prompt: SubsetPrompt) -> MemberPrompt:
         prompt, shots = self._prompt, subset_prompt.shots
-        words = [word for _, word in shots]
-        shown = self._room.truncate(
-            [prompt.input_of(asked) for asked, _ in shots],
-            whole=lambda texts: prompt.body(tuple(zip(map(prompt.cued, texts), words, strict=True))),
-            tokens=self._tokens,
-        )
-        body = prompt.body(tuple(zip(map(prompt.cued, shown), words, strict=True)))
-        return MemberPrompt(prompt.head(), body, subset_prompt.question, subset_prompt.member)
+
+        def body(texts: Sequence[str]) -> str:
+            return prompt.body([(prompt.cued(text), word) for text, (_, word) in zip(texts, shots, strict=True)])
+
+        texts = self._room.truncate([prompt.input_of(asked) for asked, _ in shots], whole=body, tokens=self._tokens)
+        return MemberPrompt(prompt.head(), body(texts), subset_prompt.question, subset_prompt.member)
 
     @functools.cached_property
     def _tokens(self) -> int:
@@ -377,17 +374,13 @@ class EngineVoter:
     def warm(self, subset_prompts: Sequence[SubsetPrompt]) -> None:
         """Evaluate the examples of every subset once."""
         try:
-            for subset_prompt in subset_prompts:
-                # It stays cold if that fails.
-                call_engine(lambda one=subset_prompt: self._engine.warm([self._member(one)]))  # type: ignore[misc]
+            for one in subset_prompts:  # a subset stays cold if that fails
+                call_engine(lambda one=one: self._engine.warm([self._member(one)]))  # type: ignore[misc]
         finally:
             self._drop(subset_prompts, every=False)
 
     def _drop(self, subset_prompts: Sequence[SubsetPrompt], *, every: bool) -> None:
-        gone = [
-            subset_prompt.member for subset_prompt in subset_prompts if every or subset_prompt.member in self._stale
-        ]
-        if gone:
+        if gone := [one.member for one in subset_prompts if every or one.member in self._stale]:
             forget_members(self._engine, *gone)
 
     def count_tokens(self, text: str) -> int:
@@ -416,33 +409,22 @@ def make_voter(
         InvalidParameter: ``model`` is neither.
         UnsafeEnvironment: ``model`` keeps its prompts, or is opaque and not trusted.
     """
+    common: dict[str, Any] = {"prompt": prompt, "words": words, "model_calls": model_calls}
     if isinstance(model, LabelScorer):
-        return EngineVoter(
-            model,
-            prompt=prompt,
-            words=words,
-            calibrate=calibrate,
-            keep_caches=keep_caches,
-            on_model_failure=model_calls.on_model_failure,
-        )
+        return EngineVoter(model, calibrate=calibrate, keep_caches=keep_caches, **common)
     if isinstance(model, Runnable):
-        return ModelVoter(
-            model,
-            prompt=prompt,
-            words=words,
-            structured_output=structured_output,
-            model_calls=model_calls,
-            trust_opaque_model=trust_opaque_model,
-        )
+        return ModelVoter(model, structured_output=structured_output, trust_opaque_model=trust_opaque_model, **common)
     raise InvalidParameter(
         f"Expected model={type(model).__name__} to be a chat model, a completion model, a Runnable or an engine that "
         "scores labels. Wrap a function in RunnableLambda, and set trust_opaque_model=True."
     )
 
 
-def _read(answer: Any, words: Sequence[str]) -> int | str:
+def _read(answer: Any, words: Sequence[str], known: Mapping[str, int | None]) -> int | str:
     """Index of the word that an answer names; the beginning of one that names none."""
-    if (index := parse_label(answer, words)) is not None:
+    plain = answer.content if type(answer) is AIMessage and not answer.tool_calls else answer
+    index = known.get(plain) if type(plain) is str else None
+    if index is not None or (index := parse_label(answer, words)) is not None:
         return index
     text = getattr(answer, "text", answer)
     return str(text if isinstance(text, str) else getattr(answer, "content", answer))[:_SHOWN]

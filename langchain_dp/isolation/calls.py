@@ -21,7 +21,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from langchain_dp._util.fair_semaphore import FairSemaphore
@@ -38,10 +38,26 @@ class Outcome:
     stop: UnsafeEnvironment | None = None
 
 
+Ask = Callable[[int, Any], Outcome]
+"""Asks the prompt that has this index."""
+
+
 def ask_all(
-    ask: Callable[[Any], Outcome], prompts: Sequence[Any], *, places: FairSemaphore, timeout: float | None
+    ask: Ask,
+    prompts: Sequence[Any],
+    *,
+    places: FairSemaphore,
+    timeout: float | None,
+    context: contextvars.Context,
 ) -> tuple[list[Any | None], BaseException | None]:
-    """Ask every prompt in daemon threads, each in one of the shared ``places``; ``timeout`` in seconds a call.
+    """Ask every prompt in daemon threads, each in one of the shared ``places`` and in a copy of ``context``.
+
+    Args:
+        ask: Called in each thread.
+        prompts: Private prompts.
+        places: Shared with other batches.
+        timeout: Seconds for one call.
+        context: Sealed.
 
     Returns:
         The answers in order, None where a call failed or expired, and what stopped the whole or None.
@@ -51,20 +67,25 @@ def ask_all(
     answers: list[Any | None] = [None] * len(prompts)
     finished: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
     waiting = deque(enumerate(prompts))
-    calls: dict[int, _Call] = {}
+    calls: dict[int, _Call] = {}  # in the order of their deadlines
 
-    def answer(index: int, prompt: Any) -> None:
-        with places.entered():
-            finished.put((index, ask(prompt)))
+    def answer(index: int, prompt: Any, leave: Callable[[], None]) -> None:
+        try:
+            with places.entered():
+                finished.put((index, ask(index, prompt)))
+        finally:
+            leave()
 
     try:
         while waiting or calls:
-            patience = _patience(calls)
+            patience = None
+            if timeout is not None and calls:
+                patience = max(0.0, next(iter(calls.values())).deadline - time.monotonic())
             if waiting:
                 if (leave := places.take(patience)) is not None:
                     index, prompt = waiting.popleft()
-                    calls[index] = _Call(leave, math.inf if timeout is None else time.monotonic() + timeout)
-                    if not calls[index].start(functools.partial(answer, index, prompt)):
+                    call = calls[index] = _Call(leave, math.inf if timeout is None else time.monotonic() + timeout)
+                    if not _start(functools.partial(answer, index, prompt, leave), call.mark, context):
                         calls.pop(index).give_up()
                 patience = 0.0
             with contextlib.suppress(queue.Empty):
@@ -85,12 +106,6 @@ def ask_all(
             call.give_up()
 
 
-def _patience(calls: Mapping[int, _Call]) -> float | None:
-    """Seconds until the first call expires; None if none ever does."""
-    first = min((call.deadline for call in calls.values()), default=math.inf)
-    return None if first == math.inf else max(0.0, first - time.monotonic())
-
-
 @dataclasses.dataclass
 class _Call:
     """A call in a thread: its place, when it expires, and the mark that tells it that nobody waits any more."""
@@ -99,26 +114,15 @@ class _Call:
     deadline: float
     mark: threading.Event = dataclasses.field(default_factory=threading.Event)
 
-    def start(self, work: Callable[[], None]) -> bool:
-        """Work in a thread and give the place back at its end, whoever still waits for it."""
-
-        def placed() -> None:
-            try:
-                work()
-            finally:
-                self.leave()
-
-        return _start(placed, self.mark)
-
     def give_up(self) -> None:
         """Wait no longer: the place goes to the next call at once."""
         self.mark.set()
         self.leave()
 
 
-def _start(work: Callable[[], None], mark: threading.Event) -> bool:
-    """Run ``work`` in a daemon thread with a copy of this context. A hanging model cannot keep the process alive."""
-    context = contextvars.copy_context()
+def _start(work: Callable[[], None], mark: threading.Event, context: contextvars.Context) -> bool:
+    """Run ``work`` in a daemon thread with a copy of ``context``. A hanging model cannot keep the process alive."""
+    context = context.copy()
     context.run(call_abandoned.set, mark)
     try:
         threading.Thread(target=context.run, args=(work,), name="langchain_dp-call", daemon=True).start()
@@ -132,7 +136,12 @@ _running: set[asyncio.Task[None]] = set()
 
 
 async def aask_all(
-    ask: Callable[[Any], Awaitable[Outcome]], prompts: Sequence[Any], *, places: FairSemaphore, patience: float | None
+    ask: Callable[[int, Any], Awaitable[Outcome]],
+    prompts: Sequence[Any],
+    *,
+    places: FairSemaphore,
+    patience: float | None,
+    context: contextvars.Context,
 ) -> tuple[list[Any | None], BaseException | None]:
     """Async twin of :func:`ask_all`, with ``patience`` as its timeout. Cancelling it cancels every call under way."""
     answers: list[Any | None] = [None] * len(prompts)
@@ -140,10 +149,10 @@ async def aask_all(
     workers: list[asyncio.Task[None]] = []
     todo = iter(enumerate(prompts))
 
-    async def work(todo: Iterator[tuple[int, Any]]) -> None:
+    async def work() -> None:
         for index, prompt in todo:
             async with places.aheld():
-                outcome = await _within(ask, prompt, patience)
+                outcome = await _within(functools.partial(ask, index, prompt), places, patience, context)
             if outcome.stop is not None:
                 stops.append(outcome.stop)
                 for other in workers:
@@ -152,7 +161,7 @@ async def aask_all(
                 return
             answers[index] = outcome.answer
 
-    workers.extend(asyncio.create_task(work(todo)) for _ in range(min(places.count, len(prompts))))
+    workers.extend(asyncio.create_task(work()) for _ in range(min(places.count, len(prompts))))
     try:
         if workers:
             await asyncio.wait(workers)
@@ -162,15 +171,20 @@ async def aask_all(
     return answers, stops[0] if stops else None
 
 
-async def _within(ask: Callable[[Any], Awaitable[Outcome]], prompt: Any, patience: float | None) -> Outcome:
+async def _within(
+    ask: Callable[[], Awaitable[Outcome]],
+    places: FairSemaphore,
+    patience: float | None,
+    context: contextvars.Context,
+) -> Outcome:
     # Outcomes go through this list, not through the task's result: asyncio's debug mode logs results.
     cell: list[Outcome] = []
 
     async def hold() -> None:
-        with guarded_tasks():
-            cell.append(await ask(prompt))
+        with guarded_tasks(), places.entered():
+            cell.append(await ask())
 
-    task = asyncio.create_task(hold())
+    task = asyncio.create_task(hold(), context=context.copy())
     _running.add(task)
     task.add_done_callback(_running.discard)
     try:
@@ -197,7 +211,7 @@ async def in_own_thread(work: Callable[..., Any], *arguments: Any) -> Any:
     return await asyncio.wrap_future(done)
 
 
-async def in_thread(ask: Callable[[Any], Outcome], prompt: Any) -> Outcome:
+async def in_thread(ask: Callable[[], Outcome]) -> Outcome:
     """Run the sync ``ask`` in a daemon thread of its own and wait for it.
 
     The event loop's shared threads are few and joined at exit: one hanging call would starve the others there.
@@ -212,11 +226,11 @@ async def in_thread(ask: Callable[[Any], Outcome], prompt: Any) -> Outcome:
             woken.set_result(None)
 
     def work() -> None:
-        cell.append(ask(prompt))
+        cell.append(ask())
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(wake)
 
-    if not _start(work, mark):
+    if not _start(work, mark, contextvars.copy_context()):
         return Outcome()
     try:
         await woken

@@ -27,6 +27,7 @@ import operator
 import os
 import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -77,17 +78,20 @@ def seal(depth: Level) -> contextlib.ExitStack:
     from langchain_core.tracers.context import tracing_v2_callback_var
     from langsmith.run_helpers import tracing_context
 
-    _install_gate()
+    _install_gates()
     filters.install()
     stack = contextlib.ExitStack()
+    outer = var_child_runnable_config.get()
     # Values are set back, not reset by token: a generator may be closed in another context than it was opened in.
-    stack.callback(level.set, level.get())
-    stack.callback(var_child_runnable_config.set, var_child_runnable_config.get())
-    stack.callback(_outside.set, _outside.get())
-    _outside.set((*_outside.get(), *_handlers_of(var_child_runnable_config.get())))
-    stack.callback(tracing_v2_callback_var.set, tracing_v2_callback_var.get())
+    for variable in (level, var_child_runnable_config, _outside, tracing_v2_callback_var):
+        stack.callback(variable.set, variable.get())  # type: ignore[arg-type]  # its own value
     bypass_cache()
     stack.callback(restore_cache)
+    # Handlers of the run around carry to a reader of its streams.
+    handlers = (outer or {}).get("callbacks") or []
+    if not isinstance(handlers, list):
+        handlers = [*handlers.handlers, *handlers.inheritable_handlers]
+    _outside.set((*_outside.get(), *handlers))
     level.set(max(level.get(), depth))
     var_child_runnable_config.set(None)
     tracing_v2_callback_var.set(None)
@@ -95,10 +99,30 @@ def seal(depth: Level) -> contextlib.ExitStack:
     return stack
 
 
-def _handlers_of(config: RunnableConfig | None) -> list[BaseCallbackHandler]:
-    """Handlers of the run around: they carry to whoever reads its streams."""
-    callbacks = (config or {}).get("callbacks") or []
-    return callbacks if isinstance(callbacks, list) else [*callbacks.handlers, *callbacks.inheritable_handlers]
+@contextlib.contextmanager
+def sealed_copy() -> Iterator[contextvars.Context]:
+    """Copy this context and seal the copy: calls run in copies of it, each inside :func:`hooked`."""
+    context = contextvars.copy_context()
+    stack = context.run(seal, Level.QUIET)
+    try:
+        yield context
+    finally:
+        context.run(stack.close)
+
+
+@contextlib.contextmanager
+def hooked() -> Iterator[None]:
+    """Renew the hooks of the process, and bypass the global cache until the block ends.
+
+    A call that ran out of time may outlive the context that :func:`sealed_copy` made.
+    """
+    _install_gates()
+    filters.install()
+    bypass_cache()
+    try:
+        yield
+    finally:
+        restore_cache()
 
 
 def find_problem(*, try_gate: bool = True) -> str | None:
@@ -126,7 +150,8 @@ def find_problem(*, try_gate: bool = True) -> str | None:
         return None
     with sealed(Level.QUIET):
         managers = [kind.configure(inheritable_callbacks=[BaseCallbackHandler()]) for kind in _MANAGERS]
-        managers += [make({"callbacks": [sys.modules[_GRAPHS].GraphCallbackHandler()]}) for make in _graph_managers()]
+        graphs = sys.modules.get(_GRAPHS)
+        managers += [make({"callbacks": [graphs.GraphCallbackHandler()]}) for make in _graph_managers(graphs)]  # type: ignore[union-attr]  # none without it
         for manager in managers:
             if manager.handlers:
                 return (
@@ -142,11 +167,11 @@ def find_problem(*, try_gate: bool = True) -> str | None:
     return None
 
 
-def _install_gate() -> None:
-    # Made outside of the sealed context, and before the lock is taken: where a gate stands, it would ask for both.
-    graphs = [type(contextvars.Context().run(make, {})) for make in _graph_managers()]
+def _install_gates() -> None:
+    # Asked outside of the lock, which a gate that stands already would ask for.
+    kinds = (*_MANAGERS, *_graph_kinds(sys.modules.get(_GRAPHS)))
     with _LOCK:
-        for manager in (*_MANAGERS, *graphs):
+        for manager in kinds:
             inner = manager.__dict__["configure"].__func__
             if not hasattr(inner, _GATED):
                 manager.configure = classmethod(_gated(inner))
@@ -154,11 +179,16 @@ def _install_gate() -> None:
             BaseLanguageModel.cache = CacheGate()  # type: ignore[assignment]  # a field, whose values lie in each model
 
 
-def _graph_managers() -> list[Callable[[RunnableConfig], BaseCallbackManager]]:
-    """LangGraph's own makers of managers, where it is loaded: they tell of a graph's interrupts, with what is asked."""
-    graphs = sys.modules.get(_GRAPHS)
+def _graph_managers(graphs: types.ModuleType | None) -> list[Callable[[RunnableConfig], BaseCallbackManager]]:
+    """LangGraph's own makers of managers: they tell of a graph's interrupts, with what is asked."""
     names = (f"get_{kind}_graph_callback_manager_for_config" for kind in ("sync", "async"))
     return [getattr(graphs, name) for name in names if hasattr(graphs, name)]
+
+
+@functools.cache
+def _graph_kinds(graphs: types.ModuleType | None) -> tuple[Any, ...]:
+    """Classes of LangGraph's managers. Each is made in an empty context: a gate would ask for this function."""
+    return tuple(type(contextvars.Context().run(make, {})) for make in _graph_managers(graphs))
 
 
 def _gated(inner: Callable[..., BaseCallbackManager]) -> Callable[..., BaseCallbackManager]:
@@ -167,7 +197,7 @@ def _gated(inner: Callable[..., BaseCallbackManager]) -> Callable[..., BaseCallb
         manager = inner(cls, *args, **kwargs)
         if level.get() is not Level.OPEN:
             _stand_before_cache()  # another thread may have set one since the private run began
-            _install_gate()  # or loaded LangGraph
+            _install_gates()  # or loaded LangGraph
             manager.handlers = [handler for handler in manager.handlers if _stays(handler)]
             manager.inheritable_handlers = [handler for handler in manager.inheritable_handlers if _stays(handler)]
         return manager

@@ -79,21 +79,7 @@ def install() -> None:
     Loggers are filtered as well as handlers, because error reporters hook in between the two. A logger and its
     handler that are both created during the call are the gap; so each call installs anew.
     """
-    _install_hooks()
-    # One look per logger instead of addFilter's own: a big application has hundreds.
-    for logger in (logging.root, *logging.root.manager.loggerDict.copy().values()):
-        if isinstance(logger, logging.Logger):
-            if _RECORDS not in logger.filters:
-                logger.addFilter(_RECORDS)
-            for handler in logger.handlers:
-                if _RECORDS not in handler.filters:
-                    handler.addFilter(_RECORDS)
-    if logging.lastResort is not None and _RECORDS not in logging.lastResort.filters:
-        logging.lastResort.addFilter(_RECORDS)
-
-
-def _install_hooks() -> None:
-    """Stand before what sees a record before any filter, a warning whatever the filters say, or an uncaught error."""
+    # What sees a record before any filter, a warning whatever the filters say, or an uncaught error.
     factory = logging.getLogRecordFactory()
     if not isinstance(factory, _PassedOutside):
         logging.setLogRecordFactory(_PassedOutside(factory, logging.LogRecord))
@@ -105,3 +91,13 @@ def _install_hooks() -> None:
         threading.excepthook = _DropQuietThreads(threading.excepthook)
     if not hasattr(threading.Thread.start, _STARTED_QUIET):
         threading.Thread.start = _marking(threading.Thread.start)  # type: ignore[method-assign,assignment]
+    # One look per logger instead of addFilter's own: a big application has hundreds.
+    for logger in (logging.root, *logging.root.manager.loggerDict.copy().values()):
+        if isinstance(logger, logging.Logger):
+            if _RECORDS not in logger.filters:
+                logger.addFilter(_RECORDS)
+            for handler in logger.handlers:
+                if _RECORDS not in handler.filters:
+                    handler.addFilter(_RECORDS)
+    if logging.lastResort is not None and _RECORDS not in logging.lastResort.filters:
+        logging.lastResort.addFilter(_RECORDS)

@@ -28,10 +28,13 @@ no timeout: the time spent waiting for other members' prompts would count.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import dataclasses
+import functools
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from langchain_core.callbacks import CallbackManager
@@ -43,8 +46,7 @@ from langchain_dp._util.reprs import safe_repr
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, UnsafeEnvironment
 from langchain_dp.isolation.accept import DECLARATION, survey
 from langchain_dp.isolation.calls import Outcome, aask_all, ask_all, in_thread
-from langchain_dp.isolation.context import find_problem, sealed
-from langchain_dp.isolation.filters import Level
+from langchain_dp.isolation.context import find_problem, hooked, sealed_copy
 from langchain_dp.redact import interruption
 
 CALLS = 16
@@ -76,6 +78,7 @@ class IsolatedModel:
     prompt abstains, so that one record can move one vote and no more. The exception is dropped, of whatever kind it is
     (also SystemExit, KeyboardInterrupt, CancelledError and GeneratorExit raised by the model); its text goes nowhere.
     Each prompt is a call of its own, because a joint batch lets the length of one prompt change the answer to another.
+    Certificates give its ``name``, which is never an address or a key.
 
     Args:
         llm: A chat model, an LLM, or a Runnable around one. It is not changed.
@@ -103,7 +106,7 @@ class IsolatedModel:
         validate.one_of("trust_opaque_model", trust_opaque_model, (True, False))
         found = survey(llm)
         self._runnable, self._read = llm, read
-        self._name, self._blocks = found.name(llm), found.blocks()
+        self.name, self._blocks = found.name(llm), found.blocks()
         opaque, declared = ", ".join(found.opaque[:5]), ", ".join(found.declared[:5])
         if found.memory is not None:
             raise UnsafeEnvironment(found.memory)
@@ -116,18 +119,13 @@ class IsolatedModel:
             )
         # The package's own model has a lock and starts every call afresh.
         shares = found.shares and found.serializes is None
-        self._serializes = self._name if shares else found.serializes
+        self._serializes = self.name if shares else found.serializes
         self.notes: tuple[str, ...] = (
-            *((_SHARES.format(self._name),) if shares else ()),
+            *((_SHARES.format(self.name),) if shares else ()),
             *((f"{_TRUSTED} {opaque}",) if opaque else ()),
             *((f"{_DECLARED} {declared}",) if declared else ()),
         )
         self._places = FairSemaphore(1 if shares else max_concurrency)
-
-    @property
-    def name(self) -> str:
-        """Name of the model for certificates: never an address or a key."""
-        return self._name
 
     @property
     def at_once(self) -> int:
@@ -152,9 +150,11 @@ class IsolatedModel:
 
     @safe_repr
     def __repr__(self) -> str:
-        return f"IsolatedModel({self._name})"
+        return f"IsolatedModel({self.name})"
 
-    def batch(self, prompts: Sequence[Any], *, timeout: float | None = None, public: int = 0) -> list[Any | None]:
+    def batch(
+        self, prompts: Sequence[Any], *, timeout: float | None = None, public: int = 0, checked: bool = False
+    ) -> list[Any | None]:
         """Ask every prompt (a list of messages, or a str) and return the answers in order, None for an abstention.
 
         Args:
@@ -163,6 +163,7 @@ class IsolatedModel:
                 choice that lets no call depend on another; see the module's limits and :meth:`check_timeout`.
             public: So many of the first prompts are PUBLIC, and started first: they show whether the model answers.
                 Where one fails, a :class:`Failure` stands in place of its answer, and says what it got.
+            checked: Whether the caller has just called :func:`check_environment`. Each call looks for debug mode again.
 
         Raises:
             InvalidParameter: A bound is not met, or the model cannot keep a timeout.
@@ -171,25 +172,16 @@ class IsolatedModel:
                 its task), emptied of text and of the calls' frames.
         """
         self.check_timeout(timeout)
-        _note_private(len(prompts) > public)
-        stop: BaseException | None = self._refusal()
-        got: dict[int, str] = {}
-        answers: list[Any | None] = []
-        if stop is None:
-            try:
-                answers, stop = ask_all(
-                    lambda numbered: self._ask(numbered[1], got, numbered[0] if numbered[0] < public else None),
-                    list(enumerate(prompts)),
-                    places=self._places,
-                    timeout=timeout,
-                )
-            except BaseException as error:  # raised again below, without its text
-                stop = _stop_or_bug(error)
-        if stop is not None:
+        batch = _Batch(len(prompts), public, checked)
+        if batch.stop is None:
+            with batch.sealed() as context:
+                ask = functools.partial(self._ask, batch)
+                batch.answers, batch.stop = ask_all(ask, prompts, places=self._places, timeout=timeout, context=context)
+        if (stop := batch.stop) is not None:
             # Error reporters read the locals of each frame.
-            del prompts, answers
+            del prompts, batch
             raise stop from None
-        return self._told(answers, got, public, timeout)
+        return batch.finish(timeout)
 
     async def abatch(
         self,
@@ -197,30 +189,21 @@ class IsolatedModel:
         *,
         timeout: float | None = None,  # noqa: ASYNC109  # seconds for each call, not for all
         public: int = 0,
+        checked: bool = False,
     ) -> list[Any | None]:
         """Async twin of :meth:`batch`: uses the model's own async methods where it has them."""
         self.check_timeout(timeout)
-        _note_private(len(prompts) > public)
-        stop: BaseException | None = self._refusal()
-        got: dict[int, str] = {}
-        answers: list[Any | None] = []
-        if stop is None:
-            try:
-                answers, stop = await aask_all(
-                    lambda numbered: self._aask(numbered[1], got, numbered[0] if numbered[0] < public else None),
-                    list(enumerate(prompts)),
-                    places=self._places,
-                    patience=timeout,
+        batch = _Batch(len(prompts), public, checked)
+        if batch.stop is None:
+            with batch.sealed() as context:
+                ask = functools.partial(self._aask, batch)
+                batch.answers, batch.stop = await aask_all(
+                    ask, prompts, places=self._places, patience=timeout, context=context
                 )
-            except asyncio.CancelledError as error:
-                # Who cancelled from outside knows it by the arguments; a model's cancellation never comes here.
-                stop = asyncio.CancelledError(*error.args)
-            except BaseException as error:  # raised again below, without its text
-                stop = _stop_or_bug(error)
-        if stop is not None:
-            del prompts, answers
+        if (stop := batch.stop) is not None:
+            del prompts, batch
             raise stop from None
-        return self._told(answers, got, public, timeout)
+        return batch.finish(timeout)
 
     def probe(self, prompt: Any, *, timeout: float | None = None, times: int = 1) -> Any:
         """Ask a PUBLIC prompt, before any spend, and return the answer.
@@ -261,65 +244,80 @@ class IsolatedModel:
         answered = sum(not isinstance(answer, Failure) for answer in answers)
         if answered:
             raise ModelUnavailable(
-                f"Expected model={self._name} to answer {len(answers)} public test questions at once, for so many "
+                f"Expected model={self.name} to answer {len(answers)} public test questions at once, for so many "
                 f"calls may be under way. It answered {answered}; one of the others, asked once more, got "
                 f"{failed[0].reason}. A private call that fails would be missing without a word. If its server "
                 f"takes no more at once, give max_concurrency={answered} or less; else give the model more retries."
             )
         raise ModelUnavailable(
-            f"Expected model={self._name} to answer a public test question, got {failed[0].reason}. Check address, key "
+            f"Expected model={self.name} to answer a public test question, got {failed[0].reason}. Check address, key "
             "and model name; where these are right, ask it a public text yourself: the error is then whole."
         )
 
-    @staticmethod
-    def _told(
-        answers: list[Any | None], got: Mapping[int, str], public: int, timeout: float | None
-    ) -> list[Any | None]:
-        for place in range(public):
-            if answers[place] is None:
-                answers[place] = Failure(got.get(place, f"no answer (timeout={timeout})"))
-        return answers
-
-    def _refusal(self, *, try_gate: bool = True) -> UnsafeEnvironment | None:
-        problem = find_problem(try_gate=try_gate)
-        return None if problem is None else UnsafeEnvironment(problem)
-
-    def _ask(self, prompt: Any, got: dict[int, str], place: int | None = None) -> Outcome:
-        """Ask; what a PUBLIC call with a ``place`` got is kept in ``got``."""
+    def _ask(self, batch: _Batch, place: int, prompt: Any) -> Outcome:
         try:
             # Again for each call: debug mode may have been switched on meanwhile.
-            if refusal := self._refusal(try_gate=False):
-                return Outcome(stop=refusal)
-            with sealed(Level.QUIET):
-                return Outcome(self._read(self._runnable.invoke(prompt, _empty_config())))
+            if problem := find_problem(try_gate=False):
+                return Outcome(stop=UnsafeEnvironment(problem))
+            with hooked():
+                return Outcome(self._read(self._runnable.invoke(prompt, {"callbacks": CallbackManager(handlers=[])})))
         except BaseException as error:  # Ctrl-C never comes here: Python raises it in the main thread, which waits
-            if place is not None:
-                got[place] = _described(error, whole=not _sent_private.is_set())
+            batch.note(place, error)
         return Outcome()
 
-    async def _aask(self, prompt: Any, got: dict[int, str], place: int | None = None) -> Outcome:
+    async def _aask(self, batch: _Batch, place: int, prompt: Any) -> Outcome:
         if self._blocks:
-            return await in_thread(lambda prompt: self._ask(prompt, got, place), prompt)
+            return await in_thread(functools.partial(self._ask, batch, place, prompt))
         try:
-            if refusal := self._refusal(try_gate=False):
-                return Outcome(stop=refusal)
-            with sealed(Level.QUIET):
-                return Outcome(self._read(await self._runnable.ainvoke(prompt, _empty_config())))
+            if problem := find_problem(try_gate=False):
+                return Outcome(stop=UnsafeEnvironment(problem))
+            with hooked():
+                # A manager, not []: BaseLLM.agenerate reads callbacks[0] of an empty list.
+                config: RunnableConfig = {"callbacks": CallbackManager(handlers=[])}
+                return Outcome(self._read(await self._runnable.ainvoke(prompt, config)))
         except BaseException as error:  # the caller's cancellation reaches the caller; this task is the call's alone
-            if place is not None:
-                got[place] = _described(error, whole=not _sent_private.is_set())
+            batch.note(place, error)
         return Outcome()
+
+
+class _Batch:
+    """One batch: why it stops, what it answers, and why its PUBLIC calls, which are the first, have no answer."""
+
+    def __init__(self, prompts: int, public: int, checked: bool) -> None:
+        if prompts > public:
+            _sent_private.set()
+        problem = None if checked else find_problem()
+        self.stop: BaseException | None = None if problem is None else UnsafeEnvironment(problem)
+        self.answers: list[Any | None] = []
+        self._public = public
+        self._failures: dict[int, str] = {}
+
+    @contextlib.contextmanager
+    def sealed(self) -> Iterator[contextvars.Context]:
+        """Give a sealed context to the block, and keep what it raises, without its text and its frames."""
+        try:
+            with sealed_copy() as context:
+                yield context
+        except BaseException as error:
+            # The arguments of a cancellation tell its caller from others; a model's own never comes here.
+            cancelled = isinstance(error, asyncio.CancelledError)
+            self.stop = asyncio.CancelledError(*error.args) if cancelled else _stop_or_bug(error)
+
+    def note(self, place: int, error: BaseException) -> None:
+        if place < self._public:
+            self._failures[place] = _described(error, whole=not _sent_private.is_set())
+
+    def finish(self, timeout: float | None) -> list[Any | None]:
+        for place in range(self._public):
+            if self.answers[place] is None:
+                self.answers[place] = Failure(self._failures.get(place, f"no answer (timeout={timeout})"))
+        return self.answers
 
 
 def _some_failed(answers: Sequence[Any]) -> int:
     """How many of several calls failed; 0 where all of them did, or there was one."""
     failed = sum(isinstance(answer, Failure) for answer in answers)
     return failed if failed < len(answers) else 0
-
-
-def _empty_config() -> RunnableConfig:
-    # A manager, not []: BaseLLM.agenerate reads callbacks[0] of an empty list.
-    return {"callbacks": CallbackManager(handlers=[])}
 
 
 def _stop_or_bug(error: BaseException) -> BaseException:
@@ -345,11 +343,6 @@ def _described(error: BaseException, *, whole: bool) -> str:
     except BaseException:  # a foreign __str__
         text = "<no text>"
     return f"{kind}: {text}"
-
-
-def _note_private(private: bool) -> None:
-    if private:
-        _sent_private.set()
 
 
 _sent_private = threading.Event()

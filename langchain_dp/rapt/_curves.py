@@ -10,7 +10,6 @@ mean of every bin, which is off by less than one part in 10,000.
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,30 +26,8 @@ _COLUMNS = 2048
 _BINS = 4096
 
 
-class Curve(Protocol):
-    """Chance that a word comes out unchanged, for each of the words of a sample."""
-
-    nearest: Floats
-    """Distance of each word to its nearest neighbour in the table."""
-
-    def unchanged(self, eta: float) -> Floats:
-        """One chance per word, rising with eta."""
-        ...
-
-    def error(self, eta: float) -> float:
-        """Standard error of the mean chance that comes from drawn directions."""
-        ...
-
-
 class LaplaceCurve:
-    """The noise mechanism.
-
-    Args:
-        table: Public table.
-        ids: Words of the sample, repeated as they occur; each distinct one is given its own directions.
-        rng: Draws the directions. Sample and table are public, so it needs no secret.
-        threads: Threads to work with; by default as many as there are processors.
-    """
+    """The noise mechanism."""
 
     def __init__(
         self, table: NearestVector, ids: NDArray[np.int64], rng: np.random.Generator, threads: int | None = None
@@ -134,14 +111,7 @@ def _squared(
 
 
 class ExponentialCurve:
-    """The exponential mechanism; the same arguments, without directions to draw.
-
-    Args:
-        table: Public table.
-        ids: Words of the sample, repeated as they occur.
-        threads: Threads to work with; by default as many as there are processors.
-        others: Words beside the sample that :meth:`log_norm` is asked for.
-    """
+    """The exponential mechanism; the same arguments, without directions to draw."""
 
     def __init__(
         self,

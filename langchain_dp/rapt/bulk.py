@@ -16,10 +16,8 @@ from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES
 from langchain_dp.rapt.build import CalibrationTarget, WordOptions, targets_of, word_releases
-from langchain_dp.rapt.formal import COUNTED, FormalReleases
-from langchain_dp.rapt.policies import Policies
-from langchain_dp.rapt.privatize import Mechanism
-from langchain_dp.rapt.release import Texts, Unit
+from langchain_dp.rapt.privatize import Mechanism, Policies
+from langchain_dp.rapt.release import COUNTED, FormalReleases, Texts, Unit
 from langchain_dp.redact import redact_errors
 
 
@@ -170,17 +168,7 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
 
     @redact_errors()
     def release(self, units: Sequence[Unit]) -> list[Texts]:
-        """Sanitize documents that stand in no columns, as a call does those that do.
-
-        Args:
-            units: The documents, each under a name of its own, or with its place among equal ones.
-
-        Returns:
-            The texts of each, in order.
-
-        Raises:
-            BudgetExceeded, LedgerError: As for a call.
-        """
+        """Sanitize documents that stand in no columns, each under its name, or with its place among equal ones."""
         return self._open().release(units)
 
     def certificate(self) -> MetricCertificate:

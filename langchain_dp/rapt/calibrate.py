@@ -21,7 +21,7 @@ from langchain_dp._util import validate
 from langchain_dp._util.pictures import new_figure
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.metric_noise import LEAST_ETA, checked_eta
-from langchain_dp.rapt._curves import Curve, ExponentialCurve, LaplaceCurve
+from langchain_dp.rapt._curves import ExponentialCurve, LaplaceCurve
 from langchain_dp.rapt._english import TEXTS
 from langchain_dp.rapt.posterior import (
     ExactInversion,
@@ -185,7 +185,7 @@ def calibrate(
     sample = _systematic(population, _SAMPLE)
     if len(population) > _POPULATION:
         population = np.concatenate([_systematic(population, _POPULATION - len(sample)), sample])
-    curve: Curve
+    curve: ExponentialCurve | LaplaceCurve
     attack: ExactInversion | SimulatedInversion
     if mechanism == "laplace":
         curve = LaplaceCurve(vocabulary.table, sample, np.random.default_rng(0), threads)

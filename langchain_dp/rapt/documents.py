@@ -30,9 +30,6 @@ class DocumentRules:
         user_key: Name under which the metadata say whose account a document is charged to.
         document_key: Name under which they say which document it is ("id": its own id). None: by its content.
 
-    Raises:
-        InvalidParameter: A value is no name or list of names, or both lists name the same thing.
-
     Examples:
         >>> DocumentRules(metadata_keep=["source"], user_key="patient").metadata_keep
         ('source',)
@@ -113,11 +110,7 @@ def rebuild_document(
 
 
 def check_documents(documents: Sequence[Document]) -> None:
-    """Refuse anything but documents, before one of them is charged.
-
-    Raises:
-        InvalidParameter: With the position and the type found, never the content.
-    """
+    """Refuse anything but documents, before one of them is charged."""
     if isinstance(documents, (str, bytes, Document)) or not isinstance(documents, Sequence):
         raise InvalidParameter(f"Expected documents to be a list of Document, not {type(documents).__name__}.")
     for position, document in enumerate(documents):

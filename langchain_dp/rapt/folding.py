@@ -130,21 +130,19 @@ def united(text: str, find: Callable[[str], Iterable[Span]]) -> list[Span]:
 
     A reading that takes an encoded character apart gives way to the first one where that found the same: in
     ``\u0022ann@example.org`` the mail begins behind the quotation mark, and not with the ``u``.
-
-    Args:
-        text: The text.
-        find: Finds entities in a reading.
     """
     first, *others = readings(text)
     found = [(*first.span(start, end), kind) for start, end, kind in find(first.text)]
     if not others:
         return found
     encoded = [match.span() for match in _ENCODED.finditer(text)]
-    covered = _merged(found)
+    covered = merged(found, touching=True)
     for other in others:
         for start, end, kind in find(other.text):
             start, end = other.span(start, end)
-            if not _is_in(_without_cut(start, end, encoded), covered):
+            begin, last = _without_cut(start, end, encoded)
+            place = bisect_right(covered, begin, key=lambda span: span[0]) - 1
+            if place < 0 or last > covered[place][1]:
                 found.append((start, end, kind))
     return found
 
@@ -160,19 +158,19 @@ def _without_cut(start: int, end: int, encoded: Sequence[tuple[int, int]]) -> tu
     return start, end
 
 
-def _merged(spans: Iterable[Span]) -> list[tuple[int, int]]:
-    merged: list[tuple[int, int]] = []
-    for start, end, _ in sorted(spans):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+def merged(spans: Iterable[Span], *, touching: bool = False) -> list[Span]:
+    """Spans that overlap, or touch, become one, under the kind of the longest; no end of an entity stays in clear."""
+    whole: list[Span] = []
+    widest = 0
+    for start, end, kind in sorted(spans, key=lambda span: (span[0], -span[1])):
+        if whole and start < whole[-1][1] + touching:
+            first, last, kept = whole[-1]
+            whole[-1] = first, max(last, end), kept if widest >= end - start else kind
+            widest = max(widest, end - start)
         else:
-            merged.append((start, end))
-    return merged
-
-
-def _is_in(span: tuple[int, int], covered: Sequence[tuple[int, int]]) -> bool:
-    place = bisect_right(covered, (span[0], float("inf"))) - 1
-    return place >= 0 and covered[place][0] <= span[0] and span[1] <= covered[place][1]
+            whole.append((start, end, kind))
+            widest = end - start
+    return whole
 
 
 def _decoded(text: str, *, breaks: bool = True, doubled: bool = True) -> Folded:

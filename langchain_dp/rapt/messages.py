@@ -99,9 +99,6 @@ class MessageRules:
         keys_keep: Keys of JSON objects that pass in clear, wherever one stands inside arguments and answers of tools,
             and inside metadata and values of examples, too: "rows", "name". All other keys are sanitized like words.
 
-    Raises:
-        InvalidParameter: A value is none of those, or ``keys_keep`` is no list of strings.
-
     Examples:
         >>> MessageRules(media="drop", keys_keep=["rows"]).keys_keep
         frozenset({'rows'})
@@ -118,11 +115,7 @@ class MessageRules:
 
 
 def checked_keys(keys: Collection[str]) -> frozenset[str]:
-    """Keys that pass in clear, as a set.
-
-    Raises:
-        InvalidParameter: Something else than a list of strings.
-    """
+    """Keys that pass in clear, as a set."""
     if isinstance(keys, str) or not all(isinstance(key, str) for key in keys):
         raise InvalidParameter(f"Expected keys_keep={keys!r} to be a list of keys.")
     return frozenset(keys)
@@ -149,11 +142,7 @@ _IDS = secrets.token_bytes(32)  # of this process: without it nobody can test a 
 
 
 def rebuild(message: BaseMessage, rules: MessageRules, swap: Swap, note: Note) -> BaseMessage:
-    """Return a new message whose texts went through ``swap``; ``note`` is told what passed in clear or was dropped.
-
-    Raises:
-        InvalidParameter: A message class, or a block, that cannot be taken apart safely; or media that are refused.
-    """
+    """Return a new message whose texts went through ``swap``; ``note`` is told what passed in clear or was dropped."""
     if isinstance(message, RemoveMessage):
         everything = message.id == REMOVE_ALL
         return RemoveMessage(id=REMOVE_ALL if everything else _message_id(message, note) or "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from langchain_dp._util import validate
 from langchain_dp._util.extras import needs
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.rapt._agents import agents_middleware, has_hooks
+from langchain_dp.rapt._shell import WITHHELD
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.redact import PrivateArgs, hold_arguments, run_redacted
 
@@ -30,8 +31,9 @@ _RAW_HOOKS = ("before_agent", "before_model", "after_model", "after_agent")
 _REMEDY = "Give user=, a name or a function of the request, or a sanitizer without a limit."
 
 
-def _nothing(payload: Any) -> dict[str, str]:
-    return {"payload": "<withheld: the input of a sanitizer>"}
+def nothing(payload: Any) -> dict[str, str]:
+    """What a trace holds of the state that a hook is given."""
+    return {"payload": WITHHELD}
 
 
 class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
@@ -77,7 +79,7 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
         ...     agent.invoke({"messages": [("user", "Anna takes prednisone.")]})
     """
 
-    trace_policy = TracePolicy(process_inputs=_nothing)
+    trace_policy = TracePolicy(process_inputs=nothing)
 
     def __init__(
         self,
@@ -198,3 +200,28 @@ def _properties(schema: Any) -> Iterator[str]:
     elif isinstance(schema, list):
         for inner in schema:
             yield from _properties(inner)
+
+
+def agents_middleware() -> Sequence[object]:
+    """The list that ``create_agent`` builds an agent from, if it is what asks for the name of the one that calls this.
+
+    Empty where another asks.
+    """
+    frame = sys._getframe(2)
+    for _ in range(3):  # a comprehension has a frame of its own before Python 3.12
+        if frame.f_code.co_name == "create_agent":
+            found = frame.f_locals.get("middleware", ())
+            return found if isinstance(found, Sequence) else ()
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return ()
+
+
+def has_hooks(middleware: object, base: type, *hooks: str) -> bool:
+    """Whether a middleware brings one of these hooks, sync or async, and does not inherit it from ``base``."""
+    return isinstance(middleware, base) and any(
+        getattr(type(middleware), f"{prefix}{hook}") is not getattr(base, f"{prefix}{hook}")
+        for hook in hooks
+        for prefix in ("", "a")
+    )

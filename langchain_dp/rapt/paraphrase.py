@@ -28,13 +28,12 @@ from langchain_dp.ensemble.text_writer import TextWriter
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import ClippedSum, SystemRandomness
 from langchain_dp.ports import NextTokenScorer
+from langchain_dp.rapt._shell import Core
 from langchain_dp.rapt.build import account_of
 from langchain_dp.rapt.calibrate import Calibration
-from langchain_dp.rapt.core import Core
 from langchain_dp.rapt.documents import DocumentRules
-from langchain_dp.rapt.formal import FormalReleases
 from langchain_dp.rapt.messages import MessageRules
-from langchain_dp.rapt.release import Unit
+from langchain_dp.rapt.release import FormalReleases
 from langchain_dp.rapt.runnable import RAPTSanitizer
 
 PAIRS = (
@@ -64,9 +63,6 @@ class ParaphraseOptions:
         max_new_tokens: T: tokens of a paraphrase, at most.
         candidates: Tokens that are considered for the next place: the likeliest ones without the text.
         pairs: Texts, each with a paraphrase, that show the model what is wanted. Public.
-
-    Raises:
-        InvalidParameter: A value is out of bounds.
 
     Examples:
         >>> ParaphraseOptions().epsilon  # of one text: T 4 C / tau
@@ -112,9 +108,6 @@ class TextParaphraser:
         model: The local model; it sees the texts.
         settings: How a paraphrase is drawn.
 
-    Raises:
-        InvalidParameter: The model does not score next tokens, or a paraphrase does not fit its longest prompt.
-
     Formal guarantee:
         One paraphrase is pure local differential privacy: for any two texts that are not blank, the chance of any
         paraphrase changes by at most exp(T 4 C / tau). Each token is a :meth:`ClippedSum.release` with one member: the
@@ -142,13 +135,9 @@ class TextParaphraser:
         )
         self._room = self._writer.check_room(settings.head, _TAIL)
         self.event = MetricEvent(settings.epsilon)
+        self.eta = self.event.eta  # a local epsilon, in nats
         self._lock = threading.Lock()  # one text at a time: its caches are given back before the next one's
         forks.renew_lock(self)
-
-    @property
-    def eta(self) -> float:
-        """What one paraphrase costs, in nats: a local epsilon."""
-        return self.event.eta
 
     @functools.cached_property
     def settings(self) -> str:
@@ -192,14 +181,6 @@ class TextParaphraser:
                 return self._writer.text(list(self._writer.tokens(self._how.head, _TAIL, {key: body})))
             finally:
                 self._model.forget(key)
-
-
-class ParaphraseReleases(FormalReleases):
-    """Paraphrases, each text of a document or a message charged for itself."""
-
-    def charges(self, unit: Unit) -> int:
-        """How many releases a unit is: one for each of its texts that is not blank."""
-        return sum(bool(text.strip()) for text in unit.texts)
 
 
 class RAPTParaphraser(RAPTSanitizer):
@@ -255,7 +236,7 @@ class RAPTParaphraser(RAPTSanitizer):
         engine = TextParaphraser(model, group("paraphrasing", paraphrasing, ParaphraseOptions))
         account = account_of(ledger, limit, None)
         account.check_table(WHOLE_TEXTS)
-        releases = ParaphraseReleases(engine, account, _uncalibrated, reuse=cache, chain=name)
+        releases = FormalReleases(engine, account, _uncalibrated, reuse=cache, chain=name)
         rules = group("messages", messages, MessageRules), group("documents", documents, DocumentRules)
         self._core = Core(releases, *rules)
 

@@ -60,18 +60,12 @@ class Rules:
         documents: Of documents.
         stamp: What a sanitized message says of itself.
         mark: Keyed mark of texts that are public; nobody else can make it.
-        declared: Keys that pass in clear in the messages of one call, beside those.
     """
 
     messages: MessageRules
     documents: DocumentRules
     stamp: dict[str, Any]
     mark: Callable[[Texts], str]
-    declared: Collection[str] = ()
-
-    def of_messages(self) -> MessageRules:
-        """The rules of messages, with what one call declared."""
-        return dataclasses.replace(self.messages, keys_keep=[*self.messages.keys_keep, *self.declared])
 
     def notes(self) -> tuple[str, ...]:
         """What passes in clear of inputs that are more than a text."""
@@ -105,26 +99,30 @@ class Rules:
         return tuple(notes)
 
 
-def take(value: Any, rules: Rules, *, user: str | None, document: str | None) -> Taken:
-    """Take an input apart.
+def check_keys(user: str | None, document: str | None) -> None:
+    """Refuse names of accounts that are none."""
+    for name, value in (("user", user), ("document", document)):
+        if value is not None and (not isinstance(value, str) or not value):
+            raise InvalidParameter(f"Expected {name} of type {type(value).__name__} to be a non-empty string, or None.")
 
-    Raises:
-        InvalidParameter: A type that cannot be sanitized, with its name and never its content.
-    """
+
+def take(value: Any, rules: Rules, user: str | None, document: str | None, keys: Collection[str] = ()) -> Taken:
+    """Take an input apart; ``keys``: more keys of JSON that pass in clear in messages."""
+    check_keys(user, document)
     if isinstance(value, str):
         return Taken([Unit((value,), user, document)], lambda released: released[0][0], Counter())
     if isinstance(value, BaseMessage):
-        return _first(_messages([value], rules, user, document))
+        return _first(_messages([value], rules, user, document, keys))
     if isinstance(value, Document):
         return _first(_documents([value], rules, user, document))
     if isinstance(value, PromptValue):
-        return _prompt(value, rules, user, document)
+        return _prompt(value, rules, user, document, keys)
     if isinstance(value, list):
         if value and isinstance(value[0], Document):
             return _documents(value, rules, user, document)
         wrong = next((type(one).__name__ for one in value if not _is_message(one)), None)
         if wrong is None:
-            return _messages(listed(value), rules, user, document)
+            return _messages(listed(value), rules, user, document, keys)
         raise InvalidParameter(
             f"Expected a list of messages, or of documents, but it holds {wrong}. Use batch() for many texts."
         )
@@ -136,11 +134,7 @@ def take(value: Any, rules: Rules, *, user: str | None, document: str | None) ->
 
 
 def listed(messages: Any) -> list[BaseMessage]:
-    """Messages in any form that LangChain takes.
-
-    Raises:
-        InvalidParameter: They are none; without a text of them.
-    """
+    """Messages in any form that LangChain takes."""
     found = as_messages(messages if isinstance(messages, (list, tuple)) else [messages])
     if found is None:
         kind = type(messages).__name__
@@ -158,12 +152,7 @@ def _is_message(value: object) -> bool:
 def take_mappings(
     mappings: Sequence[Mapping[str, Any]], rules: Rules, keep: Collection[str], user_key: str | None
 ) -> Taken:
-    """Take mappings apart, one unit each: every value but those under ``keep``; ``user_key`` is not passed on.
-
-    Raises:
-        InvalidParameter: They are no mappings, ``keep`` is no list of keys, or a mapping does not say whose it is, by
-            its position.
-    """
+    """Take mappings apart, one unit each: every value but those under ``keep``; ``user_key`` is not passed on."""
     if isinstance(keep, str) or not isinstance(keep, Iterable) or not all(isinstance(key, str) for key in keep):
         raise InvalidParameter(f"Expected keep of type {type(keep).__name__} to be a list of keys: ['label'].")
     keep = frozenset(keep)
@@ -196,10 +185,11 @@ def _first(taken: Taken) -> Taken:
     return dataclasses.replace(taken, put=lambda released: taken.put(released)[0])
 
 
-def _messages(messages: Sequence[BaseMessage], rules: Rules, user: str | None, document: str | None) -> Taken:
-    notes: Counter[str] = Counter()
-    reports = [Counter[str]() for _ in messages]
-    allowed = rules.of_messages()
+def _messages(
+    messages: Sequence[BaseMessage], rules: Rules, user: str | None, document: str | None, keys: Collection[str]
+) -> Taken:
+    reports: list[list[str]] = [[] for _ in messages]
+    allowed = dataclasses.replace(rules.messages, keys_keep=[*rules.messages.keys_keep, *keys])
     public: dict[int, Texts] = {}
 
     def walk(position: int, note: Callable[[str], None]) -> Callable[[Swap], BaseMessage]:
@@ -212,7 +202,7 @@ def _messages(messages: Sequence[BaseMessage], rules: Rules, user: str | None, d
         for position, texts in enumerate(released):
             message = with_texts(walk(position, _ignore), public.get(position, texts))
             if message is not messages[position]:
-                notes = sorted(reports[position])
+                notes = sorted(set(reports[position]))
                 private = rules.stamp["private"] and not any(note.endswith(IN_CLEAR) for note in notes)
                 message.response_metadata[REPORT] = {**rules.stamp, "private": private, "notes": notes}
             rebuilt.append(message)
@@ -223,14 +213,13 @@ def _messages(messages: Sequence[BaseMessage], rules: Rules, user: str | None, d
         said = _said(messages[position], rules)
         texts: Texts = ()
         if said is None:
-            texts = texts_in(walk(position, _adder(report)))
+            texts = texts_in(walk(position, report.append))
         else:
             public[position] = said
-            texts_in(walk(position, _adder(report)))
-            report["a reply of the model, which was told sanitized text only, passed as it is"] += 1
+            texts_in(walk(position, report.append))
+            report.append("a reply of the model, which was told sanitized text only, passed as it is")
         units.append(Unit(texts, user, document))
-        notes.update(report)
-    return Taken(units, put, notes)
+    return Taken(units, put, Counter(note for report in reports for note in report))
 
 
 def marked(message: AIMessage, rules: Rules) -> AIMessage:
@@ -256,7 +245,7 @@ def _said(message: BaseMessage, rules: Rules) -> Texts | None:
 
 def _documents(documents: Sequence[Document], rules: Rules, user: str | None, document: str | None) -> Taken:
     check_documents(documents)
-    notes: Counter[str] = Counter()
+    notes: list[str] = []
     given, keys = rules.documents, rules.messages.keys_keep
 
     def walk(position: int, note: Callable[[str], None]) -> Callable[[Swap], Document]:
@@ -264,7 +253,7 @@ def _documents(documents: Sequence[Document], rules: Rules, user: str | None, do
 
     units = [
         Unit(
-            texts_in(walk(position, _adder(notes))),
+            texts_in(walk(position, notes.append)),
             user if user is not None else said_under(given.user_key, "user_key", one, position),
             document if document is not None else said_under(given.document_key, "document_key", one, position),
         )
@@ -273,11 +262,11 @@ def _documents(documents: Sequence[Document], rules: Rules, user: str | None, do
     return Taken(
         units,
         lambda released: [with_texts(walk(position, _ignore), texts) for position, texts in enumerate(released)],
-        notes,
+        Counter(notes),
     )
 
 
-def _prompt(value: PromptValue, rules: Rules, user: str | None, document: str | None) -> Taken:
+def _prompt(value: PromptValue, rules: Rules, user: str | None, document: str | None, keys: Collection[str]) -> Taken:
     if isinstance(value, StringPromptValue):
         unit = Unit((value.text,), user, document)
         return Taken([unit], lambda released: StringPromptValue(text=released[0][0]), Counter())
@@ -288,17 +277,10 @@ def _prompt(value: PromptValue, rules: Rules, user: str | None, document: str | 
                 "sanitized."
             )
         return Taken([], lambda _: value, Counter({"an image prompt passed in clear": 1}))
-    taken = _messages(value.to_messages(), rules, user, document)
+    taken = _messages(value.to_messages(), rules, user, document, keys)
     kind = ChatPromptValueConcrete if isinstance(value, ChatPromptValueConcrete) else ChatPromptValue
 
     return dataclasses.replace(taken, put=lambda released: kind(messages=taken.put(released)))
-
-
-def _adder(report: Counter[str]) -> Callable[[str], None]:
-    def add(note: str) -> None:
-        report[note] += 1
-
-    return add
 
 
 def _ignore(note: str) -> None:

@@ -17,6 +17,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Protocol, runtime_checkable
+from urllib.parse import quote
 
 from langchain_dp._util import forks
 from langchain_dp._util.words import standing_alone, words_of
@@ -24,14 +25,16 @@ from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.isolation.context import sealed
 from langchain_dp.isolation.filters import Level
-from langchain_dp.rapt.addresses import PLACEHOLDER, AddressScanner, addresses, checked_hosts, restored
-from langchain_dp.rapt.folding import Span, caseless, fold, united
-from langchain_dp.rapt.formal import FormalReleases
-from langchain_dp.rapt.release import Texts, Unit
+from langchain_dp.rapt.addresses import BEGINS, PLACEHOLDER, TOKEN, AddressScanner, addresses, checked_hosts
+from langchain_dp.rapt.folding import Span, caseless, fold, merged, united
+from langchain_dp.rapt.release import FormalReleases, Texts, Unit
 from langchain_dp.redact import PrivateArgs, run_redacted
 
 REASON = "entities are found by a recognizer, which misses some, and all other text passes in clear"
 
+_FOLDED = {"PERSON", "LOCATION", "ORGANIZATION", "EMAIL", "TERM"}
+_SPACED = {"PHONE", "IBAN", "CREDIT_CARD"}
+_AROUND = re.compile(r"(<[A-Z][A-Z0-9_]*_[1-9][0-9]*>)")
 ESCAPED = "LITERAL"
 """Label of what already looked like a placeholder before anything was replaced."""
 
@@ -54,26 +57,27 @@ Entry = tuple[str, str, str]
 """Kind, original and placeholder. Private."""
 
 
-def exactly(label: str, original: str) -> str:
-    """Only equal entities of one kind are the same."""
-    return f"{label}\0{original}"
+def alike(label: str, original: str) -> str:
+    """What is equal for spellings of one entity: spaces of names and of numbers, and the case of names.
+
+    Names are compared without their kind, as recognizers change their mind about it.
+    """
+    if label == ESCAPED:
+        return f"{label}\0{original}"
+    form = fold(original)
+    if label in _FOLDED:
+        return f"\0{form.lower()}"
+    if label in _SPACED:
+        return f"{label}\0{re.sub(r'[^0-9A-Za-z+]', '', form).upper()}"
+    return f"{label}\0{form}"
 
 
 class PlaceholderMap:
-    """Which placeholder stands for what. Private: it stays in this process and is shown to nobody.
+    """Which placeholder stands for what. Private: it stays in this process and is shown to nobody."""
 
-    Args:
-        same: Makes of a kind and an entity what is equal for those that share a placeholder.
-        allowed_hosts: Names of hosts in whose addresses originals are put back.
-
-    Raises:
-        InvalidParameter: A host is not a name.
-    """
-
-    def __init__(self, same: Callable[[str, str], str] = exactly, allowed_hosts: Collection[str] = ()) -> None:
+    def __init__(self, allowed_hosts: Collection[str] = ()) -> None:
         self._lock = threading.Lock()
         forks.keep_still(self)
-        self._same = same
         self._placeholders: dict[str, str] = {}
         self._entries: dict[str, Entry] = {}
         self._counts: Counter[str] = Counter()
@@ -85,7 +89,7 @@ class PlaceholderMap:
 
     def placeholder(self, label: str, original: str) -> str:
         """The placeholder of one entity; the same for equal entities of one kind."""
-        same = self._same(label, original)
+        same = alike(label, original)
         with self._lock:
             found = self._placeholders.get(same)
             if found is None:
@@ -106,8 +110,8 @@ class PlaceholderMap:
                 match = PLACEHOLDER.fullmatch(placeholder)
                 known = self._entries.get(placeholder)
                 if known is not None:
-                    self._placeholders.pop(self._same(known[0], known[1]), None)
-                self._placeholders[self._same(label, original)] = placeholder
+                    self._placeholders.pop(alike(known[0], known[1]), None)
+                self._placeholders[alike(label, original)] = placeholder
                 self._add(label, original, placeholder)
                 self._counts[label] = max(self._counts[label], int(match[2]) if match else 0)
             self._known, self._looked = {}, 0
@@ -169,15 +173,22 @@ class PlaceholderMap:
             if "<" not in text:
                 return text
             scanner = AddressScanner(value=value)
-        entries = self._entries
-        return restored(
-            scanner,
-            text,
-            lambda placeholder: entries[placeholder][1] if placeholder in entries else None,
-            allowed_hosts=self._allowed_hosts,
-            left=self._left.add,
-            shown=shown,
-        )
+        out = []
+        for match in TOKEN.finditer(text):
+            token = seen = match[0]
+            entry = self._entries.get(token) if match[1] else None
+            if entry is not None and scanner.begins is None:
+                out.append(shown(entry[1]))
+                if BEGINS.match(entry[1]):
+                    seen = entry[1]  # what is attached to it is a part of that address
+            elif entry is not None and scanner.host() in self._allowed_hosts:
+                out.append(shown(quote(entry[1], safe="")))
+            else:
+                out.append(token)
+                if entry is not None:
+                    self._left.add(token)
+            scanner.push(seen, len(token))
+        return "".join(out)
 
     @property
     def left_in_addresses(self) -> int:
@@ -225,23 +236,24 @@ class PlaceholderReleases:
         """Never: an entity may begin in any piece of a text."""
         return False
 
-    def unreachable_limit(self, *, user: bool) -> None:
-        """There is no account, and so no limit."""
-
     def release(self, units: Sequence[Unit], met: Counter[str] | None = None) -> list[Texts]:
         """Return every unit with its entities replaced, and its other words released, charged in one go."""
-        hidden: list[Texts] = [tuple(run_redacted(self._replaced_all, PrivateArgs(unit.texts))) for unit in units]
+        hidden: list[Texts] = [
+            run_redacted(lambda *texts: (*map(self._replaced, texts),), PrivateArgs(*unit.texts)) for unit in units
+        ]
         if self._then is None:
             return hidden
-        cut = [[_Cut(text) for text in texts] for texts in hidden]
+        cut = [[_AROUND.split(text) for text in texts] for texts in hidden]  # other text and placeholders in turn
         rests = [
-            dataclasses.replace(unit, texts=tuple(rest for one in cuts for rest in one.rests))
+            dataclasses.replace(unit, texts=tuple(rest for parts in cuts for rest in parts[::2]))
             for unit, cuts in zip(units, cut, strict=True)
         ]
         whole = []
         for cuts, texts in zip(cut, self._then.release(rests, met), strict=True):
             left = iter(texts)
-            whole.append(tuple(one.joined([next(left) for _ in one.rests]) for one in cuts))
+            for parts in cuts:
+                parts[::2] = [next(left) for _ in parts[::2]]
+            whole.append(tuple(" ".join(filter(None, parts)) for parts in cuts))
         return whole
 
     def stamp(self) -> dict[str, Any]:
@@ -276,22 +288,20 @@ class PlaceholderReleases:
             parameters=parameters,
         )
 
-    def describe(self) -> str:
-        """Public facts, for a repr."""
-        return f"NOT PRIVATE: {self._mechanism}"
-
     @property
     def _mechanism(self) -> str:
         return f"placeholders for entities found by {self._finder.name}"
 
-    def _replaced_all(self, texts: Sequence[str]) -> list[str]:
-        return [self._replaced(text) for text in texts]
-
     def _replaced(self, text: str) -> str:
         stay = [(start, end) for start, end, _ in united(text, self._own)] if self._hidden and "_" in text else []
-        spans = _apart([(start, end, label_of(kind)) for start, end, kind in united(text, self._found)], len(text))
+        found = [(start, end, label_of(kind)) for start, end, kind in united(text, self._found)]
+        if outside := [span for span in found if not 0 <= span[0] < span[1] <= len(text)]:
+            start, end, _ = min(outside)
+            raise InvalidParameter(
+                f"Expected entities inside the text, found one from {start} to {end} of {len(text)}."
+            )
         out, position = [], 0
-        for start, end, label in _around(stay, _whole_addresses(spans, text)):
+        for start, end, label in _around(stay, _whole_addresses(merged(found), text)):
             out += [text[position:start], self.map.placeholder(label, text[start:end])]
             position = end
         return "".join([*out, text[position:]])
@@ -304,25 +314,6 @@ class PlaceholderReleases:
 
     def _own(self, text: str) -> list[Span]:
         return [(*match.span(), ESCAPED) for match in PLACEHOLDER.finditer(text) if match[0] in self.map]
-
-
-class _Cut:
-    """A text with placeholders: these, and what stands between them. Private."""
-
-    def __init__(self, text: str) -> None:
-        self.placeholders = [match[0] for match in PLACEHOLDER.finditer(text)]
-        self.rests = []
-        position = 0
-        for match in PLACEHOLDER.finditer(text):
-            self.rests.append(text[position : match.start()])
-            position = match.end()
-        self.rests.append(text[position:])
-
-    def joined(self, rests: Sequence[str]) -> str:
-        parts = [rests[0]]
-        for placeholder, rest in zip(self.placeholders, rests[1:], strict=True):
-            parts += [placeholder, rest]
-        return " ".join(part for part in parts if part)
 
 
 def _around(stay: Iterable[tuple[int, int]], spans: Iterable[Span]) -> Iterator[Span]:
@@ -350,27 +341,10 @@ def _whole_addresses(spans: list[Span], text: str) -> list[Span]:
             number += 1
         if number < len(spans) and spans[number][0] < end:
             touched.append((start, end, "URL"))
-    return _apart([*spans, *touched], len(text)) if touched else spans
+    return merged([*spans, *touched]) if touched else spans
 
 
 def label_of(kind: str) -> str:
     """A kind as placeholders write it."""
     label = re.sub(r"[^A-Z0-9]+", "_", str(kind).upper()).strip("_")
     return label if label[:1].isalpha() else f"ENTITY_{label}".rstrip("_")
-
-
-def _apart(spans: Iterable[tuple[int, int, str]], length: int) -> list[tuple[int, int, str]]:
-    """Spans that overlap become one, under the kind of the longest; so no end of an entity stays in clear."""
-    merged: list[tuple[int, int, str]] = []
-    widest = 0
-    for start, end, label in sorted(spans, key=lambda span: (span[0], -span[1])):
-        if not 0 <= start < end <= length:
-            raise InvalidParameter(f"Expected entities inside the text, found one from {start} to {end} of {length}.")
-        if merged and start < merged[-1][1]:
-            first, last, kept = merged[-1]
-            merged[-1] = (first, max(last, end), kept if widest >= end - start else label)
-            widest = max(widest, end - start)
-        else:
-            merged.append((start, end, label))
-            widest = end - start
-    return merged

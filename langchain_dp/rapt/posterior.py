@@ -127,12 +127,6 @@ class ExponentialChannel:
 
     A word in a crowd comes out as any one word less often than a lonely word does: without the sum, its norm, the
     attacker misses what the density of the table tells.
-
-    Args:
-        vocabulary: Public table.
-        prior: Candidates.
-        eta: Privacy loss per unit of distance.
-        norm: Logarithm of each candidate's sum, if it is known; by default worked out in one pass over the table.
     """
 
     def __init__(self, vocabulary: Vocabulary, prior: UnigramPrior, eta: float, *, norm: Floats | None = None) -> None:
@@ -271,11 +265,7 @@ def likeliest(channel: Channel, prior: UnigramPrior, seen: np.ndarray) -> Ids:
 
 
 class Inversion:
-    """Success against the words of a text of an attacker who sees a release and knows how frequent they are in it.
-
-    Args:
-        population: Words of the text, as often as they occur.
-    """
+    """Success against the words of a text of an attacker who sees a release and knows how frequent they are in it."""
 
     def __init__(self, population: Ids) -> None:
         ids, self._which, counts = np.unique(population, return_inverse=True, return_counts=True)
@@ -288,14 +278,7 @@ class Inversion:
 
 
 class ExactInversion(Inversion):
-    """The exponential mechanism: the best attacker, whose success is a sum over all words that may come out.
-
-    Args:
-        population: Words of the text, as often as they occur.
-        vocabulary: Public table.
-        log_norm: As the channel's ``norm``, for words and eta.
-        threads: Threads to work with; by default as many as there are processors.
-    """
+    """The exponential mechanism: the best attacker, whose success is a sum over all words that may come out."""
 
     def __init__(
         self, population: Ids, vocabulary: Vocabulary, log_norm: Callable[[Ids, float], Floats], threads: int | None
@@ -322,14 +305,7 @@ class ExactInversion(Inversion):
 
 
 class SimulatedInversion(Inversion):
-    """The noise mechanism: the better of two attackers, one of whom takes the released word, the other the likeliest.
-
-    Args:
-        population: Words of the text, as often as they occur.
-        sample: Words to be guessed, of this text.
-        vocabulary: Public table.
-        threads: Threads to work with; by default as many as there are processors.
-    """
+    """The noise mechanism: the better of two attackers. One takes the released word, the other the likeliest."""
 
     def __init__(self, population: Ids, sample: Ids, vocabulary: Vocabulary, threads: int | None) -> None:
         super().__init__(population)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -24,9 +23,8 @@ from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES
 from langchain_dp.mechanisms.metric_noise import checked_eta
 from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
 from langchain_dp.rapt import tokenize
-from langchain_dp.rapt._tokenizers import PAD, UNKNOWN, ForeignTokenizer
-from langchain_dp.rapt.policies import Kind, Policies
-from langchain_dp.rapt.vocabulary import Vocabulary, table_name
+from langchain_dp.rapt.tokenize import Kind
+from langchain_dp.rapt.vocabulary import PAD, UNKNOWN, ForeignTokenizer, Vocabulary, table_name
 
 Mechanism = Literal["laplace", "exponential"]
 Keep = Sequence[str] | Callable[[str], bool]
@@ -36,13 +34,84 @@ _BLOCK = 8192  # tokens whose vectors are in memory together
 _DRAWN = 8 * _BLOCK  # tokens drawn together by the other mechanism, which asks for the vectors of distinct words alone
 
 
+Treatment = Literal["privatize", "keep", "placeholder"]
+_FIELDS: dict[Kind, tuple[str, str]] = {
+    "number": ("numbers", "Numbers"),
+    "date": ("dates", "Dates"),
+    "url": ("urls", "Addresses (URLs and mail)"),
+    "punctuation": ("punctuation", "Punctuation marks"),
+    "code": ("code", "Code blocks"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Policies:
+    """How each kind of feature is treated. By default nothing but the number of tokens leaves in clear.
+
+    "privatize" replaces it like a word (a number, date or address that the vocabulary does not hold is an unknown
+    word; code is privatized token by token). "keep" passes it through in clear. "placeholder" writes its kind in
+    brackets, which tells that such a feature stands there and where.
+
+    Args:
+        numbers: Numbers, times and amounts.
+        dates: Dates, in digits or with the English name of a month.
+        urls: Addresses of pages and of mail.
+        punctuation: Punctuation marks and symbols. Kept marks show where sentences end and how long they are.
+        code: Blocks between two fences, and pieces of a line between two backticks that no letter touches from outside.
+        unknown: "vector" treats every unknown word as one public vector; "random" as a public word drawn at random,
+            anew each time: it then counts as far from a known word as the farthest public word is, and hides among
+            unknown words only. Noise comes on top in both cases. An unknown word is never written out.
+
+    Examples:
+        >>> policies = Policies(numbers="placeholder", punctuation="keep")
+        >>> RAPTSanitizer("glove", eta=4.0, policies=policies).invoke("At 9 pm!")  # such as "near [NUMBER] am!"
+    """
+
+    numbers: Treatment = "privatize"
+    dates: Treatment = "privatize"
+    urls: Treatment = "privatize"
+    punctuation: Treatment = "privatize"
+    code: Treatment = "privatize"
+    unknown: Literal["vector", "random"] = "vector"
+
+    def __post_init__(self) -> None:
+        for field, _ in _FIELDS.values():
+            validate.one_of(field, getattr(self, field), get_args(Treatment))
+        validate.one_of("unknown", self.unknown, ("vector", "random"))
+
+    def of(self, kind: Kind) -> Treatment:
+        """Treatment of one kind of feature; words are always privatized."""
+        treatment: Treatment = getattr(self, _FIELDS[kind][0]) if kind in _FIELDS else "privatize"
+        return treatment
+
+    @property
+    def in_clear(self) -> bool:
+        """Whether any kind of feature is passed through or named."""
+        return any(getattr(self, field) != "privatize" for field, _ in _FIELDS.values())
+
+    def notes(self) -> tuple[str, ...]:
+        """What these policies let through in clear, and what they do to the promise, for certificates."""
+        said = {
+            "keep": "{} are passed through in clear.",
+            "placeholder": "{} are replaced by a placeholder: that they are there, and where, is in clear.",
+        }
+        treated = [(name, getattr(self, field)) for field, name in _FIELDS.values()]
+        notes = [said[treatment].format(name) for name, treatment in treated if treatment != "privatize"]
+        if self.unknown == "random":
+            notes.append(
+                "A word outside the table is first replaced by a public word drawn at random: between it and a known "
+                "word the distance is that to the farthest public word."
+            )
+        return tuple(notes)
+
+
 @dataclasses.dataclass(frozen=True)
 class PrivatizedText:
     """One privatized text.
 
     Args:
         text: What may leave.
-        tokens: Privatized tokens, pads among them. Each cost eta per unit of distance.
+        tokens: PrivatizedText tokens, pads among them. Each cost eta per unit of distance.
         kept: Features that are in clear by the user's choice, placeholders among them.
 
     Examples:
@@ -73,9 +142,6 @@ class TextPrivatizer:
         cache_bytes: Memory of the exponential mechanism for what it keeps of words seen before, at least 0. A word
             that is not kept costs a pass over the table; by default there is room for 32,000 words.
 
-    Raises:
-        InvalidParameter: A parameter is out of bounds.
-
     Formal guarantee:
         For two texts that agree on what :meth:`notes` says is in clear (by default the number of tokens), the chance
         of any output changes by at most exp(eta * sum_i |x_i - x'_i|), x_i the public vector of token i; all unknown
@@ -97,7 +163,7 @@ class TextPrivatizer:
         eta: float,
         *,
         mechanism: Mechanism = "laplace",
-        policies: Policies = Policies(),  # noqa: B008  # frozen
+        policies: Policies = Policies(),  # frozen
         keep: Keep = (),
         length: int | None = None,
         casing: bool = False,
@@ -110,15 +176,18 @@ class TextPrivatizer:
                 f"Expected vocabulary of type {type(vocabulary).__name__} to be a Vocabulary. Give load('glove')."
             )
         self.vocabulary = vocabulary
-        event = MetricEvent(checked_eta(eta))
+        self.event = event = MetricEvent(checked_eta(eta))
+        self.eta = event.eta
         self.mechanism: Mechanism = validate.one_of("mechanism", mechanism, get_args(Mechanism))
         self.policies = policies
         self.length = None if length is None else validate.integer("length", length, at_least=1)
+        self.pads = length is not None
         self.threads = None if threads is None else validate.integer("threads", threads, at_least=1)
         self.casing = validate.one_of("casing", casing, (True, False))
         if casing:
             vocabulary.surfaces("")  # refused now where the tokenizer cannot tell
         self._rng = rng or SystemRandomness()
+        self.private = self._rng.private
         self._words: MetricLaplace | MetricExponential = (
             MetricLaplace(event, vocabulary.table, threads=self.threads)
             if mechanism == "laplace"
@@ -127,21 +196,9 @@ class TextPrivatizer:
         self._keep = keep if callable(keep) else _kept_words(keep)
         # A function has no name that lasts: what was kept under one is not reused under another.
         self._named_keep = secrets.token_hex(16) if callable(keep) else sorted(keep)
-
-    @property
-    def event(self) -> MetricEvent:
-        """What one release costs: the event of the mechanism that draws it."""
-        return self._words.event
-
-    @property
-    def eta(self) -> float:
-        """Privacy loss of one release, in nats per unit of distance."""
-        return self.event.eta
-
-    @property
-    def private(self) -> bool:
-        """Whether the noise comes from a source that nobody can reproduce."""
-        return self._rng.private
+        code = policies.code != "privatize"  # else tokens are written one by one, and none spans much
+        self.streams = not (self.pads or code or isinstance(vocabulary.tokenizer, ForeignTokenizer))
+        self._all_privatized = not (policies.in_clear or self._keep)
 
     @functools.cached_property
     def table(self) -> str:
@@ -170,17 +227,6 @@ class TextPrivatizer:
         """Short digest of :attr:`settings` without eta."""
         return hashlib.sha256(json.dumps(self._law, sort_keys=True).encode()).hexdigest()[:16]
 
-    @property
-    def pads(self) -> bool:
-        """Whether every text, even an empty one, comes out at one fixed length."""
-        return self.length is not None
-
-    @property
-    def streams(self) -> bool:
-        """Whether a text can be privatized in stretches: its tokens are written one by one, and none spans much."""
-        code = self.policies.code != "privatize"
-        return not (self.pads or code or isinstance(self.vocabulary.tokenizer, ForeignTokenizer))
-
     def notes(self) -> tuple[str, ...]:
         """What is passed through in clear, for certificates."""
         notes = list(self.policies.notes())
@@ -200,25 +246,13 @@ class TextPrivatizer:
         return tuple(notes)
 
     def privatize(self, texts: Sequence[str]) -> list[PrivatizedText]:
-        """Privatize texts, each token with its own noise.
-
-        Args:
-            texts: Private texts.
-
-        Returns:
-            One result per text, in order.
-
-        Raises:
-            InvalidParameter: ``texts`` holds something that is no string.
-        """
+        """Privatize texts, each token with its own noise; one result per text, in order."""
         return self.prepare(texts)()
 
     def prepare(self, texts: Sequence[str]) -> Callable[[], list[PrivatizedText]]:
         """Do all of :meth:`privatize` that can fail on a text, and return what draws the words.
 
-        Whoever charges for a release does so in between: a text that cannot be cut costs nothing.
-
-        Raises: As :meth:`privatize`.
+        Charge for the release in between: then a text that cannot be cut costs nothing.
         """
         if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
             raise InvalidParameter(
@@ -231,9 +265,10 @@ class TextPrivatizer:
             released = self.release(ids)
             results, start = [], 0
             for items in parsed:
-                end = start + len(items.ids)
-                results.append(self._write(items, released[start:end].tolist()))
-                start = end
+                words = released[start : start + len(items.ids)].tolist()
+                text = tokenize.join(self._pieces(items, words))
+                results.append(PrivatizedText(text, tokens=len(words), kept=len(items.literals)))
+                start += len(words)
             return results
 
         return draw
@@ -267,16 +302,12 @@ class TextPrivatizer:
         return ids
 
     def _parse(self, number: int, text: str) -> Items:
-        with sealed(Level.QUIET) if callable(self._keep) else contextlib.nullcontext():  # keep= may ask a model
-            return self._parsed(number, text)
-
-    def _parsed(self, number: int, text: str) -> Items:
         if not isinstance(text, str):
             raise InvalidParameter(f"Expected texts[{number}] of type {type(text).__name__} to be a string.")
         text = tokenize.clean(text)
         items = Items()
         start = 0
-        if self.policies.in_clear or self._keep:
+        if not self._all_privatized:
             for feature in tokenize.features(text, code=self.policies.code != "privatize"):
                 clear = self._in_clear(feature.kind, text[feature.start : feature.end])
                 if clear is not None:
@@ -299,7 +330,8 @@ class TextPrivatizer:
             return surface if tokenize.normal(surface) in self._keep else None
         failure = ""
         try:
-            return surface if self._keep(surface) else None
+            with sealed(Level.QUIET):  # the function may ask a model
+                return surface if self._keep(surface) else None
         except Exception as error:  # raised again below: its text and context may hold the word
             failure = type(error).__name__
         raise InvalidParameter(f"Expected keep= to answer for every word, but it raised {failure}.")
@@ -318,10 +350,6 @@ class TextPrivatizer:
         """
         items = self._parse(0, text)
         return self._pieces(items, self.release(np.array(items.ids, dtype=np.int64)).tolist())
-
-    def _write(self, items: Items, released: list[int]) -> PrivatizedText:
-        pieces = self._pieces(items, released)
-        return PrivatizedText(tokenize.join(pieces), tokens=len(released), kept=len(items.literals))
 
     def _pieces(self, items: Items, released: list[int]) -> list[str]:
         pieces: list[str] = []

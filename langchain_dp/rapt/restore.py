@@ -30,15 +30,10 @@ class TextRestorer:
     """One text in pieces, restored as it comes. What may be the beginning of a placeholder waits for its end.
 
     So nothing waits that is as long as the longest placeholder.
-
-    Args:
-        placeholders: What they stand for.
-        shown: How an original is written; such as escaped, inside of JSON.
     """
 
-    def __init__(self, placeholders: PlaceholderMap, shown: Callable[[str], str] = str) -> None:
+    def __init__(self, placeholders: PlaceholderMap) -> None:
         self._map = placeholders
-        self._shown = shown
         self._held = ""
         self._scanner = AddressScanner()
 
@@ -47,7 +42,7 @@ class TextRestorer:
         text = self._held + text
         ready = _ready(text, self._map)
         self._held = text[len(ready) :]
-        return self._map.restore(ready, self._shown, scanner=self._scanner)
+        return self._map.restore(ready, scanner=self._scanner)
 
     def finish(self) -> str:
         """Return the rest."""
@@ -56,11 +51,7 @@ class TextRestorer:
 
 
 class JsonRestorer:
-    """JSON in pieces, restored string by string: a string that is an address shows it in its whole form only.
-
-    Args:
-        placeholders: What they stand for.
-    """
+    """JSON in pieces, restored string by string: a string that is an address shows it in its whole form only."""
 
     def __init__(self, placeholders: PlaceholderMap) -> None:
         self._map = placeholders
@@ -119,11 +110,19 @@ class ChunkRestorer:
             content = self._said(("text", None), content)
         else:
             content = [self._block(block, place) for place, block in enumerate(content)]
-        calls = [
+        calls: Any = [
             {**call, "args": call["args"] and self._said(("args", call.get("index")), call["args"])}
             for call in chunk.tool_call_chunks
         ]
-        restored = _chunk_like(chunk, content, calls)
+        restored = AIMessageChunk(  # a chunk anew, so that its calls are parsed again from what is in it now
+            content=content,
+            tool_call_chunks=calls,
+            id=chunk.id,
+            name=chunk.name,
+            response_metadata=chunk.response_metadata,
+            usage_metadata=chunk.usage_metadata,
+            chunk_position=chunk.chunk_position,
+        )
         rest = self.finish(chunk.id) if last else None
         return restored if rest is None else restored + rest
 
@@ -133,16 +132,13 @@ class ChunkRestorer:
         if not said:
             return None
         content: Any = said.pop(("text", None), "")
-        blocks: list[Any] = [
-            {"type": "text", "text": rest, **({} if index is None else {"index": index})}
-            for (kind, index), rest in said.items()
-            if kind == "block"
-        ]
-        calls: list[Any] = [
-            {"name": None, "id": None, "index": index, "args": rest}
-            for (kind, index), rest in said.items()
-            if kind == "args"
-        ]
+        blocks: list[Any] = []
+        calls: list[Any] = []
+        for (kind, index), rest in said.items():
+            if kind == "args":
+                calls.append({"name": None, "id": None, "index": index, "args": rest})
+            else:
+                blocks.append({"type": "text", "text": rest, **({} if index is None else {"index": index})})
         return AIMessageChunk(content=blocks or content, tool_call_chunks=calls, id=given)
 
     def _block(self, block: Any, place: int) -> Any:
@@ -198,19 +194,6 @@ class WholeRestorer:
         return [] if whole == self._said else [whole]
 
 
-def _chunk_like(chunk: AIMessageChunk, content: Any, calls: Any) -> AIMessageChunk:
-    """A chunk anew, so that its calls are parsed again from what is in it now."""
-    return AIMessageChunk(
-        content=content,
-        tool_call_chunks=calls,
-        id=chunk.id,
-        name=chunk.name,
-        response_metadata=chunk.response_metadata,
-        usage_metadata=chunk.usage_metadata,
-        chunk_position=chunk.chunk_position,
-    )
-
-
 def in_json(original: str) -> str:
     """Escape an original for the inside of a JSON string."""
     return json.dumps(original, ensure_ascii=False)[1:-1]
@@ -252,9 +235,6 @@ class Restorer(Runnable[Any, Any]):
     The run around it, of the whole chain, shows the outcome all the same: use ``with private_run():``.
     A stream of texts, of chunks of one message, of mappings of these as parallel steps give them, or of an answer in
     JSON that grows, is restored as it comes, wherever it is cut; others piece by piece.
-
-    Args:
-        placeholders: The map of the sanitizer.
     """
 
     name = "Restorer"
@@ -270,28 +250,27 @@ class Restorer(Runnable[Any, Any]):
 
         Also of a structured answer: a mapping, a list, a pydantic model (which is not validated anew), a dataclass. A
         number, a date, an Enum's member or None is returned as it is.
-
-        Raises:
-            InvalidParameter: Another type.
         """
         structured = dataclasses.is_dataclass(value) and not isinstance(value, type)
         if structured or isinstance(value, (str, list, tuple, dict, BaseModel, *_SCALARS)):
-            return self._inside(value)
+            return self.inside(value)
         raise InvalidParameter(
             "Expected a str, messages, a prompt value, documents or a structured answer to restore, not "
             f"{type(value).__name__}."
         )
 
-    def _inside(self, value: Any) -> Any:
-        """A part of a value: what is of another type stays as it is."""
-        return each_text(value, self.one, keys=True)
+    def inside(self, value: Any, *, arguments: bool = False) -> Any:
+        """A part of a value with the originals put back: what is of another type stays as it is.
 
-    def one(self, value: Any) -> Any:
-        """One str, message or document with the originals put back."""
+        Of the ``arguments`` of a tool, or a block that is no text, a string that begins with an address is one.
+        """
+        return each_text(value, functools.partial(self._one, arguments=arguments), keys=True)
+
+    def _one(self, value: Any, *, arguments: bool) -> Any:
         if isinstance(value, str):
-            return self._map.restore(value)
+            return self._map.restore(value, value=arguments)
         if isinstance(value, Document):
-            metadata = self._inside(value.metadata)
+            metadata = self.inside(value.metadata)
             return Document(page_content=self._map.restore(value.page_content), metadata=metadata, id=value.id)
         content = value.content
         changed: dict[str, Any] = {
@@ -299,33 +278,21 @@ class Restorer(Runnable[Any, Any]):
         }
         for calls in ("tool_calls", "invalid_tool_calls", "tool_call_chunks"):
             if found := getattr(value, calls, None):
-                changed[calls] = [{**call, "args": self.values(call["args"])} for call in found]
+                changed[calls] = [{**call, "args": self.inside(call["args"], arguments=True)} for call in found]
         return value.model_copy(update=changed)
 
     def _block(self, block: Any) -> Any:
         if isinstance(block, str):
             return self._map.restore(block)
         if isinstance(block.get("text"), str):
-            return {**self.values({key: inner for key, inner in block.items() if key != "text"}),
-                    "text": self._map.restore(block["text"])}  # fmt: skip
-        return self.values(block)
-
-    def values(self, value: Any) -> Any:
-        """Arguments of a tool, or a block that is no text: a string in it that begins with an address is one."""
-
-        def restored(inner: Any) -> Any:
-            return self._map.restore(inner, value=True) if isinstance(inner, str) else self.one(inner)
-
-        return each_text(value, restored, keys=True)
+            others = {key: inner for key, inner in block.items() if key != "text"}
+            return {**self.inside(others, arguments=True), "text": self._map.restore(block["text"])}
+        return self.inside(block, arguments=True)
 
     def pushing(self, *, inside: bool = False) -> tuple[Callable[[Any], list[Any]], Callable[[], list[Any]]]:
-        """For one stream: what returns what may be said after the next chunk, and what returns the rest at the end.
-
-        Args:
-            inside: Whether the stream is a part of another: then chunks of other types stay as they are.
-        """
+        """For one stream: what returns what may be said after the next chunk, and what returns the rest at the end."""
         text, chunks = TextRestorer(self._map), ChunkRestorer(self._map)
-        whole = WholeRestorer(self._inside if inside else self.restore, self._map)
+        whole = WholeRestorer(self.inside if inside else self.restore, self._map)
         last: list[str | None] = [None]
         keys: dict[str, tuple[Callable[[Any], list[Any]], Callable[[], list[Any]]]] = {}
 
@@ -368,14 +335,6 @@ class Restorer(Runnable[Any, Any]):
 
         await self._acall_with_config(run, input, config)
         return held[0]
-
-    def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:  # noqa: A002
-        """Restore one value and yield it."""
-        yield self.invoke(input, config)
-
-    async def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:  # noqa: A002
-        """Restore one value and yield it."""
-        yield await self.ainvoke(input, config)
 
     def transform(
         self,

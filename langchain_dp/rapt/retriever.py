@@ -20,7 +20,7 @@ from langchain_dp.isolation.filters import Level
 from langchain_dp.isolation.run import check_environment
 from langchain_dp.rapt._shell import named_user
 from langchain_dp.rapt.runnable import RAPTSanitizer
-from langchain_dp.redact import HeldInputs, PrivateArgs, arun_redacted, hold_arguments, run_redacted, without_frames
+from langchain_dp.redact import HeldInputs, PrivateArgs, arun_redacted, hold_arguments, run_redacted
 
 IN_RETRIEVER = "in the inner retriever"
 
@@ -153,14 +153,12 @@ class SanitizingRetriever(HeldInputs, BaseRetriever):
         if not self.documents:
             return _listed(self.retriever.invoke(query, {"callbacks": run_manager.get_child()}, **kwargs))[:most]
         check_environment()
-        found: PrivateArgs | BaseException
+
+        def ask(query: str) -> PrivateArgs:
+            return PrivateArgs(_listed(self.retriever.invoke(query, {"callbacks": []}, **kwargs))[:most])
+
         with sealed(Level.QUIET):
-            try:
-                found = PrivateArgs(_listed(self.retriever.invoke(query, {"callbacks": []}, **kwargs))[:most])
-            except Exception as error:  # it may quote a document
-                found = without_frames(error, IN_RETRIEVER)
-        if isinstance(found, BaseException):
-            raise found
+            found = run_redacted(ask, PrivateArgs(query), IN_RETRIEVER)
         return run_redacted(self._sanitized, found)
 
     async def _aget_relevant_documents(
@@ -175,14 +173,12 @@ class SanitizingRetriever(HeldInputs, BaseRetriever):
         if not self.documents:
             return _listed(await self.retriever.ainvoke(query, {"callbacks": run_manager.get_child()}, **kwargs))[:most]
         check_environment()
-        found: PrivateArgs | BaseException
+
+        async def ask(query: str) -> PrivateArgs:
+            return PrivateArgs(_listed(await self.retriever.ainvoke(query, {"callbacks": []}, **kwargs))[:most])
+
         with sealed(Level.QUIET):
-            try:
-                found = PrivateArgs(_listed(await self.retriever.ainvoke(query, {"callbacks": []}, **kwargs))[:most])
-            except Exception as error:  # it may quote a document
-                found = without_frames(error, IN_RETRIEVER)
-        if isinstance(found, BaseException):
-            raise found
+            found = await arun_redacted(ask, PrivateArgs(query), IN_RETRIEVER)
         return await asyncio.to_thread(run_redacted, self._sanitized, found)
 
     def _told(self, query: object, user: str | None, config: RunnableConfig | None) -> PrivateArgs:

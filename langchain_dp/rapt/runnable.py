@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from langchain_core.documents import BaseDocumentTransformer, Document
 from langchain_core.messages import AIMessage
@@ -14,18 +14,17 @@ from langchain_core.runnables import RunnableConfig
 from langchain_dp._util.reprs import safe_repr
 from langchain_dp._util.validate import group, one_of, reject_unknown_arguments, short_text
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
-from langchain_dp.errors import InvalidParameter, PrivateDataError
+from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES
 from langchain_dp.ports import Embeds
-from langchain_dp.rapt._shell import WITHHELD, S, SanitizerShell
+from langchain_dp.rapt._shell import WITHHELD, Core, S, SanitizeResult, SanitizerShell
 from langchain_dp.rapt.build import CalibrationTarget, WordOptions, targets_of, word_releases
 from langchain_dp.rapt.calibrate import Calibration
-from langchain_dp.rapt.core import Core, SanitizeResult
 from langchain_dp.rapt.documents import DocumentRules, check_documents
 from langchain_dp.rapt.messages import MessageRules, checked_keys
-from langchain_dp.rapt.parts import Sanitizable
-from langchain_dp.rapt.policies import Policies
-from langchain_dp.rapt.privatize import Keep, Mechanism
+from langchain_dp.rapt.parts import Sanitizable, marked, take_mappings
+from langchain_dp.rapt.privatize import Keep, Mechanism, Policies
+from langchain_dp.rapt.release import FormalReleases
 from langchain_dp.rapt.vocabulary import Vocabulary
 from langchain_dp.redact import PrivateArgs, hold_arguments, redact_errors, run_redacted
 
@@ -126,8 +125,13 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         options = WordOptions(
             mechanism, policies, keep, length, casing, not_private_seed, threads, target.texts, cache_bytes
         )
-        self._releases = word_releases(embeddings, targets, options, ledger=ledger, limit=limit, cache=cache, name=name)
-        self._core = Core(self._releases, messages, documents)
+        releases = word_releases(embeddings, targets, options, ledger=ledger, limit=limit, cache=cache, name=name)
+        self._core = Core(releases, messages, documents)
+
+    @property
+    def _releases(self) -> FormalReleases:
+        releases: Any = self._core.releases
+        return releases  # type: ignore[no-any-return]  # pseudonyms, which have others, are no such sanitizer
 
     @redact_errors()
     def sanitize(
@@ -151,7 +155,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         """
         if not isinstance(reply, AIMessage):
             raise InvalidParameter(f"Expected reply of type {type(reply).__name__} to be an AIMessage.")
-        return self._core.marked(reply)
+        return marked(reply, self._core.rules)
 
     @redact_errors()
     def sanitize_mappings(
@@ -164,9 +168,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
             keep: Keys whose values pass in clear.
             user_key: Key that says whose account is charged; it is not passed on.
         """
-        return self._core.sanitize_mappings(mappings, keep, user_key)
-
-    # ---------------------------------------------------------------------------------------------- documents
+        return self._core.released([take_mappings(mappings, self._core.rules, keep, user_key)])[0]  # type: ignore[no-any-return]
 
     @hold_arguments("documents")
     def transform_documents(self, documents: Sequence[Document], **kwargs: Any) -> list[Document]:
@@ -190,8 +192,6 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         """Async twin of :meth:`transform_documents`."""
         listed: Any = run_redacted(_checked, PrivateArgs.of(documents))
         return await self.ainvoke(listed, **kwargs)  # type: ignore[no-any-return]
-
-    # -------------------------------------------------------------------------------------------- the promise
 
     @hold_arguments("value")
     def invoke_with_certificate(
@@ -249,7 +249,8 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
     @property
     def names_documents(self) -> bool:
         """Whether the metadata of a document say whose it is, or which: ``user_key`` or ``document_key`` is set."""
-        return self._core.names_documents
+        rules = self._core.rules.documents
+        return (rules.user_key or rules.document_key) is not None
 
     def check_limit(self, what: str, remedy: str, *, user: bool) -> None:
         """Refuse to stand where no limit of this sanitizer's account could ever be reached; for what wraps one.
@@ -262,22 +263,16 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         Raises:
             InvalidParameter: There is a limit, and nothing that is released there could reach it.
         """
-        self._core.check_limit(what, remedy, user=user)
-
-    # ------------------------------------------------------------------------------------------ nothing leaks
+        limit = self._releases.unreachable_limit(user=user)
+        if limit is not None:
+            raise InvalidParameter(
+                f"Expected limit={limit:g} to be one that can be reached: here every {what} is a document of its own, "
+                f"which is charged once, and no user has an account under the limit. {remedy}"
+            )
 
     @safe_repr
     def __repr__(self) -> str:
         return f"RAPTSanitizer({self._releases.describe()})"
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise PrivateDataError("RAPTSanitizer holds an open account and cannot be pickled: build it where it runs.")
-
-    def __deepcopy__(self, memo: Mapping[int, Any]) -> RAPTSanitizer:
-        return self  # a copy must not have releases of its own
-
-    def __copy__(self) -> RAPTSanitizer:
-        return self
 
 
 def _checked(documents: Sequence[Document]) -> PrivateArgs:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -14,6 +13,7 @@ from langchain_dp._util.reprs import safe_repr
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.rapt.restore import each_text
 from langchain_dp.rapt.runnable import RAPTSanitizer
+from langchain_dp.rapt.structured import json_container
 from langchain_dp.redact import redact_errors
 
 
@@ -129,16 +129,10 @@ _BRACES = str.maketrans("{}", "()")
 
 
 def _without_braces(value: Any) -> Any:
-    return each_text(
-        value, lambda text: text if not isinstance(text, str) or _is_json(text) else text.translate(_BRACES)
-    )
+    def changed(text: Any) -> Any:
+        return text.translate(_BRACES) if isinstance(text, str) and json_container(text) is None else text
 
-
-def _is_json(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), (dict, list))
-    except (ValueError, RecursionError):
-        return False
+    return each_text(value, changed)
 
 
 def _checked(example: object) -> Mapping[str, Any]:

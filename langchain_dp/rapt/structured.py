@@ -42,14 +42,6 @@ def structured(value: Any, swap: Swap, keys: Collection[str]) -> Any:
 
     A number or a truth value is a text like any other and comes out as one; so does any other object, by its ``str``. A
     string that holds a JSON object or list is one again afterwards.
-
-    Args:
-        value: What to rebuild.
-        swap: Is given every text.
-        keys: Keys that stay as they are: somebody declared them.
-
-    Raises:
-        InvalidParameter: Bytes, or nesting too deep to be followed.
     """
     try:
         return _structured(value, swap, keys)
@@ -60,7 +52,7 @@ def structured(value: Any, swap: Swap, keys: Collection[str]) -> Any:
 
 def text_or_json(text: str, swap: Swap, keys: Collection[str]) -> str:
     """Swap a text, or the leaves and keys of the JSON object or list that it holds."""
-    inner = _container(text)
+    inner = json_container(text)
     return swap(text) if inner is None else json.dumps(structured(inner, swap, keys), ensure_ascii=False)
 
 
@@ -68,7 +60,7 @@ def _structured(value: Any, swap: Swap, keys: Collection[str]) -> Any:
     if value is None:
         return None
     if isinstance(value, str):
-        inner = _container(value)
+        inner = json_container(value)
         return swap(value) if inner is None else json.dumps(_structured(inner, swap, keys), ensure_ascii=False)
     if isinstance(value, Mapping):
         return _object(value, swap, keys)
@@ -109,7 +101,7 @@ def _object(value: Mapping[Any, Any], swap: Swap, keys: Collection[str]) -> dict
     return rebuilt
 
 
-def _container(text: str) -> Any:
+def json_container(text: str) -> Any:
     """The JSON object or list that ``text`` holds, or None."""
     if not text.lstrip().startswith(("{", "[")):
         return None

@@ -9,10 +9,12 @@ from __future__ import annotations
 import dataclasses
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from typing import Literal
 
-from langchain_dp.rapt.policies import Kind
+Kind = Literal["word", "number", "date", "url", "punctuation", "code"]
+
 
 _MONTH = (  # the only words whose casing is ignored: ignored everywhere, a k would be the Kelvin sign, a symbol
     r"(?i:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?"
@@ -78,12 +80,7 @@ def clean(text: str) -> str:
 
 
 def features(text: str, *, code: bool = True) -> Iterator[Feature]:
-    """Features of a text, in order, without the space between them.
-
-    Args:
-        text: Any text.
-        code: Whether code is a feature of its own; otherwise its content is cut like prose.
-    """
+    """Features of a text, in order, without the space between them; without ``code`` it is cut like prose."""
     for match in _pattern(code).finditer(text):
         name = match.lastgroup
         kind: Kind = "word" if name in (None, "picture") else name  # type: ignore[assignment]  # a group is a kind
@@ -144,3 +141,72 @@ def join(pieces: Sequence[str]) -> str:
         out.append(piece if glue or before else f" {piece}")
         glue = after
     return "".join(out)
+
+
+# A text in pieces. A word, and a date of several words, must be whole before it can be privatized. So text is held back
+# until two whole words follow it: then every date shows itself ("12 of" is none yet, "12 of May" is), and nothing else
+# that belongs together has space in it, but code between fences. What leaves comes out one piece at a time: a chunk for
+# each stretch between two spaces would say how many tokens ("well-known" has three) the stretch has.
+
+_BLANKS = re.compile(r"[ \n\t\r]+")
+_HELD = 2  # whole words after a cut
+
+
+class TextStream:
+    """One text, fed in pieces; each piece of it is released once."""
+
+    def __init__(self, pieces: Callable[[str], Sequence[str]]) -> None:
+        self._pieces = pieces
+        self._text = ""
+        self._waiting: list[str] = []
+        self._last: list[str] = []
+        self._quoted = False
+
+    def push(self, text: str) -> list[str]:
+        """Take the next piece of the text and return what may leave by now."""
+        self._text += text
+        cut = _last_cut(self._text)
+        if not cut:
+            return []
+        ready, self._text = self._text[:cut], self._text[cut:]
+        return self._each(self._pieces(ready))
+
+    def finish(self) -> list[str]:
+        """Return the rest."""
+        rest, self._text = self._text, ""
+        last = [*self._each(self._pieces(rest)), self._join([], end=True)]
+        return [chunk for chunk in last if chunk]
+
+    def _each(self, pieces: Sequence[str]) -> list[str]:
+        """A chunk for each piece that has something to write by now."""
+        return [chunk for piece in pieces if (chunk := self._join([piece], end=False))]
+
+    def _join(self, pieces: Sequence[str], *, end: bool) -> str:
+        pieces = [*self._waiting, *pieces]
+        # The spacing around an apostrophe hangs on the piece after it.
+        self._waiting = [pieces.pop()] if pieces and pieces[-1] == "'" and not end else []
+        if not pieces:
+            return ""
+        # The spacing before a piece hangs on the one before, and on whether a quotation is open there.
+        before = [*(['"'] if self._quoted else []), *self._last]
+        joined = join([*before, *pieces])[len(join(before)) :]
+        self._quoted ^= [*self._last, *pieces[:-1]].count('"') % 2 == 1
+        self._last = [pieces[-1]]
+        return joined
+
+
+def _last_cut(text: str) -> int:
+    """Where the part of ``text`` ends that no further text can change; 0 if there is none."""
+    spaces = [match.start() for match in _BLANKS.finditer(text)]
+    # After the last possible cut come so many words, each with space behind it.
+    candidates = spaces[:-_HELD] if len(spaces) > _HELD else []
+    if not candidates:
+        return 0
+    crossed = [(feature.start, feature.end) for feature in features(text, code=False)]
+    while candidates:
+        cut = candidates.pop()
+        while crossed and crossed[-1][0] >= cut:
+            crossed.pop()
+        if not crossed or crossed[-1][1] <= cut:
+            return cut
+    return 0

@@ -42,8 +42,8 @@ from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.glossary import LabelTexts
 from langchain_dp.opt.reservation import VALIDATION
 from langchain_dp.opt.voters import ClippedTexts, PrivateVote
-from langchain_dp.rapt._tokenizers import PAD
 from langchain_dp.rapt.privatize import Items, TextPrivatizer
+from langchain_dp.rapt.vocabulary import PAD
 
 # ----------------------------------------------------------------------------------------------------- charges
 
@@ -110,11 +110,15 @@ def companion_of_records(real: StandIn, self: ModelVoter, subset_prompts: Any, b
     return [prompts[1], *prompts[1:]] if beside and self.companions and len(prompts) > 1 else prompts
 
 
-def larger_after_restart(real: StandIn, *args: Any, **kwargs: Any) -> AnswerReservation:
+def larger_after_restart(real: StandIn, *args: Any, resumed: Callable[[LedgerPlan], Any], **kwargs: Any) -> Any:
     """A chain that goes on with its plan draws more of its subsets than the plan was made for."""
-    found: AnswerReservation = real(*args, **kwargs)
-    more = min(1.0, 1.5 * found.scheme.sampling_probability)
-    return dataclasses.replace(found, scheme=dataclasses.replace(found.scheme, sampling_probability=more))
+
+    def larger(plan: LedgerPlan) -> AnswerReservation:
+        found: AnswerReservation = resumed(plan)
+        more = min(1.0, 1.5 * found.scheme.sampling_probability)
+        return dataclasses.replace(found, scheme=dataclasses.replace(found.scheme, sampling_probability=more))
+
+    return real(*args, resumed=larger, **kwargs)
 
 
 def overdrawn(real: StandIn, *args: Any, **kwargs: Any) -> None:
@@ -481,7 +485,7 @@ SUBSET_PROMPTS: dict[str, list[Swap]] = {
     "one sample for two questions": [(FixedPartition, "draw", one_coin_for_two)],
     "added to two subsets": [(FixedPartition, "add", method(added_twice))],
     "another's example shown": [(SubsetPrompts, "draw", method(neighbour_looks_in))],
-    "more drawn after a restart": [(langchain_dp.icl.reservation, "_resume", method(larger_after_restart))],
+    "more drawn after a restart": [(langchain_dp.icl.reservation, "reserved_once", method(larger_after_restart))],
     "shares without noise": [(ReportNoisyMax, "release", method(raw_shares))],
 }
 """Faults of who votes and what is shown, and one that few releases show."""

@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import hashlib
 import logging
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import langchain_dp.ensemble.text_writer
@@ -70,16 +70,15 @@ def as_many_of_each_label(real: StandIn, self: SubsetPrompts, question: str) -> 
     return kept
 
 
-def for_the_leader(real: StandIn, prompts: Sequence[Any], labels: int) -> Generator[Any, Any, list[int]]:
+def for_the_leader(real: StandIn, prompts: Sequence[Any], received: Sequence[Any], labels: int) -> list[int]:
     """Subsets that abstain are counted for the label that leads."""
-    counts = yield from real(prompts, labels)
+    counts: list[int] = real(prompts, received, labels)
     counts[counts.index(max(counts))] += len(prompts) - sum(counts)
     return counts
 
 
-def by_place(real: StandIn, prompts: Sequence[Any], labels: int) -> Generator[Any, Any, list[int]]:
+def by_place(real: StandIn, prompts: Sequence[Any], received: Sequence[Any], labels: int) -> list[int]:
     """Votes are matched with the subsets that have records, by their places."""
-    received = yield prompts
     counts = [0] * labels
     for _, vote in zip([one for one in prompts if one.shots], received, strict=False):
         if vote is not None:
@@ -87,15 +86,14 @@ def by_place(real: StandIn, prompts: Sequence[Any], labels: int) -> Generator[An
     return counts
 
 
-def shares_of_votes(real: StandIn, prompts: Sequence[Any], labels: int) -> Generator[Any, Any, list[int]]:
+def shares_of_votes(real: StandIn, prompts: Sequence[Any], received: Sequence[Any], labels: int) -> list[int]:
     """Counts are scaled up to all subsets, as if those that abstain had voted like the others."""
-    counts = yield from real(prompts, labels)
+    counts: list[int] = real(prompts, received, labels)
     return [count * len(prompts) // max(sum(counts), 1) for count in counts]
 
 
-def empty_ones_vote(real: StandIn, prompts: Sequence[Any], labels: int) -> Generator[Any, Any, list[int]]:
+def empty_ones_vote(real: StandIn, prompts: Sequence[Any], received: Sequence[Any], labels: int) -> list[int]:
     """An empty subset has the vote of the subset before it."""
-    received = yield prompts
     counts, last = [0] * labels, None
     for one, vote in zip(prompts, received, strict=True):
         last = vote if one.shots else last
@@ -191,10 +189,10 @@ VOTES: Faults = {
     "forgotten place filled": [(FixedPartition, "forget", method(filled_up))],
     "twins shown once": [(SubsetPrompts, "draw", method(twins_once))],
     "labels balanced": [(SubsetPrompts, "draw", method(as_many_of_each_label))],
-    "abstentions for the leader": [(_VOTES, "votes", method(for_the_leader))],
-    "votes by place": [(_VOTES, "votes", method(by_place))],
-    "votes scaled up": [(_VOTES, "votes", method(shares_of_votes))],
-    "empty subsets vote": [(_VOTES, "votes", method(empty_ones_vote))],
+    "abstentions for the leader": [(_VOTES, "count_votes", method(for_the_leader))],
+    "votes by place": [(_VOTES, "count_votes", method(by_place))],
+    "votes scaled up": [(_VOTES, "count_votes", method(shares_of_votes))],
+    "empty subsets vote": [(_VOTES, "count_votes", method(empty_ones_vote))],
     "one failure silences all": [(_VOTERS, "ask_together", method(none_where_one_fails))],
     "one failed call silences all": [(IsolatedModel, "batch", method(none_of_a_batch))],
     "members of a label logged": [(SubsetPrompts, "draw", method(members_logged))],

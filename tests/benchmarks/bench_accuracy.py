@@ -40,9 +40,9 @@ from tqdm import tqdm
 
 from langchain_dp import DPICLClassifier, PrivacyBudget
 from langchain_dp.accounting import calibrate_noisy_max
-from langchain_dp.icl import AGNEWS, AMAZON, SST2, TREC, ICLPrompt
+from langchain_dp.icl import AGNEWS, AMAZON, SST2, TREC, ICLPrompt, ModelCallOptions
+from langchain_dp.icl.subset_prompts import SubsetPrompt
 from langchain_dp.icl.voters import EngineVoter
-from langchain_dp.icl.votes import SubsetPrompt
 from langchain_dp.mechanisms import report_noisy_max
 
 TOPICS = ICLPrompt(
@@ -221,7 +221,7 @@ def _voter(chain: DPICLClassifier, engine: Calibrating, *, calibrate: bool) -> E
     """Votes as the chain casts them, and by the label scores as they are."""
     words = [chain.prompt.word(label) for label in chain.labels]
     return EngineVoter(
-        engine, prompt=chain.prompt, words=words, calibrate=calibrate, keep_caches=True, on_model_failure="raise"
+        engine, prompt=chain.prompt, words=words, calibrate=calibrate, keep_caches=True, model_calls=ModelCallOptions()
     )  # fmt: skip
 
 

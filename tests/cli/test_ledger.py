@@ -208,7 +208,7 @@ def test_shares_of_askers_are_listed(tmp_path: Path, capsys: Any) -> None:
         assert text.splitlines().count(line) == 1
     written = page(report(path))
     assert "Zebedee" not in written
-    assert written.count("Quotas can pool their answers: the promise is the whole plan's.") == 1
+    assert written.count("Users can pool their answers: the promise is the whole plan's.") == 1
     cells = [" of ".join(pair) for pair in (("16", "20"), ("3", "5"), ("7", "7"), ("5", "5"))]
     assert all(f">{cell}<" in written for cell in cells)
 

@@ -136,7 +136,7 @@ FAULTS = [  # file, what stands there, what is put there instead, and what is sa
         "langchain_dp.accounting.delta is public and",
     ),
     ("langchain_dp/audit/pairs.py", "        other: Records", "        others: Records", "does not explain other."),
-    ("langchain_dp/icl/answers.py", '"""A released label', '_ = """A released label', "DPAnswer has no docstring"),
+    ("langchain_dp/icl/release.py", '"""A released label', '_ = """A released label', "DPAnswer has no docstring"),
 ]
 
 

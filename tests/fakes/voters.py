@@ -23,7 +23,7 @@ from fakes.canary import CANARY
 from fakes.groups import grouped, with_sampling
 from langchain_dp import DPICLClassifier, PrivacyBudget
 from langchain_dp.icl import ModelCallOptions
-from langchain_dp.icl.companion import INVENTED, TEST_QUESTION
+from langchain_dp.icl.prompts import INVENTED, TEST_QUESTION
 from langchain_dp.ports import MemberPrompt
 
 LABELS = ["positive", "negative"]

@@ -14,7 +14,7 @@ from fakes.voters import AsyncVotingChat, Shots, VotingChat, classifier, left, m
 from langchain_dp import DPICLClassifier, PrivacyBudget
 from langchain_dp.ensemble.answers import AnswerCache
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
-from langchain_dp.icl.answers import Released
+from langchain_dp.icl.replicas import Released
 
 
 async def test_the_same_question_twice_is_one_spend() -> None:

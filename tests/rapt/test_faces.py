@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from fakes.rapt import sanitizer
+from fakes.styles import gathered, streamed
 from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
@@ -69,15 +70,6 @@ def _pieces(whole: str) -> list[str]:
     return [whole[i : i + 3] for i in range(0, len(whole), 3)]
 
 
-async def _apieces(whole: str) -> AsyncIterator[str]:
-    for piece in _pieces(whole):
-        yield piece
-
-
-async def _all(stream: AsyncIterator[Any]) -> list[Any]:
-    return [part async for part in stream]
-
-
 def _model(whole: str) -> Iterator[AIMessageChunk]:
     for piece in _pieces(whole):
         yield AIMessageChunk(piece)
@@ -127,12 +119,12 @@ FACES: dict[str, Face] = {
     "abatch": lambda made, whole: asyncio.run(made.abatch([whole])),
     "as completed": lambda made, whole: list(made.batch_as_completed([whole])),
     "stream": lambda made, whole: list(made.stream(whole)),
-    "astream": lambda made, whole: asyncio.run(_all(made.astream(whole))),
+    "astream": lambda made, whole: asyncio.run(gathered(made.astream(whole))),
     "transform": lambda made, whole: list(made.transform(iter(_pieces(whole)))),
-    "atransform": lambda made, whole: asyncio.run(_all(made.atransform(_apieces(whole)))),
+    "atransform": lambda made, whole: asyncio.run(gathered(made.atransform(streamed(_pieces(whole))))),
     "chain": lambda made, whole: _chain(made).invoke(whole),
     "chain stream": lambda made, whole: list(_chain(made).stream(whole)),
-    "chain astream": lambda made, whole: asyncio.run(_all(_chain(made).astream(whole))),
+    "chain astream": lambda made, whole: asyncio.run(gathered(_chain(made).astream(whole))),
     "message": lambda made, whole: made.invoke(HumanMessage(whole)),
     "messages": lambda made, whole: made.invoke([HumanMessage(whole)]),
     "message chunks": lambda made, whole: list(made.transform(iter([AIMessageChunk(p) for p in _pieces(whole)]))),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import pickle
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes.canary import CANARY, leak_surfaces
+from fakes.styles import gathered
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
@@ -94,10 +94,6 @@ def test_every_type_is_masked_and_restored() -> None:
         made.restore(object())
 
 
-async def _agather(stream: AsyncIterator[Any]) -> list[Any]:
-    return [part async for part in stream]
-
-
 def test_a_chain_restores_its_answer_unseen(tmp_path: Path) -> None:
     """If it breaks, the step that puts the originals back hands them to a callback, or a stream cuts a placeholder."""
     made = masker()
@@ -120,7 +116,7 @@ def test_a_chain_restores_its_answer_unseen(tmp_path: Path) -> None:
             assert chain.invoke(CANARY, config) == f"dear {CANARY}"
             assert "".join(chain.stream(CANARY, config)) == f"dear {CANARY}"
             assert asyncio.run(chain.ainvoke(CANARY, config)) == f"dear {CANARY}"
-            assert asyncio.run(_agather(chain.astream(CANARY, config))) == [f"dear {CANARY}"]
+            assert asyncio.run(gathered(chain.astream(CANARY, config))) == [f"dear {CANARY}"]
         assert surfaces.where(CANARY) == set()
     assert CANARY not in "".join(told)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from fakes.canary import CANARY, leak_surfaces
 from fakes.rapt import sanitizer
+from fakes.styles import gathered
 from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel, GenericFakeChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
@@ -145,17 +146,13 @@ def held(saver: InMemorySaver) -> str:
     return repr(saver.storage) + repr(saver.writes) + repr(saver.blobs)
 
 
-async def _agather(stream: AsyncIterator[Any]) -> list[Any]:
-    return [part async for part in stream]
-
-
 STYLES: dict[str, Callable[[Any, Any, Any], Any]] = {
     "invoke": lambda made, given, config: made.invoke(given, config),
     "stream": lambda made, given, config: list(made.stream(given, config, stream_mode="values"))[-1],
     "batch": lambda made, given, config: made.batch([given], config)[0],
     "ainvoke": lambda made, given, config: asyncio.run(made.ainvoke(given, config)),
     "abatch": lambda made, given, config: asyncio.run(made.abatch([given], config))[0],
-    "astream": lambda made, given, config: asyncio.run(_agather(made.astream(given, config, stream_mode="values")))[-1],
+    "astream": lambda made, given, config: asyncio.run(gathered(made.astream(given, config, stream_mode="values")))[-1],
 }
 
 
@@ -201,7 +198,7 @@ def test_streamed_marks_come_back_as_originals(asynchronous: bool) -> None:
     """If it breaks, a user who reads along sees placeholders, or half of one; or arguments of calls are no JSON."""
     _, _, agent = built()
     if asynchronous:
-        parts = asyncio.run(_agather(agent.astream(asked(), stream_mode=["messages", "updates"])))
+        parts = asyncio.run(gathered(agent.astream(asked(), stream_mode=["messages", "updates"])))
     else:
         parts = list(agent.stream(asked(), stream_mode=["messages", "updates"]))
     chunks = [payload[0] for mode, payload in parts if mode == "messages" and isinstance(payload[0], AIMessageChunk)]

@@ -10,13 +10,14 @@ import re
 import time
 import types
 import unicodedata
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes.canary import CANARY, leak_surfaces
 from fakes.rapt import sanitizer
+from fakes.styles import gathered, streamed
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel, GenericFakeChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, SystemMessage
@@ -197,15 +198,6 @@ def test_chunks_of_messages_and_calls_are_restored() -> None:
     assert last.content == "a <PERS"
 
 
-async def _agather(stream: AsyncIterator[Any]) -> list[Any]:
-    return [part async for part in stream]
-
-
-async def _each(values: list[Any]) -> AsyncIterator[Any]:
-    for value in values:
-        yield value
-
-
 def test_a_restorer_streams() -> None:
     """If it breaks, the last step of a chain waits for the whole answer, or an async stream differs."""
     made = Pseudonymizer(terms={"Bob": "PERSON"})
@@ -213,7 +205,7 @@ def test_a_restorer_streams() -> None:
     chunks = ["dear ", "<PER", "SON_1>", ", hi <"]
     expected = ["dear ", "Bob", ", hi ", "<"]
     assert list(made.restorer().transform(iter(chunks))) == expected
-    assert asyncio.run(_agather(made.restorer().atransform(_each(chunks)))) == expected
+    assert asyncio.run(gathered(made.restorer().atransform(streamed(chunks)))) == expected
     message = list(
         made.restorer().transform(iter([AIMessageChunk("<PERSON", id="i"), AIMessageChunk("_1> <", id="i")]))
     )
@@ -230,14 +222,14 @@ def test_structured_answers_are_restored_as_they_come() -> None:
     def pieces(_: object) -> Iterator[str]:
         yield from cut
 
-    model = RunnableGenerator(pieces, lambda _: _each(cut))
+    model = RunnableGenerator(pieces, lambda _: streamed(cut))
     shown = list((model | JsonOutputParser() | made.restorer()).stream("hi"))
     assert shown[-1] == {"to": "Bob", "others": ["Bob", "a <"]}
     assert not any("PER" in str(whole) for whole in shown)
     parallel = RunnableParallel(said=model, again=model) | made.restorer()
     joined = add(parallel.stream("hi"))
     assert joined == dict.fromkeys(("said", "again"), '{"to": "Bob", "others": ["Bob", "a <"]}')
-    assert asyncio.run(_agather((model | JsonOutputParser() | made.restorer()).astream("hi")))[-1] == shown[-1]
+    assert asyncio.run(gathered((model | JsonOutputParser() | made.restorer()).astream("hi")))[-1] == shown[-1]
     other = object()  # such as an array of numbers under another key
     beside = RunnableParallel(said=model, other=lambda _: other) | made.restorer()
     assert add(beside.stream("hi")) == {"said": joined["said"], "other": other}

@@ -6,7 +6,6 @@ import asyncio
 import copy
 import pickle
 import warnings
-from collections.abc import AsyncIterator, Callable
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from fakes.canary import CANARY, leak_surfaces
 from fakes.rapt import CLOSE, FAR, TABLE, WORDS, sanitizer
+from fakes.styles import STYLES, gathered
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
@@ -32,22 +32,10 @@ RAW = "quetzal"  # no word of the table: it must never be seen again
 TEXT = f"the patient {RAW} has severe pain"
 
 
-async def _gather(stream: AsyncIterator[Any]) -> list[Any]:
-    return [part async for part in stream]
-
-
-STYLES: dict[str, Callable[[Any, Any], Any]] = {
-    "invoke": lambda chain, given: chain.invoke(given),
-    "ainvoke": lambda chain, given: asyncio.run(chain.ainvoke(given)),
-    "batch": lambda chain, given: chain.batch([given])[0],
-    "abatch": lambda chain, given: asyncio.run(chain.abatch([given]))[0],
-    "batch_as_completed": lambda chain, given: next(chain.batch_as_completed([given]))[1],
-    "stream": lambda chain, given: list(chain.stream(given))[-1],
-    "astream": lambda chain, given: asyncio.run(_gather(chain.astream(given)))[-1],
-    "transform": lambda chain, given: list(chain.transform(iter([given])))[-1],
-    "events": lambda chain, given: asyncio.run(_gather(chain.astream_events(given, version="v2")))[-1]["data"][
-        "output"
-    ],
+CALLS = STYLES | {
+    "events": lambda chain, given, config: asyncio.run(gathered(chain.astream_events(given, config, version="v2")))[-1][
+        "data"
+    ]["output"]
 }
 INPUTS: dict[str, Any] = {
     "str": TEXT,
@@ -61,11 +49,11 @@ INPUTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", INPUTS)
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", CALLS)
 def test_every_type_comes_back_as_itself_in_every_style(style: str, kind: str) -> None:
     """If it breaks, a call style of LangChain lets a raw word through, or changes the type of what passes."""
     given = copy.deepcopy(INPUTS[kind])
-    released = STYLES[style](sanitizer(), given)
+    released = CALLS[style](sanitizer(), given, None)
     assert type(released) is type(given)
     if isinstance(given, list):
         assert [type(one) for one in released] == [type(one) for one in given]
@@ -100,7 +88,7 @@ def test_it_stands_anywhere_in_a_chain(style: str) -> None:
         made | template | RunnableLambda(model),
         chat | made | RunnableLambda(model),
     ):
-        assert STYLES[style](chain, {"x": TEXT} if chain.first is chat else TEXT) == "answer"
+        assert STYLES[style](chain, {"x": TEXT} if chain.first is chat else TEXT, None) == "answer"
     assert RAW not in repr(seen)
     assert seen[0].startswith("Question: ")
     assert seen[2].startswith("System: Be brief.")

@@ -11,6 +11,7 @@ import pytest
 from fakes.canary import CANARY, Reporting, leak_surfaces
 from fakes.models import Chat
 from fakes.rapt import CLOSE, sanitizer
+from fakes.styles import gathered
 from langchain_core.documents import Document
 from langchain_core.load import dumps
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -21,10 +22,6 @@ from langchain_dp import private_run
 from langchain_dp.errors import BudgetExceeded, InvalidParameter
 
 TEXT = f"the patient {CANARY} has pain"
-
-
-async def _gather(stream: AsyncIterator[Any]) -> list[Any]:
-    return [part async for part in stream]
 
 
 async def _chunks(given: Any) -> AsyncIterator[Any]:
@@ -39,8 +36,8 @@ STYLES: dict[str, Callable[[Runnable[Any, Any], Any, Any], Any]] = {
     "transform": lambda chain, given, config: list(chain.transform(iter([given, given]), config)),
     "ainvoke": lambda chain, given, config: asyncio.run(chain.ainvoke(given, config)),
     "abatch": lambda chain, given, config: asyncio.run(chain.abatch([given, given], config)),
-    "astream": lambda chain, given, config: asyncio.run(_gather(chain.astream(given, config))),
-    "atransform": lambda chain, given, config: asyncio.run(_gather(chain.atransform(_chunks(given), config))),
+    "astream": lambda chain, given, config: asyncio.run(gathered(chain.astream(given, config))),
+    "atransform": lambda chain, given, config: asyncio.run(gathered(chain.atransform(_chunks(given), config))),
 }
 OWN_STYLES = STYLES | {
     "certificate": lambda made, given, config: made.invoke_with_certificate(given, config).value,
@@ -90,7 +87,7 @@ def test_the_root_run_of_a_chain_needs_a_private_run(style: str, tmp_path: Path)
 
 def test_events_of_the_sanitizer_hold_nothing_raw(tmp_path: Path) -> None:
     """If it breaks, astream_events brings the raw input to whoever shows the progress of a chain."""
-    events = asyncio.run(_gather(sanitizer().astream_events(INPUTS["messages"], version="v2")))
+    events = asyncio.run(gathered(sanitizer().astream_events(INPUTS["messages"], version="v2")))
     inner = [event for event in events if event["event"] != "on_chain_start"]
     assert inner
     assert CANARY not in repr(inner)
@@ -98,20 +95,22 @@ def test_events_of_the_sanitizer_hold_nothing_raw(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", INPUTS)
 @pytest.mark.parametrize("style", OWN_STYLES)
-def test_an_error_reporter_sees_nothing_raw(style: str, kind: str) -> None:
-    """If it breaks, what serializes the frames of an error sends raw texts: an empty account is enough."""
+def test_errors_hold_nothing_raw(style: str, kind: str, tmp_path: Path) -> None:
+    """If it breaks, a refusal quotes what it refused, or what serializes the frames of an error sends raw texts."""
     empty = sanitizer(limit=CLOSE / 2)
     broken = sanitizer(keep=lambda word: bool(1 / 0))
-    for made, error in ((empty, BudgetExceeded), (broken, InvalidParameter)):
-        reporter = Reporting()
-        with pytest.raises(error) as caught:
-            OWN_STYLES[style](made, INPUTS[kind], {"callbacks": [reporter]})
-        assert reporter.kept
+    with leak_surfaces(tmp_path) as surfaces:
+        for made, error in ((empty, BudgetExceeded), (broken, InvalidParameter)):
+            reporter = Reporting()
+            with pytest.raises(error) as caught:
+                OWN_STYLES[style](made, INPUTS[kind], {"callbacks": [reporter, *surfaces.handlers]})
+            assert reporter.kept
+            assert not [kept for kept in reporter.kept if CANARY in kept]
+            assert caught.value.args
+        outcomes = empty.batch([INPUTS[kind]] * 2, {"callbacks": [reporter]}, return_exceptions=True)
+        assert [type(one) for one in outcomes] == [BudgetExceeded] * 2
         assert not [kept for kept in reporter.kept if CANARY in kept]
-        assert caught.value.args
-    outcomes = empty.batch([INPUTS[kind]] * 2, {"callbacks": [reporter]}, return_exceptions=True)
-    assert [type(one) for one in outcomes] == [BudgetExceeded] * 2
-    assert not [kept for kept in reporter.kept if CANARY in kept]
+        assert surfaces.where(CANARY) == set()
 
 
 def test_the_reporter_can_see_a_frame() -> None:
@@ -124,22 +123,6 @@ def test_the_reporter_can_see_a_frame() -> None:
     with pytest.raises(ValueError, match=str(len(TEXT))):
         RunnableLambda(work).invoke(TEXT, {"callbacks": [reporter]})
     assert [kept for kept in reporter.kept if CANARY in kept]
-
-
-@pytest.mark.parametrize("style", OWN_STYLES)
-def test_errors_hold_nothing_raw(style: str, tmp_path: Path) -> None:
-    """If it breaks, a refusal quotes what it refused to release."""
-    with leak_surfaces(tmp_path) as surfaces:
-        empty = sanitizer(limit=CLOSE / 2)
-        broken = sanitizer(keep=lambda word: bool(1 / 0))
-        for made, kind in ((empty, BudgetExceeded), (broken, InvalidParameter)):
-            with pytest.raises(kind) as caught:
-                OWN_STYLES[style](made, TEXT, {"callbacks": surfaces.handlers})
-            link: BaseException | None = caught.value
-            while link is not None:
-                assert CANARY not in repr(link)
-                link = link.__cause__ or link.__context__
-        assert surfaces.where(CANARY) == set()
 
 
 def test_nothing_raw_is_kept_in_what_can_be_printed() -> None:

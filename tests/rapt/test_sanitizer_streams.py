@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from fakes.rapt import CLOSE, FAR, TABLE, WORDS, sanitizer
+from fakes.styles import gathered, streamed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessageChunk, HumanMessage
@@ -18,7 +19,7 @@ from langchain_core.runnables import RunnableLambda
 
 from langchain_dp.errors import PlanError
 from langchain_dp.rapt import Policies, TextPrivatizer, tokenize
-from langchain_dp.rapt.streams import TextStream
+from langchain_dp.rapt.tokenize import TextStream
 
 MARKS = ["'", '"', "(", ")", ".", ",", "n't", "'s", "don't", "man's", "12 may 2020", "may 12th, 2020", "9", "-", "\n\n"]
 EXACT = sanitizer(eta=FAR, cache=False)
@@ -79,16 +80,9 @@ def test_chunks_do_not_show_where_the_spaces_were(width: int) -> None:
         parts = [part for at in range(0, len(text), width) for part in stream.push(text[at : at + width])]
         seen.add(tuple(len(part.split()) for part in [*parts, *stream.finish()]))
     assert seen == {(1,) * 7}
-    chunks = asyncio.run(_said(sanitizer(eta=FAR, cache=False), "red blue-green one two three four five"))
+    letters = streamed("red blue-green one two three four five")
+    chunks = asyncio.run(gathered(sanitizer(eta=FAR, cache=False).atransform(letters)))
     assert list(map(str.strip, chunks)) == ["red", "blue", "-", "green", "one", "two", "three", "four", "five"]
-
-
-async def _said(made: Any, text: str) -> list[str]:
-    async def letters() -> AsyncIterator[str]:
-        for letter in text:
-            yield letter
-
-    return [chunk async for chunk in made.atransform(letters())]
 
 
 @pytest.mark.parametrize(
@@ -122,15 +116,7 @@ def test_words_leave_before_the_text_is_complete() -> None:
 
 def test_async_streams_do_the_same() -> None:
     """If it breaks, sync and async streams differ."""
-
-    async def source() -> AsyncIterator[str]:
-        for word in WORDS[:30]:
-            yield f"{word} "
-
-    async def run() -> list[str]:
-        return [part async for part in EXACT.atransform(source())]
-
-    parts = asyncio.run(run())
+    parts = asyncio.run(gathered(EXACT.atransform(streamed(f"{word} " for word in WORDS[:30]))))
     assert len(parts) > 20
     assert "".join(parts) == EXACT.invoke(" ".join(WORDS[:30]))
 

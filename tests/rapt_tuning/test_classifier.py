@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes.canary import Reporting
+from fakes.styles import STYLES
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.messages import HumanMessage, SystemMessage
@@ -27,15 +28,6 @@ from langchain_dp.records import PrivateRecords
 from langchain_dp.redact import PrivateArgs
 
 RAW = "the quetzal movie was awful"
-STYLES: dict[str, Callable[[Any, Any], Any]] = {
-    "invoke": lambda chain, config: chain.invoke(RAW, config),
-    "ainvoke": lambda chain, config: asyncio.run(chain.ainvoke(RAW, config)),
-    "batch": lambda chain, config: chain.batch([RAW], config)[0],
-    "abatch": lambda chain, config: asyncio.run(chain.abatch([RAW], config))[0],
-    "batch_as_completed": lambda chain, config: next(chain.batch_as_completed([RAW], config))[1],
-    "stream": lambda chain, config: list(chain.stream(RAW, config))[-1],
-    "transform": lambda chain, config: list(chain.transform(iter([RAW]), config))[-1],
-}
 
 
 class Watching(BaseCallbackHandler):
@@ -69,7 +61,7 @@ def with_sanitizer(trained: RAPTClassifier, **options: Any) -> RAPTClassifier:
 def test_every_style_answers_with_a_label_and_shows_no_text(trained: RAPTClassifier, style: str) -> None:
     """If it breaks, a call style fails, or tells callbacks what was asked."""
     watching = Watching()
-    assert STYLES[style](trained, {"callbacks": [watching]}) == "negative"
+    assert STYLES[style](trained, RAW, {"callbacks": [watching]}) == "negative"
     assert watching.seen
     assert not any("quetzal" in seen for seen in watching.seen)
     assert any("withheld" in seen for seen in watching.seen)
@@ -120,7 +112,7 @@ def test_a_config_says_who_is_charged(trained: RAPTClassifier) -> None:
     """If it breaks, a limit for each user holds in no chain, in which the config names who asks."""
     ledger = MetricLedger(8.0)
     asked = with_sanitizer(trained, eta=4.0, ledger=ledger)
-    ann, bob = ({"configurable": {"user": name}} for name in ("ann", "bob"))
+    ann, bob = ({"configurable": {"user_id": name}} for name in ("ann", "bob"))
     chain = RunnableLambda(str) | asked
     assert [spec.id for spec in asked.config_specs] == ["user"]
     chain.invoke("good movie", ann)
@@ -160,7 +152,7 @@ def test_an_error_reporter_sees_no_question(style: str, trained: RAPTClassifier)
     for made, error in ((empty, BudgetExceeded), (lost, ConnectionError)):
         reporter = Reporting()
         with pytest.raises(error):
-            STYLES[style](made, {"callbacks": [reporter]})
+            STYLES[style](made, RAW, {"callbacks": [reporter]})
         assert reporter.kept
         assert not [kept for kept in reporter.kept if "quetzal" in kept]
     if "batch" in style:
@@ -385,12 +377,6 @@ def test_a_public_seed_makes_answers_repeat(trained: RAPTClassifier, tmp_path: P
     with pytest.raises(InvalidParameter, match="plain_seed"):
         asked.invoke("a question of its own")
     assert asked.client.certificate().releases == before
-
-
-def test_it_stands_in_a_chain(trained: RAPTClassifier) -> None:
-    """If it breaks, it is no Runnable."""
-    chain = RunnableLambda(lambda row: row["text"]) | trained | str.upper
-    assert chain.invoke({"text": "the movie was very good"}) == "POSITIVE"
 
 
 @pytest.mark.parametrize("verbalized", [False, True])

@@ -34,8 +34,8 @@ from langchain_dp.rapt.tuning import (
     RAPTClassifier,
     RAPTClient,
     RAPTProvider,
-    plain_rows,
 )
+from langchain_dp.rapt.tuning import plain as plain_tokens
 from langchain_dp.rapt.tuning.wire import Answer
 
 RAW = "the movie was very awful and the plot was rather poor, a quetzal writes"
@@ -114,7 +114,7 @@ def test_a_provider_in_another_process_gets_no_raw_word(tmp_path: Path) -> None:
 
         def post(body: bytes) -> bytes:
             assert address.startswith("http://127.0.0.1:")
-            with urllib.request.urlopen(urllib.request.PredictionRequest(address, data=body), timeout=60) as answer:
+            with urllib.request.urlopen(urllib.request.Request(address, data=body), timeout=60) as answer:
                 return bytes(answer.read())
 
         remote = RAPTClassifier(client, post)
@@ -369,15 +369,15 @@ def test_a_public_seed_draws_plain_tokens_and_nothing_else(kind: Any, mechanism:
     assert len({str(row) for row in request.plain}) == 3, "each text has a release, and a draw, of its own"
     # Words come out at random: eight alike in two accounts happen once in 32^8.
     assert two.request(texts).inputs[0] != request.inputs[0], "what is private is never drawn by the seed"
-    assert two._rows.before(two.plain, request.inputs, 7) == request.plain, "a function of public seed and release"
-    assert two._rows.before(two.plain, request.inputs, 8) != request.plain
-    ids = two._rows.before(two.plain, [[i] for i in range(60)], 7)
-    rows = [[two._rows._word(i) for i in row] for row in two.plain.candidates[two.plain.rows].tolist()]
-    spelt = [row if kind == "text" else [two._rows._word(i) for i in row] for row in ids]
+    assert two.plain.before(request.inputs, 7) == request.plain, "a function of public seed and release"
+    assert two.plain.before(request.inputs, 8) != request.plain
+    ids = two.plain.before([[i] for i in range(60)], 7)
+    rows = [["".join(two.vocabulary.decode([i])) for i in row] for row in two.plain.candidates[two.plain.rows].tolist()]
+    spelt = [row if kind == "text" else ["".join(two.vocabulary.decode([i])) for i in row] for row in ids]
     kept = max(np.mean([[a == b for a, b in zip(mine, row, strict=True)] for mine in spelt]) for row in rows)
     # 1,440 words at random: one in 32 is its own, so that more than one in 10 happens in no run of 10^9.
     assert kept < 0.1, "plain tokens are privatized all the same"
-    near = client(7, tiny.FAR)._rows.before(two.plain, [[i] for i in range(20)], 7)
+    near = client(7, tiny.FAR).plain.before([[i] for i in range(20)], 7)
     assert {str(row) for row in near} <= {str(row if kind == "text" else two.plain.candidates[ids].tolist())
                                           for row, ids in zip(rows, two.plain.rows, strict=True)}  # fmt: skip
 
@@ -423,26 +423,19 @@ def test_clients_of_one_sanitizer_work_out_the_plain_words_once(monkeypatch: pyt
         made.append(event.eta)
         return MetricExponential(event, *args, **options)
 
-    monkeypatch.setattr(plain_rows, "MetricExponential", counted)
+    monkeypatch.setattr(plain_tokens, "MetricExponential", counted)
     base = tiny.backbone()
     near, far = tiny.sanitizer(base, eta=tiny.CLOSE), tiny.sanitizer(base)
     for by in (near, near, far):
         tiny.tuner(base, by).client.plain_rows(3, np.random.default_rng(0))
     assert made == [tiny.CLOSE, tiny.FAR]
-    before = len(plain_rows._SHARED)
+    for size in (5, 6, 5, 7, 5):  # of |T|: those used last are kept, or whoever varies it fills the memory
+        RAPTClient(near, PlainTokens(length=2, vocabulary=size)).plain_rows(3, np.random.default_rng(0))
+    assert made[2:] == [tiny.CLOSE] * 3
+    before = len(plain_tokens._SHARED)
     del by, near, far
     gc.collect()
-    assert len(plain_rows._SHARED) <= before - 2  # not kept for ever
-
-
-def test_a_sanitizer_keeps_the_plain_words_of_few_vocabularies() -> None:
-    """If it breaks, whoever varies |T| fills the memory with 128 MB a size; or the size in use is thrown away."""
-    base = tiny.backbone()
-    engine = tiny.tuner(base, tiny.sanitizer(base)).client._rows._engine
-    assert engine is not None
-    made = [plain_rows._words(engine, size) for size in (5, 6, 5, 7)]
-    assert list(plain_rows._SHARED[engine]) == [5, 7]
-    assert plain_rows._words(engine, 5) is made[0]
+    assert len(plain_tokens._SHARED) <= before - 2  # not kept for ever
 
 
 def test_requests_say_nothing_in_a_repr() -> None:

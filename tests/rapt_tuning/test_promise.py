@@ -15,7 +15,7 @@ from rapt_tuning import tiny
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt import RAPTSanitizer
-from langchain_dp.rapt.policies import Policies
+from langchain_dp.rapt.privatize import Policies
 from langchain_dp.rapt.tuning import (
     Backbone,
     IdentitySanitizer,

@@ -79,27 +79,19 @@ class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
     @hold_arguments("input")
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
         """Run the agent on hidden messages and return its state with the originals put back."""
-        parts = self._parts(config)
-        conversation = self._conversations.open(parts)
-        told = run_redacted(_hidden, PrivateArgs(conversation, *PrivateArgs.of(input).values, parts))
+        conversation, told = self._begun(PrivateArgs.of(input), self._parts(config))
         return _Restored(conversation).whole(self.agent.invoke(told, config, **kwargs))
 
     @hold_arguments("input")
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
         """Async twin of :meth:`invoke`."""
-        parts = await self._aparts(config)
-        conversation = self._conversations.open(parts)
-        told = await asyncio.to_thread(
-            run_redacted, _hidden, PrivateArgs(conversation, *PrivateArgs.of(input).values, parts)
-        )
+        conversation, told = await asyncio.to_thread(self._begun, PrivateArgs.of(input), await self._aparts(config))
         return _Restored(conversation).whole(await self.agent.ainvoke(told, config, **kwargs))
 
     @hold_arguments("input")
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:  # noqa: A002
         """Run the agent on hidden messages and yield what it streams, in any mode, with the originals put back."""
-        parts = self._parts(config)
-        conversation = self._conversations.open(parts)
-        told = run_redacted(_hidden, PrivateArgs(conversation, *PrivateArgs.of(input).values, parts))
+        conversation, told = self._begun(PrivateArgs.of(input), self._parts(config))
         restored = _Restored(conversation)
         for part in self.agent.stream(told, config, **kwargs):
             yield restored.part(part)
@@ -113,11 +105,7 @@ class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
         **kwargs: Any,
     ) -> AsyncIterator[Any]:
         """Async twin of :meth:`stream`."""
-        parts = await self._aparts(config)
-        conversation = self._conversations.open(parts)
-        told = await asyncio.to_thread(
-            run_redacted, _hidden, PrivateArgs(conversation, *PrivateArgs.of(input).values, parts)
-        )
+        conversation, told = await asyncio.to_thread(self._begun, PrivateArgs.of(input), await self._aparts(config))
         restored = _Restored(conversation)
         async for part in self.agent.astream(told, config, **kwargs):
             yield restored.part(part)
@@ -151,15 +139,15 @@ class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
         )
 
     def astream_events(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refused: events are the graph's own, and hold placeholders.
-
-        Raises:
-            InvalidParameter: Always.
-        """
+        """Refused: events are the graph's own, and hold placeholders."""
         raise InvalidParameter(
             "Expected astream(..., stream_mode=...) in place of astream_events: events are those of the graph, which "
             "holds placeholders. To see these, ask agent.agent."
         )
+
+    def _begun(self, given: PrivateArgs, parts: list[str]) -> tuple[Conversation, Any]:
+        conversation = self._conversations.open(parts)
+        return conversation, run_redacted(_hidden, PrivateArgs(conversation, *given.values, parts))
 
     def _parts(self, config: RunnableConfig | None) -> list[str]:
         if not self._keeps(config):
@@ -276,7 +264,7 @@ class _Restored:
             return [self.whole(inner) for inner in value]
         if type(value) is tuple:
             return tuple(self.whole(inner) for inner in value)
-        return each_text(value, self._restorer.one, keys=True)
+        return self._restorer.inside(value)
 
     def part(self, part: Any) -> Any:
         """One part of a stream: a chunk of a message has the rest of a placeholder before it, or waits for it."""

@@ -32,14 +32,7 @@ _UNSAID = {"id", "type", "response_metadata", "usage_metadata"}
 
 
 class Conversation:
-    """One conversation, wherever its map is kept.
-
-    Args:
-        name: A random name; public.
-        pseudonymizer: Holds the map.
-        cipher: Encrypts parts of the map; None: they stay in memory.
-        secret: Key of the marks of messages; None: one that nobody else has.
-    """
+    """One conversation. Its map is in memory, or encrypted by ``cipher``; ``secret`` keys the marks of messages."""
 
     def __init__(self, name: str, pseudonymizer: Pseudonymizer, cipher: Any, secret: bytes | None = None) -> None:
         self.name = name
@@ -49,11 +42,7 @@ class Conversation:
         self._read: dict[str, frozenset[str]] = {}
 
     def learn(self, parts: Iterable[str]) -> None:
-        """Take over what is in the parts and was not read before.
-
-        Raises:
-            PrivateDataError: A part was encrypted under another key, or is another conversation's.
-        """
+        """Take over what is in the parts and was not read before."""
         if self._cipher is None:
             return
         for part in parts:
@@ -111,10 +100,6 @@ class Conversations:
         settings: Whose settings each of them has.
         key: Under which maps are kept in the state: 32 bytes, in URL-safe base64, as ``Fernet.generate_key`` gives
             them; None: they stay in memory.
-
-    Raises:
-        InvalidParameter: The key has another form.
-        MissingExtra: A key is given, and cryptography is not installed.
     """
 
     def __init__(self, settings: Pseudonymizer, key: str | bytes | None) -> None:
@@ -127,11 +112,7 @@ class Conversations:
         self._open: OrderedDict[str, Conversation] = OrderedDict()
 
     def open(self, parts: Sequence[str]) -> Conversation:
-        """The conversation of a state; a new one if there are no parts.
-
-        Raises:
-            PrivateDataError: Its map is not to be had here.
-        """
+        """The conversation of a state; a new one if there are no parts."""
         name = parts[0].partition(".")[0] if parts else secrets.token_hex(8)
         with self._lock:
             found = self._open.get(name)

@@ -13,8 +13,8 @@ from langchain_core.messages import AIMessage, RemoveMessage, ToolMessage
 from langchain_dp._util.extras import needs
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.isolation.run import private_run
-from langchain_dp.rapt._agents import agents_middleware, has_hooks
 from langchain_dp.rapt.messages import REMOVE_ALL
+from langchain_dp.rapt.middleware import agents_middleware, has_hooks, nothing
 from langchain_dp.rapt.parts import listed
 from langchain_dp.rapt.pseudonyms.agent import PARTS, PseudonymousAgent, hidden_goto, hidden_messages, stamped
 from langchain_dp.rapt.pseudonyms.keeping import Conversation, Conversations, joined
@@ -28,12 +28,6 @@ with needs("agents", "langchain", why=", 1.4 or newer, whose agents take middlew
     from langgraph.errors import GraphBubbleUp, GraphInterrupt
     from langgraph.pregel.protocol import PregelProtocol
     from langgraph.types import Command, TracePolicy
-
-WITHHELD = "<withheld: the input of a pseudonymizer>"
-
-
-def _nothing(payload: Any) -> dict[str, str]:
-    return {"payload": WITHHELD}
 
 
 class PseudonymState(AgentState[Any]):
@@ -79,7 +73,7 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         >>> agent.invoke({"messages": [("user", "Write to Ann Smith.")]})
     """
 
-    trace_policy = TracePolicy(process_inputs=_nothing)
+    trace_policy = TracePolicy(process_inputs=nothing)
     state_schema = PseudonymState
 
     def __init__(
@@ -177,8 +171,6 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         """
         return self._conversations.reports()
 
-    # ------------------------------------------------------------------------------------------------- the state
-
     def _conversation(self, state: Any) -> Conversation:
         return self._conversations.open(list(_parts(state)))
 
@@ -202,8 +194,6 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         if news := conversation.news(_parts(state)):
             changed[PARTS] = news
         return changed or None
-
-    # ------------------------------------------------------------------------------------------------- the model
 
     @hold_arguments("request")
     def wrap_model_call(
@@ -238,8 +228,6 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         answer = dataclasses.replace(response, result=result)
         news = conversation.news(_parts(request.state))
         return ExtendedModelResponse(answer, Command(update={PARTS: news})) if news else answer
-
-    # ------------------------------------------------------------------------------------------------- the tools
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) -> Any:
         """Give a tool inside the originals, and hide what it returns."""
@@ -276,7 +264,7 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         call = request.tool_call
         if self._inside is not None and call["name"] not in self._inside:
             return conversation, request, False
-        args = conversation.pseudonymizer.restorer().values(call["args"])
+        args = conversation.pseudonymizer.restorer().inside(call["args"], arguments=True)
         return conversation, request.override(tool_call={**call, "args": args}), True
 
     def _returned(self, conversation: Conversation, request: ToolCallRequest, result: Any, outside: bool) -> Any:

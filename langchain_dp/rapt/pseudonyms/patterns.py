@@ -127,11 +127,6 @@ def _urls(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
             yield match.start(), end
 
 
-def _emails(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
-    if "@" in text:
-        yield from (match.span() for match in pattern.finditer(text))
-
-
 def _grouped(
     is_right: Callable[[str], bool], digits: tuple[int, int]
 ) -> Callable[[re.Pattern[str], str], Iterator[tuple[int, int]]]:
@@ -208,12 +203,6 @@ def _national() -> re.Pattern[str]:
     return re.compile("|".join(["00[1-9][0-9]{7,12}", *forms]))
 
 
-def _dates(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
-    for match in pattern.finditer(text):
-        if _is_date(match[0]):
-            yield match.span()
-
-
 def _is_date(text: str) -> bool:
     figures = [int(mark) for mark in re.findall(r"\d+", text)[:3]]
     if len(figures) < 3 or re.search(r"[A-Za-z]{3}", text):
@@ -252,18 +241,13 @@ def _is_ip(text: str) -> bool:
     return True
 
 
-def _numbers(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
-    for match in pattern.finditer(text):
-        yield match.span("code" if match["code"] else 0)
-
-
 _DECIDE: dict[str, Callable[[re.Pattern[str], str], Iterator[tuple[int, int]]]] = {
     "URL": _urls,
-    "EMAIL": _emails,
+    "EMAIL": lambda pattern, text: (match.span() for match in (pattern.finditer(text) if "@" in text else ())),
     "IBAN": _grouped(_is_iban, (15, 34)),
     "CREDIT_CARD": _grouped(_is_card, (13, 19)),
     "IP": _machines,
-    "DATE": _dates,
+    "DATE": lambda pattern, text: (match.span() for match in pattern.finditer(text) if _is_date(match[0])),
     "PHONE": _grouped(_is_phone, (7, 20)),
-    "NUMBER": _numbers,
+    "NUMBER": lambda pattern, text: (found.span("code" if found["code"] else 0) for found in pattern.finditer(text)),
 }

@@ -29,8 +29,6 @@ _OTHER_NAMES = {
     "ORG": "ORGANIZATION",
     "PER": "PERSON",
 }
-_FOLDED = {"PERSON", "LOCATION", "ORGANIZATION", "EMAIL", "TERM"}
-_SPACED = {"PHONE", "IBAN", "CREDIT_CARD"}
 
 _KIND = re.compile(r"[^\W\d]\w{0,31}")
 """What a kind is called: it is shown, so a term that stands in its place by mistake must not pass."""
@@ -83,14 +81,7 @@ class TermEntities:
 
 
 class AllEntities:
-    """What any of several recognizers finds, under one name for each kind.
-
-    Args:
-        recognizers: Objects with ``name`` and ``find``, or functions of a text.
-
-    Raises:
-        InvalidParameter: There is none, or one is neither.
-    """
+    """What any of several recognizers finds, under one name for each kind."""
 
     def __init__(self, recognizers: Sequence[Recognizer]) -> None:
         if not recognizers:
@@ -131,18 +122,3 @@ class AllEntities:
 def _kind(given: str) -> str:
     label = label_of(given)
     return "TERM" if label == ESCAPED else _OTHER_NAMES.get(label, label)
-
-
-def alike(label: str, original: str) -> str:
-    """What is equal for spellings of one entity: spaces of names and of numbers, and the case of names.
-
-    Names are compared without their kind, as recognizers change their mind about it.
-    """
-    if label == ESCAPED:
-        return f"{label}\0{original}"
-    form = fold(original)
-    if label in _FOLDED:
-        return f"\0{form.lower()}"
-    if label in _SPACED:
-        return f"{label}\0{re.sub(r'[^0-9A-Za-z+]', '', form).upper()}"
-    return f"{label}\0{form}"

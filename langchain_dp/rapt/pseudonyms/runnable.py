@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from langchain_dp._util.validate import group
 from langchain_dp.accounting.metric import MetricCertificate
-from langchain_dp.errors import InvalidParameter, PrivateDataError
-from langchain_dp.rapt._shell import S, SanitizerShell
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.rapt._shell import Core, S, SanitizerShell
 from langchain_dp.rapt.addresses import checked_hosts
-from langchain_dp.rapt.core import Core
 from langchain_dp.rapt.documents import DocumentRules
-from langchain_dp.rapt.formal import FormalReleases
 from langchain_dp.rapt.messages import MessageRules
 from langchain_dp.rapt.placeholders import PlaceholderMap, PlaceholderReleases
 from langchain_dp.rapt.pseudonyms.patterns import PatternEntities
-from langchain_dp.rapt.pseudonyms.recognize import KINDS, AllEntities, Recognizer, TermEntities, alike
+from langchain_dp.rapt.pseudonyms.recognize import KINDS, AllEntities, Recognizer, TermEntities
+from langchain_dp.rapt.release import FormalReleases
 from langchain_dp.rapt.restore import Restorer
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.redact import redact_errors
@@ -111,7 +110,7 @@ class Pseudonymizer(SanitizerShell):
         terms: The caller's own words to hide, or a mapping of each to its kind.
         remaining_text_sanitizer: A sanitizer for the words that remain, under metric privacy; None: they pass in clear.
         messages: What of messages passes in clear. By default media do; system messages, which often hold context, are
-            hidden in like all others, but pass where ``then`` would replace their words.
+            hidden in like all others, but pass where ``remaining_text_sanitizer`` would replace their words.
         documents: What of a document's metadata passes. By default none does.
         allowed_hosts: Names of hosts in whose web addresses originals are put back, percent-encoded. In all other
             addresses placeholders stay: a page or a preview may fetch an address by itself, and a document can make
@@ -122,8 +121,8 @@ class Pseudonymizer(SanitizerShell):
         InvalidParameter: A recognizer is none, or a value is of another type.
 
     Formal guarantee:
-        None. ``certificate().private`` is False. With ``then``, its own promise holds for the words between the
-        placeholders alone.
+        None. ``certificate().private`` is False. With ``remaining_text_sanitizer``, its own promise holds for the
+        words between the placeholders alone.
 
     Examples:
         >>> pseudonymizer = Pseudonymizer(terms={"Ann Smith": "person"})
@@ -146,7 +145,8 @@ class Pseudonymizer(SanitizerShell):
     ) -> None:
         if remaining_text_sanitizer is not None and not isinstance(remaining_text_sanitizer, RAPTSanitizer):
             raise InvalidParameter(
-                f"Expected then of type {type(remaining_text_sanitizer).__name__} to be a RAPTSanitizer."
+                f"Expected remaining_text_sanitizer of type {type(remaining_text_sanitizer).__name__} to be a "
+                f"RAPTSanitizer."
             )
         if remaining_text_sanitizer is not None:
             remaining_text_sanitizer.check_limit(
@@ -166,7 +166,7 @@ class Pseudonymizer(SanitizerShell):
 
     def _begin(self) -> None:
         finder, remaining_text_sanitizer, rules = self._settings
-        self._map = PlaceholderMap(alike, self._allowed_hosts)
+        self._map = PlaceholderMap(self._allowed_hosts)
         words = None if remaining_text_sanitizer is None else remaining_text_sanitizer._releases
 
         def core(*, hidden: bool, rest: FormalReleases | None) -> Core:
@@ -189,7 +189,7 @@ class Pseudonymizer(SanitizerShell):
         Args:
             value: What to hide entities in.
             hidden: Whether it comes from where only placeholders are known: those of this conversation stay, and its
-                other words are not sanitized by ``then``.
+                other words are not sanitized by ``remaining_text_sanitizer``.
             named: Whether placeholders of this conversation stay, and the other words are sanitized.
         """
         return (self._told if hidden else self._named if named else self._core).sanitize(value, None, None)
@@ -234,12 +234,3 @@ class Pseudonymizer(SanitizerShell):
 
     def __repr__(self) -> str:
         return "Pseudonymizer(NOT PRIVATE: no epsilon)"
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise PrivateDataError("A Pseudonymizer holds private text and cannot be pickled: build it where it runs.")
-
-    def __deepcopy__(self, memo: Mapping[int, Any]) -> Pseudonymizer:
-        return self  # a copy would give the same placeholder to somebody else
-
-    def __copy__(self) -> Pseudonymizer:
-        return self

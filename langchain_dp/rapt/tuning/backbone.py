@@ -77,19 +77,20 @@ class Backbone:
         self.head: Any = getattr(getattr(model, "cls", None), "predictions", None) or getattr(model, "lm_head", None)
         self.hidden_size = int(getattr(model.config, "hidden_size", 0) or model.config.d_model)
         self.tokens: tuple[str, ...] = tuple(tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
+        self.pad = int(tokenizer.pad_token_id or 0)  # fills a batch up, and is masked
+        unknown = tokenizer.unk_token_id
+        self.unknown = self.pad if unknown is None else int(unknown)
+        ends = tokenizer.cls_token_id, tokenizer.sep_token_id
+        if self.family == "seq2seq":
+            ends = None, tokenizer.eos_token_id
+        # Tokens before and after every input.
+        self.frame = tuple([] if token is None else [int(token)] for token in ends)
         self.fingerprint = _fingerprint(self.encoder, self.tokens)
         self._words_fingerprint = self.fingerprint if self.head is None else _fingerprint(model, self.tokens)
         self.check(words=words)
 
     def check(self, *, words: bool) -> None:
-        """Refuse what cannot be tuned, or loaded around: before anything is charged.
-
-        Args:
-            words: Whether a head that predicts words is needed.
-
-        Raises:
-            InvalidParameter: Something was tuned around this model already, or it has no such head.
-        """
+        """Refuse a model that was tuned already, or lacks a head for ``words``, before anything is charged."""
         if getattr(self.model, _TUNED, False):
             raise InvalidParameter(
                 "Expected a backbone as it was before tuning, got the inside of a tuned model. Give the model or the "
@@ -118,26 +119,6 @@ class Backbone:
     def embedding(self) -> Any:
         """The table of token vectors, a module."""
         return self.model.get_input_embeddings()
-
-    @property
-    def frame(self) -> tuple[list[int], list[int]]:
-        """Tokens before and after every input."""
-        first, last = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
-        if self.family == "seq2seq":
-            first, last = None, self.tokenizer.eos_token_id
-        return [i for i in [first] if i is not None], [i for i in [last] if i is not None]
-
-    @property
-    def unknown(self) -> int:
-        """Id of the unknown token; the padding's where there is none."""
-        found = self.tokenizer.unk_token_id
-        return int(self.pad if found is None else found)
-
-    @property
-    def pad(self) -> int:
-        """Id of what fills a batch up; it is masked."""
-        found = self.tokenizer.pad_token_id
-        return int(found) if found is not None else 0
 
     @property
     def positions(self) -> int | None:
@@ -201,10 +182,7 @@ class BackboneTable:
 
 
 def backbone_of(given: str | PathLike[str] | Backbone | Any, tokenizer: Any, *, words: bool) -> Backbone:
-    """A backbone to tune, or to load around, of what a user gave.
-
-    Raises: As :class:`Backbone`.
-    """
+    """A backbone to tune, or to load around, of what a user gave; errors as of :class:`Backbone`."""
     if not isinstance(given, Backbone):
         return Backbone(given, tokenizer=tokenizer, words=words)
     given.check(words=words)

@@ -56,25 +56,12 @@ class Batch:
 
 
 class Assembler:
-    """Puts special tokens, plain tokens, text and template together.
-
-    Args:
-        backbone: Its tokenizer cuts what is not token ids yet.
-        max_tokens: Longest text.
-        plain_length: Number m of plain tokens.
-        virtual: Places that a prompt or prefix takes.
-        template: Public text behind every input, with ``{mask}`` where the word is predicted; None: no word is.
-
-    Raises:
-        InvalidParameter: All of this is longer than the backbone can read, or the template holds no mask.
-    """
+    """Puts special tokens, plain tokens, text and template together."""
 
     def __init__(
         self, backbone: Backbone, *, max_tokens: int, plain_length: int, virtual: int, template: str | None
     ) -> None:
-        self._backbone = backbone
-        self._max_tokens = max_tokens
-        self._plain_length = plain_length
+        self._backbone, self._max_tokens, self._plain_length = backbone, max_tokens, plain_length
         self._suffix: list[int] = []
         self._mask_at = -1
         if template is not None:
@@ -97,11 +84,7 @@ class Assembler:
             )
 
     def rows(self, request: PredictionRequest) -> tuple[list[Row], int]:
-        """Rows of a request, and how many of its texts were cut.
-
-        Raises:
-            InvalidParameter: It has another number of plain tokens, or ids that the backbone does not know.
-        """
+        """Rows of a request, and how many of its texts were cut; a request of another model is refused."""
         rows, cut = [], 0
         for position, (plain, text) in enumerate(zip(request.plain, request.inputs, strict=True)):
             if len(plain) != self._plain_length:
@@ -115,12 +98,12 @@ class Assembler:
         return rows, cut
 
     def _row(self, plain: Plain, text: PrivatizedText) -> tuple[Row, bool]:
-        first, last = self._backbone.frame
+        (first, last), cut = self._backbone.frame, self._backbone.cut
         ids, places = list(first), []
         for token in plain:
             places.append(len(ids))
-            ids += self._known([token]) if isinstance(token, int) else self._word(token)
-        own = self._known(text) if isinstance(text, list) else self._backbone.cut(text)
+            ids += self._known([token]) if isinstance(token, int) else cut(token) or [self._backbone.unknown]
+        own = self._known(text) if isinstance(text, list) else cut(text)
         room = self._max_tokens
         if self._room is not None:  # words may be of several tokens, so that the plain ones take more room than planned
             room = min(room, max(0, self._room + len(first) - len(ids)))
@@ -128,9 +111,6 @@ class Assembler:
         ids += own[:room]
         mask = len(ids) + self._mask_at if self._suffix else -1
         return Row([*ids, *self._suffix, *last], places, (start, end), mask), len(own) > room
-
-    def _word(self, word: str) -> list[int]:
-        return self._backbone.cut(word) or [self._backbone.unknown]
 
     def _known(self, ids: Sequence[int]) -> list[int]:
         size = len(self._backbone.tokens)

@@ -70,14 +70,11 @@ class Checkpoint:
     Args:
         folder: Made if absent.
         settings: What training is done with; a checkpoint of other settings is refused.
-        identity: Further public facts that must be the same: backbone, labels, table, number of texts.
+        identity: Further public facts that must be the same.
         marks: Names with keyed hashes of private texts, compared only where the folder holds one under the same name.
 
     Attributes:
         compared: Whether it did hold one under each name, or was new.
-
-    Raises:
-        InvalidParameter: What is in the folder was made with other settings, or is damaged; or it is no folder.
     """
 
     def __init__(
@@ -86,7 +83,7 @@ class Checkpoint:
         *,
         settings: TuningSettings,
         identity: Mapping[str, str | int],
-        marks: Mapping[str, str] | None = None,
+        marks: Mapping[str, str],
     ) -> None:
         self._folder = Path(folder)
         try:
@@ -96,41 +93,29 @@ class Checkpoint:
                 f"Expected checkpoint={str(folder)!r} to be a folder that is there or can be made "
                 f"({type(error).__name__}). Give another."
             ) from None
-        self._settings = settings
-        self._identity = dict(identity)
-        self._marks = dict(marks or {})
         self._state = self._folder / STATE
         self._facts = self._folder / "checkpoint.json"
         self.compared = True
-        self._check()
-
-    def _check(self) -> None:
-        facts = {
-            "format": FORMAT,
-            "settings": self._settings.to_dict(),
-            "identity": self._identity,
-            "marks": self._marks,
-        }
         if not self._facts.exists():
+            facts = {"format": FORMAT, "settings": settings.to_dict(), "identity": identity, "marks": marks}
             write_whole(self._facts, json.dumps(facts).encode())
             return
         try:
             found = json.loads(self._facts.read_bytes())
-            settings, identity = TuningSettings.from_dict(found["settings"]), found["identity"]
-            marks = dict(found["marks"])
+            own, kept, known = TuningSettings.from_dict(found["settings"]), found["identity"], dict(found["marks"])
         except (ValueError, KeyError, TypeError):
             raise InvalidParameter(
                 f"Expected checkpoint={str(self._folder)!r} to hold a checkpoint of this version. Give another folder."
             ) from None
-        others = self._settings.differences(settings)
-        others += sorted(name for name in self._identity if identity.get(name) != self._identity[name])
-        others += sorted(name for name, mark in self._marks.items() if marks.get(name, mark) != mark)
+        others = settings.differences(own)
+        others += sorted(name for name in identity if kept.get(name) != identity[name])
+        others += sorted(name for name, mark in marks.items() if known.get(name, mark) != mark)
         if others:
             raise InvalidParameter(
                 f"Expected checkpoint={str(self._folder)!r} to be of the same training, but it differs in "
                 f"{', '.join(others)}. Give the same values, or another folder."
             )
-        self.compared = self._marks.keys() <= marks.keys()
+        self.compared = marks.keys() <= known.keys()
 
     @property
     def begun(self) -> bool:
@@ -138,7 +123,7 @@ class Checkpoint:
         return any(path != self._facts for path in self._folder.glob("*.json"))
 
     def examples(self, name: str) -> PrivatizedExamples | None:
-        """Privatized texts that were stored under a name: they are not privatized, and not charged, again."""
+        """PrivatizedText texts that were stored under a name: they are not privatized, and not charged, again."""
         path = self._folder / f"{name}.json"
         return PrivatizedExamples.load(path) if path.exists() else None
 
@@ -151,7 +136,7 @@ class Checkpoint:
                     path.unlink()
 
     def save(self, done: Progress, model: TunedModel, optimizer: Any, scaler: Any) -> None:
-        """Write the state."""
+        """Write weights, the best weights, the optimizer's state, the random state and ``done``."""
         learned = model.learned()
         tensors = {f"{_MODEL}{name}": tensor for name, tensor in learned.items()}
         tensors |= {f"{_BEST}{name}": tensor for name, tensor in done.best.items()}
@@ -165,11 +150,7 @@ class Checkpoint:
         write_whole(self._state, save(whole, metadata))
 
     def restore(self, model: TunedModel, optimizer: Any, scaler: Any) -> Progress | None:
-        """Go back to where training stood; None if it had not begun.
-
-        Raises:
-            InvalidParameter: The state is damaged or does not fit the model.
-        """
+        """Go back to where training stood; None if it had not begun. A damaged state is refused."""
         if not self._state.exists():
             return None
         try:

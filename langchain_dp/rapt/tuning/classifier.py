@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -19,9 +18,8 @@ from langchain_dp._util.validate import reject_extra_kwargs
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerError
-from langchain_dp.rapt._shell import WITHHELD, named_user, named_users, user_specs
+from langchain_dp.rapt._shell import WITHHELD, in_thread, named_user, named_users, user_specs
 from langchain_dp.rapt.runnable import RAPTSanitizer
-from langchain_dp.rapt.tuning.asking import check_list, check_parts
 from langchain_dp.rapt.tuning.client import IdentitySanitizer, Question, RAPTClient
 from langchain_dp.rapt.tuning.promise import TrainedOn
 from langchain_dp.rapt.tuning.wire import PROVIDER, WEIGHTS, Answer, PredictionRequest
@@ -76,14 +74,12 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
         report: TrainingReport | None = None,
         name: str = "RAPTClassifier",
     ) -> None:
-        check_parts(client, provider)
+        _check_parts(client, provider)
         self.name = name
         self.client = client
         self.provider = provider
         self.training = training
         self.report = report
-
-    # ------------------------------------------------------------------------------------------------ questions
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
@@ -105,7 +101,7 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
             input: Private text; of a message, a prompt value or a document its text, of several messages that of the
                 last human one. Callbacks do not see it.
             config: LangChain config.
-            user: Whose account is charged; by default ``config={"configurable": {"user": "u-17"}}``, in every call.
+            user: Whose account is charged; by default ``config={"configurable": {"user_id": "u-17"}}``, in every call.
             **kwargs: None are taken.
 
         Raises:
@@ -115,7 +111,7 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
         """
         reject_extra_kwargs(kwargs)
         held = PrivateArgs(list(PrivateArgs.of(input).values), [named_user(user, config)])
-        return self._call_with_config(lambda _: self._labels(held)[0], WITHHELD, config)
+        return self._call_with_config(lambda _: _chosen(self._answer(held))[0], WITHHELD, config)
 
     @hold_arguments("input")
     async def ainvoke(
@@ -129,11 +125,8 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
         """Async twin of :meth:`invoke`; the work is done in a thread."""
         reject_extra_kwargs(kwargs)
         held = PrivateArgs(list(PrivateArgs.of(input).values), [named_user(user, config)])
-
-        async def run(_: str) -> str:
-            return (await asyncio.to_thread(self._labels, held))[0]
-
-        return await self._acall_with_config(run, WITHHELD, config)
+        work = in_thread(lambda: _chosen(self._answer(held))[0])
+        return await self._acall_with_config(work, WITHHELD, config)
 
     @hold_arguments("inputs")
     def batch(
@@ -176,11 +169,8 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
         reject_extra_kwargs(kwargs)
         held, count = _listed(PrivateArgs.of(inputs))
         held = PrivateArgs(*held.values, named_users(user, config, count))
-
-        async def run(_: list[str]) -> list[Any]:
-            return await asyncio.to_thread(self._all, held, return_exceptions)
-
-        return await self._abatch_with_config(run, [WITHHELD] * count, config, return_exceptions=return_exceptions)
+        work = in_thread(self._all, held, return_exceptions)
+        return await self._abatch_with_config(work, [WITHHELD] * count, config, return_exceptions=return_exceptions)
 
     @hold_arguments("texts")
     def predict_proba(self, texts: Sequence[Question], *, user: str | None = None) -> NDArray[np.float64]:
@@ -203,12 +193,9 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
             raise InvalidParameter("Expected a provider in this process. A remote one tells its labels with answers.")
         return self.provider.labels
 
-    def _labels(self, held: PrivateArgs) -> list[str]:
-        return _chosen(self._answer(held))
-
     def _answer(self, held: PrivateArgs) -> Answer:
         """What the provider says of the texts, each with its user, that are held. Its own errors pass as they are."""
-        answers = [self._asked(request) for request in run_redacted(self._requests, held)]
+        answers = [self._asked(request) for request in run_redacted(self.client._requests_of, held)]
         labels = answers[-1].labels if answers else ()
         if any(answer.labels != labels for answer in answers):
             raise InvalidParameter("Expected the provider to answer with the same labels each time. Ask it again.")
@@ -220,8 +207,9 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
         return self.provider.predict(request)
 
     def _all(self, held: PrivateArgs, tolerant: bool) -> list[str | Exception]:
+        """One label a text; ``tolerant`` puts errors in place of labels."""
         if not tolerant:
-            return list(self._labels(held))
+            return list(_chosen(self._answer(held)))
         results: list[str | Exception] = []
         for request in run_redacted(self._released, held):
             if isinstance(request, Exception):
@@ -233,13 +221,10 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
                 results += [error] * len(request)
         return results
 
-    def _requests(self, texts: list[Question], users: list[str | None]) -> list[PredictionRequest]:
-        return self.client._some_requests(None, texts, users)
-
     def _released(self, texts: list[Question], users: list[str | None]) -> list[PredictionRequest | Exception]:
         """Requests for all texts; where not all can be released, one for each, or what is in its way."""
         try:
-            return list(self._requests(texts, users))
+            return list(self.client._requests_of(texts, users))
         except LangChainDPError as error:
             if isinstance(error, LedgerError):  # what it charged before would be charged twice
                 raise
@@ -247,12 +232,10 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
         found: list[PredictionRequest | Exception] = []
         for text, user in zip(texts, users, strict=True):
             try:
-                found += self.client._some_requests(met, [text], user)
+                found += self.client._requests_of([text], [user], met)
             except LangChainDPError as error:
                 found.append(without_frames(error))  # type: ignore[arg-type]  # of the same class
         return found
-
-    # --------------------------------------------------------------------------------------------- the promise
 
     def certificate(self) -> MetricCertificate:
         """The promise for questions, with what is spent so far; that of the training texts is ``training``.
@@ -263,8 +246,6 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
         trained = self.client.trained if self.training is None else TrainedOn.of(self.training)
         other = None if trained is None else trained.note(self.client.eta, self.client.mechanism, self.client.table)
         return self.client.certificate([*self.client.question_notes, *([] if other is None else [other])])
-
-    # ------------------------------------------------------------------------------------------- save and load
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write both parts: ``client.json``; ``provider.json`` with ``model.safetensors``; and ``certificate.json``.
@@ -317,7 +298,10 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
 
         client = RAPTClient.load(folder, sanitizer)
         provider = RAPTProvider.load(folder, backbone, tokenizer=tokenizer, device=device)
-        return cls(client, provider, training=load_certificate(folder))
+        path = Path(folder) / CERTIFICATE
+        said = path.read_text(encoding="utf-8", errors="replace") if path.exists() else None
+        training = None if said is None else MetricCertificate.from_json(said)
+        return cls(client, provider, training=training)
 
     @safe_repr
     def __repr__(self) -> str:
@@ -329,20 +313,41 @@ def _chosen(answer: Answer) -> list[str]:
     return [answer.labels[max(range(len(row)), key=row.__getitem__)] for row in answer.probabilities]
 
 
-def load_certificate(folder: str | PathLike[str]) -> MetricCertificate | None:
-    """Certificate of the training texts, if it was saved.
-
-    Raises:
-        InvalidParameter: The file is damaged.
-    """
-    path = Path(folder) / CERTIFICATE
-    if not path.exists():
-        return None
-    return MetricCertificate.from_json(path.read_text(encoding="utf-8", errors="replace"))
+def _check_parts(client: RAPTClient, provider: Any) -> None:
+    """Refuse what could not answer, before a question is charged."""
+    if not isinstance(client, RAPTClient):
+        raise InvalidParameter(
+            f"Expected client of type {type(client).__name__} to be a RAPTClient. Give RAPTClient.load(folder, "
+            "sanitizer)."
+        )
+    if callable(provider):
+        return
+    if isinstance(provider, (str, bytes)):
+        raise InvalidParameter(
+            "Expected provider to be a RAPTProvider or a function, not an address. Give a function that posts the "
+            "body there: lambda body: httpx.post(address, content=body).raise_for_status().content."
+        )
+    if not callable(getattr(provider, "predict", None)):
+        raise InvalidParameter(
+            f"Expected provider of type {type(provider).__name__} to be a RAPTProvider, or a function that posts a "
+            "request's body and returns the body of the answer."
+        )
+    wanted, length = provider.settings.plain.length, client.plain.settings.length
+    if (provider.kind, wanted) != (client.kind, length):
+        raise InvalidParameter(
+            f"Expected a client of {provider.kind} with {wanted} plain tokens, as the model was trained on, got "
+            f"{client.kind} with {length}. Use the client of this model."
+        )
+    if client.kind == "tokens" and not provider.backbone.matches(client.vocabulary):
+        raise InvalidParameter(
+            f"Expected a client whose tokens are those of {provider.backbone}, got the table {client.table!r}: its ids "
+            "are other words. Use the client of this model."
+        )
 
 
 def _listed(held: PrivateArgs) -> tuple[PrivateArgs, int]:
-    """A list of texts, and how many."""
-    run_redacted(check_list, held)
+    """A list of texts, and how many; the letters of one text would be asked, and charged, one by one."""
+    if isinstance(held.values[0], (str, bytes)):
+        raise InvalidParameter("Expected texts to be a list of strings, not one. Give [text], or call invoke.")
     texts = list(held.values[0])
     return PrivateArgs(texts), len(texts)

@@ -1,4 +1,4 @@
-"""The client's part: sanitizes, puts plain tokens before, and hands out nothing else. No torch, no model."""
+"""The client's part: sanitizes texts, puts plain tokens before them and hands out nothing else. No torch, no model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
@@ -28,19 +28,11 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Embeds
 from langchain_dp.rapt import tokenize
 from langchain_dp.rapt._tables import load
-from langchain_dp.rapt.formal import COUNTED, REUSED, UNNAMED, FormalReleases
-from langchain_dp.rapt.release import Releases, Unit
+from langchain_dp.rapt.privatize import Items, TextPrivatizer
+from langchain_dp.rapt.release import COUNTED, REUSED, UNNAMED, FormalReleases, Releases, Unit
 from langchain_dp.rapt.runnable import RAPTSanitizer
-from langchain_dp.rapt.tuning.engine import CUT, TokenEngine
-from langchain_dp.rapt.tuning.examples import (
-    LABELS_IN_CLEAR,
-    Examples,
-    PrivatizedExamples,
-    RawExamples,
-    checked,
-)
+from langchain_dp.rapt.tuning.examples import LABELS_IN_CLEAR, Examples, PrivatizedExamples, RawExamples, checked
 from langchain_dp.rapt.tuning.plain import Ids, PlainSource
-from langchain_dp.rapt.tuning.plain_rows import PlainRows
 from langchain_dp.rapt.tuning.promise import ACCOUNT, SETTINGS, TrainedOn
 from langchain_dp.rapt.tuning.settings import PlainTokens
 from langchain_dp.rapt.tuning.wire import MOST, Kind, Plain, PredictionRequest, PrivatizedText
@@ -58,7 +50,7 @@ AGAIN = (
 EACH = "Every question is privatized and charged like a training text, each time it is asked."
 
 _SHOWN = 160  # letters of a foreign certificate that an error repeats
-
+_CUT = "+"  # stands after the tokens of a text that was cut
 
 Question = str | BaseMessage | PromptValue | Document
 """What can be asked."""
@@ -81,12 +73,40 @@ class IdentitySanitizer:
         return f"IdentitySanitizer({self.vocabulary!r}, NOT PRIVATE)"
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class ReleasedRows:
-    """Privatized texts, and how many of them were cut."""
+class TokenEngine:
+    """A sanitizer's engine whose releases are token ids, written as numbers."""
 
-    inputs: list[PrivatizedText]
-    truncated: int
+    def __init__(self, words: TextPrivatizer, max_tokens: int) -> None:
+        self.event, self.table, self.pads = words.event, words.table, words.pads
+        self._privatizer, self._max_tokens = words, max_tokens
+        settings = {**json.loads(words.settings), "written": "ids", "max_tokens": max_tokens}
+        self.settings = json.dumps(settings, sort_keys=True)
+
+    def written(self, texts: Sequence[str]) -> Callable[[], list[str]]:
+        """Cut texts, and return what draws the ids of each, with a mark at the end of a text that was cut."""
+        parsed = [self._privatizer._parse(number, text) for number, text in enumerate(texts)]
+        cut = [len(items.ids) > self._max_tokens for items in parsed]
+        for items in parsed:
+            del items.ids[self._max_tokens :]
+        ids = np.array([i for items in parsed for i in items.ids], dtype=np.int64)
+        return lambda: self._rows(parsed, cut, self._privatizer.release(ids).tolist())
+
+    def _rows(self, parsed: list[Items], cut: list[bool], drawn: list[int]) -> list[str]:
+        written, start = [], 0
+        for items, is_cut in zip(parsed, cut, strict=True):
+            released = drawn[start : start + len(items.ids)]
+            start += len(items.ids)
+            ids: list[int] = []
+            before = 0
+            for place, literal in items.literals:
+                if place > len(released):
+                    break
+                ids += released[before:place] + self._privatizer.vocabulary.encode(literal)
+                before = place
+            ids += released[before:]
+            is_cut |= len(ids) > self._max_tokens
+            written.append(" ".join([*map(str, ids[: self._max_tokens]), *([_CUT] if is_cut else [])]))
+        return written
 
 
 class RAPTClient:
@@ -104,9 +124,6 @@ class RAPTClient:
 
     Attributes:
         trained: How the texts were privatized that the model was trained on, where training or a file says so.
-
-    Raises:
-        InvalidParameter: A value is of another type, or the sanitizer's is the mode without a formal promise.
 
     Formal guarantee:
         That of the sanitizer, for every text; one release each. Plain tokens are public. Everything a provider does
@@ -140,26 +157,19 @@ class RAPTClient:
         self._check_seed()
         self.trained: TrainedOn | None = None
         self._formal: FormalReleases | None = None
-        if isinstance(sanitizer, RAPTSanitizer):
-            self._formal = sanitizer._releases
-            words = self._formal.words
-            self.vocabulary = words.vocabulary
+        words: TextPrivatizer | None = None
+        if isinstance(sanitizer, IdentitySanitizer):
+            self.vocabulary = sanitizer.vocabulary
+        else:
+            self._formal = formal = sanitizer._releases
+            words = formal.words
             engine = TokenEngine(words, self.max_tokens) if kind == "tokens" else words
             self._releases = {
-                fresh: Releases(
-                    engine,
-                    self._formal.ledger,
-                    reuse=self._formal._reuse and not fresh,
-                    chain=str(sanitizer.name),
-                )
+                fresh: Releases(engine, formal.ledger, reuse=formal._reuse and not fresh, chain=str(sanitizer.name))
                 for fresh in (False, True)
             }
-        else:
-            self.vocabulary = sanitizer.vocabulary
-        self.plain = PlainSource(self.vocabulary, plain or PlainTokens())
-        self._rows = PlainRows(self.vocabulary, None if self._formal is None else self._formal.words, self.kind)
-
-    # ------------------------------------------------------------------------------------------------- releases
+            self.vocabulary = words.vocabulary
+        self.plain = PlainSource(self.vocabulary, plain or PlainTokens(), words, self.kind)
 
     @redact_errors()
     def request(self, texts: Sequence[Question], *, user: str | None = None) -> PredictionRequest:
@@ -175,46 +185,42 @@ class RAPTClient:
             BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
-        texts = self._checked_texts(texts)
-        if len(texts) > MOST:
+        if len(texts) > MOST and not isinstance(texts, (str, bytes)):
             raise InvalidParameter(
                 f"Expected at most {MOST} texts in a request, got {len(texts)}. Call requests(texts), which makes as "
                 "many as are needed."
             )
-        made = self._some_requests(None, texts, user, at_once=MOST)
-        return next(iter(made), PredictionRequest(self.kind, [], []))
+        made = self._requests_of(texts, user, at_once=MOST)
+        return made[0] if made else PredictionRequest(self.kind, [], [])
 
     @redact_errors()
     def requests(
         self, texts: Sequence[Question], *, user: str | None = None, at_once: int = 256
     ) -> list[PredictionRequest]:
-        """The same in several requests of at most so many texts; all texts are charged together, or none.
-
-        Args:
-            texts: As of :meth:`request`, as many as there are.
-            user: Whose account is charged.
-            at_once: Texts a request, from 1 to 4,096.
+        """The same in several requests of at most ``at_once`` texts (1 to 4,096); all are charged together, or none.
 
         Raises: As :meth:`request`.
         """
-        return self._some_requests(None, texts, user, at_once=at_once)
+        return self._requests_of(texts, user, at_once=at_once)
 
-    def _some_requests(
+    def _requests_of(
         self,
-        met: Counter[str] | None,
         texts: Sequence[Question],
         user: str | list[str | None] | None,
+        met: Counter[str] | None = None,
         *,
         at_once: int = 256,
     ) -> list[PredictionRequest]:
         """:meth:`requests` for a part of the texts of one call, or with a user each; ``met`` counts earlier parts."""
-        texts = self._checked_texts(texts)
+        if isinstance(texts, (str, bytes)):  # its letters would be charged one by one
+            raise InvalidParameter("Expected texts to be a list of strings, not one. Give [text].")
+        kinds = (BaseMessage, PromptValue, Document)
+        plain_texts = [question_fields(one, ["text"])["text"] if isinstance(one, kinds) else one for one in texts]
         validate.integer("at_once", at_once, at_least=1, at_most=MOST)
         self._check_seed()
-        inputs = self.release(
-            RawExamples(texts, [], user if isinstance(user, list) else [user] * len(texts)), met=met
-        ).inputs
-        plain = self._rows.before(self.plain, inputs, self.plain_seed)
+        users = user if isinstance(user, list) else [user] * len(plain_texts)
+        inputs, _ = self._released(RawExamples(plain_texts, [], users), met=met)
+        plain = self.plain.before(inputs, self.plain_seed)
         parts = (slice(start, start + at_once) for start in range(0, len(inputs), at_once))
         return [PredictionRequest(self.kind, plain[part], inputs[part]) for part in parts]
 
@@ -230,66 +236,46 @@ class RAPTClient:
                 then on. That of every text is in clear.
             user_key: Key of an example that says whose account is charged.
 
-        Raises:
-            InvalidParameter: An example lacks text or label, or all have one label; nothing was charged.
-            BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
-            LedgerError: The ledger cannot be trusted or written. Nothing was released.
+        Raises: As :meth:`request`; and InvalidParameter where an example lacks text or label, or all have one label.
         """
         names = check_labels(labels)
         return self.privatize_checked(checked(examples, names, user_key=user_key), names)
 
     @redact_errors()
     def privatize_checked(self, raw: RawExamples, labels: Sequence[str], *, fresh: bool = False) -> PrivatizedExamples:
-        """The same for examples that were checked before; ``fresh`` as for :meth:`release`."""
-        released = self.release(raw, fresh=fresh)
+        """The same for checked examples; ``fresh`` privatizes, and charges, texts anew that were released before."""
+        inputs, truncated = self._released(raw, fresh=fresh)
         # The account is named so that who joins two certificates knows whether they count the same releases.
         account = {ACCOUNT: self.account} if self.account else {}
         account |= {SETTINGS: self.settings} if self.settings else {}
-        return PrivatizedExamples(
-            self.kind,
-            released.inputs,
-            [labels[number] for number in raw.labels],
-            released.truncated,
-            self._certificate([LABELS_IN_CLEAR], account, fresh=fresh),
-        )
+        certificate = self._certificate([LABELS_IN_CLEAR], account, fresh=fresh)
+        return PrivatizedExamples(self.kind, inputs, [labels[number] for number in raw.labels], truncated, certificate)
 
-    @redact_errors()
-    def release(self, examples: RawExamples, *, fresh: bool = False, met: Counter[str] | None = None) -> ReleasedRows:
-        """Privatize texts, without plain tokens.
-
-        Args:
-            examples: Private texts and whose they are.
-            fresh: Whether texts that were released before are privatized, and charged, again.
-            met: Counts equal texts over several calls that belong together; the same empty counter for each of them.
-        """
+    def _released(
+        self, examples: RawExamples, *, fresh: bool = False, met: Counter[str] | None = None
+    ) -> tuple[list[PrivatizedText], int]:
+        """Privatize texts, without plain tokens; also how many of them were cut."""
         for position, text in enumerate(examples.texts):
             if not isinstance(text, str):
                 raise InvalidParameter(
                     f"Expected text {position} to be a string, not {type(text).__name__}; or a message, a prompt value "
                     "or a document. Give its text."
                 )
-        if self._formal is None:
-            return self._in_clear(examples.texts)
-        self._formal.warn_unreachable_limit(named=None not in examples.users)
-        released = [texts[0] for texts in self._releases[fresh].release(_units(examples), met)]
+        if self._formal is not None:
+            self._formal.warn_unreachable_limit(named=None not in examples.users)
+            texts = [texts[0] for texts in self._releases[fresh].release(_units(examples), met)]
+            if self.kind == "tokens":
+                rows = [text.split() for text in texts]
+                return [[int(i) for i in row if i != _CUT] for row in rows], sum(row[-1:] == [_CUT] for row in rows)
+            return list(texts), 0
         if self.kind == "text":
-            return ReleasedRows(list(released), 0)
-        pieces = [text.split() for text in released]
-        inputs: list[PrivatizedText] = [[int(i) for i in row if i != CUT] for row in pieces]
-        return ReleasedRows(inputs, sum(row[-1:] == [CUT] for row in pieces))
+            return list(examples.texts), 0
+        whole = [self.vocabulary.encode(tokenize.clean(text)) for text in examples.texts]
+        return [row[: self.max_tokens] for row in whole], sum(len(row) > self.max_tokens for row in whole)
 
     @redact_errors()
     def check_room(self, once: Sequence[RawExamples], anew: RawExamples | None, epochs: int) -> None:
-        """Refuse a training that an account has no room for, before its first text is charged.
-
-        Args:
-            once: Texts that are privatized once, in the order of their releases.
-            anew: Texts that are privatized anew in each epoch.
-            epochs: How often.
-
-        Raises:
-            BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
-        """
+        """Refuse a training that an account has no room for, before its first text is charged."""
         if self._formal is None or self._formal.ledger.document_limit is self._formal.ledger.limit is None:
             return
         owners = self._releases[False].to_charge([_units(texts) for texts in once])
@@ -300,17 +286,8 @@ class RAPTClient:
         self._formal.ledger.check_room(self.eta, owners, remedy=remedy)
 
     def plain_rows(self, count: int, coins: np.random.Generator) -> tuple[Ids, list[Plain]]:
-        """Plain tokens for so many texts: what is to be reconstructed, (count, m), and what is sent. It is free."""
-        return self._rows.draw(self.plain, count, coins)
-
-    def _in_clear(self, texts: Sequence[str]) -> ReleasedRows:
-        if self.kind == "text":
-            return ReleasedRows(list(texts), 0)
-        rows = [self.vocabulary.encode(tokenize.clean(text)) for text in texts]
-        inputs: list[PrivatizedText] = [row[: self.max_tokens] for row in rows]
-        return ReleasedRows(inputs, sum(len(row) > self.max_tokens for row in rows))
-
-    # ---------------------------------------------------------------------------------------------- the promise
+        """Draw plain tokens for ``count`` texts: the targets, (count, m), and the rows to send. It is free."""
+        return self.plain.draw(count, coins)
 
     @property
     def table(self) -> str:
@@ -322,62 +299,21 @@ class RAPTClient:
         """Loss of one release in nats per unit of distance; infinite if texts pass in clear."""
         return math.inf if self._formal is None else self._formal.engine.eta
 
-    def certificate(
-        self, notes: Sequence[str] = (), parameters: Mapping[str, float | int | str] | None = None
-    ) -> MetricCertificate:
-        """The promise for questions, with what is spent so far.
-
-        Args:
-            notes: What else it says.
-            parameters: Likewise.
-        """
-        return self._certificate((*self.plain_notes, *notes), parameters)
-
-    def _certificate(
-        self,
-        notes: Sequence[str],
-        parameters: Mapping[str, float | int | str] | None,
-        *,
-        fresh: bool = False,
-    ) -> MetricCertificate:
-        """The same without plain tokens; ``fresh`` for texts that were privatized anew, as :meth:`release` can."""
-        if self._formal is not None:
-            formal = self._formal
-            clear = (*formal.engine.notes(), *formal.account_notes()) if fresh else formal.notes()
-            return self._formal.certificate((*clear, *notes), parameters or {})
-        return MetricCertificate(
-            mechanism="none",
-            eta=math.inf,
-            table=self.table,
-            private=False,
-            reason=NOT_PRIVATE,
-            notes=tuple(notes),
-            parameters=parameters or {},
-        )
-
-    @property
-    def plain_notes(self) -> tuple[str, ...]:
-        """What a certificate says of plain tokens."""
-        length = self.plain.settings.length
-        said = f"The {length} plain tokens before every text are public; privatizing them is free."
-        return (said,) if length else ()
-
     @property
     def mechanism(self) -> str:
         """What draws the words; "none" if texts pass in clear."""
         return "none" if self._formal is None else self._formal.engine.mechanism
 
     @property
-    def private(self) -> bool:
-        """Whether texts are privatized, by noise that nobody can reproduce."""
-        return self._formal is not None and self._formal.engine.private
+    def plain_notes(self) -> tuple[str, ...]:
+        """What a certificate says of plain tokens."""
+        length = self.plain.settings.length
+        return (f"The {length} plain tokens before every text are public; privatizing them is free.",) * bool(length)
 
     @property
     def question_notes(self) -> tuple[str, ...]:
         """What a certificate says of questions: what asking one costs, and asking it again."""
-        if self._formal is None:
-            return ()
-        return (AGAIN if self._formal._reuse else EACH,)
+        return () if self._formal is None else (AGAIN if self._formal._reuse else EACH,)
 
     @property
     def account(self) -> str:
@@ -395,6 +331,28 @@ class RAPTClient:
         """
         return "" if self._formal is None else self._formal.words.treatment
 
+    def certificate(self, notes: Sequence[str] = ()) -> MetricCertificate:
+        """The promise for questions, with what is spent so far, and further notes."""
+        return self._certificate((*self.plain_notes, *notes), {})
+
+    def _certificate(
+        self, notes: Sequence[str], parameters: Mapping[str, float | int | str], *, fresh: bool = False
+    ) -> MetricCertificate:
+        """The same without plain tokens; ``fresh`` for texts that were privatized anew."""
+        if self._formal is not None:
+            formal = self._formal
+            clear = (*formal.engine.notes(), *formal.account_notes()) if fresh else formal.notes()
+            return formal.certificate((*clear, *notes), parameters)
+        return MetricCertificate(
+            mechanism="none",
+            eta=math.inf,
+            table=self.table,
+            private=False,
+            reason=NOT_PRIVATE,
+            notes=tuple(notes),
+            parameters=parameters,
+        )
+
     def mark(self, text: str) -> str:
         """Keyed hash under the account, on which nobody without the ledger's key can try guesses.
 
@@ -404,49 +362,28 @@ class RAPTClient:
             return hashlib.sha256(text.encode()).hexdigest()
         return self._formal.ledger.digest("texts", text).hex()
 
-    @property
-    def in_clear(self) -> tuple[str, ...]:
-        """What a certificate says of any text: what of it passes in clear."""
-        return () if self._formal is None else self._formal.notes()
-
     def differences(self, certificate: MetricCertificate) -> list[str]:
-        """In what another certificate promises something else than this client does, but for eta and limits.
-
-        Args:
-            certificate: Of privatized examples.
-
-        Returns:
-            A few words for each difference: privacy, mechanism, table, settings, or what passes in clear.
-        """
+        """In what the certificate of privatized examples promises something else than this client, but for eta."""
         found = []
-        if self.private and not certificate.private:
+        if self._formal is not None and self._formal.engine.private and not certificate.private:
             found.append(f"they are NOT private ({certificate.reason[:_SHOWN]!r})")
-        if certificate.mechanism != self.mechanism:
-            found.append(f"their mechanism is {certificate.mechanism[:_SHOWN]!r}, here it is {self.mechanism!r}")
-        if certificate.table != self.table:
-            found.append(f"their table is {certificate.table[:_SHOWN]!r}, here it is {self.table!r}")
+        for name in ("mechanism", "table"):
+            theirs, own = getattr(certificate, name), getattr(self, name)
+            if theirs != own:
+                found.append(f"their {name} is {theirs[:_SHOWN]!r}, here it is {own!r}")
         told = certificate.parameters.get(SETTINGS)
         if told is not None and self.settings and told != self.settings:
             found.append("they were privatized under other settings: other kept words, policies, lengths or vectors")
         aside = {REUSED, *COUNTED, UNNAMED, LABELS_IN_CLEAR}  # of the account, and of every training
-        theirs = set(certificate.notes) - aside
-        own = set(self.in_clear) - aside
-        found += [f"only of them it is said: {note[:_SHOWN]!r}" for note in sorted(theirs - own)]
-        found += [f"only here it is said: {note[:_SHOWN]!r}" for note in sorted(own - theirs)]
+        said = set(certificate.notes) - aside
+        here = set(() if self._formal is None else self._formal.notes()) - aside
+        found += [f"only of them it is said: {note[:_SHOWN]!r}" for note in sorted(said - here)]
+        found += [f"only here it is said: {note[:_SHOWN]!r}" for note in sorted(here - said)]
         return found
 
     def _check_seed(self) -> None:
         if self.plain_seed is not None:
             validate.integer("plain_seed", self.plain_seed, at_least=0)
-
-    @staticmethod
-    def _checked_texts(texts: Sequence[Question]) -> list[str]:
-        if isinstance(texts, (str, bytes)):  # its letters would be charged one by one
-            raise InvalidParameter("Expected texts to be a list of strings, not one. Give [text].")
-        kinds = (BaseMessage, PromptValue, Document)
-        return [question_fields(text, ["text"])["text"] if isinstance(text, kinds) else text for text in texts]
-
-    # ------------------------------------------------------------------------------------------- save and load
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write ``client.json``: public facts only, so that another machine can build the same requests."""
@@ -458,7 +395,7 @@ class RAPTClient:
             "trained": None if self.trained is None else self.trained.to_dict(),
             "plain_seed": self.plain_seed,
             "settings": dataclasses.asdict(self.plain.settings),
-            "plain": self.plain.to_dict(self.vocabulary),
+            "plain": self.plain.to_dict(),
         }
         Path(folder).mkdir(parents=True, exist_ok=True)
         write_whole(Path(folder) / FILE, json.dumps(fields).encode())
@@ -486,8 +423,7 @@ class RAPTClient:
             )
         if (trained := found.trained) is not None:
             client.trained = TrainedOn(float(trained.eta), trained.mechanism, trained.table)
-        settings = PlainTokens.from_dict(found.settings)
-        client.plain = PlainSource.restored(client.vocabulary, settings, found.plain.candidates, found.plain.rows)
+        client.plain.restore(PlainTokens.from_dict(found.settings), found.plain.candidates, found.plain.rows)
         return client
 
     @safe_repr

@@ -31,13 +31,7 @@ _NO_CERTIFICATE = (
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class RawExamples:
-    """Checked raw examples. Private.
-
-    Args:
-        texts: Private texts.
-        labels: Numbers of their labels.
-        users: Whose they are; None for nobody's account.
-    """
+    """Checked raw examples, with numbers of their labels, and whose each is. Private."""
 
     texts: list[str]
     labels: list[int]
@@ -59,7 +53,7 @@ class PrivatizedExamples:
 
     Args:
         kind: "tokens" or "text", as of :class:`~langchain_dp.rapt.tuning.wire.PredictionRequest`.
-        inputs: Privatized texts, without plain tokens.
+        inputs: PrivatizedText texts, without plain tokens.
         labels: Names of their labels. They are in clear.
         truncated: How many texts were longer than the limit and were cut before they were privatized.
         certificate: Under which promise.
@@ -138,19 +132,7 @@ def checked(
     what: str = "example",
     both: bool = True,
 ) -> RawExamples:
-    """Check examples before anything is charged.
-
-    Args:
-        examples: Mappings with ``text`` and ``label``.
-        labels: The public labels.
-        user_key: Key that says whose an example is.
-        what: Their name in messages.
-        both: Whether two labels or more must occur.
-
-    Raises:
-        InvalidParameter: Text, label or user are missing, a label is unknown, or there is only one label. Messages
-            name positions, never content.
-    """
+    """Check examples before anything is charged."""
     records = PrivateRecords(examples)
     rows = [records.get(name) for name in records.ids()]
     users: list[str | None] = []

@@ -24,15 +24,7 @@ RECONSTRUCTION = "reconstruction."
 
 @dataclasses.dataclass(frozen=True)
 class Losses:
-    """Of one batch.
-
-    Args:
-        total: What is minimized.
-        task: L_task, the mean over the batch.
-        reconstruction: L_rec, the mean over the batch of the sum, or mean, over the plain tokens; 0 without the task.
-        correct: Texts whose label comes out most probable.
-        recovered: Share of plain tokens that are reconstructed.
-    """
+    """Of one batch, as means: L_rec of a text is the sum, or mean, over its plain tokens."""
 
     total: Tensor
     task: float
@@ -50,9 +42,6 @@ class TunedModel(nn.Module):
         labels: Number of labels.
         words: For a verbalizer, the token that stands for each label; None: a linear head of its own.
         reconstruct: Size |T| of the reconstruction head's vocabulary; 0: no such head.
-
-    Raises:
-        InvalidParameter: Two labels have the same token, or the backbone sits in another tuned model.
     """
 
     def __init__(
@@ -102,8 +91,6 @@ class TunedModel(nn.Module):
                 nn.Linear(backbone.hidden_size, settings.head_size, bias=False),
                 nn.Linear(settings.head_size, reconstruct, bias=False),
             )
-
-    # ---------------------------------------------------------------------------------------- what is learned
 
     def _random_words(self) -> Tensor:
         """As many random ordinary tokens as there are virtual ones, (1, N)."""
@@ -165,15 +152,7 @@ class TunedModel(nn.Module):
         return {name: tensor for name, tensor in self.named_parameters() if tensor.requires_grad}
 
     def put(self, tensors: Mapping[str, Tensor], *, reconstruction: bool) -> None:
-        """Take over trained tensors.
-
-        Args:
-            tensors: As of :meth:`learned`.
-            reconstruction: Whether the head for reconstruction is among them.
-
-        Raises:
-            InvalidParameter: Names or shapes are others.
-        """
+        """Take over trained tensors, as of :meth:`learned`; ``reconstruction``: with the head for reconstruction."""
         own = {
             name: tensor
             for name, tensor in self.learned().items()
@@ -189,8 +168,6 @@ class TunedModel(nn.Module):
         with torch.no_grad():
             for name, tensor in own.items():
                 tensor.copy_(tensors[name])
-
-    # ------------------------------------------------------------------------------------------- what is computed
 
     def activations(self, batch: Batch) -> Tensor:
         """Activations of the tokens (without virtual ones) in the last layer: (B, L, h)."""
@@ -231,13 +208,7 @@ class TunedModel(nn.Module):
         return words[:, self.words]
 
     def losses(self, batch: Batch, labels: Tensor, targets: Tensor) -> Losses:
-        """Both tasks on one batch.
-
-        Args:
-            batch: Inputs.
-            labels: (B,) numbers of labels.
-            targets: (B, m) indices in T of the plain tokens before they were privatized.
-        """
+        """Both tasks on one batch: numbers of labels, (B,), and indices in T of the clear plain tokens, (B, m)."""
         states = self.activations(batch)
         logits = self.logits(batch, states).float()
         task = nn.functional.cross_entropy(logits, labels)

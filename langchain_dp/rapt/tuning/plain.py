@@ -1,108 +1,146 @@
-"""The plain tokens: public words before every text, drawn by public coins and privatized like private ones.
+"""Plain tokens: public words before every text, drawn by public coins and privatized by the sanitizer's law.
 
-They are public, so neither drawing nor privatizing them costs anything; that they are privatized with the same noise is
-what makes reconstructing them teach the model something about the noise.
+They are public, so neither drawing nor privatizing them costs anything. The model learns about the noise by
+reconstructing them, since they carry the same noise as private words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+import json
+import sys
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from langchain_dp._util import forks
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.mechanisms import MetricExponential, MetricLaplace
+from langchain_dp.mechanisms.metric_exponential import BUCKETS
+from langchain_dp.mechanisms.randomness import NotPrivateSeededRandomness, Randomness
+from langchain_dp.rapt import tokenize
+from langchain_dp.rapt.privatize import TextPrivatizer
 from langchain_dp.rapt.tuning.settings import PlainTokens
+from langchain_dp.rapt.tuning.wire import Kind, Plain, PrivatizedText
 from langchain_dp.rapt.vocabulary import Vocabulary
 
 Ids = NDArray[np.int64]
 
 _COMMON = 30_000  # tables list common words first: rarer ones stand far from all text
 _SHORTEST = 2
+_KEPT = 4 * BUCKETS + 1024  # bytes a word
+_BYTES = 2**27
+_SIZES = 2  # of |T|: a sanitizer keeps the tables of those that were used last
+_BLOCK = 8_192  # tokens whose vectors are in memory together
+_SHARED: weakref.WeakKeyDictionary[TextPrivatizer, OrderedDict[int, MetricExponential]] = weakref.WeakKeyDictionary()
+_LOCK = threading.Lock()
+forks.renew_lock(sys.modules[__name__], "_LOCK")
 
 
 class PlainSource:
-    """Draws rows of plain tokens.
+    """Rows of plain tokens before texts: ids of the client's public table, or words.
 
     Args:
         vocabulary: The client's public table.
         settings: Which tokens, and how many.
-
-    Raises:
-        InvalidParameter: A given word is not in the table, or may not be written.
+        engine: The sanitizer's engine, whose law privatizes the rows; None leaves them as they are.
+        kind: "tokens" for ids of the table, "text" for words.
     """
 
-    def __init__(self, vocabulary: Vocabulary, settings: PlainTokens) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, settings: PlainTokens, engine: TextPrivatizer | None, kind: Kind
+    ) -> None:
         self.settings = settings
+        self._vocabulary, self._engine, self._kind = vocabulary, engine, kind
         coins = np.random.default_rng([settings.seed, 0])
-        found = _candidates(vocabulary)
-        size = min(settings.vocabulary, len(found))
-        self.candidates: Ids = np.sort(coins.choice(found, size=size, replace=False))
+        common = _common_words(vocabulary)
+        size = min(settings.vocabulary, len(common))
+        self.candidates: Ids = np.sort(coins.choice(common, size=size, replace=False))
         self.rows: Ids = coins.integers(0, size, size=(settings.rows, settings.length))
-        if settings.words:
-            self._give(vocabulary, settings.words)
+        if settings.words:  # given words that were not drawn replace some that were
+            given = [_places(vocabulary, row) for row in settings.words]
+            wanted = np.unique(np.concatenate(given))
+            others = np.setdiff1d(self.candidates, wanted)
+            self.candidates = np.sort(np.concatenate([wanted, others[: max(0, size - len(wanted))]]))
+            self.rows = np.stack([np.searchsorted(self.candidates, row) for row in given])
 
-    @classmethod
-    def restored(
-        cls, vocabulary: Vocabulary, settings: PlainTokens, candidates: Sequence[str], rows: Sequence[Sequence[int]]
-    ) -> PlainSource:
-        """Return the source that was described by :meth:`to_dict`.
-
-        Raises:
-            InvalidParameter: The description does not fit the table.
-        """
-        source = cls.__new__(cls)
-        source.settings = settings
-        source.candidates = _places(vocabulary, candidates)
+    def restore(self, settings: PlainTokens, candidates: Sequence[str], rows: Sequence[Sequence[int]]) -> None:
+        """Take over what :meth:`to_dict` described; a description that does not fit the table is refused."""
         named = len(candidates) > 0 and all(0 <= one < len(candidates) for row in rows for one in row)
+        self.settings, self.candidates = settings, _places(self._vocabulary, candidates)
         if not named or len(rows) != settings.rows or any(len(row) != settings.length for row in rows):
             raise InvalidParameter(
                 f"Expected {settings.rows} rows of {settings.length} plain tokens that name candidates: the "
                 "description of the client is damaged. Save the client again."
             )
-        source.rows = np.array(rows, dtype=np.int64).reshape(settings.rows, settings.length)
-        return source
+        self.rows = np.array(rows, dtype=np.int64).reshape(settings.rows, settings.length)
 
-    def to_dict(self, vocabulary: Vocabulary) -> Mapping[str, Any]:
-        """Public description: the words, not numbers that another version might draw differently."""
-        return {"candidates": [vocabulary.words[i] for i in self.candidates.tolist()], "rows": self.rows.tolist()}
+    def to_dict(self) -> Mapping[str, Any]:
+        """Describe the source by words, not by numbers that another version might draw differently."""
+        return {"candidates": [self._vocabulary.words[i] for i in self.candidates.tolist()], "rows": self.rows.tolist()}
 
     def __len__(self) -> int:
-        """Size |T| of the reconstruction head's vocabulary."""
         return len(self.candidates)
 
-    def draw(self, count: int, coins: np.random.Generator, privatize: Callable[[Ids], Ids] | None) -> tuple[Ids, Ids]:
-        """Rows for so many texts.
+    def draw(self, count: int, coins: np.random.Generator, noise: Randomness | None = None) -> tuple[Ids, list[Plain]]:
+        """Draw the targets, as indices in T, (count, m), and the rows to send.
 
-        Args:
-            count: Number of texts.
-            coins: Public coins.
-            privatize: The mechanism M on ids of the table; None leaves the tokens as they are.
-
-        Returns:
-            What is to be reconstructed, as indices in T, and what is sent, as ids of the table: each (count, m).
+        ``coins`` are public; ``noise`` replaces the sanitizer's source of noise.
         """
-        length = self.settings.length
         if self.settings.choice == "fresh":
-            targets = coins.integers(0, len(self.candidates), size=(count, length))
+            targets = coins.integers(0, len(self.candidates), size=(count, self.settings.length))
         else:
             targets = self.rows[coins.integers(0, len(self.rows), size=count)]
         ids: Ids = self.candidates[targets]
-        if privatize is not None and ids.size:
-            ids = privatize(ids.reshape(-1)).reshape(ids.shape)
-        return targets, ids
+        if self._engine is not None and ids.size:
+            ids = _privatized(self._engine, len(self), noise, ids.reshape(-1)).reshape(ids.shape)
+        if self._kind == "tokens":
+            return targets, ids.tolist()
+        words = self._vocabulary.decode
+        return targets, [["".join(words([i])).replace(tokenize.GLUE, "") for i in row] for row in ids.tolist()]
 
-    def _give(self, vocabulary: Vocabulary, words: Sequence[Sequence[str]]) -> None:
-        """Use rows of chosen words; those that were not drawn as candidates replace some that were."""
-        given = [_places(vocabulary, row) for row in words]
-        wanted = np.unique(np.concatenate(given))
-        others = np.setdiff1d(self.candidates, wanted)
-        self.candidates = np.sort(np.concatenate([wanted, others[: max(0, len(self.candidates) - len(wanted))]]))
-        self.rows = np.stack([np.searchsorted(self.candidates, row) for row in given])
+    def before(self, inputs: Sequence[PrivatizedText], seed: int | None) -> list[Plain]:
+        """Return rows for privatized texts: new ones, or, with a public seed, those that seed and text determine."""
+        if seed is None:
+            return self.draw(len(inputs), np.random.default_rng())[1]
+        rows: dict[int, Plain] = {}
+        numbers = []
+        for text in inputs:
+            digest = hashlib.sha256(json.dumps([seed, self._kind, text]).encode()).digest()
+            numbers.append(number := int.from_bytes(digest, "big"))
+            if number not in rows:
+                # The seed never meets a private word: only public ones are drawn with it.
+                coins, noise = np.random.default_rng(number), NotPrivateSeededRandomness(number)
+                [rows[number]] = self.draw(1, coins, noise)[1]
+        return [rows[number] for number in numbers]
 
 
-def _candidates(vocabulary: Vocabulary) -> Ids:
+def _privatized(engine: TextPrivatizer, size: int, noise: Randomness | None, ids: Ids) -> Ids:
+    """M on public ids. The tables of the exponential mechanism stay in memory: there are only |T| words."""
+    table, points = engine.vocabulary.table, engine.vocabulary.points
+    noise = noise or engine._rng
+    if engine.mechanism == "laplace":
+        blocks = [ids[start : start + _BLOCK] for start in range(0, len(ids), _BLOCK)]
+        noisy = MetricLaplace(engine.event, table, threads=engine.threads)
+        return np.concatenate([noisy.release(points(block), rng=noise) for block in blocks])
+    with _LOCK:  # these tables take long to compute: all clients of one sanitizer share them
+        shared = _SHARED.setdefault(engine, OrderedDict())
+        if size not in shared:
+            while len(shared) >= _SIZES:
+                shared.popitem(last=False)
+            most = min(_KEPT * size, _BYTES)
+            shared[size] = MetricExponential(engine.event, table, cache_bytes=most, threads=engine.threads)
+        shared.move_to_end(size)
+        words = shared[size]
+    return words.release(ids, points, rng=noise)
+
+
+def _common_words(vocabulary: Vocabulary) -> Ids:
     """Common words and pieces of letters, by a public rule; all that may be written where there are few."""
     allowed = np.flatnonzero(vocabulary.allowed)[:_COMMON]
     letters = [i for i in allowed.tolist() if _is_word(vocabulary.words[i])]
@@ -115,11 +153,6 @@ def _is_word(word: str) -> bool:
 
 
 def _places(vocabulary: Vocabulary, words: Sequence[str]) -> Ids:
-    """Ids of words.
-
-    Raises:
-        InvalidParameter: A word is not in the table, or may not be written.
-    """
     places = [vocabulary.index.get(word, -1) for word in words]
     for word, place in zip(words, places, strict=True):
         if place < 0 or not vocabulary.allowed[place]:

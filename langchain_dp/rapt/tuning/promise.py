@@ -41,9 +41,9 @@ class TrainedOn:
 
     def note(self, eta: float, mechanism: str, table: str) -> str | None:
         """What a reader must know where questions are privatized otherwise; None where they are not."""
-        if self.table == table and self.mechanism == mechanism and _same(self.eta, eta):
+        one, two = _units(self.table, table)
+        if not one and self.mechanism == mechanism and _same(self.eta, eta):
             return None
-        one, two = ("", "") if self.table == table else (f" {per(self.table)}", f" {per(table)}")
         return (
             f"The model was trained on texts privatized at eta={self.eta:g}{one} ({self.mechanism}); "
             f"questions are privatized at eta={eta:g}{two} ({mechanism})."
@@ -71,9 +71,6 @@ def joined(one: MetricCertificate, other: MetricCertificate) -> MetricCertificat
     Certificates of one account count the same releases, so that the later one holds; those of two accounts add up. What
     came under two accounts names neither, so that a third certificate is added whole: too much may be counted, never
     too little.
-
-    Raises:
-        InvalidParameter: They count in distances of two tables.
     """
     if one.table != other.table:
         raise InvalidParameter(
@@ -88,9 +85,11 @@ def joined(one: MetricCertificate, other: MetricCertificate) -> MetricCertificat
         parameters = {**other.parameters, **one.parameters}
     else:
         counts = {"releases": one.releases + other.releases}
-        counts |= {name: _sum(one, other, name) for name in _SPENT}
-        # Of two limits the sum binds; of a limit and none nothing does.
-        counts |= {n: _sum(one, other, n) if None not in _both(one, other, n) else None for n in _LIMITS}
+        for name in (*_SPENT, *_LIMITS):
+            both = getattr(one, name), getattr(other, name)
+            known = [value for value in both if value is not None]
+            # Of two limits the sum binds; of a limit and none nothing does.
+            counts[name] = sum(known) if len(known) == 2 or (known and name in _SPENT) else None
         parameters = {k: v for k, v in {**other.parameters, **one.parameters}.items() if k != ACCOUNT}
     notes = tuple(dict.fromkeys((*one.notes, *other.notes)))
     return dataclasses.replace(worse, **counts, notes=notes, parameters=parameters)
@@ -100,18 +99,14 @@ def _same(one: float, other: float) -> bool:
     return one == other or math.isclose(one, other, rel_tol=_SAME)
 
 
+def _units(one: str, other: str) -> tuple[str, str]:
+    """The units of two etas; empty where both count in distances of one table."""
+    return ("", "") if one == other else (f" {per(one)}", f" {per(other)}")
+
+
 def _told(eta: float) -> float | str:
     """As strict JSON, and a certificate's parameter, can hold it."""
     return "inf" if math.isinf(eta) else eta
-
-
-def _both(one: MetricCertificate, other: MetricCertificate, name: str) -> tuple[float | None, float | None]:
-    return getattr(one, name), getattr(other, name)
-
-
-def _sum(one: MetricCertificate, other: MetricCertificate, name: str) -> float | None:
-    known = [value for value in _both(one, other, name) if value is not None]
-    return sum(known) if known else None
 
 
 def of_training(
@@ -123,18 +118,9 @@ def of_training(
     notes: Sequence[str],
     parameters: Mapping[str, float | int | str],
 ) -> MetricCertificate:
-    """The certificate of a training: that of its texts, with what training adds.
+    """The certificate of a training: that of its texts and validation texts (``held``), with what training adds.
 
-    Args:
-        train: Of the training texts.
-        held: Of the validation texts, if there are any.
-        inference_eta: At which questions, and all plain tokens, are privatized.
-        inference_table: By whose distances.
-        notes: What training adds.
-        parameters: Likewise.
-
-    Returns:
-        ``eta`` is the larger one of training and validation texts; the parameters name each, and that of questions.
+    ``eta`` is the larger one of both; the parameters name each, and that at which questions are privatized.
     """
     etas = {TRAINING_ETA: train.eta, "inference_eta": inference_eta}
     said = list(notes)
@@ -146,9 +132,8 @@ def of_training(
             said.append(f"The validation texts are NOT private: {held.reason}.")
         elif (held.eta, held.mechanism) != (train.eta, train.mechanism):
             said.append(f"The validation texts were privatized at eta={held.eta:g} ({held.mechanism}).")
-    other = train.table != inference_table
-    if other or not _same(train.eta, inference_eta):
-        one, two = (f" {per(train.table)}", f" {per(inference_table)}") if other else ("", "")
+    one, two = _units(train.table, inference_table)
+    if one or not _same(train.eta, inference_eta):
         said.append(
             f"The training texts were privatized at eta={train.eta:g}{one}; plain tokens were, and questions will be, "
             f"at eta={inference_eta:g}{two}."

@@ -67,12 +67,7 @@ class RAPTProvider:
         self._verbalizer = verbalizer
         self._template = template
         self.assembler = assembler(backbone, model.settings, verbalizer, template)
-        self._device = str(next(iter(model.learned().values())).device)
-
-    @property
-    def device(self) -> str:
-        """Where it computes."""
-        return self._device
+        self.device = str(next(iter(model.learned().values())).device)
 
     def predict(self, request: PredictionRequest) -> Answer:
         """Probabilities of the labels for every text of a request.
@@ -80,14 +75,16 @@ class RAPTProvider:
         Raises:
             InvalidParameter: The request was not made for this model.
         """
-        return Answer(self.labels, self._probabilities(self.rows(request)))
+        rows, device = self.rows(request), self.device
+        if not rows:
+            return Answer(self.labels, [])
+        found = probabilities_of(
+            self.model, rows, self.backbone.pad, device, lambda: autocast(self.settings.precision, device)
+        )
+        return Answer(self.labels, torch.cat(list(found)).tolist())
 
     def rows(self, request: PredictionRequest) -> list[Row]:
-        """Inputs of the backbone.
-
-        Raises:
-            InvalidParameter: The request was not made for this model.
-        """
+        """Inputs of the backbone; errors as of :meth:`predict`."""
         if request.kind != self.kind:
             raise InvalidParameter(f"Expected a request of the kind {self.kind!r}. Use the client of this model.")
         return self.assembler.rows(request)[0]
@@ -99,17 +96,6 @@ class RAPTProvider:
             InvalidParameter: ``body`` is no request for this model; the message holds nothing of it.
         """
         return self.predict(PredictionRequest.from_json(body)).to_json()
-
-    def _probabilities(self, rows: Sequence[Row]) -> list[list[float]]:
-        if not rows:
-            return []
-        found = probabilities_of(
-            self.model, rows, self.backbone.pad, self._device, lambda: autocast(self.settings.precision, self._device)
-        )
-        values: list[list[float]] = torch.cat(list(found)).tolist()
-        return values
-
-    # -------------------------------------------------------------------------------------------- save and load
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write ``provider.json`` and ``model.safetensors``: what was learned, without backbone and without pickle.
@@ -176,12 +162,7 @@ class RAPTProvider:
         model.put(tensors, reconstruction=False)
         model.to(chosen_device(device)).eval()
         return cls(
-            model,
-            base,
-            labels=found.labels,
-            kind=found.kind,
-            verbalizer=found.verbalizer,
-            template=found.template,
+            model, base, labels=found.labels, kind=found.kind, verbalizer=found.verbalizer, template=found.template
         )
 
     @safe_repr
@@ -217,11 +198,7 @@ def assembler(
 
 
 def label_words(backbone: Backbone, labels: Sequence[str], verbalizer: Mapping[str, str] | None) -> list[int] | None:
-    """First token of every label's word.
-
-    Raises:
-        InvalidParameter: A label has no word, or its word has no token.
-    """
+    """First token of every label's word; a label without a word, or a word without a token, is refused."""
     if verbalizer is None:
         return None
     if not isinstance(verbalizer, Mapping) or set(verbalizer) != set(labels):
@@ -238,11 +215,7 @@ def label_words(backbone: Backbone, labels: Sequence[str], verbalizer: Mapping[s
 
 
 def chosen_device(device: str) -> str:
-    """The device itself, or the best that is there.
-
-    Raises:
-        InvalidParameter: torch cannot use it.
-    """
+    """The device itself, or the best that is there; one that torch cannot use is refused."""
     check_device(device)
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"

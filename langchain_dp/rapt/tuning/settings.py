@@ -14,6 +14,13 @@ Choice = Literal["fixed", "sets", "fresh"]
 
 _LARGEST_SEED = 2**64 - 1  # of torch
 _PROMPT_LENGTH = {"prompt": 150, "prefix": 10}
+_CHOICES = {
+    "start": ("words", "random"),
+    "reconstruction_reduction": ("sum", "mean"),
+    "pooling": ("mean", "first"),
+    "privatize": ("once", "epoch"),
+    "precision": ("float32", "bfloat16", "float16"),
+}
 
 
 def _listed(value: object) -> bool:
@@ -33,9 +40,6 @@ class PlainTokens:
             fewer if the table has fewer that fit. The paper has 7,630.
         words: The rows themselves, each of ``length`` words of the client's table, instead of drawn ones.
         seed: Public seed of the drawing.
-
-    Raises:
-        InvalidParameter: A value is out of bounds, or the rows do not fit the other values.
 
     Examples:
         >>> settings = TuningSettings(plain=PlainTokens(length=10, choice="fresh"))
@@ -79,11 +83,7 @@ class PlainTokens:
 
     @classmethod
     def from_dict(cls, fields: Any) -> PlainTokens:
-        """Return the plain tokens that the settings of a training, or of a client, hold as plain values.
-
-        Raises:
-            InvalidParameter: A field is missing, unknown or out of bounds.
-        """
+        """Read plain values, as a client or the settings of a training hold them; as strict as the constructor."""
         return cls(**_named(cls, fields))
 
 
@@ -115,9 +115,6 @@ class TuningSettings:
         device: "auto", "cpu", "cuda", ...
         precision: "float32", or mixed precision in "bfloat16" or "float16".
         seed: Public seed of the order of texts, of starting values and of dropout.
-
-    Raises:
-        InvalidParameter: A value is out of bounds, or two contradict each other.
 
     Examples:
         >>> settings = TuningSettings(method="prompt", plain=PlainTokens(length=10), patience=1)
@@ -154,21 +151,17 @@ class TuningSettings:
             raise InvalidParameter(
                 "Expected plain.length=0 only with reconstruction=False: there is nothing to reconstruct."
             )
-        if self.prompt_length is not None:
-            validate.integer("prompt_length", self.prompt_length, at_least=1)
         for name in ("adapter_size", "head_size", "batch_size", "epochs", "max_tokens"):
             validate.integer(name, getattr(self, name), at_least=1)
-        if self.patience is not None:
-            validate.integer("patience", self.patience, at_least=1)
+        for name in ("prompt_length", "patience"):
+            if getattr(self, name) is not None:
+                validate.integer(name, getattr(self, name), at_least=1)
         validate.integer("seed", self.seed, at_least=0, at_most=_LARGEST_SEED)
         check_device(self.device)
         validate.number("learning_rate", self.learning_rate, above=0.0)
         validate.number("reconstruction_weight", self.reconstruction_weight, at_least=0.0)
-        validate.one_of("start", self.start, ("words", "random"))
-        validate.one_of("reconstruction_reduction", self.reconstruction_reduction, ("sum", "mean"))
-        validate.one_of("pooling", self.pooling, ("mean", "first"))
-        validate.one_of("privatize", self.privatize, ("once", "epoch"))
-        validate.one_of("precision", self.precision, ("float32", "bfloat16", "float16"))
+        for name, allowed in _CHOICES.items():
+            validate.one_of(name, getattr(self, name), allowed)
 
     @property
     def virtual_tokens(self) -> int:
@@ -185,11 +178,7 @@ class TuningSettings:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> TuningSettings:
-        """Return the settings that :meth:`to_dict` wrote.
-
-        Raises:
-            InvalidParameter: A field is missing or unknown.
-        """
+        """Read what :meth:`to_dict` wrote, and refuse missing and unknown fields."""
         values = _named(cls, fields)
         return cls(**{**values, "plain": PlainTokens.from_dict(values["plain"])})
 
@@ -200,11 +189,7 @@ class TuningSettings:
 
 
 def check_device(device: object) -> None:
-    """Refuse what is no name of a device, before torch is there to be asked.
-
-    Raises:
-        InvalidParameter: It is of another type.
-    """
+    """Refuse what is no name of a device, before torch is there to be asked."""
     if not isinstance(device, str):
         raise InvalidParameter(
             f"Expected device of type {type(device).__name__} to be a str, such as 'auto', 'cpu' or 'cuda:0'. Give "

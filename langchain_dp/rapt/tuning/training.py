@@ -17,7 +17,7 @@ from tqdm import tqdm
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.tuning.batches import Assembler, Row, collate
 from langchain_dp.rapt.tuning.checkpoint import Checkpoint, Progress
-from langchain_dp.rapt.tuning.model import TunedModel
+from langchain_dp.rapt.tuning.model import RECONSTRUCTION, TunedModel
 from langchain_dp.rapt.tuning.wire import MOST, Kind, Plain, PredictionRequest, PrivatizedText
 
 Rows = tuple[Any, list[Plain]]
@@ -25,7 +25,7 @@ Rows = tuple[Any, list[Plain]]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class TrainingTexts:
-    """Privatized texts of one epoch, with the numbers of their labels."""
+    """PrivatizedText texts of one epoch, with the numbers of their labels."""
 
     inputs: Sequence[PrivatizedText]
     labels: Sequence[int]
@@ -62,19 +62,7 @@ class TrainingReport:
 
 
 class Trainer:
-    """Trains one model.
-
-    Args:
-        model: Its learned tensors are changed.
-        assembler: Makes rows of requests.
-        kind: What privatized inputs are.
-        plain: Draws plain tokens for so many texts with public coins: what is to be reconstructed, and what is sent.
-        pad: Token that fills batches up.
-        device: Where to compute.
-        checkpoint: Where to keep what is needed to go on; None: nowhere.
-        every: Steps between checkpoints, beside one an epoch; None: only these.
-        progress: Whether to show a bar with loss and accuracy.
-    """
+    """Trains one model."""
 
     def __init__(
         self,
@@ -85,9 +73,9 @@ class Trainer:
         plain: Callable[[int, np.random.Generator], Rows],
         pad: int,
         device: str,
-        checkpoint: Checkpoint | None = None,
-        every: int | None = None,
-        progress: bool = True,
+        checkpoint: Checkpoint | None,
+        every: int | None,
+        progress: bool,
     ) -> None:
         self._model, self._assembler, self._settings = model.to(device), assembler, model.settings
         self._kind: Kind = kind
@@ -98,15 +86,7 @@ class Trainer:
         self._scaler = torch.amp.GradScaler(device.partition(":")[0], enabled=half)
 
     def fit(self, data: Callable[[int], TrainingTexts], validation: TrainingTexts | None) -> TrainingReport:
-        """Train until the epochs are over or patience runs out, and keep the best weights.
-
-        Args:
-            data: Texts of an epoch.
-            validation: Texts for early stopping; None: the last epoch is kept.
-
-        Raises:
-            InvalidParameter: The loss is no number any more.
-        """
+        """Train on ``data`` of each epoch until they are over or patience runs out, and keep the best weights."""
         devices = [torch.device(self._device)] if self._device.startswith("cuda") else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(self._settings.seed)  # type: ignore[no-untyped-call]  # torch's own
@@ -119,18 +99,16 @@ class Trainer:
         self, data: Callable[[int], TrainingTexts], validation: TrainingTexts | None, done: Progress
     ) -> TrainingReport:
         settings = self._settings
-        held = None if validation is None else self._held(validation)
+        held = None
+        if validation is not None:
+            _, rows, _ = self._rows(validation, np.random.default_rng([settings.seed, 3]))
+            held = rows, torch.tensor(validation.labels)
         began, steps_before = time.perf_counter(), done.steps
         while done.epoch < settings.epochs and not done.stopped:
             self._epoch(data(done.epoch), done)
             sums = done.sums
-            figures = {
-                "loss": sums["loss"] / sums["texts"],
-                "task": sums["task"] / sums["texts"],
-                "reconstruction": sums["reconstruction"] / sums["texts"],
-                "accuracy": sums["correct"] / sums["texts"],
-                "recovered": sums["recovered"] / sums["texts"],
-            }
+            figures = {name: sums[name] / sums["texts"] for name in ("loss", "task", "reconstruction", "recovered")}
+            figures["accuracy"] = sums["correct"] / sums["texts"]
             if held is not None:
                 loss, accuracy = self._evaluate(*held)
                 figures |= {"validation_loss": loss, "validation_accuracy": accuracy}
@@ -141,7 +119,7 @@ class Trainer:
         if done.best:
             self._model.put(done.best, reconstruction=True)
         learned = self._model.learned()
-        head = sum(t.numel() for name, t in learned.items() if name.startswith("reconstruction."))
+        head = sum(t.numel() for name, t in learned.items() if name.startswith(RECONSTRUCTION))
         steps = done.steps - steps_before
         return TrainingReport(
             steps=done.steps,
@@ -156,8 +134,7 @@ class Trainer:
 
     def _epoch(self, texts: TrainingTexts, done: Progress) -> None:
         settings, model = self._settings, self._model
-        seeds = [settings.seed, 1, done.epoch]
-        targets, rows, cut = self._rows(texts, np.random.default_rng(seeds))
+        targets, rows, cut = self._rows(texts, np.random.default_rng([settings.seed, 1, done.epoch]))
         done.truncated = max(done.truncated, cut)
         order = np.random.default_rng([settings.seed, 2, done.epoch]).permutation(len(rows))
         batches = [order[i : i + settings.batch_size] for i in range(0, len(order), settings.batch_size)]
@@ -204,10 +181,6 @@ class Trainer:
             rows += made
             cut += longer
         return torch.as_tensor(targets), rows, cut
-
-    def _held(self, texts: TrainingTexts) -> tuple[list[Row], Tensor]:
-        _, rows, _ = self._rows(texts, np.random.default_rng([self._settings.seed, 3]))
-        return rows, torch.tensor(texts.labels)
 
     def _evaluate(self, rows: Sequence[Row], labels: Tensor) -> tuple[float, float]:
         """Mean loss of the task, and accuracy."""

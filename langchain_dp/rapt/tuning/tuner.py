@@ -97,10 +97,10 @@ class RAPTPromptTuner:
         self._verbalizer, self._template, self._user_key = words, template, user_key
         self._words = label_words(backbone, self.labels, words)
         self._device = chosen_device(self.settings.device)
-        draft = RAPTClient(sanitizer, self.settings.plain, max_tokens=self.settings.max_tokens)
-        self.client = draft
-        if not backbone.matches(draft.vocabulary):
-            self.client = RAPTClient(sanitizer, self.settings.plain, kind="text", max_tokens=self.settings.max_tokens)
+        plain, most = self.settings.plain, self.settings.max_tokens
+        self.client = RAPTClient(sanitizer, plain, max_tokens=most)
+        if not backbone.matches(self.client.vocabulary):
+            self.client = RAPTClient(sanitizer, plain, kind="text", max_tokens=most)
         self._assembler = assembler(backbone, self.settings, words, template)
 
     @redact_errors()
@@ -156,7 +156,13 @@ class RAPTPromptTuner:
         again = self.settings.privatize == "epoch"
         if again and isinstance(given.values[0], PrivatizedExamples):
             raise InvalidParameter("Expected raw examples under privatize='epoch': they are privatized anew each time.")
-        train, held = run_redacted(lambda one, two: self._both_checked(one, two, other=accept_other_promise), given)
+
+        def check(one: Any, two: Any) -> tuple[Any, Any]:
+            train = self._checked(one, "example", both=True, other=accept_other_promise)
+            what = "validation example"
+            return train, None if two is None else self._checked(two, what, both=False, other=accept_other_promise)
+
+        train, held = run_redacted(check, given)
         state = self._checkpoint(checkpoint, train, held)
         if state is None or not state.begun:
             raw = [one for one in (held, train) if isinstance(one, RawExamples)]
@@ -171,12 +177,11 @@ class RAPTPromptTuner:
         released: list[PrivatizedExamples] = []
 
         def texts(epoch: int) -> TrainingTexts:
-            if again or not released:
-                name = f"epoch-{epoch}" if again else "examples"
-                before = None
-                if again:
-                    before = released[0] if released else self._kept(state, f"epoch-{epoch - 1}")
-                released[:] = [self._stored(state, name, train, fresh=again, before=before)]
+            if again:
+                before = released[0] if released else self._kept(state, f"epoch-{epoch - 1}")
+                released[:] = [self._stored(state, f"epoch-{epoch}", train, fresh=True, before=before)]
+            elif not released:
+                released[:] = [self._stored(state, "examples", train)]
             return self._texts(released[0])
 
         trainer = Trainer(
@@ -196,14 +201,6 @@ class RAPTPromptTuner:
             texts(max(0, len(report.epochs) - 1))
         compared = state is None or state.compared
         return self._classifier(model.eval(), report, released[0], held_released, compared=compared)
-
-    def _both_checked(
-        self, examples: Examples | PrivatizedExamples, validation: Examples | PrivatizedExamples | None, *, other: bool
-    ) -> tuple[Any, Any]:
-        train = self._checked(examples, "example", both=True, other=other)
-        if validation is None:
-            return train, None
-        return train, self._checked(validation, "validation example", both=False, other=other)
 
     def _checked(self, examples: Examples | PrivatizedExamples, what: str, *, both: bool, other: bool) -> Any:
         if not isinstance(examples, PrivatizedExamples):
@@ -246,7 +243,9 @@ class RAPTPromptTuner:
         }
         # Texts of the same account only can be told apart: the key of an account that ended with its process is gone.
         marks = {
-            f"{name} of account {self.client.account}" if self.client.account else name: self.client.mark(_said(texts))
+            f"{name} of account {self.client.account}" if self.client.account else name: self.client.mark(
+                json.dumps([texts.texts, texts.labels, texts.users])
+            )
             for name, texts in (("examples", train), ("validation examples", held))
             if isinstance(texts, RawExamples)
         }
@@ -311,14 +310,12 @@ class RAPTPromptTuner:
         truncated, texts = max(train.truncated, report.truncated), len(train)
         epochs = len(report.epochs)
         once = self.settings.privatize == "once"
-        notes = [
-            *self.client.plain_notes,
-            LABELS_IN_CLEAR,
-            "Every training text was privatized once and stored: all epochs saw the one release."
+        how = (
+            "once and stored: all epochs saw the one release."
             if once
-            else f"Every training text was privatized anew for each of {epochs} epochs, each time at the full price: "
-            "the releases of a text add up.",
-        ]
+            else f"anew for each of {epochs} epochs, each time at the full price: the releases of a text add up."
+        )
+        notes = [*self.client.plain_notes, LABELS_IN_CLEAR, f"Every training text was privatized {how}"]
         if truncated:
             notes.append(
                 f"{truncated} of {texts} training texts were longer than {self.settings.max_tokens} tokens and were "
@@ -326,19 +323,18 @@ class RAPTPromptTuner:
             )
         if not compared:
             notes.append(NOT_COMPARED)
-        parameters: dict[str, float | int | str] = {
-            "training_privatized": self.settings.privatize,
-            "training_texts": texts,
-            "training_epochs": epochs,
-            "training_releases_of_a_text": 1 if once else epochs,
-        }
         certificate = of_training(
             train.certificate,
             None if held is None else held.certificate,
             inference_eta=self.client.eta,
             inference_table=self.client.table,
             notes=notes,
-            parameters=parameters,
+            parameters={
+                "training_privatized": self.settings.privatize,
+                "training_texts": texts,
+                "training_epochs": epochs,
+                "training_releases_of_a_text": 1 if once else epochs,
+            },
         )
         client = copy.copy(self.client)  # the same account: only what it was trained on is its own
         client.trained = TrainedOn.of(certificate)
@@ -365,7 +361,3 @@ def _digest(examples: Any) -> str:
         return ""
     said = [examples.certificate.to_dict(), list(examples.inputs), list(examples.labels)]
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()
-
-
-def _said(examples: RawExamples) -> str:
-    return json.dumps([examples.texts, list(examples.labels), list(examples.users)])

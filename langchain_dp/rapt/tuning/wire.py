@@ -13,7 +13,7 @@ Kind = Literal["tokens", "text"]
 PrivatizedText = list[int] | str
 """A privatized text: token ids of the backbone, or text that its tokenizer is to cut."""
 Plain = list[int] | list[str]
-"""Privatized plain tokens: ids of the backbone, or words."""
+"""PrivatizedText plain tokens: ids of the backbone, or words."""
 
 PROVIDER, WEIGHTS = "provider.json", "model.safetensors"
 """Files of a saved provider, by whose names a client's machine knows them without torch."""
@@ -26,19 +26,19 @@ MOST = 4_096
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class PredictionRequest:
-    """Privatized texts and the privatized plain tokens before them, as a provider takes them.
+    """PrivatizedText texts and the privatized plain tokens before them, as a provider takes them.
 
     Args:
         kind: "tokens": ids of the backbone's vocabulary (-1: unknown); "text": text for the backbone's tokenizer.
-        plain: Privatized plain tokens, one row a text; empty rows if there are none.
-        inputs: Privatized texts, of the same kind.
+        plain: PrivatizedText plain tokens, one row a text; empty rows if there are none.
+        inputs: PrivatizedText texts, of the same kind.
 
     Raises:
         InvalidParameter: Something of another form; the message holds nothing of it.
 
     Examples:
         >>> request = client.request(["The film was a joy."])
-        >>> len(Request.from_json(request.to_json()))
+        >>> len(PredictionRequest.from_json(request.to_json()))
         1
     """
 
@@ -76,11 +76,7 @@ class PredictionRequest:
 
     @classmethod
     def from_json(cls, body: bytes) -> PredictionRequest:
-        """Read what :meth:`to_json` wrote.
-
-        Raises:
-            InvalidParameter: It is no such request.
-        """
+        """Read what :meth:`to_json` wrote; anything else is refused."""
         try:
             fields = json.loads(body)
         except (ValueError, RecursionError):
@@ -94,15 +90,7 @@ class PredictionRequest:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Answer:
-    """What a provider answers.
-
-    Args:
-        labels: The public labels.
-        probabilities: One row a text, one column a label.
-
-    Raises:
-        InvalidParameter: Labels are not different strings, or a row is none of one probability a label.
-    """
+    """What a provider answers."""
 
     labels: tuple[str, ...]
     probabilities: list[list[float]]
@@ -122,11 +110,7 @@ class Answer:
 
     @classmethod
     def from_json(cls, body: bytes, *, texts: int) -> Answer:
-        """Read an answer for so many texts.
-
-        Raises:
-            InvalidParameter: It is none.
-        """
+        """Read an answer for so many texts; anything else is refused."""
         try:
             fields: Any = json.loads(body)
             labels, rows = tuple(fields["labels"]), [list(row) for row in fields["probabilities"]]
