@@ -72,40 +72,37 @@ def prepared_model_path(folder: Path | None = None) -> str:
         logger.warning("The embedded model is used as installed: no prepared copy (there is no home folder).")
         return source
     decision = folder / f"{EMBEDDED}.json"
-    key: dict[str, Any] = {
-        "source_bytes": os.path.getsize(source),
-        "engine": str(import_llama().__version__),
-        "candidates": list(CANDIDATES),
-    }
+    engine = str(import_llama().__version__)
+    key = {"source_bytes": os.path.getsize(source), "engine": engine, "candidates": list(CANDIDATES)}
     try:
-        kept = _kept(decision, key)
-        if kept is not None:
-            return source if kept == "" else str(folder / kept)
-        folder.mkdir(parents=True, exist_ok=True)
-        # Quantizing writes three files, one at a time; leave room, and never fill a user's disk.
-        if shutil.disk_usage(folder).free < 12 * key["source_bytes"]:
-            raise OSError("disk is short")
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".preparing-") as scratch:
-            chosen, rows = _compare(source, Path(scratch))
-            kept = _kept(decision, key)
-            if kept is not None:  # by another process meanwhile: two that are as fast must not take turns
-                return source if kept == "" else str(folder / kept)
-            name = "" if chosen is None else f"{EMBEDDED}.{chosen}.gguf"
-            if name:
-                os.replace(Path(scratch) / name, folder / name)
-            note = Path(scratch) / "decision.json"
-            record = {
-                **key,
-                "file": name,
-                "file_bytes": os.path.getsize(folder / name) if name else 0,
-                "measured": rows,
-            }
-            note.write_text(json.dumps(record, indent=1))
-            os.replace(note, decision)
+        name = _kept(decision, key)
+        if name is None:
+            name = _prepare(source, folder, decision, key)
     except OSError as problem:
         logger.warning("The embedded model is used as installed: no prepared copy (%s).", type(problem).__name__)
         return source
     return str(folder / name) if name else source
+
+
+def _prepare(source: str, folder: Path, decision: Path, key: dict[str, Any]) -> str:
+    """Measure the candidates and keep the best; returns its file name, "" for the original."""
+    folder.mkdir(parents=True, exist_ok=True)
+    # Quantizing writes three files, one at a time; leave room, and never fill a user's disk.
+    if shutil.disk_usage(folder).free < 12 * key["source_bytes"]:
+        raise OSError("disk is short")
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".preparing-") as scratch:
+        chosen, rows = _compare(source, Path(scratch))
+        kept = _kept(decision, key)
+        if kept is not None:  # by another process meanwhile: two that are as fast must not take turns
+            return kept
+        name = "" if chosen is None else f"{EMBEDDED}.{chosen}.gguf"
+        if name:
+            os.replace(Path(scratch) / name, folder / name)
+        size = os.path.getsize(folder / name) if name else 0
+        note = Path(scratch) / "decision.json"
+        note.write_text(json.dumps({**key, "file": name, "file_bytes": size, "measured": rows}, indent=1))
+        os.replace(note, decision)
+    return name
 
 
 def _kept(decision: Path, key: dict[str, Any]) -> str | None:
@@ -133,16 +130,9 @@ def _compare(source: str, scratch: Path) -> tuple[str | None, list[dict[str, Any
         log_probabilities, speed = _evaluate(str(path))
         divergence, agreement = _difference(reference, log_probabilities)
         accurate = divergence <= MAX_MEAN_KL and agreement >= MIN_TOP_1
-        rows.append(
-            {
-                "type": name,
-                "tokens_per_second": round(speed),
-                "mean_kl": round(divergence, 5),
-                "max_mean_kl": MAX_MEAN_KL,
-                "top_1_agreement": round(agreement, 3),
-                "accurate": accurate,
-            }
-        )
+        measured = {"type": name, "tokens_per_second": round(speed), "mean_kl": round(divergence, 5)}
+        bounds = {"max_mean_kl": MAX_MEAN_KL, "top_1_agreement": round(agreement, 3), "accurate": accurate}
+        rows.append(measured | bounds)
         if accurate and speed > WORTH * best:
             if chosen is not None:
                 (scratch / f"{EMBEDDED}.{chosen}.gguf").unlink()

@@ -32,7 +32,10 @@ def lower_limit(hits: float, runs: float, error: float) -> float:
 def upper_limit(hits: float, runs: float, error: float) -> float:
     """Upper limit of a probability: below the true one with chance at most ``error`` (Clopper and Pearson).
 
-    Arguments and errors are those of :func:`lower_limit`.
+    Args:
+        hits: How often it happened, in [0, ``runs``]; a fraction where only a share of an effective number is known.
+        runs: Independent runs, above 0.
+        error: Chance of a limit on the wrong side, in (0, 1).
 
     Examples:
         >>> round(upper_limit(0, 100, 0.05), 4)

@@ -50,10 +50,10 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
             Or the URL of a schema in PostgreSQL, ``"postgresql://user@host/database?schema=name&key_file=/path"``,
             without a password: machines share it (extra ``postgres``).
         plan: Pairs (event, maximum count) of the direct plan. An existing direct plan must be the same.
-        prepaid: For many releases a second: this process pays for so many at once, in one durable write, and spends
-            them from memory. What is left of a block when it dies, forks or closes the ledger is lost, up to
-            ``prepaid - 1`` of each event; never is a release free. An older copy that is put in the ledger's place is
-            found out when the next block is paid for. None: each release is a write of its own, as those of a plan with
+        prepay_block: For many releases a second: this process pays for so many at once, in one durable write, and
+            spends them from memory. What is left of a block when the process dies, forks or closes the ledger is lost,
+            up to ``prepay_block - 1`` of each event. No release is free. The next block finds out if somebody put an
+            older copy in the ledger's place. None: each release is a write of its own, as those of a plan with
             ``quotas`` always are.
 
     Raises:
@@ -133,7 +133,7 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
             epsilon: Claim to reserve; the composed epsilon of the full counts by default, and not below it.
             delta: Share of delta for this plan; all that is not reserved yet by default.
             settings: Public settings that the plan is made for. They are kept with it, and must be the same again.
-            journal: First journal of a new plan's run, stored with it (see :meth:`LedgerPlan.keep`).
+            journal: First journal of a new plan's run, stored with it (see :meth:`LedgerPlan.save_journal`).
             quotas: Shares of those who ask. They are kept with the plan and never change; every spend names a user.
 
         Raises:
@@ -152,8 +152,8 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
             settings = _public_settings(settings)
         if quotas is not None and not isinstance(quotas, Quotas):
             raise InvalidParameter(
-                f"Expected users of type {type(quotas).__name__} to be shares. Give Quotas(default=, overrides=) or "
-                f"None."
+                f"Expected quotas of type {type(quotas).__name__} to be shares. Give Quotas(default=, overrides=) or "
+                "None."
             )
         shares = None if quotas is None else quotas.to_dict()
         account = self._account

@@ -73,6 +73,11 @@ class Exponential:
 def exponential(counts: Sequence[int], epsilon: float, *, rng: Randomness | None = None) -> int:
     """One release of :class:`Exponential`, with its errors and guarantee. It costs an ``ExponentialEvent(epsilon)``.
 
+    Args:
+        counts: One whole number of at least 0 per candidate.
+        epsilon: Weight of one more count in the exponent, in nats.
+        rng: Source of randomness; operating-system entropy by default.
+
     Examples:
         >>> ledger.spend(ExponentialEvent(0.5))  # charge first, then draw
         >>> exponential([20, 120, 44], 0.5)

@@ -99,6 +99,13 @@ def metric_laplace(
 ) -> NDArray[np.int64]:
     """One release of :class:`MetricLaplace`, with its errors and its guarantee. It costs a ``MetricEvent(eta)``.
 
+    Args:
+        points: Private points, (m, d): one per token.
+        table: Public table, the same whatever the points are.
+        eta: Privacy loss per unit of distance, at least 1e-9.
+        rng: Source of randomness; operating-system entropy by default.
+        threads: Threads to search with; by default as many as there are processors.
+
     Examples:
         >>> ledger = MetricLedger()
         >>> ledger.spend(1000.0, [Owner("letter 1", user="ann")], table="glove")  # charge first, then draw

@@ -100,6 +100,11 @@ def report_noisy_max(counts: Sequence[int], sigma: float, *, rng: Randomness | N
 
     It costs a ``NoisyMaxEvent(sigma)``, or one at the rate at which voters were drawn.
 
+    Args:
+        counts: Votes per label, in the public order of the labels.
+        sigma: Standard deviation of the noise per count, in votes, at least 0.3.
+        rng: Source of randomness; operating-system entropy by default.
+
     Examples:
         >>> ledger.spend(NoisyMaxEvent(2.0))  # charge first, then draw
         >>> report_noisy_max([31, 7], 2.0).winner

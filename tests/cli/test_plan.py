@@ -163,7 +163,7 @@ def test_opt_plans_a_choice_and_a_glossary(tmp_path: Path, capsys: pytest.Captur
     described = planned(capsys, "opt", *asked, "--method", "glossary", "--alternatives", prompts)
     alone = planned(capsys, "opt", *asked, "--method", "glossary")
     assert described["choices"] == alone["choices"] + 1
-    assert described["sharing"] == len(LABELS)
+    assert described["texts_per_draw"] == len(LABELS)
 
 
 def test_opt_plans_clipped_sums(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,10 +20,10 @@ TAIL = "Label:"
 WORDS = ("good", "bad", "great", "dull", "positive", "negative")
 
 
-def prompt(member: int, *, body: Any = None, tail: str = TAIL, head: str = HEAD, begins: str = "") -> MemberPrompt:
+def prompt(member: int, *, body: Any = None, tail: str = TAIL, head: str = HEAD, **more: str) -> MemberPrompt:
     """Member i has seen one word three times over."""
     text = f"Label: {WORDS[member % 6]}\n" * (3 + member // 6) if body is None else body
-    return MemberPrompt(head=head, body=text, tail=tail, member=("member", member, text), response_prefix=begins)
+    return MemberPrompt(head=head, body=text, tail=tail, member=("member", member, text), **more)
 
 
 def asked(

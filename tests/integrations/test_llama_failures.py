@@ -256,7 +256,7 @@ from pathlib import Path
 from fakes.tiny_gguf import TinyGGUF
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.integrations.llama_cpp import ChatLlamaCpp, LlamaCppEnsemble
-from langchain_dp.ports import Continuation, Decoding, MemberPrompt, given_up
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt, call_abandoned
 
 path = TinyGGUF(Path(sys.argv[1]), pre=sys.argv[2]).path
 engine = LlamaCppEnsemble(model_path=path, slots=2, max_tokens=256, n_threads=1)
