@@ -125,9 +125,9 @@ def opaque(secret: bytes, *parts: object) -> str:
     return hashlib.blake2b(json.dumps(parts).encode(), key=secret, digest_size=16).hexdigest()
 
 
-def forget_members(engine: Forgets, *members: Hashable) -> None:
-    """Drop what an engine keeps of members after a release. A failure is not told: it may depend on what they hold."""
-    call_engine(lambda: engine.forget(*members))
+def forget_members(engine: Forgets, *members: Hashable) -> str:
+    """Drop what an engine keeps of members. Return the type of its error, which may depend on what they hold, or ""."""
+    return call_engine(lambda: engine.forget(*members)).failure
 
 
 def forget_for_good(engine: Forgets, *members: Hashable) -> None:
@@ -136,7 +136,7 @@ def forget_for_good(engine: Forgets, *members: Hashable) -> None:
     Raises:
         ModelUnavailable: The engine failed, so that it may keep the record.
     """
-    if failure := call_engine(lambda: engine.forget(*members)).failure:
+    if failure := forget_members(engine, *members):
         raise ModelUnavailable(
             f"The engine failed to forget ({failure}; its text is withheld): it may keep what it was shown of the "
             "record. Close the engine, and build it anew."
