@@ -93,7 +93,7 @@ for queries in (1_000, 10_000):
 
 # %%
 START = "Is the message praise or complaint?"
-request = "Write the instruction as one full sentence that names praise and complaint."
+request = 'Write the instruction as a full sentence. Begin with "Read the message, then choose whether it is".'
 first_words = {"Is", "I", "Rewrite", "Re", "Improve"}  # a small model repeats what it was told: see notebook 2
 banned = {token for token in range(model.vocabulary_size) if model.detokenize([token]).strip() in first_words}
 

@@ -47,7 +47,7 @@ from langchain_dp.records import PrivateRecords
 from langchain_dp.synth import DPAnswerGenerator, DPExampleSynthesizer
 
 TESTS = str(Path(__file__).parent)
-NOBODY = {"configurable": {"user": 3}}
+NOBODY = {"configurable": {"user_id": 3}}
 WRONG: list[Any] = [{"text": f"{CANARY} {number}", "label": "a label that nobody named"} for number in range(40)]
 ROWS: list[Any] = [{"text": f"{CANARY} {number}", "label": "billing"} for number in range(120)]
 TEMPLATE = ChatPromptTemplate.from_messages([("human", "Sort: {text}")])

@@ -92,7 +92,7 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
                 "PrivacyLedger(PrivacyBudget(3.0), 'privacy.ledger'): the budget comes first, then the path."
             )
         if prepay_block is not None:
-            validate.integer("prepaid", prepay_block, at_least=1)
+            validate.integer("prepay_block", prepay_block, at_least=1)
         self._over(Account(PlanStore(budget, backend_at(path, LEDGER)), prepay_block))
         if plan is not None:
             try:

@@ -117,11 +117,7 @@ def runs_needed(epsilon: float, *, delta: float, error: float) -> int:
 
 
 def check_runs(runs: int, *, epsilon: float, delta: float, error: float) -> int:
-    """Return ``runs`` if they can disprove the claim at all.
-
-    Raises:
-        InvalidParameter: They cannot. The message says how many would do.
-    """
+    """Return ``runs`` if they can disprove the claim at all."""
     least = runs_needed(epsilon, delta=delta, error=error)
     if runs < least:
         raise InvalidParameter(

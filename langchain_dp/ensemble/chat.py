@@ -102,11 +102,7 @@ def check_nothing_further(kwargs: Mapping[str, Any]) -> None:
 
 
 def check_no_quotas(chain: str, quotas: object) -> None:
-    """Refuse a chain that has to know who asks.
-
-    Raises:
-        InvalidParameter: It has ``quotas``.
-    """
+    """Refuse a chain that has to know who asks."""
     if quotas is not None:
         raise InvalidParameter(
             f"Expected a {chain} without quotas=: LangChain does not tell a chat model who asks. Use the {chain} "
@@ -115,11 +111,7 @@ def check_no_quotas(chain: str, quotas: object) -> None:
 
 
 def stop_strings(stop: object) -> tuple[str, ...]:
-    """The strings that cut a reply, from what a caller gave: one, several or None.
-
-    Raises:
-        InvalidParameter: It is something else.
-    """
+    """The strings that cut a reply, from what a caller gave: one, several or None."""
     given = () if stop is None else stop
     found = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
     if not all(isinstance(one, str) for one in found):

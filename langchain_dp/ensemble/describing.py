@@ -26,9 +26,6 @@ def wording(asked: Mapping[str, Any], usual: Mapping[str, str]) -> dict[str, Any
     Args:
         asked: ``kind``, ``shown`` (None: topics) and texts by name.
         usual: Texts by name, in which ``{kind}`` and ``{Kind}`` stand for the kind.
-
-    Raises:
-        InvalidParameter: A value is no text, or ``shown`` are no pairs, or not there for another kind than topics.
     """
     kind = _text("kind", asked["kind"])
     made = {name: text.replace("{kind}", kind).replace("{Kind}", kind[:1].upper() + kind[1:])

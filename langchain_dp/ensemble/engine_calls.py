@@ -39,11 +39,7 @@ def is_remote(engine: object) -> bool:
 
 
 def count_or_estimate(engine: MemberEngine, text: str) -> int:
-    """Tokens of a private text; what the engine logs, warns of or traces goes nowhere.
-
-    Raises:
-        ModelUnavailable: The engine could not count them.
-    """
+    """Tokens of a private text; what the engine logs, warns of or traces goes nowhere."""
     result = call_engine(lambda: engine.count_tokens(text))
     if result.failure:
         raise ModelUnavailable(f"The engine failed to count tokens ({result.failure}); its text is withheld.")
@@ -51,11 +47,7 @@ def count_or_estimate(engine: MemberEngine, text: str) -> int:
 
 
 def asked_publicly(ask: Callable[[], Answer]) -> Answer:
-    """What an engine answers to a text that shows no record, asked before anything is charged.
-
-    Raises:
-        ModelUnavailable: It failed, of whatever kind its error is.
-    """
+    """What an engine answers to a text that shows no record, asked before anything is charged."""
     result = call_engine(ask)
     if result.error is not None:
         raise result.error
@@ -68,7 +60,6 @@ def count_publicly(engine: MemberEngine, text: str) -> int:
     """Return the tokens of a public text.
 
     Raises:
-        InvalidParameter: The engine cannot tokenize this text, though it tokenizes others.
         ModelUnavailable: The engine counts no text.
     """
     try:
@@ -127,11 +118,7 @@ def forget_members(engine: MemberEngine, *members: Hashable) -> str:
 
 
 def forget_for_good(engine: MemberEngine, *members: Hashable) -> None:
-    """Drop what an engine keeps of a record that its owner takes out.
-
-    Raises:
-        ModelUnavailable: The engine failed, so that it may keep the record.
-    """
+    """Drop what an engine keeps of a record that its owner takes out."""
     if failure := forget_members(engine, *members):
         raise ModelUnavailable(
             f"The engine failed to forget ({failure}; its text is withheld): it may keep what it was shown of the "

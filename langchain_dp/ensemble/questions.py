@@ -55,10 +55,6 @@ def check_template(name: str, template: object, *, known: Collection[str] | None
         name: What the template is called.
         template: The template. It is public: an error shows it.
         known: Names of the variables that it may hold; it may also hold none. None: at least one, of any name.
-
-    Raises:
-        InvalidParameter: It is no str, a brace stands alone, a variable has a format that no text takes, an
-            attribute or no name, or it holds none of the variables that it should.
     """
     check_text(name, template)
     template = str(template)
@@ -86,9 +82,6 @@ def question_fields(question: object, variables: Sequence[str], *, text_key: str
         variables: Names of the template's variables, at least one. The text of a question that is no mapping is
             ``text``, or else the first of them, ``history`` aside.
         text_key: What the text is called in the examples' source: a mapping may use that name for ``text``.
-
-    Raises:
-        InvalidParameter: It is of another kind, or holds no human message. The message shows nothing of it.
     """
     main = "text" if "text" in variables else next((name for name in variables if name != HISTORY), variables[0])
     past = {HISTORY: ""} if HISTORY in variables and main != HISTORY else {}
@@ -128,9 +121,6 @@ def question_texts(question: object, variables: Sequence[str], *, text_key: str 
         question: As of :func:`question_fields`.
         variables: As of :func:`question_fields`.
         text_key: As of :func:`question_fields`.
-
-    Raises:
-        InvalidParameter: One is missing, or is no text or number; all are blank; or UTF-8 cannot hold one.
     """
     fields = question_fields(question, variables, text_key=text_key)
     if missing := [name for name in variables if name not in fields]:

@@ -288,9 +288,6 @@ def run_lock(ledger: PrivacyLedger, name: str, who: str = "chain") -> Iterator[N
         ledger: The ledger.
         name: Name of the run.
         who: Kind of Runnable that holds such runs, for the message.
-
-    Raises:
-        PlanError: Another process, or another ``who``, holds it.
     """
     with contextlib.ExitStack() as stack:
         try:

@@ -99,9 +99,6 @@ def choose_scheme(
     add/remove it is private, and a K or q derived from it would break the guarantee: they must be given.
 
     ``apart`` are records that are kept from the subsets; it is named where there are too few.
-
-    Raises:
-        InvalidParameter: There are too few records, or K or q is missing under add/remove.
     """
     name, partitions, probability = sampling.scheme, sampling.partitions, sampling.probability
     public = count_is_public(neighbors)

@@ -124,10 +124,6 @@ class TextWriter:
             public: The prompt.
             invented: What a member shows of invented records. The first time as many are scored as will be asked
                 together: where none is, none of a record will be, and every text would be the public model's alone.
-
-        Raises:
-            ModelUnavailable: It could not be evaluated, or more than half of the members could not. Public: no record
-                was shown.
         """
         if invented is None or self._heard:
             self._public(Continuation(public, (), 0.0))

@@ -112,10 +112,6 @@ def private_tool(
             ``create_agent`` before the tool's first call; "error": BudgetExceeded is raised. The end of an user's
             share is the same, for this user.
         args_schema: The arguments, with descriptions of your own.
-
-    Raises:
-        InvalidParameter: ``exit_behavior`` is another, the schema does not hold the template's variables, or one has a
-            name that LangChain uses itself.
     """
     validate.one_of("exit_behavior", exit_behavior, get_args(ExitBehavior))
     for given, value in (("name", name), ("description", description)):

@@ -104,9 +104,6 @@ def fit(
         clip_temperature: Temperature of a draw where texts are written from clipped sums, so that a subset may move a
             token by two nats, and one of a description by four; None where subsets vote.
         alternatives: Public prompts that every validation record answers, too.
-
-    Raises:
-        InvalidParameter: A value is out of bounds, the number of rows is private, or there are too few rows.
     """
     validate.integer("examples_count", examples_count, at_least=1)
     validate.one_of("effort", effort, get_args(Effort))
@@ -150,9 +147,6 @@ def rows_to_select_by(
 
     Returns:
         At most ``examples_count``; None under add/remove, where that number is private and all select.
-
-    Raises:
-        InvalidParameter: A value is out of bounds.
     """
     validate.integer("examples_count", examples_count, at_least=1)
     validate.one_of("effort", effort, get_args(Effort))

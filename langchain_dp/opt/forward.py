@@ -56,10 +56,6 @@ class Forward:
         Args:
             instruction: Public.
             words: What the labels are called, public; those of the task by default.
-
-        Raises:
-            InvalidParameter: The instruction is too long, or cannot be tokenized.
-            ModelUnavailable: It cannot. Public: no record was shown.
         """
         shown = tuple(words) or self._shown
         room = self._left(self._prompts.forward_head(instruction, shown), [f" {word}" for word in shown])
@@ -80,9 +76,6 @@ class Forward:
 
         Args:
             instruction: Public.
-
-        Raises:
-            ModelUnavailable: It did not answer. What became of private texts is never said.
         """
         if is_remote(self._engine) and self._scores(instruction, CONTENT_FREE[:1])[0] is None:
             raise ModelUnavailable(

@@ -234,11 +234,7 @@ def clip_of(token: ClippedSumRoundEvent, scheme: Scheme, temperature: float, *, 
 
 
 def check_clip(clip: float, share: PrivacyBudget) -> None:
-    """Refuse a clip under which next to nothing of the subsets comes through.
-
-    Raises:
-        InvalidParameter: It is below 0.3 nats.
-    """
+    """Refuse a clip under which next to nothing of the subsets comes through."""
     if clip < LEAST_CLIP:
         raise InvalidParameter(
             f"Expected epsilon={share.epsilon:g}, delta={share.delta:g} to be enough for a clip of {LEAST_CLIP} nats, "
@@ -265,9 +261,6 @@ def check_reachable(
         plan: All calls.
         given: Whether the noise was given, or chosen to fit.
         agreement: Share of the votes that must suffice.
-
-    Raises:
-        InvalidParameter: It does not. It names what would.
     """
     calls = plan.paid(share.neighbors)
     moved = votes_move(share.neighbors)

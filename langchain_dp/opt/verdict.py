@@ -112,11 +112,7 @@ def _at_random(rows: str, budget: PrivacyBudget, ahead: int, helps: str) -> Verd
 
 
 def refuse_at_random(found: Verdict | None) -> None:
-    """Refuse a choice that would be one at random.
-
-    Raises:
-        InvalidParameter: That is what the verdict says.
-    """
+    """Refuse a choice that would be one at random."""
     if found is not None and found.rating == "no":
         raise InvalidParameter(f"Expected rows and epsilon to be enough for a choice: {found.message}.")
 

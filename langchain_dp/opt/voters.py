@@ -163,11 +163,7 @@ class SubsetVotes:
         return [subset for subset in self._sampler.draw() if subset.record_ids]
 
     def check_answers(self, message: int) -> None:
-        """Ask for a token after a public prompt, so that a model that writes none is found before anything is charged.
-
-        Raises:
-            ModelUnavailable: It wrote none. Public: no record was shown.
-        """
+        """Ask for a token after a public prompt, so that a dead model is found before anything is charged."""
         public = Continuation(self._shown.public(message), (), 0.0)
         answers = asked_publicly(lambda: self._engine.next_tokens([public], self._text.decoding(())))
         forget_members(self._engine, public.prompt.member)

@@ -34,7 +34,7 @@ _KNOWN = "Known are user= and document=."
 S = TypeVar("S")
 """One of :data:`langchain_dp.rapt.parts.Sanitizable`: what goes in comes out in the same type."""
 
-USER = "user"  # among the ``configurable`` values of a config
+USER = "user_id"  # among the ``configurable`` values of a config
 
 WITHHELD = "<withheld: the input of a sanitizer>"
 """What callbacks and tracers see instead of the raw input."""
@@ -143,7 +143,7 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
             input: What to sanitize. Callbacks see that something was, and the outcome.
             config: LangChain config.
             user: Whose account is charged; beside ``user_key`` this one counts. By default
-                ``config={"configurable": {"user": "u-17"}}``, which reaches a sanitizer anywhere in a chain; not for
+                ``config={"configurable": {"user_id": "u-17"}}``, which reaches a sanitizer anywhere in a chain; not for
                 documents, which are not about who asks.
             document: Which document it is, for its account; by default its content says it, and of a list each
                 message, or document, is one.

@@ -282,7 +282,7 @@ class FormalReleases(Releases):
             warn_caller(
                 f"Nobody is named whose text is released, so it counts towards no user's limit={limit:g}, and as a "
                 "document of its own it is charged once. Say whose it is: user=..., or in a chain "
-                'config={"configurable": {"user": ...}}, or DocumentRules(user_key=...) for documents, or on the '
+                'config={"configurable": {"user_id": ...}}, or DocumentRules(user_key=...) for documents, or on the '
                 "command line --user-field; document=... names the document instead.",
                 UserWarning,
             )

@@ -38,11 +38,7 @@ def label_name(label: object) -> str | None:
 
 
 def named_words(words: object) -> dict[str, str]:
-    """Words that stand for labels in a prompt, white space at their ends removed, by the name of each label.
-
-    Raises:
-        InvalidParameter: They are no mapping of labels to one line of text each, or two labels share one.
-    """
+    """Words that stand for labels in a prompt, white space at their ends removed, by the name of each label."""
     if not isinstance(words, Mapping):
         raise InvalidParameter(f"Expected words of type {type(words).__name__} to map labels to words.")
     for label, word in words.items():
@@ -58,11 +54,7 @@ def named_words(words: object) -> dict[str, str]:
 
 
 def label_words(given: Mapping[str, str], labels: Sequence[str]) -> list[str]:
-    """Word of each label, itself where none is given; each one line, and they differ in more than case and blanks.
-
-    Raises:
-        InvalidParameter: They do not, or words are given for other labels.
-    """
+    """Word of each label, itself where none is given; each one line, and they differ in more than case and blanks."""
     # A template may know more labels than are asked for; what is only written otherwise is a slip.
     written = {label.strip().casefold() for label in labels}
     unknown = [label for label in given if label not in labels]
@@ -90,9 +82,6 @@ def given_labels(labels: Iterable[Label], *, at_least: int = 2) -> dict[str, Lab
     Args:
         labels: The labels in the public order, or the Enum whose members they are.
         at_least: How many there must be: one, where nothing is told apart.
-
-    Raises:
-        InvalidParameter: They are no labels, too few, or of several kinds.
     """
     if isinstance(labels, Mapping):
         raise InvalidParameter(

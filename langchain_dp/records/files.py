@@ -201,7 +201,6 @@ def read_file(path: str | PathLike[str]) -> list[dict[str, Any]]:
     """Read examples from a file of the kind that its name ends in.
 
     Raises:
-        InvalidParameter: The ending is unknown. A text that was taken for a path is not shown.
         OSError: The file is not there, or cannot be read.
     """
     reader = _READERS.get(Path(path).suffix.lower())

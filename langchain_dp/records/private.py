@@ -349,11 +349,7 @@ class KeepsExamples(HeldInputs, FromDataFrame):
     _given: PrivateRecords | None = None
 
     def as_tool(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse: a model that calls a tool has read what it gives to it.
-
-        Raises:
-            InvalidParameter: Always.
-        """
+        """Refuse: a model that calls a tool has read what it gives to it."""
         raise InvalidParameter(
             f"Expected {type(self).__name__} to be no tool: an agent that calls one has read the examples already. "
             "Call it before, and give the agent what comes out."

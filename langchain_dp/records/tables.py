@@ -20,9 +20,6 @@ def rows_of(examples: object) -> Iterable[Any]:
     Args:
         examples: A DataFrame of pandas or polars, an Arrow table, a path, or something iterable: a list, a generator,
             a dataset of Hugging Face, of which numbers that stand for classes become their names.
-
-    Raises:
-        InvalidParameter: It holds no rows. Nothing of it is shown.
     """
     if isinstance(examples, (str, PathLike)):
         return read_file(examples)

@@ -197,7 +197,8 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
             )  # fmt: skip
             return plan, design
         kept, events = found.settings or {}, found.events
-        if len(events) != 1 or not isinstance(events[0][0], ClippedSumRoundEvent) or "members" not in kept:
+        expected = {"members", "temperature", "candidates"}
+        if len(events) != 1 or not isinstance(events[0][0], ClippedSumRoundEvent) or not expected <= kept.keys():
             raise PlanError(f"The ledger's plan {self.name!r} is not one of answers. Give this chain another name=.")
         (event, most) = events[0]
         asked = {

@@ -194,9 +194,6 @@ def designed(settings: SynthesisSettings, budget: PrivacyBudget, records: int) -
         settings: Public settings.
         budget: The promise.
         records: Number of records; used only where it is public.
-
-    Raises:
-        InvalidParameter: There are too few records, or the rate is missing under add/remove.
     """
     if settings.shots > 1 and budget.neighbors is not Neighbors.REPLACE_ONE:
         raise InvalidParameter(
@@ -234,9 +231,6 @@ def in_rounds(
         rate: Rate of the records; None derives it.
         describe: How descriptions are written before, if they are.
         shots: Records of its label that one member is expected to show.
-
-    Raises:
-        InvalidParameter: There are too few records, or the rate is missing under add/remove.
     """
     wanted = members * texts * shots
     counted = count_is_public(budget.neighbors)

@@ -245,7 +245,7 @@ def test_other_tables_and_other_kinds_are_refused(postgres: Server, url: str, tm
         "UPDATE store SET newest = 0",
         "DELETE FROM store",
         "TRUNCATE entries",
-        "TRUNCATE ledger, store, items, plans, journals, entries, forgotten, answers, users",
+        "TRUNCATE ledger, store, items, plans, journals, entries, forgotten, answers, quotas",
     ],
 )
 def test_the_database_itself_refuses_refunds_and_edits(postgres: Server, url: str, statement: str) -> None:
@@ -265,7 +265,7 @@ def test_the_database_itself_refuses_refunds_and_edits(postgres: Server, url: st
         "UPDATE quotas SET most = 10000",
         "UPDATE quotas SET user_id = 'another'",
         "DELETE FROM quotas",
-        "TRUNCATE users",
+        "TRUNCATE quotas",
     ],
 )
 def test_the_database_itself_gives_no_asker_an_answer_back(
@@ -344,7 +344,7 @@ def test_ids_have_no_gaps_after_a_spend_that_was_taken_back(url: str) -> None:
     with PrivacyLedger(BUDGET, url) as ledger:
         store = ledger._store
         with contextlib.suppress(ZeroDivisionError), store.transaction(write=True) as connection:
-            store._enter(connection, time="", item=1, count=1, chain="")
+            store._enter(connection, time="", item=1, count=1, caller="")
             raise ZeroDivisionError
         spend(ledger)
         assert [entry.id for entry in ledger.entries()] == [1, 2]

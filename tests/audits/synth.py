@@ -332,7 +332,7 @@ def _said_up(records: Sequence[Any], runs: int, at_once: int = 300) -> int:
     said = 0
     for start in range(0, runs, at_once):
         with PrivacyLedger(PrivacyBudget(500.0, 0.99)) as ledger:
-            settings = {"members": _NOISE.members, "temperature": 1.0}
+            settings = {"members": _NOISE.members, "temperature": 1.0, "candidates": 3}
             ledger.reserve([(_NOISE.event, at_once)], name="answers", settings=settings)
             chain = DPAnswerGenerator(
                 model=ScoringEngine(),

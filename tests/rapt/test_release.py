@@ -412,7 +412,7 @@ def test_a_config_says_whose_account_is_charged_anywhere_in_a_chain(face: str) -
     """If it breaks, a limit for each user does not hold in a chain, where no step gets arguments of its own."""
     made = sanitizer(eta=1.0, limit=2.0)
     chain: Runnable[Any, Any] = RunnableLambda(str) | made | RunnableLambda(str)
-    ann, bob = ({"configurable": {"user": name}} for name in ("ann", "bob"))
+    ann, bob = ({"configurable": {"user_id": name}} for name in ("ann", "bob"))
 
     async def gathered(text: str, config: Any) -> list[Any]:
         return [part async for part in chain.astream(text, config)]
@@ -439,5 +439,5 @@ def test_a_config_says_whose_account_is_charged_anywhere_in_a_chain(face: str) -
         chain.invoke("and", configs[0])
     assert made.invoke("and", configs[0], user="cyd")
     with pytest.raises(InvalidParameter, match="of type int to be a str"):
-        chain.invoke("the", {"configurable": {"user": 7}})
-    assert [spec.id for spec in chain.config_specs] == ["user"]
+        chain.invoke("the", {"configurable": {"user_id": 7}})
+    assert [spec.id for spec in chain.config_specs] == ["user_id"]

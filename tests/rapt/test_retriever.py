@@ -140,7 +140,7 @@ def test_a_config_names_who_asks_and_not_whose_documents_are() -> None:
     ledger = MetricLedger(2.0, document_limit=2.0)
     made = sanitizer(eta=1.0, user_key="patient", ledger=ledger, cache=False)
     asked = SanitizingRetriever(retriever=RunnableLambda(lambda _: list(found)), sanitizer=made)
-    configs: list[Any] = [{"configurable": {"user": name}} for name in ("ann", "bob", "cyd")]
+    configs: list[Any] = [{"configurable": {"user_id": name}} for name in ("ann", "bob", "cyd")]
     for config in configs[:2]:
         (asked | made).invoke("question", config)
     asyncio.run(asked.ainvoke("question", configs[2]))

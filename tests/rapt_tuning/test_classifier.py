@@ -112,7 +112,7 @@ def test_a_config_says_who_is_charged(trained: RAPTClassifier) -> None:
     """If it breaks, a limit for each user holds in no chain, in which the config names who asks."""
     ledger = MetricLedger(8.0)
     asked = with_sanitizer(trained, eta=4.0, ledger=ledger)
-    ann, bob = ({"configurable": {"user": name}} for name in ("ann", "bob"))
+    ann, bob = ({"configurable": {"user_id": name}} for name in ("ann", "bob"))
     chain = RunnableLambda(str) | asked
     assert [spec.id for spec in asked.config_specs] == ["user"]
     chain.invoke("good movie", ann)

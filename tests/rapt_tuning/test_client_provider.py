@@ -114,7 +114,7 @@ def test_a_provider_in_another_process_gets_no_raw_word(tmp_path: Path) -> None:
 
         def post(body: bytes) -> bytes:
             assert address.startswith("http://127.0.0.1:")
-            with urllib.request.urlopen(urllib.request.PredictionRequest(address, data=body), timeout=60) as answer:
+            with urllib.request.urlopen(urllib.request.Request(address, data=body), timeout=60) as answer:
                 return bytes(answer.read())
 
         remote = RAPTClassifier(client, post)

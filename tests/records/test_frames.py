@@ -84,7 +84,7 @@ def test_an_error_reporter_sees_no_record_of_a_list(call: Callable[[], Any]) -> 
     assert not [kept for kept in reporter.kept if CANARY in kept]
 
 
-NOBODY = {"configurable": {"user": 3}}
+NOBODY = {"configurable": {"user_id": 3}}
 
 
 async def pulled(stream: AsyncIterator[Any]) -> list[Any]:

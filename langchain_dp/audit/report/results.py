@@ -96,7 +96,6 @@ def rows_of(path: str | os.PathLike[str], what: str) -> list[Any]:
     """Rows of a JSON file: those of a list, or the one object.
 
     Raises:
-        InvalidParameter: It is no JSON, or larger than results are.
         OSError: It cannot be read.
     """
     if os.path.getsize(path) > _MOST:
@@ -202,11 +201,7 @@ class ReportedPseudonyms:
 
 
 def told(reports: PseudonymReport | Iterable[PseudonymReport]) -> tuple[ReportedPseudonyms, ...]:
-    """One report, or those of many conversations: those of equal settings together.
-
-    Raises:
-        InvalidParameter: One is no report of pseudonyms.
-    """
+    """One report, or those of many conversations: those of equal settings together."""
     given = list(reports) if isinstance(reports, Iterable) else [reports]
     for place, one in enumerate(given):
         if not hasattr(one, "looked_for"):

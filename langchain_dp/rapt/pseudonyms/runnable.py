@@ -110,7 +110,7 @@ class Pseudonymizer(SanitizerShell):
         terms: The caller's own words to hide, or a mapping of each to its kind.
         remaining_text_sanitizer: A sanitizer for the words that remain, under metric privacy; None: they pass in clear.
         messages: What of messages passes in clear. By default media do; system messages, which often hold context, are
-            hidden in like all others, but pass where ``then`` would replace their words.
+            hidden in like all others, but pass where ``remaining_text_sanitizer`` would replace their words.
         documents: What of a document's metadata passes. By default none does.
         allowed_hosts: Names of hosts in whose web addresses originals are put back, percent-encoded. In all other
             addresses placeholders stay: a page or a preview may fetch an address by itself, and a document can make
@@ -121,8 +121,8 @@ class Pseudonymizer(SanitizerShell):
         InvalidParameter: A recognizer is none, or a value is of another type.
 
     Formal guarantee:
-        None. ``certificate().private`` is False. With ``then``, its own promise holds for the words between the
-        placeholders alone.
+        None. ``certificate().private`` is False. With ``remaining_text_sanitizer``, its own promise holds for the
+        words between the placeholders alone.
 
     Examples:
         >>> pseudonymizer = Pseudonymizer(terms={"Ann Smith": "person"})
@@ -145,7 +145,8 @@ class Pseudonymizer(SanitizerShell):
     ) -> None:
         if remaining_text_sanitizer is not None and not isinstance(remaining_text_sanitizer, RAPTSanitizer):
             raise InvalidParameter(
-                f"Expected then of type {type(remaining_text_sanitizer).__name__} to be a RAPTSanitizer."
+                f"Expected remaining_text_sanitizer of type {type(remaining_text_sanitizer).__name__} to be a "
+                f"RAPTSanitizer."
             )
         if remaining_text_sanitizer is not None:
             remaining_text_sanitizer.check_limit(
@@ -188,7 +189,7 @@ class Pseudonymizer(SanitizerShell):
         Args:
             value: What to hide entities in.
             hidden: Whether it comes from where only placeholders are known: those of this conversation stay, and its
-                other words are not sanitized by ``then``.
+                other words are not sanitized by ``remaining_text_sanitizer``.
             named: Whether placeholders of this conversation stay, and the other words are sanitized.
         """
         return (self._told if hidden else self._named if named else self._core).sanitize(value, None, None)

@@ -101,7 +101,7 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
             input: Private text; of a message, a prompt value or a document its text, of several messages that of the
                 last human one. Callbacks do not see it.
             config: LangChain config.
-            user: Whose account is charged; by default ``config={"configurable": {"user": "u-17"}}``, in every call.
+            user: Whose account is charged; by default ``config={"configurable": {"user_id": "u-17"}}``, in every call.
             **kwargs: None are taken.
 
         Raises:
