@@ -18,19 +18,15 @@ Answer = TypeVar("Answer")
 _PLAIN = "This is a test."
 
 
-class Forgets(Protocol):
-    """What of an engine forgets."""
-
-    def forget(self, *members: Hashable) -> None:
-        """Drop everything that is cached of these members."""
-        ...
-
-
-class Counts(Protocol):
-    """What of an engine counts."""
+class MemberEngine(Protocol):
+    """An engine that reads the prompts of members and may cache them."""
 
     def count_tokens(self, text: str) -> int:
         """Tokens of a text."""
+        ...
+
+    def forget(self, *members: Hashable) -> None:
+        """Drop everything that is cached of these members."""
         ...
 
 
@@ -42,7 +38,7 @@ def is_remote(engine: object) -> bool:
     return getattr(engine, "remote", False) is True
 
 
-def count_or_estimate(engine: Counts, text: str) -> int:
+def count_or_estimate(engine: MemberEngine, text: str) -> int:
     """Tokens of a private text; what the engine logs, warns of or traces goes nowhere."""
     result = call_engine(lambda: engine.count_tokens(text))
     if result.failure:
@@ -60,7 +56,7 @@ def asked_publicly(ask: Callable[[], Answer]) -> Answer:
     return cast("Answer", result.answer)
 
 
-def count_publicly(engine: Counts, text: str) -> int:
+def count_publicly(engine: MemberEngine, text: str) -> int:
     """Return the tokens of a public text.
 
     Raises:
@@ -116,14 +112,14 @@ def opaque(secret: bytes, *parts: object) -> str:
     return hashlib.blake2b(json.dumps(parts).encode(), key=secret, digest_size=16).hexdigest()
 
 
-def forget_members(engine: Forgets, *members: Hashable) -> None:
-    """Drop what an engine keeps of members after a release. A failure is not told: it may depend on what they hold."""
-    call_engine(lambda: engine.forget(*members))
+def forget_members(engine: MemberEngine, *members: Hashable) -> str:
+    """Drop what an engine keeps of members. Return the type of its error, which may depend on what they hold, or ""."""
+    return call_engine(lambda: engine.forget(*members)).failure
 
 
-def forget_for_good(engine: Forgets, *members: Hashable) -> None:
+def forget_for_good(engine: MemberEngine, *members: Hashable) -> None:
     """Drop what an engine keeps of a record that its owner takes out."""
-    if failure := call_engine(lambda: engine.forget(*members)).failure:
+    if failure := forget_members(engine, *members):
         raise ModelUnavailable(
             f"The engine failed to forget ({failure}; its text is withheld): it may keep what it was shown of the "
             "record. Close the engine, and build it anew."

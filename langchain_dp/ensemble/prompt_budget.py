@@ -12,7 +12,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
-from langchain_dp.ensemble.engine_calls import Counts, count_or_estimate, count_publicly
+from langchain_dp.ensemble.engine_calls import MemberEngine, count_or_estimate, count_publicly
 from langchain_dp.errors import ModelUnavailable
 
 LEAST = 16
@@ -25,7 +25,7 @@ class PromptBudget:
     """Cuts the texts of one member so that its prompt fits. Not thread-safe in what it remembers, which is harmless.
 
     Args:
-        engine: Counts tokens.
+        engine: MemberEngine tokens.
 
     Formal guarantee:
         What is shown of a member hangs on its own texts and on public numbers: a release costs what it cost before.
@@ -35,7 +35,7 @@ class PromptBudget:
         >>> room.truncate(["a note of many pages ..."], whole="".join, tokens=400)
     """
 
-    def __init__(self, engine: Counts) -> None:
+    def __init__(self, engine: MemberEngine) -> None:
         self._engine = engine
         self._key = secrets.token_bytes(32)
         self._found: OrderedDict[bytes, int] = OrderedDict()  # by a digest: no text is kept here

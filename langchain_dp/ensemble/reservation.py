@@ -97,11 +97,7 @@ def check_promise(budget: PrivacyBudget | None, ledger: LedgerOrPath | None, not
         raise InvalidParameter(
             "Expected budget= beside ledger= of a path: it is what the file may spend in all. Give PrivacyBudget(3.0)."
         )
-    check_unseeded(ledger, not_private_seed)
-
-
-def check_unseeded(ledger: LedgerOrPath | None, not_private_seed: int | None) -> None:
-    """A ledger is charged for private releases only: its own certificate counts them as private."""
+    # A ledger is charged for private releases only: its own certificate counts them as private.
     if ledger is not None and not_private_seed is not None:
         raise InvalidParameter(
             f"Expected not_private_seed={not_private_seed} without a shared ledger, whose certificate would count "

@@ -23,10 +23,9 @@ class ModelCallOptions:
             config limits questions. So many public test questions are asked at once before the first release: a server
             that takes fewer raises ``ModelUnavailable``, and nothing is charged.
         on_model_failure: Each question is also asked once with invented examples in place of the private ones, where
-            the
-            model runs elsewhere (anything but an engine in this process). "raise": where that call fails, or names no
-            label, the release raises ``ModelUnavailable``; it has cost one answer, and the next release asks a public
-            test question before it is charged. "ignore": no such call, and an answer may be noise alone.
+            the model runs elsewhere (anything but an engine in this process). "raise": where that call fails, or names
+            no label, the release raises ``ModelUnavailable``; it has cost one answer, and the next release asks a
+            public test question before it is charged. "ignore": no such call, and an answer may be noise alone.
         max_question_chars: Longest question, with its template, for models without a known limit.
         max_example_chars: Longest example for such models; a longer one is shown by its beginning. Choose it so that
             the examples of a subset and the question fit into the model's context: a subset that does not fit

@@ -17,6 +17,7 @@ from langchain_dp.accounting.events import count_is_public
 from langchain_dp.ensemble.answers import AnswerCache
 from langchain_dp.ensemble.tools import BudgetMonitor
 from langchain_dp.errors import ModelUnavailable, UnsafeEnvironment
+from langchain_dp.icl.model_calls import ModelCallOptions
 from langchain_dp.icl.replicas import Released, Replicas
 from langchain_dp.icl.reservation import AnswerReservation
 from langchain_dp.icl.subset_prompts import SubsetPrompt, SubsetPrompts, Vote, count_votes
@@ -60,9 +61,9 @@ class Releaser:
         voter: Asks the model.
         reservation: Where every release is charged.
         rng: Source of the noise.
-        min_response_seconds: Hold every new answer until this long after its question; None returns it at once.
+        model_calls: Its ``min_response_seconds`` holds every new answer until so long after its question; its
+            ``max_concurrency`` limits the model calls at a time, over all questions.
         vote_shares: Whether noisy shares are released too.
-        max_calls: Model calls at a time, over all questions.
         answer_cache_size: How many answers are kept.
         replicas: Others that answer under the same plan; None where there are none.
     """
@@ -75,9 +76,8 @@ class Releaser:
         voter: Voter,
         reservation: AnswerReservation,
         rng: Randomness,
-        min_response_seconds: float | None,
+        model_calls: ModelCallOptions,
         vote_shares: bool,
-        max_calls: int,
         answer_cache_size: int,
         replicas: Replicas | None = None,
     ) -> None:
@@ -88,9 +88,8 @@ class Releaser:
         self._mechanism = ReportNoisyMax(reservation.event)
         self.remaining = BudgetMonitor(reservation.plan, reservation.event, reservation.max_queries)
         self._rng = rng
-        self._min_response_seconds = min_response_seconds
+        self._model_calls = model_calls
         self._vote_shares = vote_shares
-        self._max_calls = max_calls
         self._replicas = replicas
         self._answer_cache_size = answer_cache_size
         self._answers = AnswerCache[Released](answer_cache_size)
@@ -104,7 +103,7 @@ class Releaser:
         self._unanswered: set[bytes] = set()  # no more than were charged
         calls = reservation.scheme.expected_subsets + voter.companions
         # Few releases at a time: what is charged when the model dies is lost, and others would only wait for places.
-        self._under_way = FairSemaphore(math.ceil(max_calls / max(calls, 1.0)))
+        self._under_way = FairSemaphore(math.ceil(model_calls.max_concurrency / max(calls, 1.0)))
 
     def with_reservation(self, reservation: AnswerReservation) -> Releaser:
         """A second releaser over the same subsets and model, charged to another reservation."""
@@ -114,9 +113,8 @@ class Releaser:
             voter=self._voter,
             reservation=reservation,
             rng=self._rng,
-            min_response_seconds=self._min_response_seconds,
+            model_calls=self._model_calls,
             vote_shares=self._vote_shares,
-            max_calls=self._max_calls,
             answer_cache_size=self._answer_cache_size,
         )
 
@@ -210,9 +208,8 @@ class Releaser:
 
     def _seconds_left(self, started: float) -> float:
         """Seconds to wait, so that how long an answer took does not show how many subsets were asked."""
-        if self._min_response_seconds is None:
-            return 0.0
-        return max(0.0, started + self._min_response_seconds - time.monotonic())
+        seconds = self._model_calls.min_response_seconds
+        return 0.0 if seconds is None else max(0.0, started + seconds - time.monotonic())
 
     def _answered(self, question: str, user_id: str | None) -> Released:
         if not self._probed:

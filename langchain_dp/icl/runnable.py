@@ -86,10 +86,9 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         structured_output: Ask a chat model for a JSON object with the label instead of text.
         calibrate: Divide an engine's label scores by those for questions without content (Zhao et al. 2021).
         vote_shares: Also release the noisy vote shares, at the same price (see :meth:`invoke_with_certificate`).
-        asking: How the model is asked: timeout, calls at a time, what a dead model does to an answer, answer times.
-        answer_cache_size: Released answers that are kept, so that the same question costs nothing again. Beyond, the
-            one not
-            asked for longest goes: to answer it again is a new release, which is charged, and may come out otherwise.
+        model_calls: How the model is called: timeout, calls at a time, whether outages raise, response times.
+        answer_cache_size: Released answers to keep, so that a repeated question costs nothing. A full cache drops the
+            answer that was not used for longest. To answer its question again is a new release, which is charged.
         replicas: Other processes, here or on other machines, run this same chain under this ledger and name. What one
             has released costs nothing on any other, and what one forgets no other uses in its next release: both go
             through the ledger, under keyed hashes. It must have a path or be a ``postgresql://`` URL, and every
@@ -219,9 +218,8 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             voter=self._voter,
             reservation=reservation,
             rng=self._rng,
-            min_response_seconds=model_calls.min_response_seconds,
+            model_calls=model_calls,
             vote_shares=vote_shares,
-            max_calls=model_calls.max_concurrency,
             answer_cache_size=answer_cache_size,
             replicas=self._replicas,
         )

@@ -38,29 +38,19 @@ class Outcome:
     stop: UnsafeEnvironment | None = None
 
 
-Ask = Callable[[int, Any], Outcome]
-"""Asks the prompt that has this index."""
-
-
 def ask_all(
-    ask: Ask,
+    ask: Callable[[int, Any], Outcome],
     prompts: Sequence[Any],
     *,
     places: FairSemaphore,
     timeout: float | None,
     context: contextvars.Context,
 ) -> tuple[list[Any | None], BaseException | None]:
-    """Ask every prompt in daemon threads, each in one of the shared ``places`` and in a copy of ``context``.
-
-    Args:
-        ask: Called in each thread.
-        prompts: Private prompts.
-        places: Shared with other batches.
-        timeout: Seconds for one call.
-        context: Sealed.
+    """Ask every prompt in a daemon thread, in one of the shared ``places`` and in a copy of the sealed ``context``.
 
     Returns:
-        The answers in order, None where a call failed or expired, and what stopped the whole or None.
+        The answers in order, None where a call failed or took more than ``timeout`` seconds; and what stopped the
+        whole, or None.
     """
     if places.would_hang():  # calls of this very loop, or around this one, hold them, and cannot end while it waits
         places = FairSemaphore(places.count)

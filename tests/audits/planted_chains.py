@@ -458,8 +458,8 @@ def only_cut(real: StandIn, self: Items, length: int, *, cased: bool) -> None:
 
 
 CUTS: dict[str, list[Swap]] = {
-    "remembered by the prompt": [(PromptBudget, "fitting", method(remembered_by_the_prompt))],
-    "cut as the first was": [(PromptBudget, "fitting", method(cut_as_the_first))],
+    "remembered by the prompt": [(PromptBudget, "truncate", method(remembered_by_the_prompt))],
+    "cut as the first was": [(PromptBudget, "truncate", method(cut_as_the_first))],
 }
 ANSWERS: dict[str, list[Swap]] = {
     "every third answer free": [(LedgerPlan, "spend", every_third_free)],
@@ -474,7 +474,7 @@ ANSWERS: dict[str, list[Swap]] = {
         (AnswerCache, name, method(without_pages)) for name in ("claim", "aclaim", "settle")
     ],
     "forgotten, and still asked": [(SubsetPrompts, "forget", method(still_asked))],
-    "a second budget for free": [(Releaser, "under", lambda real: lambda self, reservation: self)],
+    "a second budget for free": [(Releaser, "with_reservation", lambda real: lambda self, reservation: self)],
 }
 """Faults of who pays for an answer."""
 

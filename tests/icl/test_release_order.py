@@ -237,6 +237,20 @@ def test_the_probe_is_made_once_and_shows_no_example() -> None:
     assert one.asked.probes == 1
 
 
+@pytest.mark.parametrize("model", [VotingChat, VotingEngine])
+async def test_a_baseline_refuses_debug_mode(model: Any) -> None:
+    """A baseline sends examples to a model, or an engine, in an environment that a release refuses."""
+    baseline = classifier(model()).baseline("vote", private=False)
+    set_debug(True)
+    try:
+        with pytest.raises(UnsafeEnvironment, match="set_debug"):
+            baseline.invoke("x")
+        with pytest.raises(UnsafeEnvironment, match="set_debug"):
+            await baseline.ainvoke("x")
+    finally:
+        set_debug(False)
+
+
 def test_debug_mode_is_refused_before_the_spend() -> None:
     """A release under debug mode prints the examples, or is refused after it was paid for."""
     chain = classifier()
