@@ -69,6 +69,7 @@ package: $(READY)
 # With LANGCHAIN_DP_DATA, a folder of folders that hold train.jsonl, also what sanitizing a long text takes.
 bench: $(READY)
 	$(BIN)/python tests/benchmarks/bench_icl.py
+	$(BIN)/python tests/benchmarks/trace_calls.py
 	$(BIN)/python tests/benchmarks/bench_writer.py
 	$(BIN)/python tests/benchmarks/bench_rapt.py
 	$(BIN)/python tests/benchmarks/bench_ledger.py
