@@ -220,7 +220,7 @@ class _Surveyor:
             if settings.get("debug") is True:
                 found = f"{kind.__name__} prints what it is told", "Compile the graph without debug=True."
         if found is not None and self.found.memory is None:
-            self.found.memory = f"Expected llm to keep nothing of its prompts, but {found[0]}. {found[1]}"
+            self.found.memory = f"Expected model to keep nothing of its prompts, but {found[0]}. {found[1]}"
 
 
 def _attributes(part: Any) -> Iterator[tuple[str, Any]]:
