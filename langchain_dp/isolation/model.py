@@ -112,8 +112,8 @@ class IsolatedModel:
             raise UnsafeEnvironment(found.memory)
         if opaque and not trust_opaque_model:
             raise UnsafeEnvironment(
-                f"The model has parts that are not on the list of known models: {opaque}. One call may see the prompt of "
-                f"another there. Pass the chat model alone. Or declare `{DECLARATION}: ClassVar[bool] = True` in a "
+                f"The model has parts that are not on the list of known models: {opaque}. One call may see the prompt "
+                f"of another there. Pass the chat model alone. Or declare `{DECLARATION}: ClassVar[bool] = True` in a "
                 "class of your own, or set trust_opaque_model=True, if these parts keep nothing of their prompts: "
                 "certificates say so."
             )
