@@ -114,7 +114,7 @@ def test_a_config_says_who_is_charged(trained: RAPTClassifier) -> None:
     asked = with_sanitizer(trained, eta=4.0, ledger=ledger)
     ann, bob = ({"configurable": {"user_id": name}} for name in ("ann", "bob"))
     chain = RunnableLambda(str) | asked
-    assert [spec.id for spec in asked.config_specs] == ["user"]
+    assert [spec.id for spec in asked.config_specs] == ["user_id"]
     chain.invoke("good movie", ann)
     asyncio.run(chain.ainvoke("bad movie", ann))
     with pytest.raises(BudgetExceeded):
