@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-call_abandoned: ContextVar[threading.Event | None] = ContextVar("langchain_dp_given_up", default=None)
+call_abandoned: ContextVar[threading.Event | None] = ContextVar("langchain_dp_call_abandoned", default=None)
 """Set, in the context of a call in a thread, once nobody waits for it any more. A local model may stop by it.
 
 Engines are called in worker threads: what they raise, of whatever kind, is an abstention, and the caller's Ctrl-C does

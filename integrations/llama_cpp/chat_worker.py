@@ -127,7 +127,7 @@ class LoadedChat:
         self.close()
 
     def answer(self, request: ChatRequest, put: Callable[[Piece], None], call_abandoned: CallAbandoned) -> None:
-        """Produce the answer, handing every piece to ``put``; stop at the next token once ``given_up`` is set."""
+        """Produce the answer, handing every piece to ``put``; stop at the next token once ``call_abandoned`` is set."""
 
         def go_on() -> None:
             if call_abandoned.is_set() or self._exiting.is_set():

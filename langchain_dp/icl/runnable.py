@@ -98,7 +98,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             ``config={"configurable": {"user_id": "team-7"}}``; answers that were released stay free for all of them.
         trust_opaque_model: Accept a model with parts of your own (a function, a graph, a class), at your word that they
             keep nothing of their prompts. The certificate says so. A message history, a checkpointer or a store in a
-            field is always refused. :mod:`langchain_dp.isolation.accept` lists what needs no trust.
+            field is always refused. ``langchain_dp.isolation.accept`` lists what needs no trust.
         made_with: Certificate of a run whose released text stands in ``labels`` or ``prompt``, or several, where the
             text does not know it any more: it was read from a file, or formatted. The certificate adds up what was
             spent. What a run of this package hands over, and :func:`~langchain_dp.opt.load_prompt` reads, knows it by

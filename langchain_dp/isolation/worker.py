@@ -51,7 +51,7 @@ def call_engine(work: Callable[[], Answer]) -> EngineResult[Answer]:
 
     Raises:
         KeyboardInterrupt, SystemExit: As the caller's own signals raise them in this thread, and nothing else. The
-            call goes on in its worker, which finds :data:`langchain_dp.ports.given_up` set.
+            call goes on in its worker, which finds :data:`langchain_dp.ports.call_abandoned` set.
     """
     worker = getattr(_of_thread, "worker", None)
     if worker is None or worker.process != forks.process():

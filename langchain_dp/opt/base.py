@@ -165,7 +165,7 @@ class PromptRunnable(RunRunnable):
         """As :meth:`plan`, but refuses, as :meth:`invoke` would, a run in which no token can win.
 
         Raises:
-            InvalidParameter: No token can win, or a choice that was fitted (:meth:`auto`) would be one at random; it
+            InvalidParameter: No token can win, or a choice that was fitted by ``auto()`` would be one at random; it
                 names what would help.
         """
         records, count = run_redacted(self._counted, PrivateArgs.of(examples), READING)

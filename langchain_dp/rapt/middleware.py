@@ -25,6 +25,8 @@ with needs("agents", "langchain", why=", 1.4 or newer, whose agents take middlew
     from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
     from langgraph.types import TracePolicy
 
+__all__ = ["RAPTMiddleware"]
+
 User = str | Callable[[ModelRequest[Any]], str | None] | None
 
 _RAW_HOOKS = ("before_agent", "before_model", "after_model", "after_agent")

@@ -40,7 +40,7 @@ WITHOUT = {
     "langchain_dp.opt.SST2": "a constant: an OptTask, whose class has the example",
     "langchain_dp.opt.TREC": "a constant: an OptTask, whose class has the example",
     "langchain_dp.ports.Token": "a type alias",
-    "langchain_dp.ports.given_up": "a context variable",
+    "langchain_dp.ports.call_abandoned": "a context variable",
 }
 """Names that need none, and why."""
 EXAMPLE = re.compile(r"^Examples:\n(?: {4}.*\n?)*? {4}>>> ", re.MULTILINE)
