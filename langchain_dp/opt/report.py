@@ -43,8 +43,8 @@ class OptPlanReport:
         weak: Why the promise is weak, if it is.
         calls_paid: Calls that one record pays for: all, or in a glossary those of the labels that it can be in.
         verdict: A plain word on whether it is worth it.
-        cache_too_small: Whether the engine keeps fewer caches than there are subsets: many a token evaluates whole prompts
-            then. The time counts that; ``cache_bytes=`` of the engine mends it.
+        cache_too_small: Whether the engine keeps fewer caches than there are subsets. Many tokens then evaluate whole
+            prompts; the time includes that. Raise ``cache_bytes=`` of the engine.
         clip: With ``decoder="clip"``, how far a subset may move the log-probability of a token, in nats; else None.
         texts_per_draw: Texts that share one draw of members, which are split among them by their labels.
         choices: Prompts among which is selected, at most.

@@ -71,7 +71,8 @@ class DPPromptOptimizer(PromptRunnable):
         alternatives: Public prompts that may be handed over, too, each an instruction or an
             :class:`~langchain_dp.opt.PromptAlternative` with words of its own for the labels: what is chosen among.
             They cost no epsilon, and the time of answering the validation records once more each.
-        candidate_options: Which tokens are released, and when a candidate ends: stop strings, calls, retries, noise of one call.
+        candidate_options: Which tokens are released, and when a candidate ends: stop strings, calls, retries, noise of
+            one call.
         decoding: How each member takes the token it votes for. At the temperature of 0, the default, that is its most
             probable one: small models agree on hardly anything at the 1.1 of the paper. ``chat=None``, the default,
             presents the request in the chat template of a model that carries one, and that of a glossary as plain text;

@@ -99,7 +99,7 @@ class Pseudonymizer(SanitizerShell):
     One object is one conversation: equal entities share a placeholder, in any spelling of case and space where these
     say nothing; different ones never do. What was hidden once is hidden wherever it stands again, found or not, if it
     has three letters at least, or two of writing without spaces; a single word as it was met, and in capitals. What a
-    text holds that looks like a placeholder becomes one itself. For the next conversation take :meth:`new_conversation`.
+    text holds that looks like a placeholder becomes one itself. The next conversation needs :meth:`new_conversation`.
 
     The map is in memory, and in no repr, trace or error. As with every part of a chain, the ROOT run shows tracers
     what the chain was given and what it answers: use ``with private_run():``.
