@@ -41,11 +41,11 @@ from langchain_dp.attacks import invert_words
 from langchain_dp.rapt.tuning import (
     IdentitySanitizer,
     PlainTokens,
+    PredictionRequest,
     RAPTClassifier,
     RAPTClient,
     RAPTPromptTuner,
     RAPTProvider,
-    Request,
     TuningSettings,
 )
 from langchain_dp.sample import LABELS, load
@@ -330,7 +330,7 @@ print("modules of the sample:", [name for name in seen["modules"] if "sample" in
 # so. Refusing is no protection. Send what a `RAPTClient` made, and nothing else.
 
 # %%
-mistake = Request("text", [[]], [private[0]["text"]])
+mistake = PredictionRequest("text", [[]], [private[0]["text"]])
 try:
     send("/predict", mistake.to_json())
 except RuntimeError as refusal:

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from langchain_dp.rapt.tuning import RAPTProvider, Request
+from langchain_dp.rapt.tuning import PredictionRequest, RAPTProvider
 from langchain_dp.rapt.tuning.batches import collate
 
 Floats = NDArray[np.float64]
 
 
-def layer_representations(provider: RAPTProvider, request: Request) -> Floats:
+def layer_representations(provider: RAPTProvider, request: PredictionRequest) -> Floats:
     """Mean activation of every text in every layer, inputs first: (layers + 1, texts, hidden size)."""
     rows, model, size = provider.rows(request), provider.model, provider.settings.batch_size
     model.eval()
