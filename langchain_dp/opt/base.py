@@ -60,7 +60,7 @@ class PromptRunnable(RunRunnable):
         label_words(settings.prompts.words, settings.labels)
         checks.check_room(model, settings)
         self._engine = model
-        self._progress = progress
+        self._progress = validate.one_of("progress", progress, (None, True, False))
         self._set_lock()
         self._private = PrivateRuns(
             model,

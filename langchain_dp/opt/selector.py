@@ -147,10 +147,11 @@ class DPPromptSelector(PromptRunnable):
             ...     examples_count=500, budget=budget,
             ... )  # fmt: skip
         """
+        checks.check_model(settings.get("model"))
         check_promise(budget, ledger, settings.get("not_private_seed"))
-        if ledger is not None:
-            ledger = ledger_for(budget, ledger)
         others = checks.alternatives(alternatives)
+        if ledger is not None:  # last: it may make a file
+            ledger = ledger_for(budget, ledger)
         share = share_of(budget, ledger, name)
         rows = rows_to_select_by(examples_count, share, prompts=len(others) + 1, effort=effort)
         selector = cls(alternatives=others, rows=rows, budget=budget, ledger=ledger, name=name, **settings)

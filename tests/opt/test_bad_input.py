@@ -61,6 +61,7 @@ from langchain_dp.opt import DLNSettings, OptPrompts, OptTask, PromptAlternative
         ({"max_new_tokens": 0}, r"max_new_tokens=0"),
         ({"max_calls": 0}, r"max_calls=0"),
         ({"max_retries": -1}, r"max_retries=-1"),
+        ({"progress": "yes"}, r"progress='yes' to be one of"),
         ({"shots": 0}, r"shots=0"),
         ({"subsets": 0}, r"subsets=0"),
         ({"partitions": 0}, r"partitions=0"),

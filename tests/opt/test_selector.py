@@ -245,6 +245,14 @@ def test_what_cannot_be_chosen_among_is_refused(changes: dict[str, Any], said: s
     assert pickle.loads(pickle.dumps(GOOD)) == GOOD  # of our own
 
 
+def test_a_fitted_choice_with_a_wrong_model_makes_no_ledger(tmp_path: Path) -> None:
+    """If it breaks, a mistyped model leaves a ledger file behind, which holds the next run to its budget."""
+    fitted: dict[str, Any] = {"labels": LABELS, "instruction": INSTRUCTION, "alternatives": OTHERS}
+    with pytest.raises(InvalidParameter, match="model=str to be a local engine"):
+        DPPromptSelector.auto(model="a name", examples_count=40, budget=BUDGET, ledger=tmp_path / "l.db", **fitted)
+    assert not (tmp_path / "l.db").exists()
+
+
 def test_no_examples_cost_nothing() -> None:
     """If it breaks, a budget is spent on a choice by nobody, or ends in a division by zero."""
     ledger = PrivacyLedger(BUDGET)
