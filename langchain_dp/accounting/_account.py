@@ -159,7 +159,7 @@ class Account(SharedOnCopy):
     def __init__(self, store: PlanStore, prepay_block: int | None = None) -> None:
         self.budget = store.budget
         self.store = store
-        self.prepay_block = None if prepay_block is None else Prepaid(store, prepay_block)
+        self.prepaid = None if prepay_block is None else Prepaid(store, prepay_block)
         self.refusals = Refusals()
         self._known: dict[tuple[object, ...], float] = {}
         self._lock = threading.Lock()
@@ -171,7 +171,7 @@ class Account(SharedOnCopy):
                 "An in-memory ledger cannot be pickled: its copy would have a budget of its own. Give PrivacyLedger a "
                 "path, and the copy opens the same file."
             )
-        block = None if self.prepay_block is None else self.prepay_block.block
+        block = None if self.prepaid is None else self.prepaid.block
         return (_reopened, (self.budget, self.store.path, self.store.ledger_id, block))
 
     def charge(
@@ -179,21 +179,21 @@ class Account(SharedOnCopy):
     ) -> bool:
         """Charge ``count`` uses, durably before this returns. False, with nothing charged, if too few are left.
 
-        With an ``user_id``, name and share, nothing is paid for in advance: nobody knows yet who will ask.
+        With a ``user_id``, name and share, nothing is paid for in advance: nobody knows yet who will ask.
         """
-        if self.prepay_block is None or user_id is not None:
+        if self.prepaid is None or user_id is not None:
             return self.store.add_use(plan, event, count, caller, user_id)
-        return self.prepay_block.take(plan, event, count, caller)
+        return self.prepaid.take(plan, event, count, caller)
 
     def unspent(self, plan: StoredPlan, event: str) -> int:
         """What this process has paid for in advance and not spent."""
-        return 0 if self.prepay_block is None else self.prepay_block.left(plan, event)
+        return 0 if self.prepaid is None else self.prepaid.left(plan, event)
 
     def close(self) -> None:
         """Close the store. What was prepaid is given up."""
         self.store.close()
-        if self.prepay_block is not None:  # only now: a thread could pay for another block before
-            self.prepay_block.drop()
+        if self.prepaid is not None:  # only now: a thread could pay for another block before
+            self.prepaid.drop()
 
     def cost(self, counts: Sequence[tuple[str, int]], delta: float) -> float:
         """Composed epsilon of (event JSON, count) pairs at ``delta``; each computed once, whoever asks."""
@@ -361,10 +361,10 @@ class BudgetHolder(SharedOnCopy):
         added += ["spent is rounded up"] if round_up else []
         if private:
             added += [point for point in weak_promise_reasons(epsilon, delta) if point not in notes]
-        if account.prepay_block is not None and any(plan.quotas is None for plan in plans):
+        if account.prepaid is not None and any(plan.quotas is None for plan in plans):
             held = sum(account.unspent(plan, key) for plan in plans for key in plan.items)
             added.append(
-                f"paid for in blocks of {account.prepay_block.block}: what is spent counts {held} releases that this "
+                f"paid for in blocks of {account.prepaid.block}: what is spent counts {held} releases that this "
                 "process has paid for and not made, and those that others have"
             )
         if len(plans) > 1:

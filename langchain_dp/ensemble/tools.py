@@ -109,7 +109,7 @@ def private_tool(
         description: What the model is told about it.
         exit_behavior: "continue": a used-up plan is told to the model, in a tool message with the status of an error,
             and the agent goes on; "end": the same, and that message is the agent's last, if the agent was built by
-            ``create_agent`` before the tool's first call; "error": BudgetExceeded is raised. The end of an user's
+            ``create_agent`` before the tool's first call; "error": BudgetExceeded is raised. The end of a user's
             share is the same, for this user.
         args_schema: The arguments, with descriptions of your own.
     """

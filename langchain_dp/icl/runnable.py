@@ -292,7 +292,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
                 is told, in a tool message with the status of an error, and the agent goes on. "end": the same, and the
                 message is the agent's last; make each agent a tool of its own, since ``create_agent`` must get it
                 before its first call (the agents of other libraries go on). "error": BudgetExceeded is raised. The
-                end of an user's share is the same for this user, and a config that names no user raises PlanError.
+                end of a user's share is the same for this user, and a config that names no user raises PlanError.
 
         Raises:
             InvalidParameter: A value is out of bounds.

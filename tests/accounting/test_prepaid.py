@@ -100,7 +100,7 @@ def test_a_copy_is_the_same_and_a_pickle_pays_for_itself(place: str) -> None:
 def test_without_it_nothing_changes(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """If it breaks, a ledger that did not ask for blocks pays in blocks, or its certificate says so."""
     ledger, plan = reserved(place)
-    assert ledger._account.prepay_block is None
+    assert ledger._account.prepaid is None
     plan.spend(VOTE, caller="mail")
     assert [(entry.count, entry.caller) for entry in ledger.entries()] == [(1, "mail")]
     assert "blocks" not in str(plan.certificate(VOTE).notes)
