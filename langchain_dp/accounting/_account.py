@@ -174,17 +174,6 @@ class Account(SharedOnCopy):
         block = None if self.prepaid is None else self.prepaid.block
         return (_reopened, (self.budget, self.store.path, self.store.ledger_id, block))
 
-    def charge(
-        self, plan: StoredPlan, event: str, count: int, caller: str, user_id: tuple[str, int] | None = None
-    ) -> bool:
-        """Charge ``count`` uses, durably before this returns. False, with nothing charged, if too few are left.
-
-        With a ``user_id``, name and share, nothing is paid for in advance: nobody knows yet who will ask.
-        """
-        if self.prepaid is None or user_id is not None:
-            return self.store.add_use(plan, event, count, caller, user_id)
-        return self.prepaid.take(plan, event, count, caller)
-
     def unspent(self, plan: StoredPlan, event: str) -> int:
         """What this process has paid for in advance and not spent."""
         return 0 if self.prepaid is None else self.prepaid.left(plan, event)
@@ -412,6 +401,14 @@ def event_key(event: DpEvent) -> str:
     """Return the JSON under which the ledger keeps ``event``; refuse what a ledger cannot hold."""
     if not isinstance(event, DpEvent):
         raise InvalidParameter(f"Expected event of type {type(event).__name__} to be a DpEvent, such as NoisyMaxEvent.")
+    try:
+        return _event_key(event)
+    except TypeError:  # unhashable, as ComposedDpEvent is
+        return _event_key.__wrapped__(event)
+
+
+@functools.lru_cache(maxsize=_SHARED)
+def _event_key(event: DpEvent) -> str:
     inner = event
     while isinstance(inner, (PoissonSampledDpEvent, PartEvent, LabelPartEvent)):
         inner = inner.event

@@ -96,7 +96,14 @@ class LedgerPlan(BudgetHolder):
         whose = self.account_of(user_id)
         try:
             # A count above the whole plan is refused here: it need not even fit into the file's integers.
-            if count > most or not self._account.charge(self._stored, key, count, caller, whose):
+            account, stored = self._account, self._stored
+            if count > most:
+                charged = False
+            elif account.prepaid is None or whose is not None:  # no block is paid for a user who may not query again
+                charged = account.store.add_use(stored, key, count, caller, whose)
+            else:
+                charged = account.prepaid.take(stored, key, count, caller)
+            if not charged:
                 raise self._beyond(event, key, count)
         except UserRefused:
             pass

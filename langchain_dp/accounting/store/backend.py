@@ -91,8 +91,8 @@ class Backend(abc.ABC):
         """
 
     @abc.abstractmethod
-    def _begin(self, connection: Connection, write: bool, wait: float) -> None:
-        """Begin a transaction that has its lock. Refuse a ledger that was replaced, or is not durable any more."""
+    def _begin(self, write: bool, wait: float) -> Connection:
+        """Connect and begin a transaction that has its lock. Refuse a ledger that was replaced or lost durability."""
 
     @abc.abstractmethod
     def _commit(self, connection: Connection, wait: float) -> None:
@@ -162,7 +162,7 @@ class Backend(abc.ABC):
         wait = BUSY_SECONDS if wait is None else wait
         with self._exclusive(wait):
             try:
-                connection = self._begun(write, wait)
+                connection = self._begin(write, wait)
                 yield connection
                 self._commit(connection, wait)
             except self.errors as error:
@@ -171,12 +171,6 @@ class Backend(abc.ABC):
             except BaseException:
                 self._abandon(drop=False)
                 raise
-
-    def _begun(self, write: bool, wait: float) -> Connection:
-        """The connection, in a transaction that has its lock."""
-        connection = self._connect(wait)
-        self._begin(connection, write, wait)
-        return connection
 
     @contextlib.contextmanager
     def run_lock(self, name: str) -> Iterator[None]:

@@ -108,15 +108,13 @@ class LedgerStore(abc.ABC):
         return str(self.backend.ledger_id)
 
     @contextlib.contextmanager
-    def transaction(self, *, write: bool, wait: float | None = None) -> Iterator[Connection]:
-        """Run a block in one transaction: see :meth:`Backend.transaction`.
+    def read(self, wait: float | None = None) -> Iterator[Connection]:
+        """Read in one transaction, from no older copy than this process has seen.
 
-        What is read is of no older copy than this process has seen. A block that writes calls :meth:`check_newest`, or
-        :meth:`_enter`, which looks as well.
+        A block that writes uses ``backend.transaction``, and calls :meth:`check_newest` or :meth:`_enter` itself.
         """
-        with self.backend.transaction(write=write, wait=wait) as connection:
-            if not write:
-                self.check_newest(connection)
+        with self.backend.transaction(write=False, wait=wait) as connection:
+            self.check_newest(connection)
             yield connection
 
     def close(self) -> None:
@@ -174,7 +172,7 @@ class LedgerStore(abc.ABC):
                 self._key = new_key()
             else:
                 file = self.backend.key_file
-                with self.transaction(write=True) as connection:
+                with self.backend.transaction(write=True) as connection:
                     self._key = bound_key(
                         connection, file, self.ledger_id, self.backend.kind.name, self.backend.lost_key
                     )
@@ -218,15 +216,18 @@ class LedgerStore(abc.ABC):
             raise self.forgotten()
         return int(newest), time
 
-    def _saw(self, newest: tuple[int, str]) -> None:
-        # Only after the commit: an entry that was rolled back gives its id to the next one.
+    def _saw(self, newest: tuple[int, str] | None) -> bool:
+        """Remember a new entry, after its commit: a rolled back entry gives its id to the next one."""
+        if newest is None:
+            return False
         self._newest = max(self._newest, newest)
+        return True
 
     def _rows_after(self, query: str, parameters: Sequence[Any] = ()) -> Iterator[Any]:
         """Yield rows of entries, which begin with their ids, in order. Pages: no lock is held between two of them."""
         last = 0
         while True:
-            with self.transaction(write=False) as connection:
+            with self.read() as connection:
                 rows = connection.execute(
                     f"{query} AND entries.id > ? ORDER BY entries.id LIMIT ?", (*parameters, last, _PAGE)
                 ).fetchall()

@@ -132,7 +132,7 @@ class MetricStore(LedgerStore):
     def _opened(self) -> None:
         if self.backend.reading:  # nobody is looked up: the key stays where it is
             return
-        with self.transaction(write=False) as connection:
+        with self.read() as connection:
             given, check = connection.execute("SELECT key_given, key_check FROM ledger").fetchone()
         if given != (self._given_key is not None):
             raise LedgerMismatch(
@@ -167,7 +167,7 @@ class MetricStore(LedgerStore):
         """
         newest = 0, ""
         try:
-            with self.transaction(write=True) as connection:
+            with self.backend.transaction(write=True) as connection:
                 connection.execute("UPDATE ledger SET metric = ? WHERE metric IS NULL", (metric,))
                 found = str(connection.execute("SELECT metric FROM ledger").fetchone()[0])
                 if found != metric:
@@ -198,13 +198,13 @@ class MetricStore(LedgerStore):
 
     def spent(self, whose: Whose, key: bytes) -> int:
         """What the releases of one user or document add up to."""
-        with self.transaction(write=False) as connection:
+        with self.read() as connection:
             row = connection.execute("SELECT spent FROM accounts WHERE whose = ? AND hash = ?", (whose, key)).fetchone()
         return 0 if row is None else int(row[0])
 
     def summary(self, *, wait: float | None = None) -> tuple[int, int | None, int | None, str | None]:
         """Number of releases, the largest account of a document and of a user, and the metric."""
-        with self.transaction(write=False, wait=wait) as connection:
+        with self.read(wait) as connection:
             releases = connection.execute("SELECT count(*) FROM entries").fetchone()[0]
             most = dict(connection.execute("SELECT whose, max(spent) FROM accounts GROUP BY whose"))
             metric = connection.execute("SELECT metric FROM ledger").fetchone()[0]

@@ -115,7 +115,7 @@ class PlanStore(LedgerStore):
 
     def plans(self) -> list[StoredPlan]:
         """Return every reserved plan in the order of reservation."""
-        with self.transaction(write=False) as connection:
+        with self.read() as connection:
             return self._stored(connection)
 
     def _stored(self, connection: Connection) -> list[StoredPlan]:
@@ -127,7 +127,7 @@ class PlanStore(LedgerStore):
 
     def used(self, plans: Sequence[StoredPlan]) -> dict[int, int]:
         """Return the used count of every item of ``plans`` by its row, read at one moment."""
-        with self.transaction(write=False) as connection:
+        with self.read() as connection:
             found = _used(connection)
         for plan in plans:
             for event, (item, most) in plan.items.items():
@@ -137,7 +137,7 @@ class PlanStore(LedgerStore):
 
     def glance(self, *, wait: float = 0.0) -> tuple[list[StoredPlan], dict[int, int]]:
         """Return all plans with their used counts at one moment, waiting for nobody longer than ``wait`` seconds."""
-        with self.transaction(write=False, wait=wait) as connection:
+        with self.read(wait) as connection:
             return self._stored(connection), {item: row[0] for item, row in _used(connection).items()}
 
     def lost(self, plan: StoredPlan) -> LedgerCorrupt:
@@ -165,7 +165,7 @@ class PlanStore(LedgerStore):
         kept = None if settings is None and quotas is None else dict(settings or {})
         if kept is not None and quotas is not None:
             kept[QUOTAS] = dict(quotas)
-        with self.transaction(write=True) as connection:
+        with self.backend.transaction(write=True) as connection:
             self.check_newest(connection)
             before = self._stored(connection)
             for plan in before:
@@ -196,9 +196,9 @@ class PlanStore(LedgerStore):
             UserRefused: Too few are left in the share. Nothing was charged.
             LedgerCorrupt: The file does not hold the plan any more, or forgot entries. Nothing was charged.
         """
-        with self.transaction(write=True) as connection:
+        with self.backend.transaction(write=True) as connection:
             newest = self._charge(connection, plan, event, count, caller, user_id)
-        return self._charged(newest)
+        return self._saw(newest)
 
     def add_missing(self, plan: StoredPlan, event: str, count: int, caller: str) -> int:
         """Charge, durably, what ``caller`` has not been charged of ``count`` uses yet.
@@ -210,7 +210,7 @@ class PlanStore(LedgerStore):
             LedgerCorrupt: The file does not hold the plan any more, or forgot entries. Nothing was charged.
         """
         item, _ = plan.items[event]
-        with self.transaction(write=True) as connection:
+        with self.backend.transaction(write=True) as connection:
             self.check_newest(connection)
             self._check_own(connection, plan, event)
             sums = "SELECT coalesce(sum(count), 0) FROM entries WHERE item = ? AND caller = ?"
@@ -218,7 +218,7 @@ class PlanStore(LedgerStore):
             if missing <= 0:
                 return 0
             newest = self._charge(connection, plan, event, missing, caller)
-        return 0 if self._charged(newest) else missing
+        return 0 if self._saw(newest) else missing
 
     def _charge(
         self,
@@ -248,15 +248,9 @@ class PlanStore(LedgerStore):
         if there.fetchone() is None:
             raise self.lost(plan)
 
-    def _charged(self, newest: tuple[int, str] | None) -> bool:
-        if newest is None:
-            return False
-        self._saw(newest)
-        return True
-
     def quotas(self, plan: StoredPlan) -> dict[str, int]:
         """How many releases each user of a plan has used; those without any are left out."""
-        with self.transaction(write=False) as connection:
+        with self.read() as connection:
             rows = connection.execute(
                 "SELECT user_id, used FROM quotas JOIN plans USING (plan) WHERE name = ? AND plans.time = ? "
                 "ORDER BY user_id",
@@ -266,7 +260,7 @@ class PlanStore(LedgerStore):
 
     def journal(self, plan: str) -> str:
         """The journal of a plan's run; empty if it has none."""
-        with self.transaction(write=False) as connection:
+        with self.read() as connection:
             found = connection.execute("SELECT state FROM journals JOIN plans USING (plan) WHERE name = ?", (plan,))
             return str((found.fetchone() or ("",))[0])
 
@@ -276,7 +270,7 @@ class PlanStore(LedgerStore):
         Raises:
             LedgerError: Another one stands there, or the charge of what it holds is gone. Nothing was written.
         """
-        with self.transaction(write=True) as connection:
+        with self.backend.transaction(write=True) as connection:
             self.check_newest(connection)
             wrote = connection.execute(
                 "INSERT INTO journals (plan, state) SELECT plan, ? FROM plans LEFT JOIN journals USING (plan) "

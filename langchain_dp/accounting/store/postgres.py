@@ -250,18 +250,18 @@ class Postgres(Backend):
                     "crash forgets spends. Switch it on."
                 )
 
-    def _begun(self, write: bool, wait: float) -> Connection:
-        """Begin, once more over a new connection where the kept one is gone: nothing but BEGIN was sent over it."""
+    def _begin(self, write: bool, wait: float) -> Connection:
+        """Begin, and retry over a new connection if the kept one is gone: nothing but BEGIN was sent over it."""
         kept = self._connection
         try:
-            return super()._begun(write, wait)
+            return self._begin_over(self._connect(wait), write, wait)
         except self.errors:
             if not isinstance(kept, _Speaking) or not kept.raw.closed:
                 raise
         self._abandon(drop=True)
-        return super()._begun(write, wait)
+        return self._begin_over(self._connect(wait), write, wait)
 
-    def _begin(self, connection: Connection, write: bool, wait: float) -> None:
+    def _begin_over(self, connection: Connection, write: bool, wait: float) -> Connection:
         assert isinstance(connection, _Speaking)
         facts = self._place.facts
         row = self._place.begin(connection.raw, write=write, wait=wait, then=f"{facts} FOR UPDATE" if write else facts)
@@ -276,6 +276,7 @@ class Postgres(Backend):
                 "was there."
             )
         self._check_server(*row[2:])
+        return connection
 
     def _commit(self, connection: Connection, wait: float) -> None:
         """End it; where the answer is lost nobody knows whether it was written, and it is never tried again."""

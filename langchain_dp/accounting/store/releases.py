@@ -33,7 +33,7 @@ class ReleasedTexts:
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, tuple[str, ...]]:
         """What was released under these keys; keys without a release are left out."""
-        with self._ledger.transaction(write=False) as connection:
+        with self._ledger.read() as connection:
             return dict(_released(connection, keys))
 
     def put(self, released: Mapping[bytes, tuple[str, ...]]) -> dict[bytes, tuple[str, ...]]:
@@ -42,7 +42,7 @@ class ReleasedTexts:
         Raises:
             LedgerCorrupt: A key was never charged, or its charge is gone. What was drawn may not leave.
         """
-        with self._ledger.transaction(write=True) as connection:
+        with self._ledger.backend.transaction(write=True) as connection:
             self._ledger.check_newest(connection)
             connection.executemany(
                 "UPDATE releases SET texts = ? WHERE key = ? AND texts IS NULL",
@@ -94,7 +94,7 @@ class Shared:
 
     def forget(self, record: bytes) -> None:
         """Note, durably, that the record of that hash is used no more. Once more changes nothing."""
-        with self._store.transaction(write=True) as connection:
+        with self._store.backend.transaction(write=True) as connection:
             connection.execute(
                 "INSERT INTO forgotten (plan, record, time) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
                 (self._row(connection), record, now()),
@@ -102,7 +102,7 @@ class Shared:
 
     def forgotten(self, after: int = 0) -> list[tuple[int, bytes]]:
         """Records that are used no more, as (place in the ledger, hash), from behind a place on, in order."""
-        with self._store.transaction(write=False) as connection:
+        with self._store.read() as connection:
             rows = connection.execute(
                 "SELECT place, record FROM forgotten WHERE plan = ? AND place > ? ORDER BY place",
                 (self._row(connection), after),
@@ -111,7 +111,7 @@ class Shared:
 
     def answer(self, question: bytes, page: int) -> str | None:
         """What was released for the question of that hash on a page; None if nothing was."""
-        with self._store.transaction(write=False) as connection:
+        with self._store.read() as connection:
             return _answer(connection, self._row(connection), question, page)
 
     def keep(self, question: bytes, page: int, answer: str) -> str:
@@ -120,7 +120,7 @@ class Shared:
         Raises:
             LedgerCorrupt: The charge is gone: an older copy of the ledger. What was drawn may not leave.
         """
-        with self._store.transaction(write=True) as connection:
+        with self._store.backend.transaction(write=True) as connection:
             self._store.check_newest(connection)
             row = self._row(connection)
             connection.execute(

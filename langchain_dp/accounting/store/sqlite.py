@@ -6,6 +6,7 @@ parent holds: see ``forks.py``.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import random
@@ -85,11 +86,12 @@ class SQLite(Backend):
     def _opened_file(self) -> Connection:
         return open_connection(self._file())
 
-    def _begin(self, connection: Connection, write: bool, wait: float) -> None:
+    def _begin(self, write: bool, wait: float) -> Connection:
         """Refuse when the path leads to another file now, or the file holds another ledger, or its journal is off."""
-        found = self._in_turn(lambda: _begun(connection, write), wait, write=write)
+        connection = self._connect(wait)
+        found = self._in_turn(functools.partial(_begun, connection, write), wait, write=write)
         if self.path is None:
-            return
+            return connection
         if found != self.ledger_id:
             raise LedgerMismatch(
                 f"The {self.kind.name} {self.path} was replaced by another one while it was in use. Nothing was "
@@ -101,6 +103,7 @@ class SQLite(Backend):
                 "was there."
             )
         verify_journal(connection, self.path, self.kind)
+        return connection
 
     def _in_turn(self, step: Callable[[], T], wait: float, *, write: bool = False) -> T:
         """Return what ``step`` returns, after the processes that wait already. Only readers may go first."""
@@ -119,7 +122,7 @@ class SQLite(Backend):
 
     def _commit(self, connection: Connection, wait: float) -> None:
         # Who waits here for readers to end keeps new ones out, so that no reader starves a writer.
-        _patiently(lambda: connection.execute("COMMIT"), wait)
+        _patiently(functools.partial(connection.execute, "COMMIT"), wait)
 
     def damage(self, connection: Connection) -> str:
         """What is wrong with the pages of the file, or rules of it that are gone."""
