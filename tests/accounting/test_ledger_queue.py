@@ -104,7 +104,7 @@ def test_a_thread_that_charges_again_waits_behind_the_others(path: pathlib.Path)
     with PrivacyLedger(BUDGET, path) as ledger:
         waiting = threading.Thread(target=ledger.spend, args=(VOTE,), kwargs={"caller": "waiting"})
         store = ledger._store.backend
-        with store.backend.transaction(write=True):
+        with store.transaction(write=True):
             waiting.start()
             while not store._lock._waiting:
                 pass
