@@ -321,7 +321,7 @@ def test_a_commit_that_took_back_is_no_charge(url: str) -> None:
     """If it breaks, a transaction that the server gave up counts as written, and is answered."""
     with PrivacyLedger(BUDGET, url) as ledger:
         with (
-            pytest.raises(LedgerUnwritable, match="took back"),
+            pytest.raises(LedgerUnwritable, match="rolled the charge back"),
             ledger._store.backend.transaction(write=True) as connection,
             contextlib.suppress(psycopg.Error),
         ):
