@@ -12,6 +12,7 @@ from langchain_dp._util.extras import lazy_exports
 
 if TYPE_CHECKING:
     from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
+    from langchain_dp.aggregate import DPLabelNamer, DPPrototypeClassifier
     from langchain_dp.errors import BudgetExceeded
     from langchain_dp.icl import ChatDPICL, DPICLClassifier
     from langchain_dp.isolation.run import private_run
@@ -31,8 +32,10 @@ __all__ = [
     "DPAnswerGenerator",
     "DPExampleSynthesizer",
     "DPICLClassifier",
+    "DPLabelNamer",
     "DPPromptOptimizer",
     "DPPromptSelector",
+    "DPPrototypeClassifier",
     "Neighbors",
     "PrivacyBudget",
     "PrivacyCertificate",
@@ -54,8 +57,10 @@ _HOME = {
     "DPAnswerGenerator": "langchain_dp.synth",
     "DPExampleSynthesizer": "langchain_dp.synth",
     "DPICLClassifier": "langchain_dp.icl",
+    "DPLabelNamer": "langchain_dp.aggregate",
     "DPPromptOptimizer": "langchain_dp.opt",
     "DPPromptSelector": "langchain_dp.opt",
+    "DPPrototypeClassifier": "langchain_dp.aggregate",
     "Neighbors": "langchain_dp.accounting",
     "PrivacyBudget": "langchain_dp.accounting",
     "PrivacyCertificate": "langchain_dp.accounting",

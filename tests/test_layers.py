@@ -48,7 +48,7 @@ FLOORS = [
     "cli",
     "audit",
     "attacks",
-    "icl opt rapt synth",
+    "icl opt rapt synth aggregate",
     "ensemble",
     "records parsing",
     "isolation",

@@ -10,6 +10,7 @@ from langchain_dp.accounting.calibrate import (
     calibrate_limited_domain,
     calibrate_noisy_max,
     calibrate_text_round,
+    calibrate_vector_sum,
     max_releases,
     scale_text_rounds,
 )
@@ -23,6 +24,7 @@ from langchain_dp.accounting.events import (
     Neighbors,
     NoisyMaxEvent,
     PartEvent,
+    VectorSumEvent,
 )
 from langchain_dp.accounting.ledger import LedgerPlan, PrivacyLedger
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
@@ -48,9 +50,11 @@ __all__ = [
     "PrivacyLedger",
     "Quotas",
     "ReleaseCost",
+    "VectorSumEvent",
     "calibrate_limited_domain",
     "calibrate_noisy_max",
     "calibrate_text_round",
+    "calibrate_vector_sum",
     "epsilon",
     "max_releases",
     "scale_text_rounds",

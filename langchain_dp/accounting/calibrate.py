@@ -24,6 +24,7 @@ from langchain_dp.accounting.events import (
     Neighbors,
     NoisyMaxEvent,
     SamplingName,
+    VectorSumEvent,
 )
 from langchain_dp.accounting.pld import epsilon, least_delta
 from langchain_dp.errors import InvalidParameter
@@ -102,6 +103,47 @@ def _noisy_max_sigma(
     if start == 1 and cost(LEAST_SIGMA) <= target:
         return LEAST_SIGMA
     sigma = _smallest(cost, target, start=start, name=f"sigma up to {_MOST_SIGMA:,.0f} votes", most=_MOST_SIGMA)
+    return _rounded_up(cost, target, sigma)
+
+
+def calibrate_vector_sum(budget: PrivacyBudget, *, releases: int = 1, replaced: float = 2.0) -> float:
+    """Smallest noise multiplier for which ``releases`` noisy sums of vectors stay within ``budget``.
+
+    Args:
+        budget: Target (epsilon, delta) and neighbors.
+        releases: Number of sums that are released.
+        replaced: As in :class:`~langchain_dp.accounting.VectorSumEvent`.
+
+    Returns:
+        Standard deviation of the noise per coordinate in units of the largest norm, rounded up to 4 decimals.
+
+    Raises:
+        InvalidParameter: A parameter is out of bounds, or no noise reaches the budget.
+
+    Formal guarantee:
+        ``epsilon([(VectorSumEvent(noise, replaced), releases)], delta, neighbors=...) <= budget.epsilon``.
+
+    Examples:
+        >>> calibrate_vector_sum(PrivacyBudget(3.0))  # Gaussian mechanism at distance 2
+        2.7812
+    """
+    _check_budget(budget)
+    validate.integer("releases", releases, at_least=1)
+    replaced = VectorSumEvent(1.0, replaced).replaced
+    _check_delta(budget.delta, [(VectorSumEvent(1.0), releases)])
+    return _vector_sum_noise(budget.epsilon, budget.delta, budget.neighbors, releases, replaced)
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _vector_sum_noise(target: float, delta: float, neighbors: Neighbors, releases: int, replaced: float) -> float:
+    def cost(noise: float) -> float:
+        return epsilon([(VectorSumEvent(noise, replaced), releases)], delta, neighbors=neighbors)
+
+    return _rounded_up(cost, target, _smallest(cost, target, start=1.0, name="the noise multiplier", most=_MOST_SIGMA))
+
+
+def _rounded_up(cost: Callable[[float], float], target: float, sigma: float) -> float:
+    """The next noise scale of 4 decimals that the accountant finds within the target."""
     step = 10.0**-_DIGITS
     sigma = round(math.ceil(sigma / step) * step, _DIGITS)
     while cost(sigma) > target:

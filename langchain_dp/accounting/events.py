@@ -26,6 +26,7 @@ __all__ = [
     "NoisyMaxEvent",
     "PartEvent",
     "SamplingName",
+    "VectorSumEvent",
     "event_from_json",
     "event_to_json",
 ]
@@ -158,6 +159,37 @@ class ClippedSumRoundEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ship
 
 
 @dataclasses.dataclass(frozen=True)
+class VectorSumEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no types
+    """One noisy release of a sum of vectors, to which each record adds one vector of bounded L2 norm.
+
+    Args:
+        noise_multiplier: Standard deviation of the Gaussian noise per coordinate, divided by the largest norm of one
+            record's vector.
+        replaced: Largest distance between the vectors of two records, divided by the same norm. 2 for vectors of any
+            direction; sqrt(2) where no coordinate is negative; 1 where a record adds a single number of at least 0.
+
+    Examples:
+        >>> event = VectorSumEvent(noise_multiplier=7.46)
+        >>> round(epsilon([(event, 1)], delta=1e-5), 2)
+        1.0
+    """
+
+    noise_multiplier: float
+    replaced: float = 2.0
+
+    def __post_init__(self) -> None:
+        remedy = "Calibrate it with calibrate_vector_sum."
+        noise = validate.number("noise_multiplier", self.noise_multiplier, above=0.0, remedy=remedy)
+        _set(
+            self, noise_multiplier=noise, replaced=validate.number("replaced", self.replaced, at_least=1.0, at_most=2.0)
+        )
+
+    def distance(self, neighbors: Neighbors) -> float:
+        """L2 distance of the sums of two neighbors, divided by the largest norm of one vector."""
+        return self.replaced if neighbors is Neighbors.REPLACE_ONE else 1.0
+
+
+@dataclasses.dataclass(frozen=True)
 class MetricEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no types
     """One release under metric privacy. Its unit is nats per unit of distance: never added to an epsilon.
 
@@ -254,7 +286,14 @@ def labels_paid(neighbors: Neighbors, labels: int) -> int:
 
 _OURS: dict[str, type[DpEvent]] = {
     cls.__name__: cls
-    for cls in (NoisyMaxEvent, LimitedDomainEvent, ExponentialEvent, ClippedSumRoundEvent, MetricEvent)
+    for cls in (
+        NoisyMaxEvent,
+        LimitedDomainEvent,
+        ExponentialEvent,
+        ClippedSumRoundEvent,
+        VectorSumEvent,
+        MetricEvent,
+    )
 }
 _WITHIN: dict[str, tuple[type[DpEvent], str]] = {
     "PartEvent": (PartEvent, "part"),

@@ -31,6 +31,7 @@ from langchain_dp.accounting.events import (
     Neighbors,
     NoisyMaxEvent,
     PartEvent,
+    VectorSumEvent,
     labels_paid,
 )
 from langchain_dp.accounting.profiles import Array, Profile
@@ -52,7 +53,7 @@ _ROUNDING = 2.0**-50  # delta that one more release may lose in the library's Fo
 _MAX_POINTS = 400_000
 _FINEST, _COARSEST = 1e-6, 1e-2
 _LEAST_SIGMA = 0.02  # one vote then loses some 1 / sigma^2 nats, beyond the largest loss below
-_OWN_EVENTS = (NoisyMaxEvent, LimitedDomainEvent, ExponentialEvent, ClippedSumRoundEvent)
+_OWN_EVENTS = (NoisyMaxEvent, LimitedDomainEvent, ExponentialEvent, ClippedSumRoundEvent, VectorSumEvent)
 _MOST_ADAPTIVE = 256  # releases; beyond, the search for the worst sequence takes seconds
 _LARGEST_LOSS = 600.0  # nats; exp() must stay finite. What lies beyond counts as infinite loss
 
@@ -232,7 +233,8 @@ def least_delta(events: Sequence[tuple[DpEvent, int]]) -> float:
 
 def _beyond(event: DpEvent, count: int, neighbors: Neighbors, interval: float, delta: float) -> bool:
     """Whether what is composed first loses more than delta beyond the grid: the library cannot compose that alone."""
-    if isinstance(event, NoisyMaxEvent) and event.sigma < _LEAST_SIGMA:
+    noise = getattr(event, "sigma", getattr(event, "noise_multiplier", math.inf))
+    if isinstance(event, (NoisyMaxEvent, VectorSumEvent)) and noise < _LEAST_SIGMA:
         return True
     if not isinstance(event, _OWN_EVENTS):
         return _loss_of_library(event) > _LARGEST_LOSS
@@ -262,6 +264,8 @@ def _spread(event: DpEvent) -> float:
     if isinstance(event, ClippedSumRoundEvent):
         most = event.epsilon0 * event.tokens  # a share of it, so that the grid stays within its bound of points
         return max(event.sampling_probability * event.epsilon0 * math.sqrt(event.tokens) / 2, most / 4000)
+    if isinstance(event, VectorSumEvent):
+        return 1 / event.noise_multiplier
     return max(2e-3, _loss_of_library(event) / 15_000)  # for noise so small that a fine grid would take gigabytes
 
 
@@ -334,6 +338,9 @@ def privacy_loss(event: DpEvent, neighbors: Neighbors, interval: float) -> Priva
         return _symmetric(functools.partial(profiles.bounded_range, bound=bound), interval)
     if isinstance(event, ClippedSumRoundEvent):
         return _text_round(event, neighbors, interval)
+    if isinstance(event, VectorSumEvent):
+        distance, sigma = event.distance(neighbors), event.noise_multiplier
+        return _symmetric(functools.partial(profiles.gaussian, distance=distance, sigma=sigma), interval)
     raise UnsupportedEvent(f"Expected event={type(event).__name__} to be one of this package's events.")
 
 

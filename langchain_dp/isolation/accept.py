@@ -35,6 +35,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import LLM, BaseChatModel, BaseLanguageModel, BaseLLM, SimpleChatModel
 from langchain_core.output_parsers import BaseLLMOutputParser
 from langchain_core.prompts import BasePromptTemplate
@@ -56,7 +57,7 @@ from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.configurable import DynamicRunnable
 from pydantic import BaseModel, SecretBytes, SecretStr
 
-from langchain_dp.errors import InvalidParameter
+from langchain_dp.errors import InvalidParameter, UnsafeEnvironment
 from langchain_dp.isolation.context import CacheGate
 
 _COMPOSITIONS = (
@@ -135,6 +136,35 @@ def survey(llm: Any) -> Survey:
     surveyor = _Surveyor()
     surveyor.look_at_runnable(llm)
     return surveyor.parts
+
+
+def check_encoder(encoder: Any, *, trusted: bool) -> list[str]:
+    """Return the notes of certificates about an encoder of private texts.
+
+    Raises:
+        InvalidParameter: It is no ``Embeddings``.
+        UnsafeEnvironment: It keeps texts, or its class is of no known package and not trusted.
+    """
+    if not isinstance(encoder, Embeddings):
+        raise InvalidParameter(
+            f"Expected encoder={type(encoder).__name__} to be a LangChain Embeddings. Pass e.g. OpenAIEmbeddings(...)."
+        )
+    kind, surveyor = type(encoder), _Surveyor()
+    surveyor.look_at_value(encoder, encoder, "encoder", known=False)
+    for name, value in _attributes(encoder):
+        surveyor.look_at_value(value, encoder, name, known=False)
+    if surveyor.found.memory is not None:
+        raise UnsafeEnvironment(surveyor.found.memory.replace("model", "encoder", 1).replace("prompts", "texts", 1))
+    if vars(kind).get(DECLARATION) is True:
+        return [f"{kind.__name__} declares that it keeps no texts"]
+    if _is_langchain(kind):
+        return []
+    if not trusted:
+        raise UnsafeEnvironment(
+            f"Expected the encoder's class {kind.__name__} to be of a LangChain package. If it keeps no texts, declare "
+            f"`{DECLARATION}: ClassVar[bool] = True` in it, or pass trust_opaque_model=True."
+        )
+    return [f"the encoder {kind.__name__} is trusted to keep no texts"]
 
 
 class _Surveyor:

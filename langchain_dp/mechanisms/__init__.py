@@ -13,6 +13,7 @@ from langchain_dp.mechanisms.metric_exponential import MetricExponential
 from langchain_dp.mechanisms.metric_noise import MetricLaplace, metric_laplace
 from langchain_dp.mechanisms.noisy_max import NoisyMax, ReportNoisyMax, report_noisy_max
 from langchain_dp.mechanisms.randomness import NotPrivateSeededRandomness, Randomness, SystemRandomness
+from langchain_dp.mechanisms.vector_sum import VectorSum, clip_to_norm
 
 __all__ = [
     "ClippedSum",
@@ -25,6 +26,8 @@ __all__ = [
     "Randomness",
     "ReportNoisyMax",
     "SystemRandomness",
+    "VectorSum",
+    "clip_to_norm",
     "exponential",
     "limited_domain",
     "metric_laplace",

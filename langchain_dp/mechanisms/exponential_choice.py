@@ -37,10 +37,11 @@ class Exponential:
     """Choose a candidate by the exponential mechanism: P(j) proportional to b^(counts[j]), b just below e^epsilon.
 
     Args:
-        event: What one choice costs; its ``epsilon`` is the weight of one more count in the exponent, in nats.
+        event: What one choice costs; its ``epsilon`` is the weight of one record in the exponent, in nats.
+        most: Largest number that one record adds to a count. A count of ``most`` then weighs epsilon.
 
     Formal guarantee:
-        If a record adds at most one to each count and takes nothing from any (it joins, leaves or becomes a ghost),
+        If a record adds 0 to ``most`` to each count and takes nothing from any (it joins, leaves or becomes a ghost),
         one call is epsilon-bounded-range, hence epsilon-DP [2]; 2 epsilon if a record is replaced. It costs ``event``.
         The base is rounded down: a smaller base is a smaller epsilon.
 
@@ -52,6 +53,7 @@ class Exponential:
     """
 
     event: ExponentialEvent
+    most: int = 1
 
     def release(self, counts: Sequence[int], *, rng: Randomness | None = None) -> int:
         """Index of one candidate. Only this may leave; the counts may not.
@@ -66,7 +68,7 @@ class Exponential:
         """
         validate.integer("number of counts", len(counts), at_least=1, remedy="Give one count per candidate.")
         check_counts(counts)
-        base = below_exp(Fraction(self.event.epsilon))
+        base = below_exp(Fraction(self.event.epsilon) / self.most)
         return draw(rng or SystemRandomness(), base, list(counts), [1] * len(counts))
 
 

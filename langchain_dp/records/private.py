@@ -41,6 +41,9 @@ class PrivateRecords:
             name is kept, a str: a label as it is written, or the value of an Enum's member (its own name, if the value
             is no str).
         label: Label of those that have no ``label_key`` at all: for texts without labels. Each may then be a plain str.
+        user_key: Key, or column, of the user that a record belongs to, a str or a whole number. Then neighbors differ
+            in all records of one user, and the number of users, not of records, is what replace-one makes public. None:
+            each record is a user of its own.
 
     Raises:
         InvalidParameter: Examples lack text or label, or an id occurs twice. One message gives the positions of all of
@@ -60,6 +63,7 @@ class PrivateRecords:
         text_key: str | int = "text",
         label_key: str | int = "label",
         label: str | None = None,
+        user_key: str | int | None = None,
     ) -> None:
         held, others = PrivateArgs(examples), examples if isinstance(examples, PrivateRecords) else None
         del examples  # error reporters read the locals of each frame
@@ -68,15 +72,18 @@ class PrivateRecords:
         self.text_key = _key("text_key", text_key)
         self.label_key = _key("label_key", label_key)
         self._label = label
+        self.user_key = None if user_key is None else _key("user_key", user_key)
+        self._users: dict[str, str] = {}
         if label is not None and not (isinstance(label, str) and label.strip() and encodable(label)):
             raise InvalidParameter(f"Expected label of type {type(label).__name__} to be a non-empty str.")
         if others is not None:
-            if (text_key, label_key, label) != ("text", "label", None):
+            if (text_key, label_key, label, user_key) != ("text", "label", None, None):
                 raise InvalidParameter(
-                    "Expected text_key=, label_key= and label= to be given where the PrivateRecords were made, not "
-                    "again."
+                    "Expected text_key=, label_key=, label= and user_key= to be given where the PrivateRecords were "
+                    "made, not again."
                 )
             self.text_key, self.label_key, self._label = others.text_key, others.label_key, others._label
+            self.user_key, self._users = others.user_key, dict(others._users)
             self._records.update(others._records)
             self._places = others._places
             return
@@ -127,6 +134,7 @@ class PrivateRecords:
         """
         self._check_known(record_id)
         del self._records[record_id]
+        self._users.pop(record_id, None)
 
     def _check_known(self, record_id: object) -> None:
         if not isinstance(record_id, str) or record_id not in self._records:
@@ -144,6 +152,13 @@ class PrivateRecords:
     def ids(self) -> list[str]:
         """Ids of all records, oldest first."""
         return list(self._records)
+
+    def users(self) -> list[list[str]]:
+        """Ids of the records of each user, users in the order of their oldest record. Private."""
+        groups: dict[str, list[str]] = {}
+        for name in self._records:
+            groups.setdefault(self._users.get(name, f"{AUTOMATIC}{name}"), []).append(name)
+        return list(groups.values())
 
     @redact_errors(READING)
     def read(self, example: object) -> Mapping[str, Any]:
@@ -179,6 +194,11 @@ class PrivateRecords:
                 f"Expected {{where}} to have a non-empty str under {self.label_key!r}, or an int, a bool or a member "
                 "of an Enum. Drop or repair it, or name another key with label_key= of PrivateRecords."
             )
+        if self.user_key is not None and not isinstance(id_of(fields.get(self.user_key)), str):
+            return (
+                f"Expected {{where}} to have a user under {self.user_key!r}, a str or a whole number. Drop or repair "
+                "it, or name another key with user_key= of PrivateRecords."
+            )
         for name, value in fields.items():
             if isinstance(value, str) and not encodable(value):
                 where = f"under {name!r}" if name in (self.text_key, self.label_key) else "in every field"
@@ -209,6 +229,8 @@ class PrivateRecords:
     def _keep(self, key: str, row: dict[str, Any]) -> str:
         self._places += 1
         self._records[key] = MappingProxyType(row)
+        if self.user_key is not None:
+            self._users[key] = f"u{id_of(row[self.user_key])}"
         return key
 
     def __len__(self) -> int:
@@ -272,11 +294,18 @@ def check_records(
     *,
     whose: str = "template",
     plain: bool = False,
+    protects_users: bool = False,
 ) -> None:
     """Raise InvalidParameter unless every record has a known label and the keys of a template.
 
-    One message gives the positions of all that do not, never their content. Arguments as of :func:`row_fault`.
+    One message gives the positions of all that do not, never their content. Arguments as of :func:`row_fault`;
+    ``protects_users`` says whether the caller's promise holds for all records of a user.
     """
+    if records.user_key is not None and not protects_users:
+        raise InvalidParameter(
+            f"Expected PrivateRecords without user_key={records.user_key!r}: this class protects single records, not "
+            "all records of a user. Keep one record of each user, or use DPPrototypeClassifier, which protects users."
+        )
     faults, variables = RowErrors(), tuple(variables)
     for kept, key in (("text", records.text_key), ("label", records.label_key)):
         if key != kept and {key, kept} <= {*variables}:

@@ -1,0 +1,170 @@
+"""Public encoders: what turns a text into a vector. Any LangChain ``Embeddings`` will do."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import itertools
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib import resources
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from langchain_core.embeddings import Embeddings
+from scipy import sparse
+
+from langchain_dp._util.extras import missing_extra, needs
+from langchain_dp.aggregate.features import Floats
+from langchain_dp.ensemble.engine_calls import ask_together, asked_publicly
+from langchain_dp.errors import InvalidParameter
+
+_AT_ONCE = 2000
+_CALLS = 8
+"""Calls at a time of an encoder that encodes each text alone."""
+
+
+@functools.cache
+def public_texts() -> tuple[str, ...]:
+    """Some 1,100 short public texts of many kinds, written for this package."""
+    return tuple(_file("public_texts.txt").splitlines())
+
+
+@functools.cache
+def public_topics() -> dict[str, str]:
+    """Some 200 public topics with a description each, for naming labels. The last one is "none of these".
+
+    Examples:
+        >>> "billing" in public_topics()
+        True
+    """
+    return dict(line.split(": ", 1) for line in _file("topics.txt").splitlines())
+
+
+def _file(name: str) -> str:
+    return (resources.files("langchain_dp.aggregate") / name).read_text(encoding="utf-8")
+
+
+class StaticEncoder(Embeddings):
+    """Sentence vectors without a neural network: the mean of word vectors, scaled to unit length.
+
+    256 dimensions, 19 MB with its tokenizer, some 20,000 short texts a second on one core. Weights and tokenizer are
+    those of the package ``wordllama`` (MIT license; extra ``encoder``). A text's vector depends on that text alone, to
+    the last bit: word vectors are half-precision numbers, and their sums in double precision are exact.
+
+    Raises:
+        MissingExtra: The extra ``encoder`` is not installed.
+
+    Examples:
+        >>> encoder = StaticEncoder()
+        >>> len(encoder.embed_query("Nobody called me back."))
+        256
+    """
+
+    batch_invariant: ClassVar[bool] = True
+    name: ClassVar[str] = "wordllama l2_supercat_256"
+
+    def __init__(self) -> None:
+        self._table, self._tokenizer = _tables()
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """Vectors of several texts."""
+        rows: list[list[float]] = self.array(texts).tolist()
+        return rows
+
+    def embed_query(self, text: str) -> list[float]:
+        """Vector of one text."""
+        return self.embed_documents([text])[0]
+
+    def array(self, texts: Sequence[str]) -> Floats:
+        """Vectors of several texts as an array; zeros for a text without a known token."""
+        rows = np.zeros((len(texts), self._table.shape[1]))
+        for start in range(0, len(texts), _AT_ONCE):
+            part = self._tokenizer.encode_batch_fast(list(texts[start : start + _AT_ONCE]), add_special_tokens=False)
+            ids = [tokens.ids for tokens in part]
+            ends = np.cumsum([0, *map(len, ids)])
+            flat = np.fromiter(itertools.chain.from_iterable(ids), dtype=np.int64)
+            counts = sparse.csr_array((np.ones(len(flat)), flat, ends), shape=(len(ids), len(self._table)))
+            rows[start : start + len(ids)] = counts @ self._table
+        lengths = np.sqrt((rows * rows).sum(axis=1))
+        scale: Floats = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+        return np.asarray(rows * scale[:, None])
+
+    def vocabulary(self) -> Floats:
+        """Vectors of all tokens."""
+        return self._table
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StaticEncoder, ()
+
+
+@functools.cache
+def _tables() -> tuple[Floats, Any]:
+    # The package imports more than its data needs, so its files are read without importing it.
+    found = importlib.util.find_spec("wordllama")
+    if found is None or not found.submodule_search_locations:
+        raise missing_extra("encoder", "wordllama", why=" for the default encoder")
+    with needs("encoder", "safetensors", "tokenizers", why=" for the default encoder"):
+        from safetensors.numpy import load_file
+        from tokenizers import Tokenizer
+    folder = Path(next(iter(found.submodule_search_locations)))
+    table = load_file(folder / "weights" / "l2_supercat_256.safetensors")["embedding.weight"].astype(np.float64)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizers" / "l2_supercat_tokenizer_config.json"))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    table.setflags(write=False)
+    return table, tokenizer
+
+
+def encoder_name(encoder: Embeddings) -> str:
+    """Public name of an encoder, for certificates."""
+    for field in ("name", "model_name", "model", "deployment"):
+        value = getattr(encoder, field, None)
+        if isinstance(value, str) and value and "://" not in value and not Path(value).is_absolute():
+            return value[:200]
+    return type(encoder).__name__
+
+
+def encode_publicly(encoder: Embeddings, texts: Sequence[str]) -> Floats:
+    """Vectors of public texts.
+
+    Raises:
+        ModelUnavailable: The encoder failed.
+        InvalidParameter: It did not return one vector of finite numbers per text, all of one length.
+    """
+    rows = asked_publicly(lambda: _array(encoder, list(texts)))
+    if rows.ndim != 2 or len(rows) != len(texts) or not rows.size or not np.isfinite(rows).all():
+        raise InvalidParameter(
+            f"Expected the encoder to return {len(texts)} vectors of finite numbers of one length for as many public "
+            f"texts, but it returned an array of shape {rows.shape}. Use another encoder."
+        )
+    return rows
+
+
+def encode_privately(encoder: Embeddings, texts: Sequence[str], dimensions: int) -> Iterator[Floats]:
+    """Yield vectors of private texts in blocks, in order. A text that the encoder fails on has NaN in every place.
+
+    A batch can round one text's vector differently because of another text, so each text is encoded alone, unless the
+    encoder's class declares ``batch_invariant = True``. Calls are isolated, and their errors are dropped.
+    """
+
+    def encode(part: Sequence[str]) -> list[Floats | None]:
+        rows = _array(encoder, list(part))
+        return list(rows) if rows.shape == (len(part), dimensions) else [None] * len(part)
+
+    def alone(text: str) -> Floats | None:
+        return ask_together(encode, [text])[0]
+
+    together = vars(type(encoder)).get("batch_invariant") is True
+    with ThreadPoolExecutor(1 if together else _CALLS) as pool:
+        for start in range(0, len(texts), _AT_ONCE):
+            part = texts[start : start + _AT_ONCE]
+            rows = ask_together(encode, part) if together else list(pool.map(alone, part))
+            yield np.array([np.full(dimensions, np.nan) if row is None else row for row in rows])
+
+
+def _array(encoder: Embeddings, texts: list[str]) -> Floats:
+    if isinstance(encoder, StaticEncoder):
+        return encoder.array(texts)
+    return np.array(encoder.embed_documents(texts), dtype=np.float64)

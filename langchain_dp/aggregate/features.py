@@ -1,0 +1,113 @@
+"""From texts to bounded whole-number vectors, by a public encoder. No row depends on another row, to the last bit.
+
+Floating-point matrix products may round a row differently beside other rows, and one record would then move the vectors
+of others. So vectors become whole numbers first: every product and sum below stays under 2^53, where float64 is exact.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.mechanisms.vector_sum import NORM, Whole, clip_to_norm
+
+Floats = NDArray[np.float64]
+
+_FINE = 1 << 19
+_UNIT = 1 << 15
+MOST_DIMENSIONS = 1 << 14
+"""Longest vectors of an encoder: up to there all products below are exact."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Projection:
+    """A public linear map from an encoder's vectors to ``k`` coordinates: remove the mean, keep principal components.
+
+    Args:
+        mean: Mean direction of public texts, whole numbers in units of 2^-15.
+        components: One principal component per row, in the same units.
+
+    Examples:
+        >>> projection = Projection.of(np.random.default_rng(0).normal(size=(500, 8)), k=4)
+        >>> projection.vectors(np.ones((1, 8))).shape
+        (1, 4)
+    """
+
+    mean: Whole
+    components: Whole
+
+    @classmethod
+    def of(cls, texts: Floats, k: int, vocabulary: Floats | None = None) -> Self:
+        """Return the first ``k`` components of public texts.
+
+        Args:
+            texts: One vector of a public text per row.
+            k: Number of components, at most the length of the vectors.
+            vocabulary: Vectors of a static encoder's words. Their mean is then removed, and their covariance is added
+                to that of the texts, both divided by their traces: it covers topics that the texts miss.
+        """
+        unit = _unit(texts) / _UNIT
+        mean, covariance = unit.mean(axis=0), np.cov(unit.T)
+        if vocabulary is not None:
+            words = _unit(vocabulary) / _UNIT
+            mean, spread = words.mean(axis=0), np.cov(words.T)
+            covariance = covariance / max(np.trace(covariance), 1e-12) + spread / np.trace(spread)
+        _, vectors = np.linalg.eigh(covariance)
+        components = vectors[:, ::-1][:, :k].T
+        return cls(_whole(mean * _UNIT), _whole(components * _UNIT))
+
+    @property
+    def k(self) -> int:
+        """Number of coordinates."""
+        return len(self.components)
+
+    def vectors(self, rows: Floats) -> Whole:
+        """Return vectors of length at most 4096 grid steps, in the direction of the projected rows.
+
+        Args:
+            rows: One vector of the encoder per row. A row with NaN or infinity gives zeros.
+        """
+        centered = _unit(rows) - self.mean.astype(np.float64)
+        projected = np.rint(centered @ self.components.T.astype(np.float64) / (2 * _UNIT))
+        lengths = np.sqrt((projected * projected).sum(axis=1))  # exact sums below 2^53
+        scale = np.divide(NORM, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+        return clip_to_norm(np.trunc(projected * scale[:, None]).astype(np.int64), NORM)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        numbers = np.vstack([self.mean[None], self.components]).astype("<i4")
+        return {"shape": list(numbers.shape), "numbers": base64.b64encode(numbers.tobytes()).decode()}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """Read what :meth:`to_dict` wrote; ValueError or KeyError for other things."""
+        numbers = np.frombuffer(base64.b64decode(fields["numbers"], validate=True), dtype="<i4")
+        table = numbers.reshape(fields["shape"]).astype(np.int64)
+        return cls(table[0], table[1:])
+
+
+def _whole(values: Floats) -> Whole:
+    return np.rint(values).astype(np.int64)
+
+
+def _unit(rows: Floats) -> Floats:
+    """Rows scaled to unit length, as whole numbers in units of 2^-15; zeros for what has no direction."""
+    rows = np.asarray(rows, dtype=np.float64)
+    if rows.ndim != 2 or not 1 <= rows.shape[1] <= MOST_DIMENSIONS:
+        raise InvalidParameter(
+            f"Expected vectors of 1 to {MOST_DIMENSIONS:,} numbers, not an array of shape {rows.shape}. Use another "
+            "encoder."
+        )
+    finite = np.asarray(np.isfinite(rows).all(axis=1))
+    rows = np.where(finite[:, None], rows, 0.0)
+    largest = np.abs(rows).max(axis=1)
+    rows = rows * np.divide(1.0, largest, out=np.zeros_like(largest), where=largest > 1e-200)[:, None]
+    fine = np.rint(rows * _FINE)
+    lengths = np.sqrt((fine * fine).sum(axis=1))  # exact sums below 2^53
+    return np.asarray(np.rint(fine * np.divide(_UNIT, lengths, out=np.zeros_like(lengths), where=lengths > 0)[:, None]))

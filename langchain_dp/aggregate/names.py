@@ -1,0 +1,288 @@
+"""Names for labels that are codes, by counting which public topics each private record is nearest to."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from langchain_core.embeddings import Embeddings
+from langchain_core.runnables import Runnable
+
+from langchain_dp.accounting import ExponentialEvent, Neighbors, PrivacyBudget, PrivacyCertificate
+from langchain_dp.accounting.provenance import MadeWith, released
+from langchain_dp.aggregate.encoders import (
+    StaticEncoder,
+    encode_privately,
+    encode_publicly,
+    encoder_name,
+    public_texts,
+    public_topics,
+)
+from langchain_dp.aggregate.features import Projection
+from langchain_dp.aggregate.release import Promise, labelled_records
+from langchain_dp.ensemble.reservation import LedgerOrPath
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.isolation.accept import check_encoder
+from langchain_dp.isolation.model import IsolatedModel
+from langchain_dp.mechanisms import Exponential, Randomness
+from langchain_dp.parsing import parse_label
+from langchain_dp.records import PrivateRecords, check_labels, encodable
+from langchain_dp.records.files import READING
+from langchain_dp.redact import PrivateArgs, hold_arguments, run_redacted
+
+NONE_OF_THESE = "none of these"
+_COMPONENTS = 256
+_POINTS = 10
+_SURE = 0.99
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelNames:
+    """Released names of labels.
+
+    Args:
+        names: Label to name. A label whose records fit no topic keeps its own name.
+        descriptions: Label to name and description, for prompts.
+        margin: Lead, in records, with which the right name wins 99 times in 100.
+        certificate: The promise.
+
+    Examples:
+        >>> found = DPLabelNamer().fit(rows, labels=["A", "B"], budget=PrivacyBudget(0.5))
+        >>> prompt = ICLPrompt(instruction="Sort messages.", words=found.names)
+    """
+
+    names: dict[str, str]
+    descriptions: dict[str, str]
+    margin: int
+    certificate: PrivacyCertificate
+
+    def __str__(self) -> str:
+        lines = [f"{label}: {text}" for label, text in self.descriptions.items()]
+        lines.append(
+            f"A name that leads by {self.margin:,} records or more is right 99 times in 100; at a smaller lead, noise "
+            "may have chosen."
+        )
+        return "\n".join(lines)
+
+
+class DPLabelNamer:
+    """Names labels that are codes, such as "queue 7", in milliseconds and under pure differential privacy.
+
+    Each record gives points to the nearest entries of a public list: with 40 entries or more, ten points to the
+    nearest, nine to the next, and so on. A public encoder finds them, or a model that reads this record alone and names
+    one. For each label, one entry is drawn with a probability that grows exponentially with its points.
+
+    Args:
+        words: The public list: names, or names with descriptions. None: some 200 topics of tickets, mail, news,
+            medicine, law and finance (:func:`~langchain_dp.aggregate.public_topics`). "none of these" is added. The
+            list must not be read off the records.
+        encoder: Public encoder; :class:`~langchain_dp.aggregate.StaticEncoder` by default.
+        model: Chat model that chooses instead of the encoder, one isolated call per record. Its operator sees the
+            records.
+        trust_opaque_model: Accept an encoder or model of your own, at your word that it keeps no texts.
+
+    Formal guarantee:
+        The names are (epsilon, 0)-differentially private in the examples, and hence within the budget. A record moves
+        each count of its label by at most one (ten points), and its weight in the exponent is lambda. Replacing it
+        costs 2 lambda for all labels together, whether its label changes or not; adding it costs lambda. A name
+        that one label has is not offered to the labels after it: that choice rests on released names alone. With a
+        ``user_key``, each user has one vote, by the oldest record.
+
+    References:
+        McSherry and Talwar 2007 (the exponential mechanism); Dong, Durfee and Rogers 2020 (bounded range).
+
+    Examples:
+        >>> namer = DPLabelNamer(words={"praise": "thanks and kind words", "complaint": "anger about a mistake"})
+        >>> print(namer.fit(rows, labels=["A", "B"], budget=PrivacyBudget(0.5)))
+    """
+
+    def __init__(
+        self,
+        words: Iterable[str] | Mapping[str, str] | None = None,
+        *,
+        encoder: Embeddings | None = None,
+        model: Runnable[Any, Any] | None = None,
+        trust_opaque_model: bool = False,
+    ) -> None:
+        self._entries = _entries(public_topics() if words is None else words)
+        if encoder is not None and model is not None:
+            raise InvalidParameter("Expected encoder= or model=, not both: one of them reads the records.")
+        self._voter: _EncoderVoter | _ModelVoter
+        if model is not None:
+            self._voter = _ModelVoter(model, self._entries, trust_opaque_model)
+        else:
+            self._voter = _EncoderVoter(encoder or StaticEncoder(), self._entries, trust_opaque_model)
+
+    @hold_arguments("examples")
+    def fit(
+        self,
+        examples: Any,
+        *,
+        labels: Iterable[Any],
+        budget: PrivacyBudget | None = None,
+        ledger: LedgerOrPath | None = None,
+        name: str = "label-names",
+        made_with: MadeWith = None,
+        not_private_seed: int | None = None,
+    ) -> LabelNames:
+        """Release a name per label.
+
+        With a ledger in a file, the same examples under the same name get the same names again, at no cost.
+
+        Args:
+            examples: Private examples, mappings with ``text`` and ``label``, or whatever else
+                :class:`~langchain_dp.PrivateRecords` takes.
+            labels: The public labels.
+            budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
+            ledger: Ledger to charge, or a path.
+            name: Name of the release in the ledger.
+            made_with: Certificates of released text among the words, where the text does not carry its cost.
+            not_private_seed: Reproducible draws. The certificate says that the result is not private.
+
+        Raises:
+            InvalidParameter, BudgetExceeded, ModelUnavailable, PlanError: As
+                :meth:`~langchain_dp.DPPrototypeClassifier.fit`.
+        """
+        given = check_labels(labels)
+        records = run_redacted(labelled_records, PrivateArgs(PrivateArgs.of(examples), given), READING)
+        promise = Promise.of(budget, ledger, name, not_private_seed, labels, self._entries, made_with=made_with)
+        share = promise.share()
+        mechanism = Exponential(ExponentialEvent(weight_for(share)), self._voter.points)
+        self._voter.probe()
+
+        def draw(rng: Randomness) -> list[int]:
+            votes = run_redacted(self._votes, PrivateArgs(records))
+            self._voter.probe()
+            return _chosen(mechanism, _counts(records, votes, given, len(self._entries), self._voter.points), rng)
+
+        settings = {"labels": list(given), "words": list(self._entries), "voter": self._voter.name}
+        places = promise.release_once(mechanism.event, draw, records=records, settings=settings, share=share)
+        entries = list(self._entries.items())
+        certificate = promise.certificate(
+            mechanism="names by counts (exponential mechanism)",
+            model=self._voter.name,
+            parameters={"lambda": mechanism.event.epsilon, "words": len(entries), "labels": len(given)},
+            notes=[*self._voter.notes, f"pure: epsilon {share.epsilon:g} holds at delta 0, too"],
+        )
+        chosen = {label: entries[place] for label, place in zip(given, places, strict=True)}
+        plain = {label: label if word == NONE_OF_THESE else word for label, (word, _) in chosen.items()}
+        full = {
+            label: plain[label] if word == NONE_OF_THESE or not about else f"{word}: {about}"
+            for label, (word, about) in chosen.items()
+        }
+        costs = certificate.as_sources()
+        margin = self.margin(share)
+        return LabelNames(released(plain, costs), released(full, costs), margin, certificate)
+
+    def _votes(self, records: PrivateRecords) -> list[list[int]]:
+        """Places of the nearest entries, the nearest one first, for the oldest record of each user."""
+        return self._voter.votes([records.get(group[0])["text"] for group in records.users()])
+
+    def margin(self, budget: PrivacyBudget) -> int:
+        """Return the lead in records with which the right name wins 99 times in 100. Spends nothing.
+
+        Args:
+            budget: The promise.
+        """
+        others = max(len(self._entries) - 1, 1)
+        return math.ceil(math.log(others / (1 - _SURE)) / weight_for(budget))
+
+
+def weight_for(budget: PrivacyBudget) -> float:
+    """Lambda: the weight of one record in the exponent, so that epsilon holds at delta 0."""
+    return budget.epsilon / (2 if budget.neighbors is Neighbors.REPLACE_ONE else 1)
+
+
+def _counts(
+    records: PrivateRecords, votes: Sequence[Sequence[int]], labels: Sequence[str], words: int, points: int
+) -> list[list[int]]:
+    table = {label: [0] * words for label in labels}
+    for group, places in zip(records.users(), votes, strict=True):
+        row = table[records.get(group[0])["label"]]
+        for rank, place in enumerate(places):
+            row[place] += points - rank
+    return list(table.values())
+
+
+def _chosen(mechanism: Exponential, counts: Sequence[Sequence[int]], rng: Randomness) -> list[int]:
+    """One entry per label, none twice except the last one, "none of these"."""
+    left = list(range(len(counts[0])))
+    places = []
+    for row in counts:
+        place = left[mechanism.release([row[each] for each in left], rng=rng)]
+        places.append(place)
+        if place != len(row) - 1:
+            left.remove(place)
+    return places
+
+
+def _entries(words: Iterable[str] | Mapping[str, str]) -> dict[str, str]:
+    """Names with descriptions, "none of these" last."""
+    given = dict(words) if isinstance(words, Mapping) else None
+    listed = [] if isinstance(words, str) else list(words if given is None else given)
+    texts = [*listed, *(given or {}).values()]
+    if not all(isinstance(text, str) and encodable(text) for text in texts) or not all(map(str.strip, listed)):
+        raise InvalidParameter("Expected words to be a list of non-empty names, or a mapping from name to description.")
+    folded = [word.strip().casefold() for word in listed]
+    if twice := sorted({word for word in folded if folded.count(word) > 1}):
+        raise InvalidParameter(f"Expected each of words once, but these stand there twice: {twice[:5]}. Remove one.")
+    about = given or dict.fromkeys(listed, "")
+    entries = {word.strip(): about[word].strip() for word in listed if word.strip().casefold() != NONE_OF_THESE}
+    if len(entries) < 2:
+        raise InvalidParameter(f"Expected words to hold at least 2 names, not {len(entries)}. Give more.")
+    last = next((about[word] for word in listed if word.strip().casefold() == NONE_OF_THESE), "something else")
+    return {**entries, NONE_OF_THESE: last}
+
+
+class _EncoderVoter:
+    """Each text ranks the nearest entries; ties go to the earlier one."""
+
+    def __init__(self, encoder: Embeddings, entries: Mapping[str, str], trusted: bool) -> None:
+        self.notes = check_encoder(encoder, trusted=trusted)
+        self.name = encoder_name(encoder)
+        self._encoder = encoder
+        public = encode_publicly(encoder, public_texts())
+        vocabulary = encoder.vocabulary() if isinstance(encoder, StaticEncoder) else None
+        self._projection = Projection.of(public, min(_COMPONENTS, public.shape[1]), vocabulary)
+        texts = [f"{word}: {about}" if about else word for word, about in entries.items()]
+        self._words = self._projection.vectors(encode_publicly(encoder, texts))
+        self._dimensions = public.shape[1]
+        self.points = max(1, min(_POINTS, len(entries) // 4))
+
+    def probe(self) -> None:
+        encode_publicly(self._encoder, public_texts()[:1])
+
+    def votes(self, texts: Sequence[str]) -> list[list[int]]:
+        last, ranks = len(self._words) - 1, []
+        for block in encode_privately(self._encoder, texts, self._dimensions):
+            rows = self._projection.vectors(block)
+            likeness = rows.astype(np.float64) @ self._words.T.astype(np.float64)  # exact below 2^53
+            nearest = np.argsort(-likeness, axis=1, kind="stable")[:, : self.points]
+            ranks += [near.tolist() if row.any() else [last] for near, row in zip(nearest, rows, strict=True)]
+        return ranks
+
+
+class _ModelVoter:
+    """Each text is shown to a model in a call of its own, which names one entry."""
+
+    points = 1
+
+    def __init__(self, model: Runnable[Any, Any], entries: Mapping[str, str], trusted: bool) -> None:
+        self._words = list(entries)
+        listed = "\n".join(f"- {word}: {about}" if about else f"- {word}" for word, about in entries.items())
+        self._head = f"Topics:\n{listed}\n\nWhich topic fits this text best? Answer with its name alone.\n\nText: "
+        self._model = IsolatedModel(model, trust_opaque_model=trusted, read=self._read)
+        self.name, self.notes = self._model.name, list(self._model.notes)
+
+    def _read(self, answer: Any) -> int | None:
+        return parse_label(answer, self._words)
+
+    def probe(self) -> None:
+        self._model.probe(f"{self._head}The invoice is wrong.")
+
+    def votes(self, texts: Sequence[str]) -> list[list[int]]:
+        answers = self._model.batch([f"{self._head}{text}" for text in texts])
+        return [[len(self._words) - 1 if place is None else place] for place in answers]

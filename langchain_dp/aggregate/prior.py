@@ -1,0 +1,85 @@
+"""Label scores of a language model that sees the query and the names of the labels, and no example."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from langchain_core.runnables import Runnable
+
+from langchain_dp._util import validate
+from langchain_dp.aggregate.features import Floats
+from langchain_dp.ensemble.engine_calls import asked_publicly
+from langchain_dp.errors import InvalidParameter, ModelUnavailable
+from langchain_dp.parsing import parse_label
+from langchain_dp.ports import LabelScorer, MemberPrompt
+from langchain_dp.records import label_words
+
+_CONTENT_FREE = ("N/A", "", "[MASK]")
+_NAMED = 0.8
+"""Probability of the label that a chat model names: it gives no scores."""
+
+
+class LabelPrior:
+    """Log-probabilities of the labels for a text, by a model without examples.
+
+    Args:
+        model: An engine that scores labels, whose scores are divided by those of texts without content (Zhao et al.
+            2021); or a chat model, which names one label.
+        labels: The labels.
+        names: What they mean, by label.
+        instruction: What the model is told.
+        trust: Weight of the log-probabilities.
+
+    Raises:
+        InvalidParameter: The model is neither, or a name is of no label.
+    """
+
+    def __init__(
+        self, model: Any, labels: Sequence[str], names: Mapping[str, str], instruction: str, trust: float
+    ) -> None:
+        if not isinstance(model, (LabelScorer, Runnable)):
+            raise InvalidParameter(
+                f"Expected model={type(model).__name__} to be a chat model, or an engine that scores labels. Pass "
+                "e.g. ChatOpenAI(...) or LlamaCppEnsemble(...)."
+            )
+        self._scorer: LabelScorer | None = model if isinstance(model, LabelScorer) else None
+        self._chat: Any = model
+        self._words = label_words(names, labels)
+        self._head = (instruction or f"Which of these fits the text: {', '.join(self._words)}?").rstrip() + "\n\n"
+        self._trust = validate.number("trust", trust, at_least=0.0)
+
+    def log_scores(self, texts: Sequence[str]) -> Floats:
+        """One row per text, one column per label: weighted log-probabilities.
+
+        Raises:
+            ModelUnavailable: The model failed on a text.
+        """
+        scorer = self._scorer
+        rows = np.array([self._name(text) if scorer is None else self._score(scorer, text) for text in texts])
+        rows -= rows.max(axis=1, keepdims=True)
+        return np.asarray(self._trust * (rows - np.log(np.exp(rows).sum(axis=1, keepdims=True))))
+
+    def _score(self, scorer: LabelScorer, text: str) -> list[float]:
+        prompt = MemberPrompt(self._head, "", _tail(text), member="prior")
+        words = [f" {word}" for word in self._words]
+        free = [_tail(one) for one in _CONTENT_FREE]
+        [row] = asked_publicly(lambda: scorer.score_labels([prompt], words, content_free=free))
+        if row is None:
+            raise ModelUnavailable("The model failed on the query. Check the model, or shorten the text.")
+        return list(row)
+
+    def _name(self, text: str) -> list[float]:
+        answer = self._chat.invoke(f"{self._head}{_tail(text)} Answer with one of them only.")
+        place = parse_label(answer, self._words)
+        others = (1 - _NAMED) / (len(self._words) - 1)
+        return [
+            0.0 if place is None else math.log(_NAMED if index == place else others)
+            for index in range(len(self._words))
+        ]
+
+
+def _tail(text: str) -> str:
+    return f"Text: {text}\nAnswer:"

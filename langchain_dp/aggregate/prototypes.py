@@ -1,0 +1,516 @@
+"""Private class prototypes over a public encoder: one noisy release, then any number of queries."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, Self
+
+import numpy as np
+from langchain_core.embeddings import Embeddings
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import run_in_executor
+from langchain_core.tools import BaseTool, StructuredTool
+
+from langchain_dp._util import validate
+from langchain_dp._util.documents import FileForm
+from langchain_dp._util.validate import reject_extra_kwargs
+from langchain_dp._util.whole_files import write_whole
+from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate, VectorSumEvent, calibrate_vector_sum
+from langchain_dp.accounting.events import count_is_public
+from langchain_dp.accounting.provenance import MadeWith
+from langchain_dp.aggregate.encoders import StaticEncoder, encode_privately, encode_publicly, encoder_name, public_texts
+from langchain_dp.aggregate.features import Floats, Projection
+from langchain_dp.aggregate.plan import PrototypePlan, components_for
+from langchain_dp.aggregate.prior import LabelPrior
+from langchain_dp.aggregate.release import Promise, labelled_records
+from langchain_dp.ensemble.questions import Question, question_texts
+from langchain_dp.ensemble.reservation import LedgerOrPath
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.isolation.accept import check_encoder
+from langchain_dp.mechanisms import Randomness, VectorSum, clip_to_norm
+from langchain_dp.mechanisms.vector_sum import NORM, Whole
+from langchain_dp.records import Examples, Label, PrivateRecords, given_labels
+from langchain_dp.records.files import READING
+from langchain_dp.redact import PrivateArgs, hold_arguments, run_redacted
+
+FORM = "langchain_dp prototypes 1"
+SHARPNESS = 8.0
+"""Factor of cosines in the softmax that turns them into probabilities."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NoisySums:
+    """One release: the noisy sum of the vectors of each label.
+
+    Args:
+        sums: One row per label, in grid steps.
+        noise_multiplier: Standard deviation of the noise in units of the largest norm.
+        users: Number of users behind it where that is public, else None.
+    """
+
+    sums: Whole
+    noise_multiplier: float
+    users: int | None
+
+    def weight(self) -> float:
+        """Its weight beside other releases: users over the noise's variance."""
+        return (self.users or 1) / self.noise_multiplier**2
+
+
+class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
+    """A text classifier that is released once, with noise, and answers any number of queries.
+
+    A public encoder turns each private text into a vector. The sum of the vectors of each label is released with
+    Gaussian noise: the label's prototype. A query gets the label whose prototype is nearest. Queries cost nothing
+    further, and the classifier may be saved and shown to anybody. It needs no language model and no names of labels.
+
+    Make one with :meth:`fit` or :meth:`load`.
+
+    Formal guarantee:
+        The classifier is (epsilon, delta)-differentially private in the examples, with the budget's neighbors: in all
+        examples of one user, where :class:`~langchain_dp.PrivateRecords` has a ``user_key``. Replacing a user moves the
+        stacked sums by at most twice the largest norm, and adding one by that norm once. Queries are
+        post-processing. The encoder, the labels and the number of components are public.
+
+    References:
+        Backurs, Lin, Mahabadi, Silwal, Tarnawski 2024 (classification by average similarity); Wahdany, Jagielski,
+        Dziedzic, Boenisch 2025 (private prototypes); Balle and Wang 2018 (the Gaussian mechanism's exact profile).
+
+    Examples:
+        >>> rows, test_rows = langchain_dp.sample.load()
+        >>> classifier = DPPrototypeClassifier.fit(rows, labels=["praise", "complaint"], budget=PrivacyBudget(1.0))
+        >>> classifier.invoke("The nurse was kind and patient with my mother. Thank you!")
+        'praise'
+        >>> classifier.certificate().remaining
+        0
+    """
+
+    def __init__(
+        self,
+        *,
+        labels: Mapping[str, Label],
+        encoder: Embeddings,
+        projection: Projection,
+        releases: Sequence[NoisySums],
+        certificate: PrivacyCertificate,
+        threshold: float = 0.0,
+        otherwise: Any = None,
+        prior: LabelPrior | None = None,
+    ) -> None:
+        self._given = dict(labels)
+        self._encoder = encoder
+        self._projection = projection
+        self._releases = tuple(releases)
+        self._certificate = certificate
+        self._threshold, self._otherwise = threshold, otherwise
+        self._prior = prior
+        combined = sum(release.weight() * release.sums for release in self._releases)
+        lengths = np.linalg.norm(combined, axis=1, keepdims=True)
+        self._prototypes: Floats = np.divide(combined, lengths, out=np.zeros_like(combined), where=lengths > 0)
+
+    @property
+    def labels(self) -> list[Label]:
+        """The public labels, in order."""
+        return list(self._given.values())
+
+    # ---------------------------------------------------------------------------------------------------- fitting
+
+    @classmethod
+    @hold_arguments("examples")
+    def fit(
+        cls,
+        examples: Examples,
+        *,
+        labels: Iterable[Label],
+        budget: PrivacyBudget | None = None,
+        ledger: LedgerOrPath | None = None,
+        name: str = "prototypes",
+        encoder: Embeddings | None = None,
+        components: int | None = None,
+        texts: Sequence[str] | None = None,
+        trust_opaque_model: bool = False,
+        made_with: MadeWith = None,
+        not_private_seed: int | None = None,
+    ) -> Self:
+        """Release the prototypes of private examples.
+
+        With a ledger in a file, the ledger keeps the release: fitting again on the same examples, under the same name,
+        returns the same classifier and costs nothing.
+
+        Args:
+            examples: Private examples, mappings with ``text`` and ``label``, or whatever else
+                :class:`~langchain_dp.PrivateRecords` takes.
+            labels: The public labels. A label without examples gets a prototype of noise.
+            budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
+            ledger: Ledger to charge, or a path. Without ``budget``, all that is left of it is reserved.
+            name: Name of the release in the ledger.
+            encoder: Public encoder, any LangChain ``Embeddings``; :class:`~langchain_dp.aggregate.StaticEncoder` by
+                default. Its operator sees the examples.
+            components: Number of principal components to keep; None: a function of the number of users, labels and
+                noise. Needed under add/remove, where the number of users is private.
+            texts: Public texts that resemble the private ones, for the mean and the principal components; None: texts
+                of many kinds that come with the package. They must not be private.
+            trust_opaque_model: Accept an encoder class of your own, at your word that it keeps no texts.
+            made_with: Certificates of released text among the public arguments, where the text does not carry its cost.
+            not_private_seed: Reproducible noise. The certificate says that the result is not private.
+
+        Raises:
+            InvalidParameter: A value is out of bounds, a label is unknown, or the encoder returns no vectors.
+            BudgetExceeded: The ledger has no room for the release, or it was charged and its process died.
+            ModelUnavailable: The encoder failed on public texts. Afterwards: the release was charged, if it failed at
+                the end.
+            PlanError: The ledger keeps a release of other examples or settings under this name.
+            MissingExtra: The extra ``encoder`` is not installed.
+        """
+        given = given_labels(labels)
+        records = run_redacted(labelled_records, PrivateArgs(PrivateArgs.of(examples), tuple(given)), READING)
+        promise = Promise.of(budget, ledger, name, not_private_seed, labels, texts, made_with=made_with)
+        encoder = StaticEncoder() if encoder is None else encoder
+        notes = check_encoder(encoder, trusted=trust_opaque_model)
+        fitting = _Fitting(promise, records, tuple(given), encoder)
+        public = encode_publicly(encoder, public_texts() if texts is None else _checked_texts(texts))
+        k = fitting.components() if components is None else validate.integer("components", components, at_least=1)
+        vocabulary = encoder.vocabulary() if isinstance(encoder, StaticEncoder) else None
+        projection = Projection.of(public, min(k, public.shape[1]), vocabulary)
+        sums, certificate = fitting.release(projection, notes)
+        return cls(labels=given, encoder=encoder, projection=projection, releases=[sums], certificate=certificate)
+
+    @classmethod
+    @hold_arguments("examples")
+    async def afit(cls, examples: Examples, **arguments: Any) -> Self:
+        """Async twin of :meth:`fit`, in a worker thread."""
+        held = PrivateArgs.of(examples)
+        return await run_in_executor(None, lambda: cls.fit(held, **arguments))  # type: ignore[arg-type]
+
+    @hold_arguments("examples")
+    def update(
+        self,
+        examples: Examples,
+        *,
+        budget: PrivacyBudget | None = None,
+        ledger: LedgerOrPath | None = None,
+        name: str = "prototypes-2",
+        not_private_seed: int | None = None,
+    ) -> Self:
+        """Return a classifier that has learned from further examples, too, by a release with a budget of its own.
+
+        Both releases are added up, each weighted by its users over the variance of its noise. The certificate adds up
+        both costs; a user who is in one of the releases alone has the cost of that one.
+
+        Args:
+            examples: The further examples, none of the earlier ones among them.
+            budget: As in :meth:`fit`.
+            ledger: As in :meth:`fit`.
+            name: Name of the new release in its ledger.
+            not_private_seed: As in :meth:`fit`.
+
+        Raises:
+            InvalidParameter, BudgetExceeded, ModelUnavailable, PlanError: As :meth:`fit`.
+        """
+        labels = tuple(self._given)
+        records = run_redacted(labelled_records, PrivateArgs(PrivateArgs.of(examples), labels), READING)
+        promise = Promise.of(budget, ledger, name, not_private_seed, made_with=self._certificate)
+        encode_publicly(self._encoder, public_texts()[:1])
+        sums, certificate = _Fitting(promise, records, labels, self._encoder).release(self._projection, ())
+        return self._with(releases=[*self._releases, sums], certificate=certificate)
+
+    @staticmethod
+    def plan(
+        examples_count: int, *, labels: Iterable[Any], budget: PrivacyBudget, components: int | None = None
+    ) -> PrototypePlan:
+        """Forecast the accuracy, from curves that were measured on public data. Spends nothing.
+
+        Args:
+            examples_count: Number of examples, or of users where each may have several.
+            labels: The labels.
+            budget: The promise.
+            components: As in :meth:`fit`.
+        """
+        validate.integer("examples_count", examples_count, at_least=1)
+        noise, count = calibrate_vector_sum(budget), len(given_labels(labels))
+        k = components_for(examples_count, count, noise) if components is None else components
+        return PrototypePlan(examples=examples_count, labels=count, budget=budget, components=k, noise_multiplier=noise)
+
+    # ---------------------------------------------------------------------------------------------------- queries
+
+    def invoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> Label:  # noqa: A002  # Runnable's name
+        """Return the label of one text. It costs nothing.
+
+        Args:
+            input: The text: a str, a message or a list of messages, a prompt value, a document, or a mapping with
+                ``text``.
+            config: LangChain config.
+            **kwargs: None are taken.
+
+        Raises:
+            InvalidParameter: The text is blank, or the encoder returned no vector for it.
+        """
+        reject_extra_kwargs(kwargs)
+        result: Label = self._call_with_config(lambda one: self._classify([one])[0], input, config)
+        return result
+
+    def batch(
+        self,
+        inputs: list[Question],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        *,
+        return_exceptions: bool = False,
+        **kwargs: Any,
+    ) -> list[Label]:
+        """Return the labels of several texts, encoded together."""
+        reject_extra_kwargs(kwargs)
+        results: list[Label] = self._batch_with_config(
+            self._classify,  # type: ignore[arg-type]  # one of LangChain's forms
+            inputs,
+            config,
+            return_exceptions=return_exceptions,
+        )
+        return results
+
+    async def abatch(
+        self,
+        inputs: list[Question],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        *,
+        return_exceptions: bool = False,
+        **kwargs: Any,
+    ) -> list[Label]:
+        """Async twin of :meth:`batch`."""
+        run = lambda: self.batch(inputs, config, return_exceptions=return_exceptions, **kwargs)  # noqa: E731
+        return await run_in_executor(None, run)
+
+    def _classify(self, inputs: list[Question]) -> list[Label]:
+        shares = self._shares(inputs)
+        names = list(self._given)
+        best = shares.argmax(axis=1)
+        return [
+            self._otherwise if row[place] < self._threshold else self._given[names[place]]
+            for row, place in zip(shares, best, strict=True)
+        ]
+
+    def probabilities(self, text: Question) -> dict[Label, float]:
+        """Return a probability per label: the softmax of 8 x cosine, with the prior if there is one.
+
+        Args:
+            text: As in :meth:`invoke`.
+        """
+        return dict(zip(self._given.values(), self._shares([text])[0].tolist(), strict=True))
+
+    def _shares(self, inputs: Sequence[Question]) -> Floats:
+        texts = [question_texts(one, ("text",))["text"] for one in inputs]
+        rows = encode_publicly(self._encoder, texts)
+        if rows.shape[1] != len(self._projection.mean):
+            raise InvalidParameter(
+                f"Expected the encoder to return vectors of {len(self._projection.mean)} numbers, as it did for fit(), "
+                f"not of {rows.shape[1]}. Give the same encoder."
+            )
+        logits = SHARPNESS * (self._projection.vectors(rows) / NORM) @ self._prototypes.T
+        if self._prior is not None:
+            logits = logits + self._prior.log_scores(texts)
+        logits = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return np.asarray(logits / logits.sum(axis=1, keepdims=True))
+
+    # ----------------------------------------------------------------------------------------------------- copies
+
+    def _with(self, **changes: Any) -> Self:
+        own = {
+            "labels": self._given, "encoder": self._encoder, "projection": self._projection,
+            "releases": self._releases, "certificate": self._certificate, "threshold": self._threshold,
+            "otherwise": self._otherwise, "prior": self._prior,
+        }  # fmt: skip
+        return type(self)(**{**own, **changes})
+
+    def abstaining(self, below: float, otherwise: Any = None) -> Self:
+        """Return a copy that answers ``otherwise`` where no label has a probability of at least ``below``.
+
+        Args:
+            below: Smallest probability of an answer, in [0, 1].
+            otherwise: What to return instead; None by default.
+        """
+        below = validate.number("below", below, at_least=0.0, at_most=1.0)
+        return self._with(threshold=below, otherwise=otherwise)
+
+    def with_prior(
+        self, model: Any, names: Mapping[str, str] | None = None, *, instruction: str = "", trust: float = 1.0
+    ) -> Self:
+        """Return a copy that also asks a language model, once per query, which label fits.
+
+        The model sees the query and the names, never an example. Its log-probabilities are added to the prototypes'.
+
+        Args:
+            model: An engine that scores labels, or a chat model, which names one label.
+            names: What each label means, by label; a label that is missing keeps its own name.
+            instruction: What the model is told; a plain question about the labels by default.
+            trust: Weight of the model's log-probabilities.
+        """
+        return self._with(prior=LabelPrior(model, list(self._given), names or {}, instruction, trust))
+
+    def as_tool(self, *, name: str = "classify", description: str | None = None, **kwargs: Any) -> BaseTool:  # type: ignore[override]
+        """Return a tool that classifies a text, for agents.
+
+        Args:
+            name: Name of the tool.
+            description: What a model is told about it; names the labels by default.
+            **kwargs: None are taken.
+        """
+        reject_extra_kwargs(kwargs)
+
+        def classify(text: str) -> str:
+            return str(self.invoke(text))
+
+        async def aclassify(text: str) -> str:
+            return str(await self.ainvoke(text))
+
+        told = description or f"Say which of these labels fits a text: {', '.join(self._given)}."
+        return StructuredTool.from_function(classify, aclassify, name=name, description=told)
+
+    # ----------------------------------------------------------------------------------------- certificate, files
+
+    def certificate(self) -> PrivacyCertificate:
+        """The promise of the classifier. It does not change with queries."""
+        return self._certificate
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the classifier to a JSON file with its certificate. It holds nothing but what was released.
+
+        Thresholds and priors are not saved.
+
+        Args:
+            path: File to write, whole or not at all.
+        """
+        form = _Form(
+            format=FORM,
+            labels=list(self._given),
+            encoder=encoder_name(self._encoder),
+            projection=self._projection.to_dict(),
+            releases=[
+                {"sums": _written(one.sums), "noise_multiplier": one.noise_multiplier, "users": one.users}
+                for one in self._releases
+            ],
+            certificate=self._certificate.to_dict(),
+        )
+        write_whole(Path(path), form.model_dump_json(indent=1))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, encoder: Embeddings | None = None) -> Self:
+        """Read a classifier that :meth:`save` wrote. Its labels are strings.
+
+        Args:
+            path: The JSON file.
+            encoder: The encoder that it was fitted with; the default encoder may be left out.
+
+        Raises:
+            InvalidParameter: The file holds no classifier, or one of another encoder.
+        """
+        form = _Form.load(Path(path), FORM)
+        encoder = StaticEncoder() if encoder is None else encoder
+        if encoder_name(encoder) != form.encoder:
+            raise InvalidParameter(
+                f"Expected encoder={encoder_name(encoder)!r} to be {form.encoder!r}, which the classifier was fitted "
+                "with. Give that one."
+            )
+        try:
+            projection = Projection.from_dict(form.projection)
+            releases = [
+                NoisySums(_read(each["sums"], len(form.labels), projection.k), each["noise_multiplier"], each["users"])
+                for each in form.releases
+            ]
+            certificate = PrivacyCertificate.from_dict(form.certificate)
+            labels: dict[str, Any] = {label: label for label in form.labels}
+            return cls(
+                labels=labels, encoder=encoder, projection=projection, releases=releases, certificate=certificate
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            problem = type(error).__name__
+        raise InvalidParameter(f"Expected {os.fspath(path)!r} to hold a saved classifier ({problem}). It is damaged.")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(labels={list(self._given)}, encoder={encoder_name(self._encoder)!r})"
+
+
+class _Form(FileForm):
+    labels: list[str]
+    encoder: str
+    projection: dict[str, Any]
+    releases: list[dict[str, Any]]
+    certificate: dict[str, Any]
+
+
+class _Fitting:
+    """One release of noisy sums over private records."""
+
+    def __init__(self, promise: Promise, records: PrivateRecords, labels: tuple[str, ...], encoder: Embeddings) -> None:
+        self._promise, self._records, self._labels, self._encoder = promise, records, labels, encoder
+        self._share = promise.share()
+        self._event = VectorSumEvent(calibrate_vector_sum(self._share))
+        self._users = len(records.users()) if count_is_public(self._share.neighbors) else None
+
+    def components(self) -> int:
+        return components_for(self._users, len(self._labels), self._event.noise_multiplier)
+
+    def release(self, projection: Projection, notes: Sequence[str]) -> tuple[NoisySums, PrivacyCertificate]:
+        mechanism, name = VectorSum(self._event, NORM), encoder_name(self._encoder)
+
+        def draw(rng: Randomness) -> str:
+            total = run_redacted(self._total, PrivateArgs(projection))
+            return _written(mechanism.release(total, rng=rng))
+
+        settings = {"labels": list(self._labels), "encoder": name, **projection.to_dict()}
+        value = self._promise.release_once(
+            self._event, draw, records=self._records, settings=settings, share=self._share
+        )
+        unit = ["the promise holds for all records of one user"] if self._records.user_key is not None else []
+        certificate = self._promise.certificate(
+            mechanism="noisy class sums over a public encoder",
+            model=name,
+            parameters={"noise_multiplier": self._event.noise_multiplier, "components": projection.k},
+            notes=[*notes, *unit, "any number of queries: they cost nothing further"],
+        )
+        return NoisySums(
+            _read(value, len(self._labels), projection.k), self._event.noise_multiplier, self._users
+        ), certificate
+
+    def _total(self, projection: Projection) -> Whole:
+        """Sum of the users' vectors: per user one row per label, clipped together to the norm."""
+        place = {label: index for index, label in enumerate(self._labels)}
+        names = [name for group in self._records.users() for name in group]
+        texts = [self._records.get(name)["text"] for name in names]
+        at = np.array([place[self._records.get(name)["label"]] for name in names], dtype=np.int64)
+        sizes = [len(group) for group in self._records.users()]
+        blocks = encode_privately(self._encoder, texts, len(projection.mean))
+        total = np.zeros((len(place), projection.k), dtype=np.int64)
+        if max(sizes, default=1) == 1:
+            start = 0
+            for block in blocks:
+                rows = projection.vectors(block)
+                np.add.at(total, at[start : start + len(rows)], rows)
+                start += len(rows)
+        else:
+            rows = np.vstack([projection.vectors(block) for block in blocks])
+            start = 0
+            for size in sizes:
+                own = np.zeros_like(total)
+                np.add.at(own, at[start : start + size], rows[start : start + size])
+                total += clip_to_norm(own.reshape(1, -1), NORM).reshape(own.shape)
+                start += size
+        encode_publicly(self._encoder, public_texts()[:1])  # an outage would leave nothing but noise
+        return total
+
+
+def _checked_texts(texts: Sequence[str]) -> list[str]:
+    listed = [] if isinstance(texts, str) else list(texts)
+    if len(listed) < 2 or not all(isinstance(text, str) and text.strip() for text in listed):
+        raise InvalidParameter("Expected texts to be a list of at least two non-empty public texts.")
+    return listed
+
+
+def _written(sums: Whole) -> str:
+    return base64.b64encode(sums.astype("<i8").tobytes()).decode()
+
+
+def _read(text: str, labels: int, k: int) -> Whole:
+    return np.frombuffer(base64.b64decode(text, validate=True), dtype="<i8").reshape(labels, k).astype(np.int64)

@@ -1,0 +1,178 @@
+"""One private release that a ledger keeps: charged once, drawn once, and returned again at no cost."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+from dp_accounting.dp_event import DpEvent
+
+from langchain_dp.accounting import LedgerPlan, PrivacyBudget, PrivacyCertificate, PrivacyLedger
+from langchain_dp.accounting.budget import warn_weak_promise, weak_promise_reasons
+from langchain_dp.accounting.events import count_is_public
+from langchain_dp.accounting.provenance import MadeWith, ReleaseCost, costs_of_inputs
+from langchain_dp.ensemble.reservation import LedgerOrPath, affordable, check_promise, ledger_for
+from langchain_dp.ensemble.runs import (
+    RunJournal,
+    check_settings,
+    fingerprint,
+    masked,
+    record_digests,
+    run_lock,
+    secret_key,
+)
+from langchain_dp.errors import InvalidParameter, PlanError
+from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
+from langchain_dp.records import PrivateRecords, check_records
+from langchain_dp.redact import PrivateArgs
+
+SEEDED = "the noise comes from a seed: whoever knows it can remove the noise"
+"""Reason of a certificate of seeded noise."""
+
+
+@dataclasses.dataclass(repr=False, kw_only=True)
+class ReleaseJournal(RunJournal):
+    """Journal of one release.
+
+    Args:
+        value: What was released, as values for JSON; None before that.
+    """
+
+    VERSION = 1
+    value: Any = None
+
+    def state(self) -> dict[str, Any]:
+        """The released value."""
+        return {"value": self.value}
+
+    @classmethod
+    def from_state(cls, fields: Mapping[str, Any], common: Mapping[str, Any]) -> Self:
+        """Read what :meth:`state` returned."""
+        return cls(**common, value=fields["value"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Promise:
+    """Where one release is charged.
+
+    Args:
+        ledger: Ledger to charge.
+        budget: Share of it; None is all that is not reserved.
+        name: Name of the plan.
+        rng: Source of noise.
+        costs: Costs of the released text among the public inputs.
+    """
+
+    ledger: PrivacyLedger
+    budget: PrivacyBudget | None
+    name: str
+    rng: Randomness
+    costs: tuple[ReleaseCost, ...]
+
+    @classmethod
+    def of(
+        cls,
+        budget: PrivacyBudget | None,
+        ledger: LedgerOrPath | None,
+        name: str,
+        not_private_seed: int | None,
+        *public_inputs: Any,
+        made_with: MadeWith,
+    ) -> Self:
+        """Check the arguments that every private class takes, and open the ledger."""
+        check_promise(budget, ledger, not_private_seed)
+        costs = costs_of_inputs(*public_inputs, made_with=made_with, budget=budget, ledger=ledger)
+        rng: Randomness = SystemRandomness()
+        if not_private_seed is not None:
+            rng = NotPrivateSeededRandomness(not_private_seed)
+        return cls(ledger_for(budget, ledger), budget, name, rng, costs)
+
+    def share(self) -> PrivacyBudget:
+        """The budget of the release: that of its plan if it is reserved, else what can be reserved."""
+        plan = self.ledger.plan(self.name)
+        if plan is None:
+            return affordable(self.ledger, self.budget)
+        return PrivacyBudget(plan.epsilon, plan.delta, self.ledger.budget.neighbors)
+
+    def release_once(
+        self,
+        event: DpEvent,
+        draw: Callable[[Randomness], Any],
+        *,
+        records: PrivateRecords,
+        settings: Mapping[str, Any],
+        share: PrivacyBudget,
+    ) -> Any:
+        """Charge the event, draw, and keep the value in the ledger; or return the value that the ledger keeps.
+
+        Args:
+            event: The cost of the release.
+            draw: Draws a value for JSON; called after the charge.
+            records: The private records; their digest tells whether a kept value is theirs.
+            settings: Public settings; a kept value is returned for the same ones alone.
+            share: Claim of the plan.
+
+        Raises:
+            PlanError: The ledger keeps a value for other records or settings under this name.
+            BudgetExceeded: No room for the plan; or the release was charged, and its process died before it was kept.
+        """
+        users = len(records.users()) if count_is_public(share.neighbors) else None
+        warn_weak_promise(weak_promise_reasons(share.epsilon, share.delta, users))
+        with run_lock(self.ledger, self.name):
+            plan = self.ledger.plan(self.name)
+            if plan is None:
+                key = secret_key(self.rng)
+                journal = ReleaseJournal(
+                    settings=dict(settings), key=key, masked_key=masked(self.ledger, key), data=_digest(records, key)
+                )
+                plan = self.ledger.reserve(
+                    [(event, 1)], name=self.name, epsilon=share.epsilon, delta=share.delta, journal=journal.text()
+                )
+            journal = ReleaseJournal.load(self.ledger, plan)
+            check_settings(self.name, journal.settings, settings)
+            if journal.data != _digest(records, journal.key):
+                raise PlanError(
+                    f"The ledger holds the release {self.name!r} of other records. Give this one another name=, with a "
+                    "budget of its own; DPPrototypeClassifier.update() adds records to a classifier."
+                )
+            if journal.value is None:
+                plan.spend(event, caller=self.name)
+                journal.update(value=draw(self.rng))
+            return journal.value
+
+    def plan(self) -> LedgerPlan:
+        """The reserved plan."""
+        plan = self.ledger.plan(self.name)
+        assert plan is not None  # release_once reserved it
+        return plan
+
+    def certificate(
+        self, *, mechanism: str, model: str, parameters: Mapping[str, float | int | str], notes: Sequence[str] = ()
+    ) -> PrivacyCertificate:
+        """Certificate of the release, with the costs of what went into it."""
+        found = self.plan().certificate(
+            mechanism=mechanism,
+            model=model,
+            parameters=parameters,
+            notes=notes,
+            private=self.rng.private,
+            reason="" if self.rng.private else SEEDED,
+        )
+        return found.including(self.costs)
+
+
+def _digest(records: PrivateRecords, key: bytes) -> str:
+    digests = record_digests(records, key, ["text"])
+    groups = {name: place for place, group in enumerate(records.users()) for name in group}
+    return fingerprint({name: value + groups[name].to_bytes(8, "big") for name, value in digests.items()}, key)
+
+
+def labelled_records(examples: PrivateArgs, labels: Sequence[str]) -> PrivateRecords:
+    """Private records of known labels, at least one."""
+    [given] = examples.values
+    records = PrivateRecords(given)
+    check_records(records, labels, ["text"], protects_users=True)
+    if not len(records):
+        raise InvalidParameter("Expected at least one example. Give mappings with text and label.")
+    return records

@@ -1,0 +1,99 @@
+"""A sum of bounded vectors with Gaussian noise on every coordinate. All of it in whole numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from langchain_dp._util import validate
+from langchain_dp.accounting.events import VectorSumEvent
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness, discrete_gaussian
+
+Whole = NDArray[np.int64]
+
+NORM = 4096
+"""Largest L2 norm of one record's vector, in grid steps."""
+LEAST_STEPS = 64
+"""Smallest standard deviation of the noise, in grid steps. From there on, the discrete Gaussian's privacy profile
+exceeds the continuous one's by less than 6e-7 in relative terms (enumerated in one and two dimensions in the tests)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class VectorSum:
+    """Add exact discrete Gaussian noise to a sum of whole-number vectors.
+
+    Args:
+        event: The cost of one release. Its noise multiplier times ``norm`` is the standard deviation of the noise.
+        norm: Largest L2 norm of the vector that one record adds, in grid steps.
+
+    Raises:
+        InvalidParameter: The noise is below 64 grid steps.
+
+    Formal guarantee:
+        If each record adds one vector of norm at most ``norm`` to the total, one release costs ``event``: it is the
+        Gaussian mechanism at the distance that the event states for the neighbors (Dwork and Roth 2014, Appendix A),
+        drawn from the discrete Gaussian (Canonne, Kamath and Steinke 2020). Everything computed from the noisy total
+        is post-processing.
+
+    Examples:
+        >>> mechanism = VectorSum(VectorSumEvent(noise_multiplier=2.78))
+        >>> total = clip_to_norm(np.array([[4096, 0], [3000, 3000]]), mechanism.norm).sum(axis=0)
+        >>> ledger.spend(mechanism.event)  # charge first, then draw
+        >>> mechanism.release(total).shape
+        (2,)
+    """
+
+    event: VectorSumEvent
+    norm: int = NORM
+
+    def __post_init__(self) -> None:
+        validate.integer("norm", self.norm, at_least=1)
+        sigma = self.event.noise_multiplier * self.norm
+        remedy = "A finer grid (a larger norm) or a smaller epsilon raises it."
+        validate.number("the noise in grid steps", sigma, at_least=float(LEAST_STEPS), remedy=remedy)
+
+    def release(self, total: Whole, *, rng: Randomness | None = None) -> Whole:
+        """Return the noisy total. Only this may leave, and the noise is drawn once, on the total of all records.
+
+        Args:
+            total: Sum over all records, whole numbers of any shape. Private.
+            rng: Source of randomness; operating-system entropy by default.
+
+        Raises:
+            InvalidParameter: The total does not hold whole numbers.
+        """
+        if not np.issubdtype(total.dtype, np.integer):
+            raise InvalidParameter(f"Expected a total of whole numbers, not {total.dtype}. Sum integer vectors.")
+        rng = rng or SystemRandomness()
+        variance = (Fraction(self.event.noise_multiplier) * self.norm) ** 2
+        noise = [discrete_gaussian(rng, variance) for _ in range(total.size)]
+        return total.astype(np.int64) + np.array(noise, dtype=np.int64).reshape(total.shape)
+
+
+def clip_to_norm(vectors: Whole, norm: int) -> Whole:
+    """Scale each row down to an L2 norm of at most ``norm``, checked in whole numbers.
+
+    Each coordinate is rounded toward zero, and the rows' norms are then compared as integers. A row depends on no
+    other row.
+
+    Args:
+        vectors: One row per record, coordinates below 2^31 in absolute value.
+        norm: Largest norm.
+    """
+    rows = np.array(vectors, dtype=np.int64)
+    squares = _squares(rows)
+    long = squares > norm * norm
+    if long.any():
+        scale = norm / np.sqrt(squares[long].astype(np.float64))
+        rows[long] = np.trunc(rows[long] * scale[:, None]).astype(np.int64)
+    while (long := _squares(rows) > norm * norm).any():  # the floating-point scale may have been a last bit too large
+        rows[long] -= np.sign(rows[long])
+    return rows
+
+
+def _squares(rows: Whole) -> Whole:
+    return np.asarray((rows * rows).sum(axis=1))
