@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessageChunk, BaseMessage, RemoveMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.rapt.parts import listed
+from langchain_dp.rapt.parts import message_list
 from langchain_dp.rapt.pseudonyms.keeping import Conversation, Conversations
 from langchain_dp.rapt.restore import ChunkRestorer, Restorer, each_text
 from langchain_dp.redact import HeldInputs, PrivateArgs, hold_arguments, run_redacted
@@ -182,7 +182,7 @@ def _hidden_state(conversation: Conversation, state: dict[str, Any], **whose: bo
     hide = functools.partial(conversation.pseudonymizer.sanitize, **whose)
     told = {key: each_text(value, hide) for key, value in state.items() if key not in ("messages", PARTS)}
     if "messages" in state:
-        told["messages"] = hidden_messages(conversation, _bare(listed(state["messages"])), **whose)
+        told["messages"] = hidden_messages(conversation, _bare(message_list(state["messages"])), **whose)
     return told
 
 

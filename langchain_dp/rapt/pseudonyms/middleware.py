@@ -15,7 +15,7 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.isolation.run import private_run
 from langchain_dp.rapt.messages import REMOVE_ALL
 from langchain_dp.rapt.middleware import agents_middleware, has_hooks, nothing
-from langchain_dp.rapt.parts import listed
+from langchain_dp.rapt.parts import message_list
 from langchain_dp.rapt.pseudonyms.agent import PARTS, PseudonymousAgent, hidden_goto, hidden_messages, stamped
 from langchain_dp.rapt.pseudonyms.keeping import Conversation, Conversations, joined
 from langchain_dp.rapt.pseudonyms.runnable import Pseudonymizer, PseudonymReport
@@ -294,7 +294,7 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
                 f"Expected the update of a Command that a tool returned to be a mapping, got {type(update).__name__}."
             )
         if update and "messages" in update:
-            messages = hidden_messages(conversation, listed(update["messages"]), hidden=outside)
+            messages = hidden_messages(conversation, message_list(update["messages"]), hidden=outside)
             changed["update"] = {**update, "messages": messages}
         return dataclasses.replace(result, **changed)
 
