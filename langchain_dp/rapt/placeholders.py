@@ -236,7 +236,7 @@ class PlaceholderReleases:
         """Never: an entity may begin in any piece of a text."""
         return False
 
-    def release(self, units: Sequence[Unit], met: Counter[str] | None = None) -> list[Texts]:
+    def release(self, units: Sequence[Unit], seen: Counter[str] | None = None) -> list[Texts]:
         """Return every unit with its entities replaced, and its other words released, charged in one go."""
         hidden: list[Texts] = [
             run_redacted(lambda *texts: (*map(self._replaced, texts),), PrivateArgs(*unit.texts)) for unit in units
@@ -249,7 +249,7 @@ class PlaceholderReleases:
             for unit, cuts in zip(units, cut, strict=True)
         ]
         whole = []
-        for cuts, texts in zip(cut, self._then.release(rests, met), strict=True):
+        for cuts, texts in zip(cut, self._then.release(rests, seen), strict=True):
             left = iter(texts)
             for parts in cuts:
                 parts[::2] = [next(left) for _ in parts[::2]]
