@@ -411,11 +411,7 @@ class RAPTClient:
         """
         found = _ClientForm.load(Path(folder) / FILE, FORMAT)
         client = cls(
-            sanitizer,
-            PlainTokens(length=0),
-            kind=found.kind,
-            max_tokens=found.max_tokens,
-            plain_seed=found.plain_seed,
+            sanitizer, PlainTokens(length=0), kind=found.kind, max_tokens=found.max_tokens, plain_seed=found.plain_seed
         )
         if client.table != found.table:
             raise InvalidParameter(

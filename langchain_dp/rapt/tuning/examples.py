@@ -125,12 +125,7 @@ class _ExamplesForm(FileForm):
 
 
 def checked(
-    examples: Examples,
-    labels: Sequence[str],
-    *,
-    user_key: str | None,
-    what: str = "example",
-    both: bool = True,
+    examples: Examples, labels: Sequence[str], *, user_key: str | None, what: str = "example", both: bool = True
 ) -> RawExamples:
     """Check examples before anything is charged."""
     records = PrivateRecords(examples)

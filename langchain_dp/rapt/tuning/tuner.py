@@ -20,13 +20,7 @@ from langchain_dp.rapt.tuning.backbone import Backbone, backbone_of
 from langchain_dp.rapt.tuning.checkpoint import Checkpoint
 from langchain_dp.rapt.tuning.classifier import RAPTClassifier
 from langchain_dp.rapt.tuning.client import IdentitySanitizer, RAPTClient
-from langchain_dp.rapt.tuning.examples import (
-    LABELS_IN_CLEAR,
-    Examples,
-    PrivatizedExamples,
-    RawExamples,
-    checked,
-)
+from langchain_dp.rapt.tuning.examples import LABELS_IN_CLEAR, Examples, PrivatizedExamples, RawExamples, checked
 from langchain_dp.rapt.tuning.model import TunedModel
 from langchain_dp.rapt.tuning.promise import TrainedOn, joined, of_training
 from langchain_dp.rapt.tuning.provider import RAPTProvider, assembler, chosen_device, label_words
