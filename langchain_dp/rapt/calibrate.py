@@ -17,7 +17,6 @@ from os import PathLike
 from typing import get_args
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from langchain_dp._util import validate
@@ -27,6 +26,8 @@ from langchain_dp.mechanisms.metric_noise import LEAST_ETA, checked_eta
 from langchain_dp.rapt._curves import ExponentialCurve, LaplaceCurve
 from langchain_dp.rapt.posterior import (
     ExactInversion,
+    Floats,
+    Ids,
     SimulatedInversion,
     distinct_outputs,
     guessable,
@@ -110,7 +111,10 @@ class Calibration:
             ("N_w, unchanged, at most", quantiles),
             (f"S_w, distinct of {RELEASES}", f"{self.distinct:.1f}"),
             ("words guessed", f"{guessed}; {self.blind:.3f} without the release"),
-            ("nearest neighbors", f"{self.neighbor_distance:.3g} apart on average: {self.neighbor_loss:.3g} nats between the two"),
+            (
+                "nearest neighbors",
+                f"{self.neighbor_distance:.3g} apart on average: {self.neighbor_loss:.3g} nats between the two",
+            ),
             ("measured on", self.texts),
         ]
         return "\n".join(f"{name:<24} {value}" for name, value in rows)
@@ -251,7 +255,7 @@ def _one_target(**targets: float | None) -> tuple[str, float]:
     return name, validate.number(name, value, above=0.0, below=1.0)
 
 
-def _running_words(vocabulary: Vocabulary, texts: Sequence[str] | None) -> tuple[NDArray[np.int64], str]:
+def _running_words(vocabulary: Vocabulary, texts: Sequence[str] | None) -> tuple[Ids, str]:
     """Sorted ids of the running words that may be guessed, and a description."""
     described = "the page of English that is built in"
     if texts is None:
@@ -274,7 +278,7 @@ def _running_words(vocabulary: Vocabulary, texts: Sequence[str] | None) -> tuple
     ), f"{described}: {len(ids):,} running words, {share:.1%} of them in the table, {distinct:,} distinct"
 
 
-def _systematic(values: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+def _systematic(values: Ids, count: int) -> Ids:
     """Evenly spaced values of a sorted array, so that each value keeps its share."""
     places = (np.arange(count) + 0.5) * len(values) / count
     return np.asarray(values[places.astype(np.int64)])
@@ -292,7 +296,7 @@ def _root(name: str, target: float, reached: Callable[[float], float], scale: fl
     return math.exp(brentq(lambda x: reached(math.exp(x)) - target, low, high, xtol=1e-4))
 
 
-def _interval(chances: NDArray[np.float64], error: float) -> tuple[float, float]:
+def _interval(chances: Floats, error: float) -> tuple[float, float]:
     """95% interval of a mean over words that have errors of their own."""
     half = 1.96 * math.hypot(float(chances.std(ddof=1)) / math.sqrt(len(chances)), error)
     mean = float(chances.mean())
