@@ -22,8 +22,8 @@ _MONTH = (  # casing is ignored in months only: elsewhere a k would match the Ke
 )
 _DAY = r"\d{1,2}(?:st|nd|rd|th)?"
 # No part of a word: space and control characters, marks and symbols, characters that are words by themselves (Han,
-# kana, fractions, a few signs), and pictographs. All others make words. A mark may be kept in clear, so braille, circled
-# and letterlike symbols, which stand for letters and digits, make words.
+# kana, fractions, a few signs), and pictographs. All others make words. A mark may be kept in clear, so braille,
+# circled and letterlike symbols, which stand for letters and digits, make words.
 _MARKS = (
     r"!-/:-@\[-`{-~\xa1-\xa9\xab\xac\xae-\xb1\xb4\xb6-\xb8\xbb\xbf\xd7\xf7\u055a-\u055f\u0589\u05be\u05c0\u05c3\u05f3\u05f4"
     r"\u060c\u060d\u061b\u061e\u061f\u066a-\u066d\u06d4\u0964\u0965\u0e4f\u0e5a\u0e5b\u104a-\u104f\u1360-\u1368"
