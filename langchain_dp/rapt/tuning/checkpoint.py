@@ -123,7 +123,7 @@ class Checkpoint:
         return any(path != self._facts for path in self._folder.glob("*.json"))
 
     def examples(self, name: str) -> PrivatizedExamples | None:
-        """PrivatizedText texts that were stored under a name: they are not privatized, and not charged, again."""
+        """Privatized texts that were stored under a name: they are not privatized, and not charged, again."""
         path = self._folder / f"{name}.json"
         return PrivatizedExamples.load(path) if path.exists() else None
 

@@ -53,7 +53,7 @@ class PrivatizedExamples:
 
     Args:
         kind: "tokens" or "text", as of :class:`~langchain_dp.rapt.tuning.wire.PredictionRequest`.
-        inputs: PrivatizedText texts, without plain tokens.
+        inputs: Privatized texts, without plain tokens.
         labels: Names of their labels. They are in clear.
         truncated: How many texts were longer than the limit and were cut before they were privatized.
         certificate: Under which promise.

@@ -25,7 +25,7 @@ Rows = tuple[Any, list[Plain]]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class TrainingTexts:
-    """PrivatizedText texts of one epoch, with the numbers of their labels."""
+    """Privatized texts of one epoch, with the numbers of their labels."""
 
     inputs: Sequence[PrivatizedText]
     labels: Sequence[int]

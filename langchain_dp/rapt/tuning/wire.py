@@ -13,7 +13,7 @@ Kind = Literal["tokens", "text"]
 PrivatizedText = list[int] | str
 """A privatized text: token ids of the backbone, or text that its tokenizer is to cut."""
 Plain = list[int] | list[str]
-"""PrivatizedText plain tokens: ids of the backbone, or words."""
+"""Privatized plain tokens: ids of the backbone, or words."""
 
 PROVIDER, WEIGHTS = "provider.json", "model.safetensors"
 """Files of a saved provider, by whose names a client's machine knows them without torch."""
@@ -26,12 +26,12 @@ MOST = 4_096
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class PredictionRequest:
-    """PrivatizedText texts and the privatized plain tokens before them, as a provider takes them.
+    """Privatized texts and the privatized plain tokens before them, as a provider takes them.
 
     Args:
         kind: "tokens": ids of the backbone's vocabulary (-1: unknown); "text": text for the backbone's tokenizer.
-        plain: PrivatizedText plain tokens, one row a text; empty rows if there are none.
-        inputs: PrivatizedText texts, of the same kind.
+        plain: Privatized plain tokens, one row a text; empty rows if there are none.
+        inputs: Privatized texts, of the same kind.
 
     Raises:
         InvalidParameter: Something of another form; the message holds nothing of it.
