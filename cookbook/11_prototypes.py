@@ -31,7 +31,8 @@ from langchain_dp.sample import load_tickets
 # %% [markdown]
 # ## Your file
 #
-# Replace these lines by the path of your own file. Here, a CSV is made of 1,003 invented tickets, whose queues have codes.
+# Replace these lines by the path of your own file. Here, a CSV is made of 1,003 invented tickets. Their queues have
+# codes.
 
 # %%
 tickets, test = load_tickets()
@@ -56,8 +57,8 @@ print(DPPrototypeClassifier.plan(customers, labels=labels, budget=PrivacyBudget(
 # %% [markdown]
 # ## One ledger, two releases
 #
-# Names for the codes cost epsilon 1, the classifier epsilon 3. The ledger is a file: running this notebook again returns
-# the same results and spends nothing.
+# Names for the codes cost epsilon 1, the classifier epsilon 3. The ledger is a file: running this notebook again
+# returns the same results and spends nothing.
 
 # %%
 ledger = PrivacyLedger(PrivacyBudget(4.0), "tickets.ledger")
@@ -102,5 +103,5 @@ print("charged so far:", ledger.spent())
 # %% [markdown]
 # ## What was not protected
 #
-# The queues, the number of customers and the public topics. New tickets that are classified: whoever runs the classifier
-# sees them. And what all customers have in common: the classifier is there to learn it.
+# The queues, the number of customers and the public topics. New tickets that are classified: whoever runs the
+# classifier sees them. And what all customers have in common: the classifier is there to learn it.

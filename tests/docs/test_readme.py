@@ -54,7 +54,7 @@ def without_changing(shown: str) -> list[str]:
 
 
 def test_the_quickstart_runs_with_one_small_extra() -> None:
-    """If it breaks, the first thing a new user types fails, needs another extra, or prints something else than shown."""
+    """If it breaks, the first thing a new user types fails, needs another extra, or prints something else."""
     code, shown = blocks("README.md")[0]
     assert len([line for line in code.splitlines() if line.strip()]) <= 8
     done = subprocess.run([sys.executable, "-c", BARE + code], capture_output=True, text=True)
