@@ -77,7 +77,7 @@ class LabelNames:
             InvalidParameter: The file holds no names.
         """
         try:
-            form = _Form.read(Path(path).read_bytes())
+            form = _SavedNames.read(Path(path).read_bytes())
         except ValueError as error:
             raise InvalidParameter(f"Expected {Path(path).name} to hold names of labels: {error}.") from None
         certificate = PrivacyCertificate.from_dict(form.certificate)
@@ -93,7 +93,7 @@ class LabelNames:
         return "\n".join(lines)
 
 
-class _Form(Form):
+class _SavedNames(Form):
     names: dict[str, str]
     descriptions: dict[str, str]
     margin: int

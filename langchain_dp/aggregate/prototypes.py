@@ -388,7 +388,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         Args:
             path: File to write, whole or not at all.
         """
-        form = _Form(
+        form = _SavedPrototypes(
             format=FORM,
             labels=list(self._given),
             encoder=encoder_name(self._encoder),
@@ -412,7 +412,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         Raises:
             InvalidParameter: The file holds no classifier, or one of another encoder.
         """
-        form = _Form.load(Path(path), FORM)
+        form = _SavedPrototypes.load(Path(path), FORM)
         encoder = StaticEncoder() if encoder is None else encoder
         if encoder_name(encoder) != form.encoder:
             raise InvalidParameter(
@@ -438,7 +438,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         return f"{type(self).__name__}(labels={list(self._given)}, encoder={encoder_name(self._encoder)!r})"
 
 
-class _Form(FileForm):
+class _SavedPrototypes(FileForm):
     labels: list[str]
     encoder: str
     projection: dict[str, Any]
