@@ -18,9 +18,10 @@ Whole = NDArray[np.int64]
 
 NORM = 4096
 """Largest L2 norm of one record's vector, in grid steps."""
-LEAST_STEPS = 64
+LEAST_STEPS = 1024
 """Smallest standard deviation of the noise, in grid steps. From there on, the discrete Gaussian's privacy profile
-exceeds the continuous one's by less than 6e-7 in relative terms (enumerated in one and two dimensions in the tests)."""
+exceeds the continuous one's by less than 3e-6 in relative terms at any delta of 1e-9 or more (enumerated in one and two
+dimensions in the tests), which is less than the accountant's own rounding."""
 _MOST_STEPS = 2.0**50  # noise of more would leave the whole numbers of 64 bits, after the charge
 
 
@@ -33,7 +34,7 @@ class VectorSum:
         norm: Largest L2 norm of the vector that one record adds, in grid steps.
 
     Raises:
-        InvalidParameter: The noise is below 64 grid steps.
+        InvalidParameter: The noise is below 1,024 grid steps.
 
     Formal guarantee:
         If each record adds one vector of norm at most ``norm`` to the total, one release costs ``event``: it is the
