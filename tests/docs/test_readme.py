@@ -228,6 +228,7 @@ def test_no_block_is_left_out() -> None:
     """If it breaks, a page shows code that no test runs."""
     run = {"README.md": 1, "docs/private-answers.md": 2, "docs/private-prompts.md": 5, "docs/private-text.md": 2}
     run["docs/private-examples.md"] = 5
+    run["docs/prototypes.md"] = 3  # test_prototypes.py
     run["docs/support-agent.md"] = 1  # test_support_agent.py
     run |= {path.relative_to(ROOT).as_posix(): len(blocks(str(path))) for path in HOW_TO}
     assert all(run.values())
