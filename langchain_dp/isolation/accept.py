@@ -153,8 +153,8 @@ def check_encoder(encoder: Any, *, trusted: bool) -> list[str]:
     surveyor.look_at_value(encoder, encoder, "encoder", known=False)
     for name, value in _attributes(encoder):
         surveyor.look_at_value(value, encoder, name, known=False)
-    if surveyor.found.memory is not None:
-        raise UnsafeEnvironment(surveyor.found.memory.replace("model", "encoder", 1).replace("prompts", "texts", 1))
+    if surveyor.parts.memory is not None:
+        raise UnsafeEnvironment(surveyor.parts.memory.replace("model", "encoder", 1).replace("prompts", "texts", 1))
     if vars(kind).get(DECLARATION) is True:
         return [f"{kind.__name__} declares that it keeps no texts"]
     if _is_langchain(kind):
