@@ -22,7 +22,14 @@ from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate, VectorSumEvent, calibrate_vector_sum
 from langchain_dp.accounting.events import count_is_public
 from langchain_dp.accounting.provenance import MadeWith
-from langchain_dp.aggregate.encoders import StaticEncoder, encode_privately, encode_publicly, encoder_name, public_texts
+from langchain_dp.aggregate.encoders import (
+    StaticEncoder,
+    encode_privately,
+    encode_publicly,
+    encoder_name,
+    projection_for,
+    public_texts,
+)
 from langchain_dp.aggregate.features import Floats, Projection
 from langchain_dp.aggregate.plan import PrototypePlan, components_for
 from langchain_dp.aggregate.prior import LabelPrior
@@ -172,10 +179,9 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         encoder = StaticEncoder() if encoder is None else encoder
         notes = check_encoder(encoder, trusted=trust_opaque_model)
         fitting = _Fitting(promise, records, tuple(given), encoder)
-        public = encode_publicly(encoder, public_texts() if texts is None else _checked_texts(texts))
+        basis = projection_for(encoder, None if texts is None else _checked_texts(texts))
         k = fitting.components() if components is None else validate.integer("components", components, at_least=1)
-        vocabulary = encoder.vocabulary() if isinstance(encoder, StaticEncoder) else None
-        projection = Projection.of(public, min(k, public.shape[1]), vocabulary)
+        projection = basis.first(k)
         sums, certificate = fitting.release(projection, notes)
         return cls(labels=given, encoder=encoder, projection=projection, releases=[sums], certificate=certificate)
 
