@@ -22,8 +22,8 @@ from langchain_dp.errors import BudgetLowWarning, NoTextKeptWarning, WeakPromise
 
 COMMANDS: tuple[type[Options], ...] = (
     demo.Demo,
-    aggregate.Fit,
-    aggregate.Name,
+    aggregate.FitPrototypes,
+    aggregate.NameLabels,
     plan.PlanICL,
     plan.PlanOpt,
     plan.PlanSynthesize,

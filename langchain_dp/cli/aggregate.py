@@ -75,7 +75,7 @@ class ReleaseOptions(DeltaOptions, FileOptions, LabelOptions, JsonOptions):
                 yield ledger
 
 
-class Fit(ReleaseOptions):
+class FitPrototypes(ReleaseOptions):
     """Releases prototypes."""
 
     path = "fit"
@@ -126,7 +126,7 @@ writes the same file again at no cost.
         return DONE
 
 
-class Name(ReleaseOptions):
+class NameLabels(ReleaseOptions):
     """Names labels."""
 
     path = "name"

@@ -229,7 +229,7 @@ def _law(mechanism: Any, counts: Sequence[Sequence[int]]) -> dict[tuple[int, ...
 
 
 CHECKS = (
-    Check("sums", "one record or user moves a sum as far as its event says, and nothing else", sums, once=True),
-    Check("noise of sums", "noise of the charged scale, once and fresh", noise),
-    Check("names", "one record or user changes no name's chance by more than its epsilon", named, once=True),
+    Check("sums", "a user moves a sum as far as charged", sums, once=True),
+    Check("sum noise", "noise as charged, once and fresh", noise),
+    Check("names", "no user moves a name's chance farther", named, once=True),
 )

@@ -134,7 +134,7 @@ def faults() -> Faults:
         "texts": under(rapt.faces, swaps.FACES),
         "padded": under(rapt.padded, swaps.PADS),
         "sums": under(aggregate.sums, summed.SUMS),
-        "noise of sums": under(aggregate.noise, summed.NOISE),
+        "sum noise": under(aggregate.noise, summed.NOISE),
         "names": under(aggregate.named, summed.NAMES),
         "cost caches": under(accountant.caches, planted.CACHES),
         "accountant": {

@@ -90,7 +90,7 @@ SUMS: dict[str, Sequence[Swap]] = {
                         (prototypes.VectorSumEvent, "distance", method(lambda real, event, neighbors: 1.0))],
     "vectors rounded up": [(Projection, "vectors", method(rounded_up))],
     "mean of the private rows": [(prototypes._Fitting, "release", method(own_mean))],
-    "components by the private rows": [(prototypes._Fitting, "components", method(own_components))],
+    "components by private rows": [(prototypes._Fitting, "components", method(own_components))],
     "empty labels left out": [(prototypes._Fitting, "__init__", method(without_empty_labels))],
     "records of a user apart": [(PrivateRecords, "users", method(each_alone))],
 }  # fmt: skip
@@ -101,6 +101,6 @@ NOISE: dict[str, Sequence[Swap]] = {
 NAMES: dict[str, Sequence[Swap]] = {
     "counts charged lambda": [(exponential_choice, "below_exp", method(whole_weight))],
     "points as records": [(names, "_counts", method(points_as_records))],
-    "only entries that were chosen": [(names, "_chosen", method(offered_as_they_come))],
+    "only chosen entries offered": [(names, "_chosen", method(offered_as_they_come))],
     "a vote per record of a user": [(PrivateRecords, "users", method(each_alone))],
 }

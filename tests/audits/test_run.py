@@ -44,7 +44,7 @@ SMALL: dict[str, Callable[[], Finding]] = {
     "text canary": lambda: synth.canary(60),
     "nobody": lambda: synth.nobody(50),
     "sums": lambda: aggregate.sums(aggregate.pairs()[11:]),
-    "noise of sums": lambda: aggregate.noise(12),
+    "sum noise": lambda: aggregate.noise(12),
     "names": lambda: aggregate.named(aggregate.pairs()[11:]),
     "cost caches": lambda: accountant.caches(deltas=(1e-2, 1e-6)),
 }
