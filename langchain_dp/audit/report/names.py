@@ -21,6 +21,7 @@ from langchain_dp.accounting import (
     Neighbors,
     NoisyMaxEvent,
     PartEvent,
+    VectorSumEvent,
 )
 from langchain_dp.attacks.result import accuracy_bound
 
@@ -70,6 +71,7 @@ _KINDS: dict[type, str] = {
     LimitedDomainEvent: "LimitedDomain (one token)",
     ExponentialEvent: "Exponential mechanism (one choice)",
     ClippedSumRoundEvent: "Clipped sums (one round of texts)",
+    VectorSumEvent: "Vector sum (one noisy sum of vectors)",
     GaussianDpEvent: "Gaussian mechanism",
     LaplaceDpEvent: "Laplace mechanism",
 }
@@ -94,6 +96,8 @@ def parameters(event: DpEvent) -> str:
         return f"epsilon {bound(event.epsilon, 4)}"
     if isinstance(event, ClippedSumRoundEvent):
         return f"epsilon0 {bound(event.epsilon0, 4)} a token, {event.tokens} tokens, {_sampling(event)}"
+    if isinstance(event, VectorSumEvent):
+        return f"noise {event.noise_multiplier:.4g} record vectors, replacement moves {event.replaced:.3g}"
     return f"noise multiplier {event.noise_multiplier:.4g}"
 
 
@@ -179,6 +183,11 @@ def calibration(event: DpEvent, neighbors: Neighbors) -> str:
         return (
             "Whatever a record that is drawn into a round says, it moves the odds between two tokens by a factor of "
             f"{bound(math.exp(event.epsilon0), 3)} at most: what many records share is written, what few hold is not."
+        )
+    if isinstance(event, VectorSumEvent):
+        return (
+            f"Every number of the sum gets Gaussian noise of {event.noise_multiplier:.3g} times the length of the "
+            "longest vector that one record may add."
         )
     return "Noise of the library's own mechanism, in multiples of its sensitivity."
 
