@@ -248,15 +248,15 @@ class Account(SharedOnCopy):
         ``at_most`` releases no cost is computed: a refusal must not take long.
         """
         before = {name: used for name, used in (before or {}).items() if used}
-        asked = f"This {_noun(event)}" if count == 1 else f"These {count:,} {_noun(event)}s"
+        request = f"This {_noun(event)}" if count == 1 else f"These {count:,} {_noun(event)}s"
         cost = math.inf
         if count <= at_most and left[1] > 0.0:
             after = {**before, event: before.get(event, 0) + count}
             cost = self.cost(list(after.items()), left[1])
             cost -= self.cost(list(before.items()), left[1]) if before else 0.0
         if not left[0] < cost < math.inf:
-            return f"{asked} would go beyond what is left."
-        return f"{asked} would cost epsilon {cost:.3g}; {left[0]:.3g} of {whole:.4g} is left."
+            return f"{request} would go beyond what is left."
+        return f"{request} would cost epsilon {cost:.3g}; {left[0]:.3g} of {whole:.4g} is left."
 
     def exceeded(
         self, sentence: str, *, asked: str, fits: int, whole: tuple[float, float] | None = None
@@ -346,9 +346,9 @@ class BudgetHolder(SharedOnCopy):
         if private:
             added += [point for point in weak_promise_reasons(epsilon, delta) if point not in notes]
         if account.prepaid is not None and any(plan.quotas is None for plan in plans):
-            held = sum(account.unspent(plan, key) for plan in plans for key in plan.items)
+            unspent = sum(account.unspent(plan, key) for plan in plans for key in plan.items)
             added.append(
-                f"paid for in blocks of {account.prepaid.block}: what is spent counts {held} releases that this "
+                f"paid for in blocks of {account.prepaid.block}: what is spent counts {unspent} releases that this "
                 "process has paid for and not made, and those that others have"
             )
         if len(plans) > 1:

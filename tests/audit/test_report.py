@@ -27,6 +27,7 @@ from langchain_dp.accounting import (
     PartEvent,
     PrivacyBudget,
     PrivacyLedger,
+    VectorSumEvent,
     events,
 )
 from langchain_dp.accounting._account import Account
@@ -318,6 +319,7 @@ KEPT = [
     LimitedDomainEvent(0.3, 1e-7),
     ExponentialEvent(0.5),
     ClippedSumRoundEvent(0.2, 30, 0.1),
+    VectorSumEvent(8.0),
     LabelPartEvent("billing", LimitedDomainEvent(0.2, 1e-7)),
 ]
 

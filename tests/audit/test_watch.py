@@ -76,7 +76,7 @@ def test_the_figures_in_eta_are_those_of_the_report(metric: Path) -> None:
 
 def test_a_path_and_an_open_ledger_are_not_mixed_up(ledger: Path) -> None:
     """If it breaks, who gives the one for the other gets an error of somebody else's code."""
-    with pytest.raises(InvalidParameter, match=r"open\. Of a path, call report\(path\)"):
+    with pytest.raises(InvalidParameter, match=r"open ledger\. For a path, call report\(path\)"):
         figures(str(ledger))  # type: ignore[arg-type]
     with PrivacyLedger(PrivacyBudget(1.0)) as opened, pytest.raises(InvalidParameter, match=r"report_on\(ledger\)"):
         report(opened)  # type: ignore[arg-type]
