@@ -75,10 +75,7 @@ class Core:
         return self.release([split(value, self.rules, user, document, keys)])[0]  # type: ignore[no-any-return]
 
     def sanitize_all(self, values: Sequence[Any], tolerant: bool, users: Sequence[Name], document: Name) -> list[Any]:
-        """Release many inputs, each with its user, under one charge.
-
-        If that fails and ``tolerant``, release each alone, unless the ledger failed: it may have charged already.
-        """
+        """Release many inputs under one charge; else, if ``tolerant`` and the ledger did not fail, each alone."""
         pairs = list(zip(values, users, strict=True))
         try:
             return self.release([split(value, self.rules, user, document) for value, user in pairs])
@@ -245,10 +242,7 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
 
 
 class Streaming:
-    """One stream without I/O, for sync and async callers.
-
-    A stream of one chunk is a whole input, as a chain makes it of a plain call. It can be reused like one.
-    """
+    """One stream without I/O. A stream of one chunk is a whole input, and can be reused like one."""
 
     def __init__(self, core: Core, user: Name, document: Name) -> None:
         self._core, self._user, self._document = core, user, document

@@ -46,9 +46,8 @@ def checked_hosts(hosts: Collection[str]) -> frozenset[str]:
 class AddressScanner:
     """Follows one text, whole or in pieces, and knows whether it is inside an address.
 
-    Args:
-        value: Whether the text is a single value, such as an argument of a tool. A client encodes the blanks of such a
-            value, so all of it is an address if it begins like one.
+    All of a single ``value``, such as an argument of a tool, is an address if it begins like one: clients encode its
+    blanks.
     """
 
     def __init__(self, *, value: bool = False) -> None:

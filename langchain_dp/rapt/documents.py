@@ -79,10 +79,7 @@ def account_key(name: str | None, parameter: str, document: Document, position: 
 def rebuild_document(
     document: Document, rules: DocumentRules, keys: Collection[str], swap: Swap, note: Note
 ) -> Document:
-    """Return a new document with swapped texts. ``note`` gets each thing that passed or was dropped.
-
-    ``keys`` pass in clear inside sanitized metadata; other keys are swapped.
-    """
+    """Return a new document with swapped texts; ``note`` gets each exception. Metadata ``keys`` pass in clear."""
     content = swap(document.page_content)
 
     def rebuilt(metadata: Mapping[Any, Any], prefix: str) -> dict[str, Any]:

@@ -296,10 +296,7 @@ def _media(kind: str, block: Mapping[str, Any], rules: MessageRules, swap: Swap,
 
 
 def _is_textual(value: Mapping[str, Any], sense: bool) -> bool:
-    """Whether type, address or file name of a block, or of a mapping in it, declare text.
-
-    Untyped bytes in an address are text in a file, but not in a block of images or sounds (``sense``).
-    """
+    """Whether type, address or file name declare text. Untyped bytes in a block of ``sense`` are no text."""
     return any(
         _is_textual(inner, sense)
         if isinstance(inner, Mapping)

@@ -36,13 +36,7 @@ REPLY = "rapt_reply"
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class SplitInput:
-    """An input split into units. Private.
-
-    Args:
-        units: Units to release.
-        join: Makes the output of the released units, in order.
-        notes: How often each thing passes in clear or is dropped; no text.
-    """
+    """An input split into units, a function that joins released units, and counted notes without text. Private."""
 
     units: list[Unit]
     join: Callable[[Sequence[Texts]], Any]
@@ -51,14 +45,7 @@ class SplitInput:
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """Rules for every kind of input.
-
-    Args:
-        messages: Rules of messages, with the keys that pass in clear everywhere.
-        documents: Rules of documents.
-        stamp: Facts written into a sanitized message.
-        mark: Keyed mark of public texts; nobody else can make it.
-    """
+    """Rules for every kind of input, facts (``stamp``) for sanitized messages, and a keyed ``mark`` of public texts."""
 
     messages: MessageRules
     documents: DocumentRules

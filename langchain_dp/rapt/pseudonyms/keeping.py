@@ -93,13 +93,7 @@ def _ordered(value: Any) -> Any:
 
 
 class Conversations:
-    """All conversations of this process.
-
-    Args:
-        settings: Settings of each.
-        key: Key of the maps in the state: 32 bytes in URL-safe base64, as from ``Fernet.generate_key``; None: they stay
-            in memory.
-    """
+    """All conversations of this process. ``key`` encrypts their maps in the state; None: they stay in memory."""
 
     def __init__(self, settings: Pseudonymizer, key: str | bytes | None) -> None:
         self._settings = settings

@@ -36,12 +36,8 @@ class Losses:
 class TunedModel(nn.Module):
     """A backbone with a prompt, prefix, adapters or free weights, a head for the labels, and one for reconstruction.
 
-    Args:
-        backbone: Its model becomes part of this one, frozen except under "full".
-        settings: Method, lengths and initial values.
-        labels: Number of labels.
-        words: Token of each label, for a verbalizer; None: a linear head of its own.
-        reconstruct: Size |T| of the reconstruction head's vocabulary; 0: no such head.
+    ``words`` are the tokens of the labels for a verbalizer; None: a linear head. ``reconstruct`` is the size |T| of the
+    reconstruction head's vocabulary; 0: no such head.
     """
 
     def __init__(
