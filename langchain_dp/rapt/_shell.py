@@ -23,9 +23,8 @@ from langchain_dp._util.callers import warn_caller
 from langchain_dp._util.validate import reject_extra_kwargs
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerError, PrivateDataError
-from langchain_dp.rapt.documents import DocumentRules
 from langchain_dp.rapt.messages import MessageRules
-from langchain_dp.rapt.parts import Rules, SplitInput, check_keys, split
+from langchain_dp.rapt.parts import DocumentRules, Rules, SplitInput, check_keys, split
 from langchain_dp.rapt.placeholders import PlaceholderReleases
 from langchain_dp.rapt.release import STREAMED, FormalReleases
 from langchain_dp.rapt.tokenize import TextStream

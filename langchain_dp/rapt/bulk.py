@@ -14,9 +14,9 @@ from langchain_dp._util.rounding import bound
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES
-from langchain_dp.rapt.build import CalibrationTarget, WordOptions, targets_of, word_releases
 from langchain_dp.rapt.privatize import Mechanism, Policies
 from langchain_dp.rapt.release import COUNTED, FormalReleases, Texts, Unit
+from langchain_dp.rapt.runnable import CalibrationTarget, WordOptions, targets_of, word_releases
 from langchain_dp.redact import redact_errors
 
 

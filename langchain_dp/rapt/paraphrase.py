@@ -29,12 +29,11 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import ClippedSum, SystemRandomness
 from langchain_dp.ports import NextTokenScorer
 from langchain_dp.rapt._shell import Core
-from langchain_dp.rapt.build import account_of
 from langchain_dp.rapt.calibrate import Calibration
-from langchain_dp.rapt.documents import DocumentRules
 from langchain_dp.rapt.messages import MessageRules
+from langchain_dp.rapt.parts import DocumentRules
 from langchain_dp.rapt.release import FormalReleases
-from langchain_dp.rapt.runnable import RAPTSanitizer
+from langchain_dp.rapt.runnable import RAPTSanitizer, account_of
 
 PAIRS = (
     ("the acting is wooden and the plot makes no sense .", "The actors are stiff, and the story is not coherent."),

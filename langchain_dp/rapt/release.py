@@ -56,7 +56,7 @@ K = TypeVar("K", bound=Hashable)
 class Unit:
     """Texts released under one charge: a text, a message, or a document with its metadata.
 
-    Without ``document`` the content is its key. ``place`` is its number among equal units; None: count those of the call.
+    Without ``document`` the content is its key. ``place`` is its number among equals; None: counted in the call.
     """
 
     texts: Texts

@@ -11,9 +11,9 @@ from langchain_core.example_selectors import BaseExampleSelector
 from langchain_dp._util import validate
 from langchain_dp._util.reprs import safe_repr
 from langchain_dp.errors import InvalidParameter, PrivateDataError
+from langchain_dp.rapt.messages import json_container
 from langchain_dp.rapt.restore import each_text
 from langchain_dp.rapt.runnable import RAPTSanitizer
-from langchain_dp.rapt.structured import json_container
 from langchain_dp.redact import redact_errors
 
 

@@ -11,11 +11,10 @@ from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt._shell import Core, S, SanitizerShell
 from langchain_dp.rapt.addresses import checked_hosts
-from langchain_dp.rapt.documents import DocumentRules
 from langchain_dp.rapt.messages import MessageRules
+from langchain_dp.rapt.parts import DocumentRules
 from langchain_dp.rapt.placeholders import PlaceholderMap, PlaceholderReleases
-from langchain_dp.rapt.pseudonyms.patterns import PatternEntities
-from langchain_dp.rapt.pseudonyms.recognize import KINDS, AllEntities, Recognizer, TermEntities
+from langchain_dp.rapt.pseudonyms.recognize import KINDS, AllEntities, PatternEntities, Recognizer, TermEntities
 from langchain_dp.rapt.release import FormalReleases
 from langchain_dp.rapt.restore import Restorer
 from langchain_dp.rapt.runnable import RAPTSanitizer
