@@ -136,6 +136,12 @@ def group(name: str, given: T | None, kind: type[T]) -> T:
     return given
 
 
+def instance(name: str, value: object, kind: type | tuple[type, ...], bound: str, remedy: str = "") -> None:
+    """Refuse a value of another type, without showing it."""
+    if not isinstance(value, kind):
+        raise InvalidParameter(f"Expected {name} of type {type(value).__name__} to be {bound}. {remedy}".rstrip())
+
+
 def require_instance(name: str, value: object) -> None:
     """An object, and not its class: that has every method that a port asks for."""
     if isinstance(value, type):

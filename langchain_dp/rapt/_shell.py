@@ -179,8 +179,7 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise PrivateDataError(
-            f"{type(self).__name__} holds an open account, or private text, and cannot be pickled: build it where it "
-            "runs."
+            f"{type(self).__name__} holds an open account, or private text, and cannot be pickled. Build it again."
         )
 
     def __copy__(self) -> Self:
@@ -192,8 +191,8 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
     def as_tool(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuse: a model that calls a tool has already read the argument."""
         raise InvalidParameter(
-            "Expected a sanitizer to be no tool: an agent that calls one has read the text already. Put it before the "
-            "model, as sanitizer | model, or, of RAPTSanitizer, as RAPTMiddleware of an agent."
+            "A sanitizer cannot be a tool: an agent that calls one has already read the text. Put it before the model, "
+            "as sanitizer | model, or as RAPTMiddleware of an agent."
         )
 
     def transform(

@@ -37,8 +37,7 @@ def checked_hosts(hosts: Collection[str]) -> frozenset[str]:
     """Check names of hosts, and return them in lower case."""
     if isinstance(hosts, str) or not all(isinstance(one, str) and re.fullmatch(r"[\w.-]+", one) for one in hosts):
         raise InvalidParameter(
-            f"`allowed_hosts` ({hosts!r}) must be a list of host names such as ['tickets.example.org']. Leave out "
-            "scheme, port and path."
+            f"`allowed_hosts` ({hosts!r}) must be a list of host names without scheme, port and path: ['example.org']."
         )
     return frozenset(one.lower() for one in hosts)
 

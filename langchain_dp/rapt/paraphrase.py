@@ -115,11 +115,8 @@ class TextParaphraser:
     private = True
 
     def __init__(self, model: NextTokenScorer, settings: ParaphraseOptions) -> None:
-        if not isinstance(model, NextTokenScorer):
-            raise InvalidParameter(
-                f"Expected model of type {type(model).__name__} to score next tokens. Give a local engine such as "
-                "LlamaCppEnsemble, and no chat model: the text must not leave this machine."
-            )
+        remedy = "Give a local engine such as LlamaCppEnsemble, not a chat model: the text must not leave this machine."
+        validate.instance("model", model, NextTokenScorer, "a scorer of next tokens", remedy)
         self._model, self._options = model, settings
         self._writer = TextWriter(
             model, "\n", settings.noise, candidates=settings.candidates, chat=False, rng=SystemRandomness()

@@ -386,8 +386,7 @@ def _prompt(
     if isinstance(value, ImagePromptValue):
         if rules.messages.media != "keep":
             raise InvalidParameter(
-                f"Expected a prompt with text, not an image, under media={rules.messages.media!r}: only text can be "
-                "sanitized."
+                f"Expected a prompt with text, not an image, under media={rules.messages.media!r}. Give only text."
             )
         return SplitInput([], lambda _: value, Counter({"an image prompt passed in clear": 1}))
     parts = _messages(value.to_messages(), rules, user, document, keys)

@@ -143,11 +143,8 @@ def account_of(ledger: MetricLedger | None, limit: float | None, not_private_see
     """The caller's ledger, or a new one in memory."""
     if ledger is None:
         return MetricLedger(limit)
-    if not isinstance(ledger, MetricLedger):
-        raise InvalidParameter(
-            f"Expected ledger of type {type(ledger).__name__} to be a MetricLedger: its unit is eta, not epsilon. "
-            "Give MetricLedger(limit, path)."
-        )
+    remedy = "Give MetricLedger(limit, path): its unit is eta, not epsilon."
+    validate.instance("ledger", ledger, MetricLedger, "a MetricLedger", remedy)
     if limit is not None:
         raise InvalidParameter(f"Expected limit={limit} without a ledger, which has its own. Leave one of them out.")
     if not_private_seed is not None:
@@ -279,8 +276,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         The reply is post-processing of releases, so it costs nothing. Any change to its texts voids the mark, and only
         this sanitizer's account can make it.
         """
-        if not isinstance(reply, AIMessage):
-            raise InvalidParameter(f"Expected reply of type {type(reply).__name__} to be an AIMessage.")
+        validate.instance("reply", reply, AIMessage, "an AIMessage")
         return marked(reply, self._core.rules)
 
     @redact_errors()

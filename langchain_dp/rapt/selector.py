@@ -55,8 +55,7 @@ class SanitizingExampleSelector(BaseExampleSelector):
         user_key: str | None = None,
         inputs: bool = False,
     ) -> None:
-        if not isinstance(sanitizer, RAPTSanitizer):
-            raise InvalidParameter(f"Expected sanitizer of type {type(sanitizer).__name__} to be a RAPTSanitizer.")
+        validate.instance("sanitizer", sanitizer, RAPTSanitizer, "a RAPTSanitizer")
         if isinstance(keep, str) or not all(isinstance(key, str) for key in keep):
             raise InvalidParameter(f"Expected keep={keep!r} to be a list of keys.")
         sanitizer.check_limit("example", "Give user_key=, or a sanitizer without a limit.", user=user_key is not None)

@@ -76,8 +76,7 @@ class Conversation:
             name, entries = None, []
         if name != self.name:
             raise PrivateDataError(
-                "Expected the map of this conversation under the key that is given: it was made under another, or "
-                "changed. Give the key that it was made with."
+                "Expected the map of this conversation under the given key, but it has another, or was changed. Give its key."
             )
         return [(label, original, placeholder) for label, original, placeholder in entries]
 

@@ -66,8 +66,7 @@ class TermEntities:
         kinds = terms if isinstance(terms, Mapping) else dict.fromkeys(terms, kind)
         if not all(isinstance(given, str) and _KIND.fullmatch(given) for given in kinds.values()):
             raise InvalidParameter(
-                "Expected terms to map each text to its kind, one word such as PERSON: {'Ann Smith': 'PERSON'}. A kind "
-                "stands in every placeholder and report."
+                "Expected terms to map each text to its kind, one public word: {'Ann Smith': 'PERSON'}."
             )
         self._terms = {caseless(fold(one)).text: label_of(given) for one, given in kinds.items()}
         self.kinds = tuple(sorted(set(self._terms.values())))

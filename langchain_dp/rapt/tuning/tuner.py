@@ -79,10 +79,8 @@ class RAPTPromptTuner:
         template: str = "It was {mask}.",
         user_key: str | None = None,
     ) -> None:
-        if settings is not None and not isinstance(settings, TuningSettings):
-            raise InvalidParameter(f"Expected settings of type {type(settings).__name__} to be TuningSettings(...).")
+        self.settings = validate.group("settings", settings, TuningSettings)
         self.labels = check_labels(labels)
-        self.settings = settings or TuningSettings()
         words: Any = verbalizer
         if isinstance(verbalizer, Mapping):
             words = {label_name(label) or "": word for label, word in verbalizer.items()}
