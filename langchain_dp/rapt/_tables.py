@@ -149,7 +149,8 @@ def read_strings(path: Path) -> list[str]:
     default_memory_pool().release_unused()  # half a table of 400,000 words would stay
     if set(map(type, words)) != {str}:
         raise InvalidParameter(
-            f"Expected path={str(path)!r} to hold a Parquet column of strings, but it {reason}. Give a text file."
+            f"Expected path={str(path)!r} to hold a Parquet column of strings, but it {reason}. "
+            "Give the words as a text file, one per line."
         )
     return cast(list[str], words)
 

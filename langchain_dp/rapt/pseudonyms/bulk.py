@@ -76,7 +76,8 @@ class PseudonymizeBatches(WorksOnBatches[tuple[Pseudonymizer, Any]]):
             )
         if (map_column is None) != (key is None) or not (key is None or callable(key)):
             raise InvalidParameter(
-                "Expected key= and map_column= together, key= a function: a key would be pickled with every batch."
+                "Expected key= and map_column= together, key= a function that reads the key: a key would be pickled "
+                "with every batch."
             )
         self._build, self._key = build, key
         super().__init__(self._built())
