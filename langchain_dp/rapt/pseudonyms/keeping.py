@@ -76,8 +76,8 @@ class Conversation:
             name, entries = None, []
         if name != self.name:
             raise PrivateDataError(
-                "Expected the map of this conversation under the given key, but it has another key or was changed. Give "
-                "the key that it was made with."
+                "Expected the map of this conversation under the given key, but it has another key or was changed. "
+                "Give the key that it was made with."
             )
         return [(label, original, placeholder) for label, original, placeholder in entries]
 
