@@ -130,7 +130,8 @@ def calibrate_vector_sum(budget: PrivacyBudget, *, releases: int = 1, replaced: 
     _check_budget(budget)
     validate.integer("releases", releases, at_least=1)
     replaced = VectorSumEvent(1.0, replaced).replaced
-    _check_delta(budget.delta, [(VectorSumEvent(1.0), releases)])
+    # The grid resolves no smaller delta for one release than for two.
+    _check_delta(budget.delta, [(VectorSumEvent(1.0), max(releases, 2))])
     return _vector_sum_noise(budget.epsilon, budget.delta, budget.neighbors, releases, replaced)
 
 

@@ -126,6 +126,24 @@ def encoder_name(encoder: Embeddings) -> str:
     return type(encoder).__name__
 
 
+def probe(encoder: Embeddings, dimensions: int) -> None:
+    """Check with a public text that an encoder still answers as before: an outage would leave nothing but noise.
+
+    Raises:
+        ModelUnavailable, InvalidParameter: As :func:`encode_publicly`.
+    """
+    check_dimensions(encode_publicly(encoder, public_texts()[:1]), dimensions)
+
+
+def check_dimensions(rows: Floats, dimensions: int) -> None:
+    """Raise InvalidParameter unless vectors have the length of those that the projection was made of."""
+    if rows.shape[1] != dimensions:
+        raise InvalidParameter(
+            f"Expected the encoder to return vectors of {dimensions} numbers, as it did for fit(), not of "
+            f"{rows.shape[1]}. Give the same encoder."
+        )
+
+
 def encode_publicly(encoder: Embeddings, texts: Sequence[str]) -> Floats:
     """Vectors of public texts.
 
@@ -178,7 +196,9 @@ def encode_privately(encoder: Embeddings, texts: Sequence[str], dimensions: int)
 
     def encode(part: Sequence[str]) -> list[Floats | None]:
         rows = _array(encoder, list(part))
-        return list(rows) if rows.shape == (len(part), dimensions) else [None] * len(part)
+        if rows.shape != (len(part), dimensions):
+            raise ValueError  # because of one text, perhaps: each is then asked for alone
+        return list(rows)
 
     def alone(text: str) -> Floats | None:
         return ask_together(encode, [text])[0]
@@ -192,6 +212,6 @@ def encode_privately(encoder: Embeddings, texts: Sequence[str], dimensions: int)
 
 
 def _array(encoder: Embeddings, texts: list[str]) -> Floats:
-    if isinstance(encoder, StaticEncoder):
+    if type(encoder) is StaticEncoder:
         return encoder.array(texts)
     return np.array(encoder.embed_documents(texts), dtype=np.float64)

@@ -21,11 +21,11 @@ from langchain_dp.aggregate.encoders import (
     encode_privately,
     encode_publicly,
     encoder_name,
+    probe,
     projection_for,
-    public_texts,
     public_topics,
 )
-from langchain_dp.aggregate.release import Promise, labelled_records
+from langchain_dp.aggregate.release import DRAWING, Promise, labelled_records
 from langchain_dp.ensemble.reservation import LedgerOrPath
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.isolation.accept import check_encoder
@@ -186,9 +186,8 @@ class DPLabelNamer:
         self._voter.probe()
 
         def draw(rng: Randomness) -> list[int]:
-            votes = run_redacted(self._votes, PrivateArgs(records))
-            self._voter.probe()
-            return _chosen(mechanism, _counts(records, votes, given, len(self._entries), self._voter.points), rng)
+            # Votes stay in no frame.
+            return run_redacted(self._drawn, PrivateArgs(records, given, mechanism, rng), DRAWING)
 
         settings = {"labels": list(given), "words": list(self._entries), "voter": self._voter.name}
         places = promise.release_once(mechanism.event, draw, records=records, settings=settings, share=share)
@@ -209,9 +208,13 @@ class DPLabelNamer:
         margin = self.margin(share)
         return LabelNames(released(plain, costs), released(full, costs), margin, certificate)
 
-    def _votes(self, records: PrivateRecords) -> list[list[int]]:
-        """Places of the nearest entries, the nearest one first, for the oldest record of each user."""
-        return self._voter.votes([records.get(group[0])["text"] for group in records.users()])
+    def _drawn(
+        self, records: PrivateRecords, labels: Sequence[str], mechanism: Exponential, rng: Randomness
+    ) -> list[int]:
+        """Place of an entry per label. The oldest record of each user votes."""
+        votes = self._voter.votes([records.get(group[0])["text"] for group in records.users()])
+        self._voter.probe()
+        return _chosen(mechanism, _counts(records, votes, labels, len(self._entries), self._voter.points), rng)
 
     def margin(self, budget: PrivacyBudget) -> int:
         """Return the lead in records with which the right name wins 99 times in 100. Spends nothing.
@@ -283,7 +286,7 @@ class _EncoderVoter:
         self.points = max(1, min(_POINTS, len(entries) // 4))
 
     def probe(self) -> None:
-        encode_publicly(self._encoder, public_texts()[:1])
+        probe(self._encoder, self._dimensions)
 
     def votes(self, texts: Sequence[str]) -> list[list[int]]:
         last, ranks = len(self._words) - 1, []

@@ -19,7 +19,7 @@ HELD_OUT = 160
 SHOWN = 6
 REPEATS = 5
 """Releases per epsilon: one alone varies with its noise."""
-_ALMOST_NO_NOISE = 500.0
+_ALMOST_NO_NOISE = 50.0
 NAMING_EPSILON = 1.0
 
 INTRODUCTION = """\

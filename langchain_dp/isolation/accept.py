@@ -153,6 +153,8 @@ def check_encoder(encoder: Any, *, trusted: bool) -> list[str]:
     surveyor.look_at_value(encoder, encoder, "encoder", known=False)
     for name, value in _attributes(encoder):
         surveyor.look_at_value(value, encoder, name, known=False)
+        if issubclass(type(value), Embeddings):
+            check_encoder(value, trusted=trusted)
     if surveyor.parts.memory is not None:
         raise UnsafeEnvironment(surveyor.parts.memory.replace("model", "encoder", 1).replace("prompts", "texts", 1))
     if vars(kind).get(DECLARATION) is True:
