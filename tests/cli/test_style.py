@@ -196,7 +196,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("words.vec").write_text("".join(lines))
     small = _tables.load("words.vec")
     load: Callable[[Any], Vocabulary] = lambda name: small if name == "glove" else _tables.load(name)  # noqa: E731
-    monkeypatch.setattr("langchain_dp.rapt.build.load", load)
+    monkeypatch.setattr("langchain_dp.rapt.runnable.load", load)
     monkeypatch.setattr("langchain_dp.rapt.load", load)
     monkeypatch.setattr(
         "langchain_dp.integrations.llama_cpp.LlamaCppEnsemble",
