@@ -16,7 +16,7 @@ from langchain_core.embeddings import Embeddings
 from scipy import sparse
 
 from langchain_dp._util.extras import missing_extra, needs
-from langchain_dp.aggregate.features import Floats
+from langchain_dp.aggregate.features import Floats, Projection
 from langchain_dp.ensemble.engine_calls import ask_together, asked_publicly
 from langchain_dp.errors import InvalidParameter
 
@@ -126,11 +126,6 @@ def encoder_name(encoder: Embeddings) -> str:
     return type(encoder).__name__
 
 
-def vocabulary_of(encoder: Embeddings) -> Floats | None:
-    """Vectors of the words of the default encoder; None for others."""
-    return encoder.vocabulary() if type(encoder) is StaticEncoder else None
-
-
 def probe(encoder: Embeddings, dimensions: int) -> None:
     """Check with a public text that an encoder still answers as before: an outage would leave nothing but noise.
 
@@ -163,6 +158,33 @@ def encode_publicly(encoder: Embeddings, texts: Sequence[str]) -> Floats:
             f"texts, but it returned an array of shape {rows.shape}. Use another encoder."
         )
     return rows
+
+
+MOST_COMPONENTS = 256
+"""Principal components that are found."""
+
+
+def projection_for(encoder: Embeddings, texts: Sequence[str] | None = None) -> Projection:
+    """Mean and principal components of public texts under an encoder, also of its words where it is the static one.
+
+    Args:
+        encoder: The encoder. It is tried on the texts before anything is charged.
+        texts: The public texts; None: those of the package.
+
+    Raises:
+        ModelUnavailable, InvalidParameter: As :func:`encode_publicly`.
+    """
+    if type(encoder) is StaticEncoder and texts is None:
+        return _static_projection()
+    public = encode_publicly(encoder, public_texts() if texts is None else texts)
+    vocabulary = encoder.vocabulary() if isinstance(encoder, StaticEncoder) else None
+    return Projection.of(public, min(MOST_COMPONENTS, public.shape[1]), vocabulary)
+
+
+@functools.cache
+def _static_projection() -> Projection:
+    encoder = StaticEncoder()
+    return Projection.of(encoder.array(public_texts()), MOST_COMPONENTS, encoder.vocabulary())
 
 
 def encode_privately(encoder: Embeddings, texts: Sequence[str], dimensions: int) -> Iterator[Floats]:

@@ -62,6 +62,10 @@ class Projection:
         components = vectors[:, ::-1][:, :k].T
         return cls(_whole(mean * _UNIT), _whole(components * _UNIT))
 
+    def first(self, k: int) -> Projection:
+        """The projection onto the first ``k`` components."""
+        return Projection(self.mean, self.components[:k])
+
     @property
     def k(self) -> int:
         """Number of coordinates."""

@@ -30,8 +30,7 @@ from langchain_dp.aggregate.encoders import (
     encode_publicly,
     encoder_name,
     probe,
-    public_texts,
-    vocabulary_of,
+    projection_for,
 )
 from langchain_dp.aggregate.features import Floats, Projection
 from langchain_dp.aggregate.plan import PrototypePlan, components_for
@@ -182,10 +181,9 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         encoder = StaticEncoder() if encoder is None else encoder
         notes = check_encoder(encoder, trusted=trust_opaque_model)
         fitting = _Fitting(promise, records, tuple(given), encoder)
-        public = encode_publicly(encoder, public_texts() if texts is None else _checked_texts(texts))
+        basis = projection_for(encoder, None if texts is None else _checked_texts(texts))
         k = fitting.components() if components is None else validate.integer("components", components, at_least=1)
-        projection = Projection.of(public, min(k, public.shape[1]), vocabulary_of(encoder))
-        projection, sums, certificate = fitting.release(projection, notes)
+        projection, sums, certificate = fitting.release(basis.first(k), notes)
         return cls(labels=given, encoder=encoder, projection=projection, releases=[sums], certificate=certificate)
 
     @classmethod
@@ -394,13 +392,13 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         Args:
             path: File to write, whole or not at all.
         """
-        form = _Form(
+        form = _SavedPrototypes(
             format=FORM,
             labels=list(self._given),
             encoder=encoder_name(self._encoder),
             projection=self._projection.to_dict(),
             releases=[
-                _Release(sums=_written(one.sums), noise_multiplier=one.noise_multiplier, users=one.users)
+                _SavedRelease(sums=_written(one.sums), noise_multiplier=one.noise_multiplier, users=one.users)
                 for one in self._releases
             ],
             certificate=self._certificate.to_dict(),
@@ -418,7 +416,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         Raises:
             InvalidParameter: The file holds no classifier, or one of another encoder.
         """
-        form = _Form.load(Path(path), FORM)
+        form = _SavedPrototypes.load(Path(path), FORM)
         encoder = StaticEncoder() if encoder is None else encoder
         if encoder_name(encoder) != form.encoder:
             raise InvalidParameter(
@@ -444,17 +442,17 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         return f"{type(self).__name__}(labels={list(self._given)}, encoder={encoder_name(self._encoder)!r})"
 
 
-class _Release(Form):
+class _SavedRelease(Form):
     sums: str
     noise_multiplier: float = Field(gt=0, allow_inf_nan=False)
     users: int | None = Field(ge=1)
 
 
-class _Form(FileForm):
+class _SavedPrototypes(FileForm):
     labels: list[str]
     encoder: str
     projection: dict[str, Any]
-    releases: list[_Release] = Field(min_length=1)
+    releases: list[_SavedRelease] = Field(min_length=1)
     certificate: dict[str, Any]
 
 

@@ -43,7 +43,7 @@ class VectorSum:
         is post-processing.
 
     Examples:
-        >>> mechanism = VectorSum(VectorSumEvent(noise_multiplier=2.78))
+        >>> mechanism = VectorSum(VectorSumEvent(noise_multiplier=2.8))
         >>> total = clip_to_norm(np.array([[4096, 0], [3000, 3000]]), mechanism.norm).sum(axis=0)
         >>> ledger.spend(mechanism.event)  # charge first, then draw
         >>> mechanism.release(total).shape
@@ -88,6 +88,10 @@ def clip_to_norm(vectors: Whole, norm: int) -> Whole:
     Args:
         vectors: One row per record, coordinates below 2^62 in absolute value.
         norm: Largest norm.
+
+    Examples:
+        >>> clip_to_norm(np.array([[30, 40], [3, 4]]), 10).tolist()
+        [[6, 8], [3, 4]]
     """
     rows = np.array(vectors, dtype=np.int64)
     squares = _squares(rows)
