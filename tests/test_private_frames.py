@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import pytest
 from fakes.batches import table_folder
 from fakes.canary import CANARY
-from fakes.encoders import WordEncoder, fitted, named
+from fakes.encoders import failing_after, fitted, named
 from fakes.optimizers import optimizer
 from fakes.rapt import sanitizer
 from fakes.scorer import WordScorer
@@ -226,15 +226,15 @@ CALLS: dict[str, Callable[[], Any]] = {
     ),
     "evaluate_prompt, an argument": lambda: evaluate_prompt(TEMPLATE, DownChat(), ROWS, ["a", "b"], foo=1),  # type: ignore[call-arg]
     "prototypes, a label": lambda: fitted(list(WRONG)),
-    "prototypes, an outage": lambda: fitted(list(ROWS), labels=LABELS, encoder=gone()),
+    "prototypes, an outage": lambda: fitted(list(ROWS), labels=LABELS, encoder=failing_after(CANARY)),
     "prototypes, afit": lambda: asyncio.run(
-        DPPrototypeClassifier.afit(list(ROWS), labels=LABELS, encoder=gone(), budget=PrivacyBudget(1.0))
+        DPPrototypeClassifier.afit(list(ROWS), labels=LABELS, encoder=failing_after(CANARY), budget=PrivacyBudget(1.0))
     ),
     "prototypes, update": lambda: fitted(labels=LABELS, examples=list(ROWS)).update(
         list(WRONG), budget=PrivacyBudget(1.0)
     ),
     "names, a label": lambda: named(list(WRONG)),
-    "names, an outage": lambda: named(list(ROWS), labels=LABELS, encoder=gone()),
+    "names, an outage": lambda: named(list(ROWS), labels=LABELS, encoder=failing_after(CANARY)),
     "records, users": lambda: PrivateRecords([{**row, "who": None} for row in ROWS], user_key="who"),
     "records": lambda: PrivateRecords(WRONG, label_key="kind"),
     "records, add": lambda: PrivateRecords().add({"text": CANARY}),
@@ -271,18 +271,6 @@ def model_request() -> Any:
     agents = pytest.importorskip("langchain.agents.middleware", reason="needs the extra agents")
     messages = [HumanMessage(CANARY)]
     return agents.ModelRequest(model=DownChat(), messages=messages, state={"messages": messages}, tools=[])
-
-
-def gone() -> WordEncoder:
-    """An encoder that fails on public texts once it has seen a record."""
-    encoder = WordEncoder()
-
-    def before(text: str) -> None:
-        if any(CANARY in call[0] for call in encoder.calls):
-            raise OutsideError(text)
-
-    encoder.before = before
-    return encoder
 
 
 async def adown(*_: object) -> Any:

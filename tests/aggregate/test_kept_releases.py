@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.encoders import PUBLIC, WordEncoder, fitted, named, rows
+from fakes.encoders import PUBLIC, WordEncoder, failing_after, fitted, named, rows
 
 from langchain_dp import PrivacyBudget, PrivacyLedger, PrivateRecords
 from langchain_dp.errors import BudgetExceeded, ModelUnavailable, PlanError
@@ -188,6 +187,15 @@ def test_two_processes_that_fit_at_once_charge_once_and_agree(tmp_path: Path) ->
     assert shares(tmp_path) == drawn[0]
 
 
+@pytest.mark.parametrize("fit", [fitted, named])
+def test_an_outage_costs_the_budget_and_is_no_answer(fit: Any, tmp_path: Path) -> None:
+    """If it breaks, a release after an outage is noise, or the budget of records that were seen is given back."""
+    with pytest.raises(ModelUnavailable):
+        fit(rows(note="seen"), encoder=failing_after("seen"), **ledger_in(tmp_path))
+    with pytest.raises(BudgetExceeded, match="it is lost"):
+        fit(rows(note="seen"), **ledger_in(tmp_path))
+
+
 def test_a_spent_budget_refuses_a_second_name(tmp_path: Path) -> None:
     """If it breaks, a new name is a new budget."""
     shares(tmp_path)
@@ -195,51 +203,3 @@ def test_a_spent_budget_refuses_a_second_name(tmp_path: Path) -> None:
         fitted(name="again", ledger=PrivacyLedger(BUDGET, tmp_path / "ledger"))
     with pytest.raises(BudgetExceeded):
         fitted(name="again", **ledger_in(tmp_path))
-
-
-def test_systems_that_share_a_ledger_share_its_budget() -> None:
-    """If it breaks, names and prototypes over one ledger cost more together than the ledger allows."""
-    ledger = PrivacyLedger(BUDGET)
-    named(ledger=ledger, budget=PrivacyBudget(1.0, 1e-6))
-    fitted(ledger=ledger, budget=PrivacyBudget(3.0, 9e-6))
-    assert ledger.spent()[0] <= 4.0
-    with pytest.raises(BudgetExceeded):
-        named(ledger=ledger, name="more")
-
-
-@pytest.fixture
-def outage() -> WordEncoder:
-    """An encoder that fails on public texts once it has seen a record."""
-    encoder = WordEncoder()
-
-    def before(text: str) -> None:
-        if not text.startswith("my ") and any(call[0].startswith("my ") for call in encoder.calls):
-            raise ConnectionError(text)
-
-    encoder.before = before
-    return encoder
-
-
-def test_an_outage_costs_the_budget_and_is_no_answer(outage: WordEncoder, tmp_path: Path) -> None:
-    """If it breaks, a release after an outage is noise, or the budget of records that were seen is given back."""
-    for fit in (fitted, named):
-        folder = tmp_path / fit.__name__
-        folder.mkdir()
-        outage.calls.clear()
-        with pytest.raises(ModelUnavailable):
-            fit(encoder=outage, **ledger_in(folder))
-        with pytest.raises(BudgetExceeded, match="it is lost"):
-            fit(**ledger_in(folder))
-
-
-def test_a_damaged_journal_is_refused(tmp_path: Path) -> None:
-    """If it breaks, a ledger whose journal was cut draws again."""
-    ledger = PrivacyLedger(BUDGET)
-    fitted(ledger=ledger, budget=BUDGET)
-    plan = ledger.plan("prototypes")
-    assert plan is not None
-    journal = json.loads(plan.journal)
-    assert "my parcel" not in plan.journal
-    plan.save_journal(json.dumps({**journal, "version": 99}), expected=plan.journal)
-    with pytest.raises(PlanError, match="cannot be read"):
-        fitted(ledger=ledger, budget=BUDGET)

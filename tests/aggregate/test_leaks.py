@@ -20,8 +20,7 @@ from langchain_core.language_models import FakeListChatModel
 from langchain_core.runnables import RunnableLambda
 from langsmith import traceable
 
-from langchain_dp import DPLabelNamer, DPPrototypeClassifier, PrivacyBudget, PrivateRecords
-from langchain_dp.errors import PrivateDataError
+from langchain_dp import DPLabelNamer, DPPrototypeClassifier, PrivacyBudget
 from langchain_dp.mechanisms import Exponential, VectorSum
 
 ROWS = rows(40, note=CANARY)
@@ -145,11 +144,3 @@ def test_ctrl_c_passes_and_shows_no_record() -> None:
     assert not free.is_set()
     free.set()
     assert not [text for text in reported(caught.value) if CANARY in text]
-
-
-def test_records_with_users_are_shown_to_no_serializer() -> None:
-    """If it breaks, users leave with a pickle or a repr."""
-    records = PrivateRecords([{**row, "customer": CANARY} for row in ROWS], user_key="customer")
-    assert CANARY not in repr(records)
-    with pytest.raises(PrivateDataError):
-        records.__reduce_ex__(4)

@@ -72,12 +72,6 @@ def test_a_list_that_names_nothing_is_refused(words: Any) -> None:
         DPLabelNamer(words, encoder=WordEncoder())
 
 
-def test_an_encoder_and_a_model_are_too_many() -> None:
-    """If it breaks, one of two voters is ignored in silence."""
-    with pytest.raises(InvalidParameter, match="not both"):
-        DPLabelNamer(WORDS, encoder=WordEncoder(), model=Chat())
-
-
 class Chat(FakeListChatModel):
     """Names the topic of a text by its word; fails on what it does not know."""
 

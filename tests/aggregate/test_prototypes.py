@@ -19,7 +19,7 @@ from langchain_core.messages import HumanMessage
 from langchain_core.prompt_values import StringPromptValue
 
 from langchain_dp import DPPrototypeClassifier, Neighbors, PrivacyBudget, PrivateRecords, sample
-from langchain_dp.errors import InvalidParameter, ModelUnavailable
+from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import VectorSum
 from langchain_dp.mechanisms.vector_sum import NORM
 
@@ -79,13 +79,6 @@ def test_what_is_no_text_is_refused(query: Any) -> None:
     assert isinstance(second, InvalidParameter)
 
 
-def test_further_arguments_are_refused() -> None:
-    """If it breaks, a misspelt option is ignored."""
-    for call in (CLASSIFIER.invoke, lambda text, **more: CLASSIFIER.batch([text], **more), CLASSIFIER.as_tool):
-        with pytest.raises(InvalidParameter):
-            call("x", temperature=1) if call != CLASSIFIER.as_tool else call(temperature=1)
-
-
 def test_queries_cost_nothing() -> None:
     """If it breaks, the promise changes with use."""
     before = CLASSIFIER.certificate()
@@ -139,17 +132,6 @@ def test_a_chat_model_names_a_label() -> None:
     for model, wrong in ((Chat(responses=["x"]), {"C": "music"}), ("gpt", names), (None, names)):
         with pytest.raises(InvalidParameter):
             CLASSIFIER.with_prior(model, wrong)
-
-
-def test_a_failing_prior_is_no_answer() -> None:
-    """If it breaks, an engine that fails on a query is passed over in silence."""
-
-    class Mute(WordScorer):
-        def score_labels(self, prompts: Any, words: Any, *, content_free: Any = ()) -> Any:
-            return [None]
-
-    with pytest.raises(ModelUnavailable):
-        CLASSIFIER.with_prior(Mute()).invoke("parcel")
 
 
 def test_an_agent_can_call_it() -> None:
@@ -210,6 +192,9 @@ def test_wrong_arguments_are_refused_before_the_charge(case: str, monkeypatch: p
 
 def test_few_records_and_a_label_without_any() -> None:
     """If it breaks, small data crashes, or a label that nobody has is left out, which tells that nobody has it."""
+    first, second = (fitted(not_private_seed=3) for _ in range(2))
+    assert first.probabilities("my parcel") == second.probabilities("my parcel") != fitted().probabilities("my parcel")
+    assert "seed" in first.certificate().reason
     assert fitted(rows(10), budget=PrivacyBudget(1.0)).invoke("my parcel") in "AB"
     three = fitted(labels=["A", "B", "nobody"])
     assert three.invoke("my invoice") == "B"
@@ -225,15 +210,6 @@ def test_add_remove_takes_components_and_says_no_number(tmp_path: Path) -> None:
     assert classifier.certificate().parameters["noise_multiplier"] == pytest.approx(0.6003)
     classifier.save(tmp_path / "c.json")
     assert json.loads((tmp_path / "c.json").read_text())["releases"][0]["users"] is None
-
-
-def test_seeded_noise_is_not_private() -> None:
-    """If it breaks, a reproducible classifier passes for a private one."""
-    first, second = (fitted(not_private_seed=3) for _ in range(2))
-    assert first.probabilities("my parcel") == second.probabilities("my parcel")
-    assert not first.certificate().private
-    assert "seed" in first.certificate().reason
-    assert fitted().probabilities("my parcel") != fitted().probabilities("my parcel"), "else noise is fresh"
 
 
 def sums(monkeypatch: pytest.MonkeyPatch, examples: Any, **settings: Any) -> np.ndarray:
@@ -276,13 +252,6 @@ def test_a_record_moves_the_sum_of_its_own_label_alone(monkeypatch: pytest.Monke
             assert not moved.any(), "a text that fails adds nothing"
 
 
-def test_the_certificate_names_the_unit() -> None:
-    """If it breaks, nobody can tell whether the promise is for records or for users."""
-    notes = fitted(PrivateRecords(rows(), user_key="customer")).certificate().notes
-    assert "the promise holds for all records of one user" in notes
-    assert "the promise holds for all records of one user" not in fitted().certificate().notes
-
-
 def test_further_records_are_learned_at_a_price_of_their_own() -> None:
     """If it breaks, an update is free, forgets what was known, or its certificate hides one of the two costs."""
     first = fitted(budget=PrivacyBudget(4.0, 1e-6))
@@ -310,12 +279,15 @@ def test_an_encoder_that_changes_its_dimension_is_refused(monkeypatch: pytest.Mo
 
 def test_a_saved_classifier_is_the_same_to_the_last_bit(tmp_path: Path) -> None:
     """If it breaks, a file answers otherwise than what was released, or holds other promises."""
-    classifier = fitted().update(rows(30), budget=PrivacyBudget(1.0, 1e-6))
+    classifier = fitted(PrivateRecords(rows(note="canary"), user_key="customer"))
+    assert "the promise holds for all records of one user" in classifier.certificate().notes
+    classifier = classifier.update(rows(30), budget=PrivacyBudget(1.0, 1e-6))
     classifier.save(tmp_path / "c.json")
     again = DPPrototypeClassifier.load(tmp_path / "c.json", encoder=WordEncoder())
     for text in ("my parcel", "my invoice", "weather", "😀"):
         assert again.probabilities(text) == classifier.probabilities(text)
     assert again.certificate() == classifier.certificate()
+    assert "canary" not in repr(classifier) + str(again.certificate()) + (tmp_path / "c.json").read_text()
     again.save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == (tmp_path / "c.json").read_bytes()
     default = DPPrototypeClassifier.fit(rows(20), labels=["A", "B"], budget=PrivacyBudget(1.0))
@@ -363,22 +335,7 @@ def test_a_damaged_file_is_refused(damage: str, tmp_path: Path) -> None:
     path.write_text(edited(json.loads(path.read_text()), *place, to=value))
     with pytest.raises(InvalidParameter):
         DPPrototypeClassifier.load(path, encoder=WordEncoder())
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": "langchain_dp prototypes 1"}', "\0"])
-def test_what_is_no_classifier_is_refused(content: str, tmp_path: Path) -> None:
-    """If it breaks, a wrong path ends in an error from the depths."""
-    (tmp_path / "c.json").write_text(content)
-    for path in (tmp_path / "c.json", tmp_path / "none.json", tmp_path):
+    for content in ("", "{", "[]"):
+        path.write_text(content)
         with pytest.raises(InvalidParameter):
             DPPrototypeClassifier.load(path, encoder=WordEncoder())
-
-
-def test_what_is_printed_and_saved_holds_no_record(tmp_path: Path) -> None:
-    """If it breaks, a log line or a file that may be shown to anybody holds a private text."""
-    classifier = fitted(rows(60, note="canary"))
-    classifier.save(tmp_path / "c.json")
-    shown = [repr(classifier), str(classifier.certificate()), (tmp_path / "c.json").read_text()]
-    assert not [text for text in shown if "canary" in text]
-    assert b"canary" not in pickle.dumps(DPPrototypeClassifier.fit(rows(20, "canary"), labels=["A", "B"],
-                                                                   budget=PrivacyBudget(1.0)))  # fmt: skip

@@ -102,14 +102,6 @@ def test_clipped_vectors_are_within_the_norm_alone_and_in_company(
         assert clip_to_norm(np.array([before]), norm).tolist() == [after]
 
 
-def test_long_vectors_keep_their_length() -> None:
-    """If it breaks, clipping throws signal away: what is left of a long vector is shorter than the norm by far."""
-    rng = np.random.default_rng(3)
-    lengths = np.linalg.norm(clip_to_norm(rng.integers(-(10**6), 10**6, size=(500, 16)), NORM), axis=1)
-    assert lengths.min() > NORM - 8
-    assert lengths.max() <= NORM
-
-
 @pytest.mark.statistical
 def test_the_noise_has_its_scale_and_no_other() -> None:
     """If it breaks, the noise is smaller than what is charged, or larger than it need be (error rate 1e-6)."""
@@ -128,12 +120,6 @@ def test_the_noise_has_its_scale_and_no_other() -> None:
     assert not fits(sigma * 2 / 3)
     assert not fits(sigma * 3 / 2)
     assert len(np.unique(noise)) > 500, "each coordinate has noise of its own"
-
-
-def test_noise_is_fresh_in_every_release() -> None:
-    """If it breaks, the difference of two releases shows the difference of two sums."""
-    mechanism, total = VectorSum(VectorSumEvent(1.0)), np.zeros(8, dtype=np.int64)
-    assert mechanism.release(total).tolist() != mechanism.release(total).tolist()
 
 
 @pytest.mark.parametrize(
