@@ -81,7 +81,9 @@ def selector() -> DPPromptSelector:
 
 
 REFUSING: dict[str, Callable[[], Any]] = {
-    "DPICLClassifier": lambda: voters.classifier(examples=of_users(voters.private_examples(24))),
+    "DPICLClassifier with replicas": lambda: voters.classifier(
+        examples=of_users(voters.private_examples(24)), replicas=True
+    ),
     "DPPromptOptimizer": lambda: optimizers.optimizer().invoke(of_users(optimizers.examples())),
     "DPPromptOptimizer.plan": lambda: optimizers.optimizer().plan(of_users(optimizers.examples())),
     "DPPromptSelector": lambda: selector().invoke(of_users(optimizers.examples())),
@@ -93,5 +95,5 @@ REFUSING: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", REFUSING)
 def test_a_class_that_protects_single_records_refuses_users(name: str) -> None:
     """If it breaks, a promise for all records of a user is given by a class that protects one of them."""
-    with pytest.raises(InvalidParameter, match="Keep one record of each user, or use DPPrototypeClassifier"):
+    with pytest.raises(InvalidParameter, match="Keep one record of each user"):
         REFUSING[name]()
