@@ -53,7 +53,7 @@ class LabelNames:
 
     Examples:
         >>> found = DPLabelNamer().fit(rows, labels=["A", "B"], budget=PrivacyBudget(0.5))
-        >>> prompt = ICLPrompt(instruction="Sort messages.", words=found.names)
+        >>> prompt = ICLPrompt(question="Message: {text}", answer="Kind:", words=found.names)
     """
 
     names: dict[str, str]
