@@ -18,7 +18,6 @@ from langchain_dp.accounting.budget import PrivacyBudget, weak_promise_reasons
 from langchain_dp.accounting.calibrate import max_releases
 from langchain_dp.accounting.certificate import PrivacyCertificate
 from langchain_dp.accounting.events import (
-    LabelPartEvent,
     MetricEvent,
     Neighbors,
     PartEvent,
@@ -413,7 +412,7 @@ def event_key(event: DpEvent) -> str:
     if not isinstance(event, DpEvent):
         raise InvalidParameter(f"Expected event of type {type(event).__name__} to be a DpEvent, such as NoisyMaxEvent.")
     inner = event
-    while isinstance(inner, (PoissonSampledDpEvent, PartEvent, LabelPartEvent)):
+    while isinstance(inner, (PoissonSampledDpEvent, PartEvent)):
         inner = inner.event
     if isinstance(inner, MetricEvent):
         raise UnsupportedEvent(
@@ -446,10 +445,8 @@ def said(items: Sequence[tuple[str, int]]) -> str:
 
 
 def _released(fields: dict[str, Any]) -> dict[str, Any]:
-    """The release within the parts of the data that it reads."""
-    while fields["event"] in ("PartEvent", "LabelPartEvent"):
-        fields = fields["of"]
-    return fields
+    """The release within the part of the data that it reads."""
+    return fields["of"] if fields["event"] == "PartEvent" else fields
 
 
 def _noun(event: str) -> str:
