@@ -25,11 +25,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import numpy as np
 from bench_synth import TASKS
 from coded import CODED
+from langchain_dp.ensemble.describing import answers
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 from made import made, so_far
 
 from langchain_dp.accounting import ClippedSumRoundEvent, PrivacyBudget
-from langchain_dp.ensemble.describing import answers
 from langchain_dp.ensemble.echo import Echo
 from langchain_dp.ensemble.text_writer import TextWriter, public_prompt
 from langchain_dp.mechanisms import ClippedSum, SystemRandomness

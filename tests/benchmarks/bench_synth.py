@@ -33,16 +33,16 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import numpy as np
 from coded import CODED, not_long, regression
+from langchain_dp.ensemble.naming import names_of
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
+from langchain_dp.synth.describing import told, useful
 from made import keep, made, so_far
 
 from langchain_dp.accounting import ClippedSumRoundEvent, PrivacyBudget
-from langchain_dp.ensemble.naming import names_of
 from langchain_dp.ensemble.text_writer import TextWriter
 from langchain_dp.mechanisms import ClippedSum, SystemRandomness
 from langchain_dp.ports import MemberPrompt
 from langchain_dp.synth import DPExampleSynthesizer, LabelDescriptionOptions, SynthesisPrompts
-from langchain_dp.synth.describing import told, useful
 from langchain_dp.synth.settings import DESCRIBED as FIRST
 
 TASKS = {
