@@ -10,12 +10,12 @@ QUICK := .venv-check
 DEMO := .venv-demo
 PASSED := $(QUICK)/passed.txt
 
-.PHONY: demo check test lint audit cookbook docs package bench bench-accuracy bench-opt bench-sanitized bench-tuning bench-attacks reproduce clean
+.PHONY: demo check test lint audit cookbook docs package bench bench-accuracy bench-prototypes bench-opt bench-sanitized bench-tuning bench-attacks reproduce clean
 
 $(READY): BRINGS = dev
 $(QUICK)/.ready: BRINGS = check
-$(DEMO)/.ready: BRINGS = local,plot
-$(READY) $(DEMO)/.ready: SLOW = The first time this compiles llama.cpp, which takes 5 to 15 minutes without output.
+$(DEMO)/.ready: BRINGS = encoder,plot
+$(READY): SLOW = The first time this compiles llama.cpp, which takes 5 to 15 minutes without output.
 
 $(READY) $(QUICK)/.ready $(DEMO)/.ready: pyproject.toml constraints.txt
 	@echo "Building $(@D). $(SLOW)"
@@ -24,9 +24,13 @@ $(READY) $(QUICK)/.ready $(DEMO)/.ready: pyproject.toml constraints.txt
 	$(@D)/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[$(BRINGS)]"
 	@touch $@
 
-# In an environment of its own with what it needs and no more: no torch, no tests.
+# In an environment of its own with what it needs and no more: no torch, no tests. The first part needs no compiler.
 demo: $(DEMO)/.ready
-	$(DEMO)/bin/langchain-dp demo
+	$(DEMO)/bin/langchain-dp demo --part prototypes
+	@$(DEMO)/bin/python -c "import llama_cpp" 2>/dev/null || echo "Now llama.cpp is compiled for a vote by a language \
+	model: 5 to 15 minutes without output, the first time."
+	$(DEMO)/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[encoder,local,plot]"
+	$(DEMO)/bin/langchain-dp demo --part votes
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -77,6 +81,11 @@ bench: $(READY)
 # Needs LANGCHAIN_DP_DATA: a folder with sst2/, trec/ and agnews/, each holding train.jsonl and test.jsonl.
 bench-accuracy: $(READY)
 	$(BIN)/python tests/benchmarks/bench_accuracy.py
+
+# Needs LANGCHAIN_DP_DATA: a folder with agnews/, trec/, sst2/, amazon/, mpqa/, disaster/ and trustpilot/. Ten minutes.
+bench-prototypes: $(READY)
+	$(BIN)/python tests/benchmarks/bench_prototypes.py --speed
+	$(BIN)/python tests/benchmarks/bench_prototypes.py
 
 # Needs LANGCHAIN_DP_DATA: a folder with sst2/ and trec/. Takes hours; goes on where it stopped.
 bench-opt: $(READY)

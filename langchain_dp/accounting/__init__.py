@@ -1,4 +1,4 @@
-"""What a release costs: events, one accountant, calibration, a durable ledger, certificates.
+"""Privacy costs of releases: events, one accountant, calibration, a durable ledger, certificates.
 
 Imports no LangChain and no model.
 """

@@ -1,4 +1,4 @@
-"""What a ledger and its plans share: the store, the budget, and the cost of what was used, computed on demand."""
+"""The common parts of a ledger and its plans: the store, the budget, and the cost of the used releases, on demand."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _NOUNS = {"NoisyMaxEvent": "question", "LimitedDomainEvent": "token", "Exponenti
 
 
 class SharedOnCopy:
-    """What has counts that are kept once. A copy is the same thing: it must not have counts of its own."""
+    """A holder of counts that exist once: a copy is the same object."""
 
     def __copy__(self) -> Self:
         return self
@@ -48,7 +48,7 @@ class SharedOnCopy:
 
 
 class Refusals:
-    """How often an open ledger has refused something in this process. It is written nowhere; a fork begins at 0."""
+    """Number of refusals of an open ledger in this process. Not stored; a forked child begins at 0."""
 
     def __init__(self) -> None:
         self._number, self._process = 0, forks.process()
@@ -68,7 +68,7 @@ class Refusals:
 
 
 class BaseLedger(SharedOnCopy):
-    """What ledgers of both kinds share: where they lie, what they refused, and that they are closed."""
+    """Common base of both kinds of ledger: its path, its refusals, and closing."""
 
     _store: LedgerStore
     _refusals: Refusals
@@ -80,11 +80,11 @@ class BaseLedger(SharedOnCopy):
 
     @property
     def refusals(self) -> int:
-        """How often this object, in this process, has refused a charge or a plan that would exceed the budget."""
+        """How often this object, in this process, refused a charge or a plan beyond the budget."""
         return self._refusals.number
 
     def close(self) -> None:
-        """Close the ledger. Every later use of this ledger is refused, and of its plans."""
+        """Close the ledger. Later uses of it and of its plans are refused."""
         self._store.close()
 
     def __enter__(self) -> Self:
@@ -99,7 +99,7 @@ class BaseLedger(SharedOnCopy):
 class Prepaid:
     """Blocks of up to ``block`` releases that one process pays for in one write and spends from memory. Thread-safe.
 
-    What is left when the process dies or closes its ledger is lost: nothing is refunded. A child of a fork begins
+    The rest of a block is lost when the process dies or closes its ledger: nothing is refunded. A forked child begins
     without a block, or parent and child would both spend the same one.
     """
 
@@ -130,13 +130,13 @@ class Prepaid:
             return True
 
     def left(self, plan: StoredPlan, event: str) -> int:
-        """What this process has paid for and not spent."""
+        """Return the number of prepaid releases that this process has not spent."""
         with self._lock:
             self._check_process()
             return self._left.get((plan.name, plan.time, event), 0)
 
     def drop(self) -> None:
-        """Give up what is left: the ledger is closed."""
+        """Give up the rest: the ledger is closed."""
         with self._lock:
             self._left.clear()
 
@@ -153,7 +153,7 @@ class Prepaid:
 
 
 class Account(SharedOnCopy):
-    """One open ledger: its store, and a cache of composed costs. An unpickled account is the same ledger."""
+    """An open ledger: its store, and a cache of composed costs. An unpickled account is the same ledger."""
 
     def __init__(self, store: PlanStore, prepay_block: int | None = None) -> None:
         self.budget = store.budget
@@ -173,29 +173,18 @@ class Account(SharedOnCopy):
         block = None if self.prepaid is None else self.prepaid.block
         return (_reopened, (self.budget, self.store.path, self.store.ledger_id, block))
 
-    def charge(
-        self, plan: StoredPlan, event: str, count: int, caller: str, user_id: tuple[str, int] | None = None
-    ) -> bool:
-        """Charge ``count`` uses, durably before this returns. False, with nothing charged, if too few are left.
-
-        With a ``user_id``, name and share, nothing is paid for in advance: nobody knows yet who will ask.
-        """
-        if self.prepaid is None or user_id is not None:
-            return self.store.add_use(plan, event, count, caller, user_id)
-        return self.prepaid.take(plan, event, count, caller)
-
     def unspent(self, plan: StoredPlan, event: str) -> int:
-        """What this process has paid for in advance and not spent."""
+        """Return the number of releases that this process has prepaid and not spent."""
         return 0 if self.prepaid is None else self.prepaid.left(plan, event)
 
     def close(self) -> None:
-        """Close the store. What was prepaid is given up."""
+        """Close the store. Prepaid releases are lost."""
         self.store.close()
         if self.prepaid is not None:  # only now: a thread could pay for another block before
             self.prepaid.drop()
 
     def cost(self, counts: Sequence[tuple[str, int]], delta: float) -> float:
-        """Composed epsilon of (event JSON, count) pairs at ``delta``; each computed once, whoever asks."""
+        """Return the composed epsilon of (event JSON, count) pairs at ``delta``, each computed once."""
         key = (*sorted(counts), delta)
         with self._lock:
             if key not in self._known:
@@ -203,7 +192,7 @@ class Account(SharedOnCopy):
             return self._known[key]
 
     def releases(self, event: str, left: tuple[float, float]) -> int:
-        """How many of ``event`` fit into what is ``left``, (epsilon, delta)."""
+        """Return how many of ``event`` fit into ``left``, (epsilon, delta)."""
         if not (left[0] > SLACK * self.budget.epsilon and left[1] > SLACK * self.budget.delta):
             return 0
         key = (event, *left)
@@ -219,14 +208,14 @@ class Account(SharedOnCopy):
         self._known[key] = value
 
     def left(self, plans: Sequence[StoredPlan]) -> tuple[float, float]:
-        """(epsilon, delta) that ``plans`` leave unreserved; never negative."""
+        """Return the (epsilon, delta) that ``plans`` leave unreserved; never negative."""
         epsilon, delta = claims(plans)
         return max(self.budget.epsilon - epsilon, 0.0), max(self.budget.delta - delta, 0.0)
 
     def spent(
         self, plans: Sequence[StoredPlan], used: Mapping[int, int] | None = None, *, round_up: bool
     ) -> tuple[float, float]:
-        """Sum over plans of what their used counts cost at their delta; a plan without use counts nothing."""
+        """Sum over plans the cost of their used counts at their delta; an unused plan costs nothing."""
         used = self.store.used(plans) if used is None else used
         costs = [self._spent(plan, used, round_up) for plan in plans]
         return math.fsum(epsilon for epsilon, _ in costs), math.fsum(delta for _, delta in costs)
@@ -252,15 +241,10 @@ class Account(SharedOnCopy):
         at_most: int,
         before: Mapping[str, int] | None = None,
     ) -> str:
-        """Say in a sentence what ``count`` more releases of ``event`` would cost, and what is ``left`` of ``whole``.
+        """Return a sentence with the cost of ``count`` more releases of ``event``, and what is ``left`` of ``whole``.
 
-        Args:
-            event: Event as JSON.
-            count: How many are asked for.
-            left: (epsilon, delta): the epsilon that is left, and the delta at which it is composed.
-            whole: The epsilon that was there at first.
-            at_most: Of more than so many no cost is worked out: a refusal must not take long.
-            before: How many of each event were released before.
+        ``left`` is (epsilon left, delta of the composition), ``before`` the releases so far per event. Above
+        ``at_most`` releases no cost is computed: a refusal must not take long.
         """
         before = {name: used for name, used in (before or {}).items() if used}
         asked = f"This {_noun(event)}" if count == 1 else f"These {count:,} {_noun(event)}s"
@@ -276,7 +260,7 @@ class Account(SharedOnCopy):
     def exceeded(
         self, sentence: str, *, asked: str, fits: int, whole: tuple[float, float] | None = None
     ) -> BudgetExceeded:
-        """Return the refusal that ``sentence`` begins, counted: nothing was charged or stored.
+        """Return the counted refusal that ``sentence`` begins: nothing was charged or stored.
 
         ``fits`` is how many would fit, ``whole`` the (epsilon, delta) in which the whole request would fit.
         """
@@ -307,24 +291,24 @@ class BudgetHolder(SharedOnCopy):
 
     @property
     def budget(self) -> PrivacyBudget:
-        """Budget of the whole ledger: what all releases together may cost."""
+        """Budget of the whole ledger: the most that all releases together may cost."""
         return self._account.budget
 
     def spent(self, *, round_up: bool = False) -> tuple[float, float]:
-        """(epsilon, delta) that the releases so far cost; of a ledger, the sum over plans that were used at all.
+        """Return the (epsilon, delta) cost of the releases so far; for a ledger, the sum over its used plans.
 
         Args:
-            round_up: Round the used counts up to one leading digit first. Not less than the exact answer, and
-                composed only a few dozen times in a plan's life: for a certificate with every release.
+            round_up: Round the used counts up to one leading digit first. The result is not below the exact one, and a
+                plan composes it only a few dozen times in its life: for a certificate with every release.
         """
         return self._account.spent(self._reservations(), round_up=round_up)
 
     def reserved(self) -> tuple[float, float]:
-        """(epsilon, delta) that all reserved releases may cost: what holds now, whatever is still released."""
+        """Return the (epsilon, delta) that all reserved releases may cost: the promise that holds from now on."""
         return claims(self._reservations())
 
     def remaining(self, event: DpEvent) -> int:
-        """How many more releases of ``event`` are covered."""
+        """Return how many more releases of ``event`` are covered."""
         raise NotImplementedError
 
     def certificate(
@@ -339,17 +323,17 @@ class BudgetHolder(SharedOnCopy):
         parameters: Mapping[str, float | int | str] | None = None,
         round_up: bool = False,
     ) -> PrivacyCertificate:
-        """Return the certificate as it stands; of a ledger, that of all its plans together.
+        """Return the certificate as of now; for a ledger, over all its plans.
 
         Args:
-            event: Whose remaining count and parameters to print; may be left out if there is only one.
-            mechanism: What drew the answers; the kinds of the events by default.
+            event: Event whose remaining count and parameters to print; optional if there is only one.
+            mechanism: Name of the mechanism; the kinds of the events by default.
             model: Name of the model.
             private: False for seeded or non-private use, with a ``reason``.
             reason: Why it is not private.
-            notes: What else a reader must know.
+            notes: Further notes for the reader.
             parameters: Public parameters; those of the event by default.
-            round_up: Give ``spent`` rounded up, see :meth:`spent`, and note it.
+            round_up: Round ``spent`` up, see :meth:`spent`, and note it.
         """
         account, plans = self._account, self._reservations()
         events = list(dict.fromkeys(key for plan in plans for key in plan.items))
@@ -394,7 +378,7 @@ class BudgetHolder(SharedOnCopy):
 
 @functools.lru_cache(maxsize=_SHARED)
 def _composed(counts: tuple[tuple[str, int], ...], delta: float, neighbors: Neighbors) -> float:
-    """Composed epsilon, for all ledgers of the process: it hangs on public parameters and on public counts alone."""
+    """Return the composed epsilon, shared by all ledgers of the process: it depends on public values alone."""
     return composed_epsilon([(event_from_json(event), count) for event, count in counts], delta, neighbors=neighbors)
 
 
@@ -403,14 +387,22 @@ def _reopened(budget: PrivacyBudget, path: str, ledger_id: str, prepay_block: in
 
 
 def claims(plans: Sequence[StoredPlan]) -> tuple[float, float]:
-    """Sum of the reserved epsilons and deltas (basic composition)."""
+    """Sum the reserved epsilons and deltas (basic composition)."""
     return math.fsum(plan.epsilon for plan in plans), math.fsum(plan.delta for plan in plans)
 
 
 def event_key(event: DpEvent) -> str:
-    """Return the JSON under which the ledger keeps ``event``; refuse what a ledger cannot hold."""
+    """Return the JSON key of ``event`` in a ledger; refuse events that a ledger cannot hold."""
     if not isinstance(event, DpEvent):
         raise InvalidParameter(f"Expected event of type {type(event).__name__} to be a DpEvent, such as NoisyMaxEvent.")
+    try:
+        return _event_key(event)
+    except TypeError:  # unhashable, as ComposedDpEvent is
+        return _event_key.__wrapped__(event)
+
+
+@functools.lru_cache(maxsize=_SHARED)
+def _event_key(event: DpEvent) -> str:
     inner = event
     while isinstance(inner, (PoissonSampledDpEvent, PartEvent)):
         inner = inner.event
@@ -437,7 +429,7 @@ def plan_items(events: Sequence[tuple[DpEvent, int]]) -> list[tuple[str, int]]:
 
 
 def said(items: Sequence[tuple[str, int]]) -> str:
-    """What a plan holds, in words: "1,000 tokens and 1 choice"."""
+    """Describe a plan's releases: "1,000 tokens and 1 choice"."""
     counts: dict[str, int] = {}
     for event, count in items:
         counts[_noun(event)] = counts.get(_noun(event), 0) + count
@@ -445,7 +437,7 @@ def said(items: Sequence[tuple[str, int]]) -> str:
 
 
 def _released(fields: dict[str, Any]) -> dict[str, Any]:
-    """The release within the part of the data that it reads."""
+    """Return the release inside the part of the data that it reads."""
     return fields["of"] if fields["event"] == "PartEvent" else fields
 
 

@@ -1,4 +1,4 @@
-"""A reserved plan: the list of releases that was fixed before the first of them was made."""
+"""A reserved plan: releases whose kinds and numbers are fixed before the first one."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from langchain_dp.errors import BudgetExceeded, PlanError, QuotaExceeded
 class LedgerPlan(BudgetHolder):
     """A reserved plan: events and their maximum counts, fixed before its first release.
 
-    Made by :meth:`PrivacyLedger.reserve`. Threads and processes that share the ledger share its counts.
+    :meth:`PrivacyLedger.reserve` makes it. Threads and processes that share the ledger share its counts.
 
     Formal guarantee:
-        All releases charged to the plan are together (epsilon, delta)-DP under the ledger's neighbours, in any
-        order and however each was chosen from earlier answers (Vadhan and Zhang 2022; Lyu 2022).
+        All releases charged to the plan together are (epsilon, delta)-DP under the ledger's neighbors, in any order and
+        however each was chosen from earlier answers (Vadhan and Zhang 2022; Lyu 2022).
 
     Examples:
         >>> plan = ledger.reserve([(NoisyMaxEvent(20.0), 50)], name="answers")
@@ -48,12 +48,12 @@ class LedgerPlan(BudgetHolder):
 
     @property
     def epsilon(self) -> float:
-        """BudgetHolder epsilon, in nats."""
+        """Reserved epsilon, in nats."""
         return self._stored.epsilon
 
     @property
     def delta(self) -> float:
-        """BudgetHolder delta."""
+        """Reserved delta."""
         return self._stored.delta
 
     @property
@@ -63,16 +63,16 @@ class LedgerPlan(BudgetHolder):
 
     @property
     def settings(self) -> Mapping[str, Any] | None:
-        """Public settings that it was reserved for; None if none were kept with it."""
+        """Public settings that the plan was reserved for; None without any."""
         return self._stored.settings
 
     @functools.cached_property
     def quotas(self) -> Quotas | None:
-        """Shares of those who ask; None if the plan has no accounts, and whoever asks may use it up."""
+        """Quotas per user; None if every user may use up the plan."""
         return None if self._stored.quotas is None else Quotas.from_dict(self._stored.quotas)
 
     def used_by(self) -> dict[str, int]:
-        """How many releases each user has used, by name; empty for a plan without accounts."""
+        """Return the number of releases by user id; empty for a plan without quotas."""
         return {} if self._stored.quotas is None else self._account.store.quotas(self._stored)
 
     def spend(self, event: DpEvent, count: int = 1, *, caller: str = "", user_id: str | None = None) -> None:
@@ -82,13 +82,13 @@ class LedgerPlan(BudgetHolder):
             event: An event of the plan.
             count: At least 1.
             caller: Short public name of the caller, for the record; at most 200 printable characters.
-            user_id: Public name of who asks, whose share is charged in the same step. Needed where the plan has
-                accounts (:class:`Quotas`), and refused where it has none.
+            user_id: Public name of the user whose quota is charged too. Required for a plan with :class:`Quotas`, and
+                refused for others.
 
         Raises:
             BudgetExceeded: Fewer than ``count`` are left in the plan. Nothing was charged.
-            QuotaExceeded: Fewer are left in the user's share. Nothing was charged.
-            PlanError: The plan does not hold this event, or has no account for the user. Nothing was charged.
+            QuotaExceeded: Fewer are left in the user's quota. Nothing was charged.
+            PlanError: The plan does not hold this event, or has no quota for the user. Nothing was charged.
             LedgerError: The ledger cannot be trusted or written; release nothing.
         """
         key, most = self._item(event, count)
@@ -96,7 +96,14 @@ class LedgerPlan(BudgetHolder):
         whose = self.account_of(user_id)
         try:
             # A count above the whole plan is refused here: it need not even fit into the file's integers.
-            if count > most or not self._account.charge(self._stored, key, count, caller, whose):
+            account, stored = self._account, self._stored
+            if count > most:
+                charged = False
+            elif account.prepaid is None or whose is not None:  # no block is paid for a user who may not query again
+                charged = account.store.add_use(stored, key, count, caller, whose)
+            else:
+                charged = account.prepaid.take(stored, key, count, caller)
+            if not charged:
                 raise self._beyond(event, key, count)
         except UserRefused:
             pass
@@ -115,19 +122,19 @@ class LedgerPlan(BudgetHolder):
         raise self._account.refusals.add(refusal)
 
     def spend_up_to(self, event: DpEvent, count: int, *, caller: str) -> None:
-        """Charge, durably, what ``caller`` has not been charged yet of ``count`` releases of ``event``.
+        """Charge, durably, the part of ``count`` releases that ``caller`` has not been charged yet.
 
-        For a run that is taken up again: a release that an earlier process charged for it and did not make is not
-        charged twice. What others charged to the plan, under other names, does not count: it paid for theirs.
+        For a resumed run: a release that an earlier process charged and did not make is not charged twice. Charges of
+        other callers do not count.
 
         Args:
             event: An event of the plan.
             count: Releases that are paid for afterwards, from the run's first; at least 1.
-            caller: Public name of the run, 1 to 200 printable characters, under which nobody else charges this plan.
+            caller: Public name of the run, 1 to 200 printable characters; no other caller of this plan may use it.
 
         Raises:
-            BudgetExceeded: Fewer than are missing are left in the plan. Nothing was charged.
-            PlanError: The plan does not hold this event, or has accounts for users. Nothing was charged.
+            BudgetExceeded: Fewer than the missing ones are left in the plan. Nothing was charged.
+            PlanError: The plan does not hold this event, or has quotas. Nothing was charged.
             LedgerError: The ledger cannot be trusted or written; release nothing.
 
         Examples:
@@ -145,7 +152,7 @@ class LedgerPlan(BudgetHolder):
             raise self._beyond(event, key, missing)
 
     def _item(self, event: DpEvent, count: int) -> tuple[str, int]:
-        """Key and maximum count of an event of the plan."""
+        """Return key and maximum count of an event of the plan."""
         key = event_key(event)
         validate.integer("count", count, at_least=1)
         if key not in self._stored.items:
@@ -156,11 +163,11 @@ class LedgerPlan(BudgetHolder):
         return key, self._stored.items[key][1]
 
     def account_of(self, user_id: str | None) -> tuple[str, int] | None:
-        """Name and share of who asks; None in a plan without accounts. Reads and charges nothing.
+        """Return user id and quota; None in a plan without quotas. Charges nothing.
 
         Raises:
-            PlanError: The plan has accounts, and none for this user; or it has none, and a user was named.
-            InvalidParameter: The name is not 1 to 200 printable characters. No message shows it: it may be a mistake.
+            PlanError: The plan has quotas, and none for this user; or it has none, and a user was named.
+            InvalidParameter: The id is not 1 to 200 printable characters. The message does not show it.
         """
         quotas = self.quotas
         if user_id is None and quotas is None:
@@ -196,16 +203,16 @@ class LedgerPlan(BudgetHolder):
         )
 
     def remaining(self, event: DpEvent, *, user_id: str | None = None) -> int:
-        """How many more releases of ``event`` the plan covers; 0 for an event that it does not hold.
+        """Return how many more releases of ``event`` the plan covers; 0 for an event that it does not hold.
 
-        With ``prepaid`` of the ledger: by this process, what it has paid for and not made included.
+        With ``prepay_block`` this includes the releases that this process has paid for and not made.
 
         Args:
             event: An event of the plan.
-            user_id: Whose share must cover them, too; None for the plan alone.
+            user_id: User whose quota must cover them, too; None for the plan alone.
 
         Raises:
-            PlanError: The plan has no account for the user.
+            PlanError: The plan has no quota for the user.
         """
         key = event_key(event)
         whose = None if user_id is None else self.account_of(user_id)
@@ -217,30 +224,31 @@ class LedgerPlan(BudgetHolder):
 
     @property
     def shared(self) -> Shared:
-        """What processes that charge this plan tell each other: see ``store/releases.py``."""
+        """State that processes with this plan share: see ``store/releases.py``."""
         return Shared(self._account.store, self._stored)
 
     @property
     def journal(self) -> str:
-        """What the run that reserved the plan keeps of itself, in words of its own; empty if nothing."""
+        """Journal of the run that reserved the plan; empty without one."""
         return self._account.store.journal(self.name)
 
     def save_journal(self, journal: str, *, expected: str) -> None:
-        """Write the journal of the plan's run, durably. It lies in the file of the charges: a copy holds both or none.
+        """Write the journal of the plan's run, durably, in the ledger's file: a copy holds charges and journal of one
+        moment.
 
-        A charge whose outcome is not in the journal is one whose outcome nobody knows. It is never drawn again.
+        A charge whose outcome is not in the journal has an unknown outcome. It is never drawn again.
 
         Args:
-            journal: What to keep. It must hold nothing private, and only what was released.
+            journal: The new journal. It holds released values only, and nothing private.
             expected: The journal that the writer knows; empty if there is none yet.
 
         Raises:
-            LedgerError: Another one stands there, or an older copy of the ledger. What was drawn may not leave.
+            LedgerError: The ledger holds another journal, or is an older copy. The values just drawn may not leave.
         """
         self._account.store.keep_journal(self.name, journal, expected)
 
     def entries(self) -> Iterator[LedgerEntry]:
-        """Yield what was charged to the plan, in order."""
+        """Yield the charges to the plan, in order."""
         return self._account.store.entries(self.name)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""The promise of a ledger: how much privacy loss, with which slack, against which neighbours."""
+"""The promise of a ledger: how much privacy loss, with which slack, against which neighbors."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _NAMES = {member.name.lower(): member for member in Neighbors}
 
 
 def neighbors_from(value: Neighbors | str) -> Neighbors:
-    """Return the neighbouring relation that ``value`` is or names, in any case ("replace_one")."""
+    """Return the neighboring relation that ``value`` is or names, in any case ("replace_one")."""
     name = value.strip().lower().replace("-", "_") if isinstance(value, str) else getattr(value, "name", "").lower()
-    found = _NAMES.get(name)
-    if found is None or not (isinstance(value, str) or value is found):
+    relation = _NAMES.get(name)
+    if relation is None or not (isinstance(value, str) or value is relation):
         raise InvalidParameter(
             f"Expected neighbors={value!r} to be one of {sorted(_NAMES)}. "
             "Give a member of Neighbors, or its name as a string."
         )
-    return found
+    return relation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +35,8 @@ class PrivacyBudget:
 
     Args:
         epsilon: Largest total privacy loss, in nats, in (0, 500].
-        delta: Probability mass on which the bound may fail, in (0, 1). A constant: never derived from the
-            data under add/remove.
+        delta: Probability mass on which the bound may fail, in (0, 1). A constant: never derived from the data under
+            add/remove.
         neighbors: Which two data sets must look alike; a member of ``Neighbors`` or its name.
 
     Raises:
@@ -53,13 +53,8 @@ class PrivacyBudget:
     neighbors: Neighbors = Neighbors.REPLACE_ONE
 
     def __post_init__(self) -> None:
-        epsilon = validate.number(
-            "epsilon",
-            self.epsilon,
-            above=0.0,
-            at_most=_MOST,
-            remedy="Usual budgets are 1 to 10; above it, say non-private.",
-        )
+        remedy = "Usual budgets are 1 to 10; above it, say non-private."
+        epsilon = validate.number("epsilon", self.epsilon, above=0.0, at_most=_MOST, remedy=remedy)
         delta = validate.number("delta", self.delta, above=0.0, below=1.0, remedy="A usual choice is 1e-5.")
         # Frozen: the only way to store what was converted, so that PrivacyBudget(3) equals PrivacyBudget(3.0).
         object.__setattr__(self, "epsilon", epsilon)
@@ -67,7 +62,7 @@ class PrivacyBudget:
         object.__setattr__(self, "neighbors", neighbors_from(self.neighbors))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; the relation by its name in small letters."""
+        """Return plain values for JSON, with the relation's name in small letters."""
         return {"epsilon": self.epsilon, "delta": self.delta, "neighbors": self.neighbors.name.lower()}
 
     def __str__(self) -> str:
@@ -77,7 +72,7 @@ class PrivacyBudget:
 def weak_promise_reasons(
     epsilon: float, delta: float, count: int | None = None, of: str = "records"
 ) -> tuple[str, ...]:
-    """Why (epsilon, delta) promises hardly anything, one sentence each; empty if it does.
+    """Return why (epsilon, delta) promises hardly anything, one sentence each; empty if it is meaningful.
 
     ``count`` is the public number of records (or ``of`` something else). None: delta is not judged.
     """
@@ -96,21 +91,20 @@ def weak_promise_reasons(
 
 
 LEAST_CLIP = 0.3
-"""Clip in nats below which records can hardly move the public model: a third of what they could add is left at it."""
-
+"""Clip in nats below which records can hardly move the public model: only a third of their signal is left."""
 
 LABELS_FROM_DATA = "the labels were read off the private records: the epsilon does not count that"
-"""What a certificate says where they are no public constant."""
+"""Note in a certificate whose labels are no public constant."""
 
 
 def warn_mostly_noise(point: str) -> None:
-    """Give a Python warning that a plan releases noise above all, where ``point`` says why; at the user's line."""
+    """Warn at the user's line that a plan releases mostly noise, for the reason ``point``; empty: no warning."""
     if point:
         warn_caller(f"Mostly noise: {point}. More records, fewer releases or a larger budget help.", MostlyNoiseWarning)
 
 
 def warn_small_clip(clip: float) -> None:
-    """The same where a clip, in nats, is too small for records to show."""
+    """Warn if a clip, in nats, is too small for records to show."""
     if clip < LEAST_CLIP:
         warn_mostly_noise(
             f"a clip of {clip:.2g} nats lets the records hardly move the public model, which writes as well for nothing"
@@ -118,7 +112,7 @@ def warn_small_clip(clip: float) -> None:
 
 
 def warn_weak_promise(points: tuple[str, ...]) -> None:
-    """Give a Python warning for each of the weak points of a promise, at the line of whoever uses this package."""
+    """Warn at the user's line of each weak point of a promise."""
     for point in points:
         warn_caller(
             f"The promise is weak: {point}. Usual are epsilon of 1 to 10 and delta far below one over the records.",

@@ -1,4 +1,4 @@
-"""From a promise to noise, and from noise to the number of releases.
+"""Calibration: from a promise to noise, and from noise to the number of releases.
 
 Every result is checked against the accountant after rounding, so that the printed epsilon holds for the returned
 parameters and not only for the root of an equation.
@@ -29,7 +29,7 @@ from langchain_dp.accounting.events import (
 from langchain_dp.accounting.pld import epsilon, least_delta
 from langchain_dp.errors import InvalidParameter
 
-_MOST_SIGMA = 1e6  # the accountant takes seconds at it, and no vote is heard long before
+_MOST_SIGMA = 1e6  # the accountant takes seconds at it, and votes drown in far less noise
 _DIGITS = 4  # decimals of a returned noise scale: a stable name for the same plan on every machine
 LEAST_SIGMA = 0.3
 """Smallest noise scale: below it the grid of the noise would show in the privacy profile."""
@@ -40,10 +40,10 @@ _KEPT = 256  # noise scales that a process remembers
 def calibrate_noisy_max(
     budget: PrivacyBudget, *, queries: int, sampling_probability: float = 1.0, sampling: SamplingName = "fixed"
 ) -> float:
-    """Smallest noise scale for which ``queries`` noisy-max releases stay within ``budget``.
+    """Return the smallest noise scale that keeps ``queries`` noisy-max releases within ``budget``.
 
     Args:
-        budget: Target (epsilon, delta) and neighbours.
+        budget: Target (epsilon, delta) and neighbors.
         queries: Number of releases, at least 1.
         sampling_probability: Rate q of subsets ("fixed") or records ("resample"), in (0, 1].
         sampling: Sampling scheme.
@@ -130,7 +130,8 @@ def calibrate_vector_sum(budget: PrivacyBudget, *, releases: int = 1, replaced: 
     _check_budget(budget)
     validate.integer("releases", releases, at_least=1)
     replaced = VectorSumEvent(1.0, replaced).replaced
-    _check_delta(budget.delta, [(VectorSumEvent(1.0), releases)])
+    # The grid resolves no smaller delta for one release than for two.
+    _check_delta(budget.delta, [(VectorSumEvent(1.0), max(releases, 2))])
     return _vector_sum_noise(budget.epsilon, budget.delta, budget.neighbors, releases, replaced)
 
 
@@ -154,12 +155,12 @@ def _rounded_up(cost: Callable[[float], float], target: float, sigma: float) -> 
 def calibrate_limited_domain(
     budget: PrivacyBudget, *, tokens: int, sampling_probability: float = 1.0, sampling: SamplingName = "fixed"
 ) -> tuple[float, float]:
-    """Largest epsilon0 for which ``tokens`` calls of LimitedDomain stay within ``budget``.
+    """Return the largest epsilon0 that keeps ``tokens`` calls of LimitedDomain within ``budget``.
 
-    delta0 is set to a tenth of delta, spread over all calls at their sampling rate.
+    delta0 is a tenth of delta, spread over all calls at their sampling rate.
 
     Args:
-        budget: Target (epsilon, delta) and neighbours.
+        budget: Target (epsilon, delta) and neighbors.
         tokens: Number of calls: every token, bottom and retry of every candidate prompt.
         sampling_probability: Rate q of subsets ("fixed") or records ("resample"), in (0, 1].
         sampling: Sampling scheme.
@@ -169,7 +170,7 @@ def calibrate_limited_domain(
 
     Raises:
         InvalidParameter: A parameter is out of bounds, or nothing reaches the budget.
-        UnsupportedEvent: "resample" under neighbours other than add/remove.
+        UnsupportedEvent: "resample" under neighbors other than add/remove.
 
     Examples:
         >>> epsilon0, delta0 = calibrate_limited_domain(PrivacyBudget(3.0), tokens=50)
@@ -200,12 +201,12 @@ def calibrate_limited_domain(
 def calibrate_text_round(
     budget: PrivacyBudget, *, rounds: int, tokens: int, sampling_probability: float = 1.0
 ) -> float:
-    """Largest epsilon0 for which ``rounds`` rounds of texts stay within ``budget``.
+    """Return the largest epsilon0 that keeps ``rounds`` rounds of texts within ``budget``.
 
     Args:
-        budget: Target (epsilon, delta) and neighbours.
-        rounds: Number of rounds, each with a draw of its own; 1 for groups of records that are disjoint.
-        tokens: Tokens of one text at most.
+        budget: Target (epsilon, delta) and neighbors.
+        rounds: Number of rounds, each with its own draw; 1 for disjoint groups of records.
+        tokens: Largest number of tokens in one text.
         sampling_probability: Rate q of the members, in (0, 1].
 
     Returns:
@@ -226,14 +227,13 @@ def calibrate_text_round(
 def scale_text_rounds(
     budget: PrivacyBudget, rounds: Sequence[tuple[ClippedSumRoundEvent, int]]
 ) -> tuple[ClippedSumRoundEvent, ...]:
-    """Rounds of texts of several kinds, with the largest ``epsilon0`` of each that together stay within ``budget``.
+    """Scale rounds of texts of several kinds to the largest ``epsilon0`` that together stay within ``budget``.
 
-    Kinds keep the ratio of their ``epsilon0``, and hence of what they may move a token by.
+    Kinds keep the ratio of their ``epsilon0``, and hence of their influence on a token.
 
     Args:
-        budget: Target (epsilon, delta) and neighbours.
-        rounds: Each kind of round, with an ``epsilon0`` that matters only beside those of the others, and how many
-            there are of it.
+        budget: Target (epsilon, delta) and neighbors.
+        rounds: Each kind of round, whose ``epsilon0`` counts only relative to the others, and its number.
 
     Returns:
         The same kinds in order, every ``epsilon0`` multiplied by one number of 4 significant digits, rounded down. None
@@ -272,7 +272,7 @@ def _scaled(kinds: _Kinds, scale: float) -> tuple[ClippedSumRoundEvent, ...]:
 
 @functools.lru_cache(maxsize=_KEPT)
 def _text_round_scale(target: float, delta: float, neighbors: Neighbors, kinds: _Kinds) -> float:
-    """The largest number that every ``epsilon0`` may be multiplied by."""
+    """Return the largest factor for every ``epsilon0``."""
     most = MOST_EPSILON0 / max(event.epsilon0 for event, _ in kinds)
     counts = [count for _, count in kinds]
 
@@ -291,17 +291,17 @@ def _text_round_scale(target: float, delta: float, neighbors: Neighbors, kinds: 
 
 
 def max_releases(event: DpEvent, budget: PrivacyBudget) -> int:
-    """Largest number of releases of ``event`` whose composition stays within ``budget``.
+    """Return the largest number of releases of ``event`` whose composition stays within ``budget``.
 
     Args:
         event: Any event that the accountant knows.
-        budget: Target (epsilon, delta) and neighbours.
+        budget: Target (epsilon, delta) and neighbors.
 
     Returns:
         A count in [0, 1,000,000].
 
     Raises:
-        UnsupportedEvent: There is no sound bound for the event under these neighbours.
+        UnsupportedEvent: There is no sound bound for the event under these neighbors.
 
     Examples:
         >>> max_releases(NoisyMaxEvent(10.0), PrivacyBudget(3.0))
@@ -329,7 +329,7 @@ def max_releases(event: DpEvent, budget: PrivacyBudget) -> int:
 def _smallest(
     cost: Callable[[float], float], target: float, *, start: float, name: str, most: float = math.exp(40)
 ) -> float:
-    """Root of ``cost(x) = target`` for a decreasing cost, in x up to ``most``, to 5 digits (on a logarithmic scale)."""
+    """Return the root of ``cost(x) = target`` for a decreasing cost, x up to ``most``, to 5 digits (in log x)."""
 
     @functools.cache  # brentq asks for both ends again
     def excess(log_x: float) -> float:

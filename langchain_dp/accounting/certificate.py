@@ -1,4 +1,4 @@
-"""What was released, under which promise: the paper that travels with an answer, or with sanitized text."""
+"""Certificates: the promise that covers a released answer or a sanitized text."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WHOLE_TEXTS = "whole-texts"
 
 
 def library_version() -> str:
-    """Return the installed version of this package, or "unknown" when it runs without being installed."""
+    """Return the installed version of this package, or "unknown" without an installation."""
     try:
         return importlib.metadata.version("langchain-dp")
     except importlib.metadata.PackageNotFoundError:
@@ -46,7 +46,7 @@ def library_version() -> str:
 
 
 class BaseCertificate:
-    """What every certificate can do: strict JSON and back, text, a table in a notebook, pickles."""
+    """Common base of certificates: strict JSON and back, text, a table in a notebook, pickles."""
 
     mechanism: str
     private: bool
@@ -58,7 +58,7 @@ class BaseCertificate:
     """What its plain values say beside its fields."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values that strict JSON can hold: infinity is the string "inf"."""
+        """Return plain values for strict JSON: infinity is the string "inf"."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
         return {**self._marks, **fields, "notes": list(self.notes), "parameters": dict(self.parameters)}
 
@@ -83,7 +83,7 @@ class BaseCertificate:
 
     @classmethod
     def _read(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Plain values as the constructor takes them."""
+        """Convert plain values to constructor arguments."""
         raise NotImplementedError
 
     def _check_reason(self, name: str, loss: float) -> None:
@@ -102,7 +102,7 @@ class BaseCertificate:
             object.__setattr__(self, name, value)  # frozen: the only way
 
     def _rows(self) -> list[tuple[str, str]]:
-        """(name, value) in reading order; "NOT PRIVATE" first where it applies."""
+        """Return (name, value) in reading order; "NOT PRIVATE" first where it applies."""
         rows = [] if self.private else [("NOT PRIVATE", self.reason)]
         rows += self._own_rows()
         rows += [(f"parameter {name}", shown(value)) for name, value in self.parameters.items()]
@@ -111,11 +111,11 @@ class BaseCertificate:
         return [(one_line(name), one_line(value)) for name, value in rows]
 
     def _own_rows(self) -> list[tuple[str, str]]:
-        """Those of this kind of certificate."""
+        """Return the rows of this kind of certificate."""
         raise NotImplementedError
 
     def _summary(self) -> str:
-        """The promise for ``repr``."""
+        """Return the promise for ``repr``."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -151,7 +151,7 @@ class BaseCertificate:
                          + [f"  {name:<{width}}  {value}" for name, value in rows])  # fmt: skip
 
     def _repr_html_(self) -> str:
-        """Return a table for notebooks. It takes its colours from the page, so it reads on light and dark."""
+        """Return a table for notebooks, in the page's colors, so that it reads on light and dark."""
         title = "Privacy certificate" if self.private else "NOT PRIVATE"
         cell = "padding:2px 10px;text-align:left;border-top:1px solid currentColor;color:inherit;background:transparent"
         body = "".join(
@@ -169,25 +169,25 @@ class BaseCertificate:
 class PrivacyCertificate(BaseCertificate):
     """The privacy of a release, in public terms only.
 
-    Two claims stand side by side and are never mixed: ``epsilon`` and ``delta`` are *reserved* (what holds for
-    everything the plan may ever release), ``spent`` is what the releases so far cost.
+    It keeps two claims apart: ``epsilon`` and ``delta`` are *reserved* (they cover everything the plan may ever
+    release), ``spent`` is the cost of the releases so far.
 
     Args:
-        mechanism: What drew the answer, e.g. "report noisy max".
+        mechanism: Name of the mechanism, e.g. "report noisy max".
         epsilon: Reserved epsilon, in nats; infinite only if not private.
         delta: Reserved delta, in [0, 1].
         neighbors: Which two data sets must look alike.
         spent: (epsilon, delta) of the releases so far.
         remaining: How many more such releases the plan covers; None if that is no one number.
-        model: Name of the model that was asked.
+        model: Name of the model.
         library_version: Version of this package.
         private: False for seeded and non-private methods.
         reason: Why it is not private; empty if it is.
-        notes: What else a reader must know. The note that the number of records is public is added under
-            replace-one and zero-out, where it always holds.
+        notes: Further notes for the reader. Under replace-one and zero-out, the note that the number of records is
+            public is added.
         parameters: Public parameters of the mechanism, e.g. ``{"sigma": 1.3}``.
-        sources: The reservations that ``epsilon`` and ``delta`` add up: the one that the releases are charged to first,
-            then those that paid for released text which was made use of (:meth:`including`).
+        sources: The reservations that ``epsilon`` and ``delta`` add up: first the one charged for the releases, then
+            those that paid for released text used as input (:meth:`including`).
 
     Raises:
         InvalidParameter: A value lies outside its bound, or ``private`` contradicts ``reason`` or ``epsilon``.
@@ -229,7 +229,7 @@ class PrivacyCertificate(BaseCertificate):
         self._store(epsilon=epsilon, delta=delta, neighbors=neighbors, spent=spent, notes=notes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values that strict JSON can hold: infinity is the string "inf", neighbours their name."""
+        """Return plain values for strict JSON: infinity is the string "inf", neighbors their name."""
         return super().to_dict() | {
             "epsilon": loss_out(self.epsilon),
             "neighbors": self.neighbors.name.lower(),
@@ -248,20 +248,20 @@ class PrivacyCertificate(BaseCertificate):
         return {**values, "epsilon": loss_in(values["epsilon"]), "spent": spent, "sources": sources}
 
     def as_sources(self) -> tuple[ReleaseCost, ...]:
-        """What was released under this certificate costs whoever makes something of it: nothing, if it cost nothing."""
+        """Return the costs of using releases of this certificate as input; none if it cost nothing."""
         return self.sources or sources_of(self.to_dict())
 
     def including(self, costs: Sequence[ReleaseCost]) -> PrivacyCertificate:
-        """The certificate of what was made with released text: the promise of both.
+        """Return the certificate of results made with released text: the promise of both.
 
-        Epsilons and deltas add up, within one ledger and over several (basic composition, which holds however the
-        later run was chosen). A reservation that is named twice counts once: its claim covers all of its releases.
+        Epsilons and deltas add up, within one ledger and over several (basic composition, which holds however the later
+        run was chosen). A reservation that is named twice counts once: its claim covers all of its releases.
 
         Args:
-            costs: Of the released text; ``spent`` counts them as reserved.
+            costs: Costs of the released text; ``spent`` counts them as reserved.
 
         Raises:
-            InvalidParameter: The text was released for other neighbors, so that the promises do not add up.
+            InvalidParameter: The text was released for other neighbors, so the promises do not add up.
         """
         own = self.as_sources()
         known = {(source.ledger, source.plan) for source in own}
@@ -318,23 +318,23 @@ def _loss_pair(name: str, slack: str, epsilon: float, delta: float) -> tuple[flo
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
 class MetricCertificate(BaseCertificate):
-    """The promise under which text was sanitized, in public terms only.
+    """The promise that covers sanitized text, in public terms only.
 
     Args:
-        mechanism: What drew the words, e.g. "exponential".
+        mechanism: Name of the mechanism, e.g. "exponential".
         eta: Loss of one release, in nats per unit of distance in ``table``; infinite only if not private.
-        table: Name of the public table of word vectors whose distances are meant.
-        neighbor_distance: Distance of a typical word to its nearest neighbour in the table, or None.
-        replaced: Probability that a word comes out as another word, or None if it is not known.
-        user_spent: The most that the releases of any one user add up to, in the unit of eta; None: no user was named.
-        document_spent: The most that the releases of any one document add up to; None if nothing was released.
-        user_limit: What one user's releases may add up to at most; None for no limit.
-        document_limit: What one document's releases may add up to at most; None for no limit.
-        releases: How many releases were charged.
+        table: Name of the public table of word vectors that defines distances.
+        neighbor_distance: Distance of a typical word to its nearest neighbor in the table, or None.
+        replaced: Probability that a word becomes another word, or None if unknown.
+        user_spent: The largest sum of releases of any one user, in the unit of eta; None: no user was named.
+        document_spent: The largest sum of releases of any one document; None if nothing was released.
+        user_limit: Limit of one user's releases; None for no limit.
+        document_limit: Limit of one document's releases; None for no limit.
+        releases: Number of charged releases.
         library_version: Version of this package.
         private: False for seeded and non-formal modes.
         reason: Why it is not private; empty if it is.
-        notes: What passes in clear, and what else a reader must know.
+        notes: What passes in clear, and further notes for the reader.
         parameters: Further public parameters.
 
     Raises:
@@ -380,11 +380,11 @@ class MetricCertificate(BaseCertificate):
 
     @property
     def word_loss(self) -> float | None:
-        """Nats between two texts that differ in one word, by its nearest neighbour: eta x distance."""
+        """Nats between two texts that differ in one word, by its nearest neighbor: eta x distance."""
         return None if self.neighbor_distance is None else self.eta * self.neighbor_distance
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values that strict JSON can hold: infinity is the string "inf"."""
+        """Return plain values for strict JSON: infinity is the string "inf"."""
         return super().to_dict() | {"eta": loss_out(self.eta)}
 
     @classmethod
@@ -421,7 +421,7 @@ class MetricCertificate(BaseCertificate):
 
 
 def per(table: str) -> str:
-    """What an eta is counted by, under the name of a metric."""
+    """Return the unit of an eta, under the name of a metric."""
     return "between any two texts" if table == WHOLE_TEXTS else f"per unit of distance in {table}"
 
 
@@ -440,20 +440,20 @@ def public(name: str, value: object) -> float | int | str:
 
 
 def loss_out(value: float) -> float | str:
-    """Infinity as strict JSON can hold it."""
+    """Convert infinity for strict JSON."""
     return "inf" if math.isinf(value) else value
 
 
 def loss_in(value: object) -> Any:
-    """What :func:`loss_out` wrote, read back."""
+    """Read a value of :func:`loss_out`."""
     return math.inf if value == "inf" else value
 
 
 def shown(value: float | int | str) -> str:
-    """A parameter as people read it."""
+    """Format a parameter for people."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def one_line(text: str) -> str:
-    """Keep one value on one line: a model name with a line break must not forge a line of the certificate."""
+    """Keep a value on one line: a model name with a line break must not forge a line of the certificate."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

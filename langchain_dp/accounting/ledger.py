@@ -1,10 +1,10 @@
-"""The durable budget: reserve a plan before the first release, spend before every release, refuse at the limit.
+"""The durable budget: reserve a plan before the first release, charge every release, refuse at the limit.
 
-Inside a plan the accountant composes tightly, because the plan's parameters are fixed in advance; which release
-comes next may depend on all earlier ones. A later plan is chosen when answers are already known, so between plans
-epsilons and deltas add up: basic composition holds for adaptively chosen parameters (Rogers, Roth, Ullman and Vadhan
-2016), also while earlier plans still run (Haney, Shoemate, Tian, Vadhan, Vyrros, Xu and Zhang 2023). A spend is one
-step against the remaining counts of a plan: nothing is composed on the hot path.
+Inside a plan the accountant composes tightly, because the plan's parameters are fixed in advance; the choice of the
+next release may depend on all earlier ones. A later plan is chosen when answers are already known, so epsilons and
+deltas of plans add up. Basic composition holds for adaptively chosen parameters (Rogers, Roth, Ullman and Vadhan 2016),
+also while earlier plans still run (Haney, Shoemate, Tian, Vadhan, Vyrros, Xu and Zhang 2023). A charge compares with
+the remaining counts of a plan, and composes nothing.
 """
 
 from __future__ import annotations
@@ -36,36 +36,35 @@ DIRECT = "direct"
 
 
 class PrivacyLedger(BaseLedger, BudgetHolder):
-    """A privacy budget that cannot be forgotten.
+    """A durable privacy budget.
 
-    Threads may share one ledger; processes share a budget by opening the same ``path``, and machines by a database.
-    Used directly (``spend`` on the ledger itself) it is one plan, named "direct", over its whole remaining budget, for
-    the event of its first spend or the events of ``plan``.
+    Threads may share one ledger. Processes share a budget by opening the same ``path``, and machines by a database.
+    ``spend`` on the ledger itself uses a plan named "direct", over its whole remaining budget, for the event of the
+    first spend or the events of ``plan``.
 
     Args:
-        budget: What all releases together may cost. An existing file must have been made for the same one.
-        path: SQLite file on a local disk, made if absent; None keeps the ledger in memory, for this process only.
-            The one file holds every spend, and the journals of runs. Copy it from another process: where locks belong
-            to processes (POSIX), a program that opens and closes the file itself gives up its own locks on it.
-            Or the URL of a schema in PostgreSQL, ``"postgresql://user@host/database?schema=name&key_file=/path"``,
-            without a password: machines share it (extra ``postgres``).
+        budget: The most that all releases together may cost. An existing file must have the same budget.
+        path: SQLite file on a local disk, made if absent; None: a ledger in memory, for this process only. The one file
+            holds every charge, and the journals of runs. Copy it from another process: with POSIX locks, a program that
+            opens and closes the file itself drops its own locks on it. Or the URL of a PostgreSQL schema,
+            ``"postgresql://user@host/database?schema=name&key_file=/path"``, without a password: machines share it
+            (extra ``postgres``).
         plan: Pairs (event, maximum count) of the direct plan. An existing direct plan must be the same.
         prepay_block: For many releases a second: this process pays for so many at once, in one durable write, and
-            spends them from memory. What is left of a block when the process dies, forks or closes the ledger is lost,
-            up to ``prepay_block - 1`` of each event. No release is free. The next block finds out if somebody put an
-            older copy in the ledger's place. None: each release is a write of its own, as those of a plan with
-            ``quotas`` always are.
+            spends them from memory. The rest of a block is lost when the process dies, forks or closes the ledger: up
+            to ``prepay_block - 1`` of each event. No release is free. An older copy put in the ledger's place is
+            noticed with the next block. None: each release is a write, as in every plan with ``quotas``.
 
     Raises:
         LedgerMismatch: The file belongs to another budget.
         LedgerCorrupt: The file is damaged, empty or not a ledger.
-        LedgerUnwritable: File or folder cannot be written durably, or the folder does not exist; or a server that
-            could forget, that only reads, or that lost the connection: then what was being charged counts as spent.
+        LedgerUnwritable: File or folder cannot be written durably, or the folder does not exist; or the server could
+            forget charges, only reads, or lost the connection: then the charge under way counts as spent.
         BudgetExceeded, PlanError: As in :meth:`reserve`, for ``plan``.
 
     Formal guarantee:
-        All releases charged to the ledger are together (epsilon, delta)-DP under its neighbours: a charge is on
-        disk before ``spend`` returns, and a charge beyond a plan, or a plan beyond the budget, is refused.
+        All releases charged to the ledger together are (epsilon, delta)-DP under its neighbors: a charge is on disk
+        before ``spend`` returns, and a charge beyond a plan, or a plan beyond the budget, is refused.
 
     Examples:
         >>> ledger = PrivacyLedger(PrivacyBudget(3.0))  # with a path it outlives the program
@@ -107,7 +106,7 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
         return self
 
     def close(self) -> None:
-        """Close the ledger. Every later use of it and of its plans is refused; what was prepaid is not refunded."""
+        """Close the ledger. Later uses of it and of its plans are refused; prepaid releases are not refunded."""
         self._account.close()
 
     def _reservations(self) -> list[StoredPlan]:
@@ -128,19 +127,19 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
 
         Args:
             events: Pairs (event, maximum count), at least one.
-            name: 1 to 200 printable characters. A plan of this name with the same events and counts is returned
-                with its remaining counts and its own claim: so restarts and several processes share one plan.
-            epsilon: Claim to reserve; the composed epsilon of the full counts by default, and not below it.
-            delta: Share of delta for this plan; all that is not reserved yet by default.
-            settings: Public settings that the plan is made for. They are kept with it, and must be the same again.
+            name: 1 to 200 printable characters. An existing plan of this name with the same events and counts is
+                returned, with its remaining counts and its claim: so restarts and processes share one plan.
+            epsilon: Claim to reserve; by default, and at least, the composed epsilon of the full counts.
+            delta: Share of delta for this plan; by default all that is not reserved yet.
+            settings: Public settings of the plan. They are stored with it, and must be the same on a restart.
             journal: First journal of a new plan's run, stored with it (see :meth:`LedgerPlan.save_journal`).
-            quotas: Shares of those who ask. They are kept with the plan and never change; every spend names a user.
+            quotas: Quotas per user. They are stored with the plan and never change; every spend names a user.
 
         Raises:
-            BudgetExceeded: The claims of all plans would exceed the budget, or ``epsilon`` is below what the plan
-                costs. Nothing was stored.
-            PlanError: A plan of this name holds other events or counts, or was made for other settings or users.
-            UnsupportedEvent: The accountant has no bound for an event; metric privacy is a unit of its own.
+            BudgetExceeded: The claims of all plans would exceed the budget, or ``epsilon`` is below the plan's cost.
+                Nothing was stored.
+            PlanError: A plan of this name has other events, counts, settings or quotas.
+            UnsupportedEvent: The accountant has no bound for an event; metric privacy has a different unit.
         """
         items = plan_items(events)
         validate.short_text("name", name, at_least=1)
@@ -225,7 +224,7 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
         return LedgerPlan(self._account, stored)
 
     def plan(self, name: str) -> LedgerPlan | None:
-        """Return the plan of that name, or None if there is none."""
+        """Return the plan of that name, or None."""
         return next((plan for plan in self.plans() if plan.name == name), None)
 
     def plans(self) -> list[LedgerPlan]:
@@ -235,8 +234,8 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
     def spend(self, event: DpEvent, count: int = 1, *, caller: str = "") -> None:
         """Charge ``count`` releases of ``event`` to the direct plan, durably, before they are made.
 
-        The first direct spend reserves the direct plan: as many releases of this event as fit into what is not
-        reserved yet.
+        The first direct spend reserves the direct plan: as many releases of this event as fit into what is not reserved
+        yet.
 
         Args:
             event: The event of the direct plan, or any if there is none yet.
@@ -276,9 +275,9 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
                     raise
 
     def remaining(self, event: DpEvent) -> int:
-        """How many more direct spends of ``event`` are covered.
+        """Return how many more direct spends of ``event`` are covered; 0 for an event outside the direct plan.
 
-        Without a direct plan: how many would fit into what is not reserved. 0 for an event outside the direct plan.
+        Without a direct plan: how many would fit into what is not reserved.
         """
         key = event_key(event)
         direct = self._direct or self.plan(DIRECT)
@@ -287,14 +286,14 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
         return self._account.releases(key, self._account.left(self._store.plans()))
 
     def digest(self, domain: str, text: str) -> bytes:
-        """Keyed hash of ``text`` under the ledger's key, for what is kept in the ledger and must not show it.
+        """Return a keyed hash of ``text``, for values in the ledger that must not show it.
 
-        The key is made at its first use. It lies in ``<path>.key``; for a ledger in a database in the ``key_file`` of
-        its URL, else as ``<id of the ledger>.key`` in the folder that ``LANGCHAIN_DP_KEYS`` names. Back it up with the
-        ledger, and show it to nobody who may see the ledger.
+        The key is made at its first use, in ``<path>.key``; for a ledger in a database in the ``key_file`` of its URL,
+        or as ``<id of the ledger>.key`` in the folder ``LANGCHAIN_DP_KEYS``. Back it up with the ledger, and hide it
+        from everyone who may see the ledger.
 
         Raises:
-            LedgerError: The ledger had a key, and it is gone, damaged, or another ledger's.
+            LedgerError: The ledger's key is gone, damaged, or another ledger's.
         """
         return self._store.digest(domain, text)
 
@@ -330,5 +329,5 @@ def _public_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def ledger_over(account: Account) -> PrivacyLedger:
-    """The ledger of an account that is open already."""
+    """Return the ledger of an open account."""
     return PrivacyLedger.__new__(PrivacyLedger)._over(account)

@@ -1,6 +1,6 @@
-"""The durable account of metric privacy: every release is recorded before it is made, and refused at the limit.
+"""The durable account of metric privacy: every release is charged before it is made, and refused at the limit.
 
-Its unit is eta, nats per unit of distance between word vectors. It is no epsilon: nothing here is ever added to a
+Its unit is eta, nats per unit of distance between word vectors. Eta is no epsilon: it is never added to a
 :class:`PrivacyLedger`, and the two kinds of file refuse each other.
 """
 
@@ -33,11 +33,11 @@ _SHORTEST_KEY = 32
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Owner:
-    """Whose account a release is charged to. Kept as keyed hashes only.
+    """The account to charge for a release. Stored as keyed hashes only.
 
     Args:
         document: Key of the document: an id, or its content.
-        user: Key of the user whose document it is; None if nobody's account is kept.
+        user: Key of the document's user; None for no account of a user.
     """
 
     document: str
@@ -55,23 +55,23 @@ class Owner:
 
 
 class MetricLedger(BaseLedger):
-    """How much metric privacy the texts of every user, and every document, have spent.
+    """A ledger of metric privacy per user and per document.
 
     A release of a text at ``eta`` costs its document and its user ``eta`` each; releases add up. Threads may share one
-    ledger; processes share one account by opening the same ``path``. One ledger counts in one metric: distances in
-    two tables of word vectors are different units, so the first release fixes the table and others are refused.
+    ledger; processes share one account by opening the same ``path``. A ledger counts in one metric, because distances
+    in two tables of word vectors are different units: the first release fixes the table, and others are refused.
 
-    The file holds sanitized texts, no raw text and no name: documents, users and what a text was sanitized from are
-    stored as HMAC-SHA256. The key of these hashes is random and lies in ``<path>.key``, which only its owner can read:
-    whoever holds one of the two files cannot test a guess, whoever holds both can. Back them up together: a ledger
-    whose key is lost is refused. Give ``key`` to keep it elsewhere.
+    The file holds sanitized texts, no raw text and no name: documents, users and raw texts are stored as HMAC-SHA256.
+    The random key of these hashes lies in ``<path>.key``, which only its owner can read. Both files together allow to
+    test guesses, one alone does not. Back them up together: a ledger whose key is lost is refused. Give ``key`` to
+    store it elsewhere.
 
     Args:
-        limit: What the releases of one user may add up to, in the unit of eta; None for no limit.
-        path: SQLite file on a local disk, made if absent; None keeps the ledger in memory, for this process only. Or
-            the URL of a schema in PostgreSQL, as for :class:`PrivacyLedger`: its hashes' key lies in ``key_file``.
-        document_limit: The same for one document; as ``limit`` if left out.
-        key: Secret of at least 32 bytes for the hashes, to be given at each opening. None: see above.
+        limit: Largest sum of one user's releases, in the unit of eta; None for no limit.
+        path: SQLite file on a local disk, made if absent; None: a ledger in memory, for this process only. Or the URL
+            of a PostgreSQL schema, as for :class:`PrivacyLedger`: the key of its hashes lies in ``key_file``.
+        document_limit: The same for one document; ``limit`` by default.
+        key: Secret of at least 32 bytes for the hashes, needed at each opening. None: see above.
 
     Raises:
         LedgerMismatch: The file was made with other limits or another key.
@@ -119,7 +119,7 @@ class MetricLedger(BaseLedger):
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, key: bytes | None = None) -> MetricLedger:
-        """Open an existing ledger under the limits that it was made with.
+        """Open an existing ledger under its own limits.
 
         Raises:
             InvalidParameter: There is nothing at ``path``.
@@ -133,33 +133,33 @@ class MetricLedger(BaseLedger):
 
     @property
     def limit(self) -> float | None:
-        """What the releases of one user may add up to; None for no limit."""
+        """Largest sum of one user's releases; None for no limit."""
         return None if self._store.limits.user is None else units(self._store.limits.user)
 
     @property
     def document_limit(self) -> float | None:
-        """What the releases of one document may add up to; None for no limit."""
+        """Largest sum of one document's releases; None for no limit."""
         return None if self._store.limits.document is None else units(self._store.limits.document)
 
     @property
     def table(self) -> str | None:
-        """The metric that this ledger counts in; None before the first release."""
+        """The ledger's metric; None before the first release."""
         return self._store.summary()[3]
 
     def spend(
         self, eta: float, owners: Sequence[Owner], *, table: str, caller: str = "", keys: Sequence[bytes] = ()
     ) -> None:
-        """Record one release at ``eta`` for each owner, durably, before any is made: all of them or none.
+        """Charge one release at ``eta`` to each owner, durably, before any is made: all of them or none.
 
         Args:
             eta: Loss per unit of distance, in (0, 1e6]. Rounded up to a billionth.
             owners: One per release. The same document twice is two releases of it.
-            table: Name of the metric: the table of word vectors whose distances are meant.
+            table: Name of the metric: the table of word vectors.
             caller: Short public name of the caller, for the record; at most 200 printable characters.
-            keys: One per release, under which :meth:`released` will keep it; none if it is not kept.
+            keys: One per release, under which :meth:`released` will store it; none if it is not stored.
 
         Raises:
-            AlreadyReleased: Something was kept under one of ``keys`` meanwhile. Nothing was charged: look it up.
+            AlreadyReleased: A text was stored under one of ``keys`` meanwhile. Nothing was charged: look it up.
             BudgetExceeded: An account would exceed its limit. Nothing was charged. Its ``spent`` and ``budget`` are
                 (eta, 0.0): there is no delta.
             PlanError: The ledger counts in another metric. Nothing was charged.
@@ -182,7 +182,7 @@ class MetricLedger(BaseLedger):
             raise _other_table(table, refused)
 
     def check_table(self, table: str) -> None:
-        """Refuse a table whose distances this ledger does not count in.
+        """Refuse a table that is not the ledger's metric.
 
         Raises:
             PlanError: Its first release was made under another table.
@@ -191,12 +191,12 @@ class MetricLedger(BaseLedger):
             raise _other_table(table, str(self.table))
 
     def check_room(self, eta: float, owners: Sequence[Owner], *, remedy: str) -> None:
-        """Refuse releases that are to be charged in several calls and could not be all; nothing is charged.
+        """Refuse releases whose charges, in several calls, could not all succeed. Nothing is charged.
 
         Args:
             eta: Loss of each, as of :meth:`spend`.
             owners: One per release of all calls.
-            remedy: What to do about it.
+            remedy: Remedy for the message.
 
         Raises:
             BudgetExceeded: An account has too little left for all of its releases.
@@ -248,7 +248,7 @@ class MetricLedger(BaseLedger):
         return self._refusals.add(refusal)
 
     def spent(self, *, user: str | None = None, document: str | None = None) -> float:
-        """What the releases of one user, or of one document, add up to, in nats per unit of distance.
+        """Return the sum of one user's or one document's releases, in nats per unit of distance.
 
         Raises:
             InvalidParameter: Not exactly one of the two is given, or it is no string.
@@ -261,15 +261,15 @@ class MetricLedger(BaseLedger):
         return units(self._store.spent("document", self._store.digest("document", owner.document)))
 
     def entries(self) -> Iterator[MetricEntry]:
-        """Yield every recorded release, in order."""
+        """Yield every charged release, in order."""
         return self._store.entries()
 
     def digest(self, domain: str, text: str) -> bytes:
-        """Keyed hash of ``text`` under the ledger's key, for indices that must not show it either."""
+        """Return a keyed hash of ``text``, for indices that must not show it either."""
         return self._store.digest(f"other {domain}", text)
 
     def released(self) -> ReleasedTexts:
-        """What was released before, kept in the ledger so that it can be reused."""
+        """Return the store of released texts, for reuse."""
         return self._released
 
     def certificate(
@@ -345,7 +345,7 @@ def _limit(name: str, value: float | None) -> int | None:
 
 
 def metric_ledger_over(store: MetricStore) -> MetricLedger:
-    """The ledger of a store that is open already."""
+    """Return the ledger of an open store."""
     return MetricLedger.__new__(MetricLedger)._over(store, keyed=False)
 
 

@@ -1,12 +1,11 @@
-"""What released text cost, carried with the text, so that whatever is made with it says so.
+"""The cost of released text, carried with the text into everything made with it.
 
-Text that one run released may go into another as public text: descriptions of labels, words, an instruction. What comes
-out then depends on the records through both runs. It is released under the sum of both promises, and the epsilon of the
-last step alone would be wrong. So released text is a :class:`ReleasedText`, which knows its costs; whoever takes public
-text looks for them (:func:`costs_in`), and certificates add them up (``PrivacyCertificate.including``).
+Text that one run released may go into another as public text: descriptions of labels, words, an instruction. The result
+then depends on the records through both runs, and is released under the sum of both promises; the epsilon of the last
+step alone would be wrong. So released text is a :class:`ReleasedText`, which knows its costs. Classes that take public
+text look for them (:func:`costs_in`), and certificates add them up (``PrivacyCertificate.including``).
 
-A str that is made of a released one by a format or by way of a file is a plain str: what it cost is then declared with
-``made_with=`` of the class that takes it.
+A formatted str, or one read from a file, loses its costs. Declare them with ``made_with=`` of the class that takes it.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ _DEEPEST = 8  # levels of containers that are looked through
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReleaseCost:
-    """What all releases of one reservation may cost.
+    """The most that all releases of one reservation may cost.
 
     Args:
-        ledger: Id of the ledger; of a certificate without one, a digest of it.
+        ledger: Id of the ledger; for a certificate without one, its digest.
         plan: Name of the reservation.
         epsilon: Reserved epsilon; infinite only with ``reason``.
         delta: Reserved delta.
@@ -58,10 +57,10 @@ class ReleaseCost:
 
 
 class HasSources(Protocol):
-    """A certificate: it says what was spent."""
+    """A certificate, which names its costs."""
 
     def as_sources(self) -> tuple[ReleaseCost, ...]:
-        """What its releases cost."""
+        """Return the costs of its releases."""
         ...
 
 
@@ -70,14 +69,14 @@ MadeWith: TypeAlias = HasSources | Sequence[HasSources] | None
 
 
 class ReleasedText(str):
-    """A released text that knows what it cost. It is a str in everything else.
+    """A released text that knows its costs, and is otherwise a str.
 
     Copies in lists and mappings, ``strip()``, ``+`` and pickles keep the costs. Formatting, ``str(text)`` and files
     lose them.
 
     Args:
         text: The text.
-        costs: What it cost.
+        costs: Its costs.
 
     Examples:
         >>> cost = ReleaseCost(ledger="3f", plan="names", epsilon=5.0, delta=5e-6, neighbors=Neighbors.REPLACE_ONE)
@@ -89,7 +88,7 @@ class ReleasedText(str):
     costs: tuple[ReleaseCost, ...]
 
     def __new__(cls, text: str, costs: Iterable[ReleaseCost] = ()) -> Self:
-        """The text with its costs, and those that it had."""
+        """Return the text with these costs and its earlier ones."""
         made = super().__new__(cls, text)
         made.costs = merged((*getattr(text, "costs", ()), *costs))
         return made
@@ -98,7 +97,7 @@ class ReleasedText(str):
         return str(self), self.costs
 
     def strip(self, chars: str | None = None, /) -> ReleasedText:
-        """As of any str; with the costs."""
+        """Strip like any str, and keep the costs."""
         return ReleasedText(super().strip(chars), self.costs)
 
     def __add__(self, other: str, /) -> ReleasedText:
@@ -109,18 +108,18 @@ class ReleasedText(str):
 
 
 def released(texts: Mapping[str, str], costs: Iterable[ReleaseCost]) -> dict[str, str]:
-    """The same mapping, whose texts know what they cost."""
+    """Return the mapping with texts that know their costs."""
     return {name: ReleasedText(text, costs) for name, text in texts.items()}
 
 
 def merged(costs: Iterable[ReleaseCost]) -> tuple[ReleaseCost, ...]:
-    """Each reservation once, in order: what it released is paid for by its claim, however often it is used."""
+    """Return each reservation once, in order: its claim covers all its releases, however often they are used."""
     return tuple({(cost.ledger, cost.plan): cost for cost in costs}.values())
 
 
 def costs_in(*values: Any) -> tuple[ReleaseCost, ...]:
-    """Costs of all released text in public values: texts, containers and dataclasses of them, certificates, and
-    templates of LangChain whose ``metadata["dp"]`` is a certificate.
+    """Return the costs of all released text in public values: texts, containers and dataclasses of them, certificates,
+    and LangChain templates whose ``metadata["dp"]`` is a certificate.
     """
     return merged(cost for value in values for cost in _costs(value, _DEEPEST))
 
@@ -149,16 +148,8 @@ def _costs(value: Any, depth: int) -> Iterable[ReleaseCost]:
 
 
 def sources_of(certificate: Mapping[str, Any]) -> tuple[ReleaseCost, ...]:
-    """What releases under a certificate cost whoever makes something of them.
-
-    Args:
-        certificate: Its plain values, as ``to_dict`` gives them.
-
-    Returns:
-        Its sources; of a certificate that names none itself, and nothing where it cost nothing.
-
-    Raises:
-        InvalidParameter: They are no certificate.
+    """Return the costs of a certificate given as plain values: its sources, or itself if it names none and cost
+    something.
     """
     try:
         if certificate["sources"]:
@@ -180,9 +171,9 @@ def sources_of(certificate: Mapping[str, Any]) -> tuple[ReleaseCost, ...]:
 
 
 def costs_of_inputs(*values: Any, made_with: MadeWith, budget: Any, ledger: Any) -> tuple[ReleaseCost, ...]:
-    """What the public inputs of a chain cost, before anything is reserved or charged.
+    """Return the costs of a chain's public inputs, before anything is reserved or charged.
 
-    Text that was released for other neighbors than the chain's (of its budget, else of its ledger) is refused.
+    Text released for other neighbors than the chain's (of its budget, otherwise of its ledger) is refused.
     """
     costs = merged((*costs_in(*values), *declared(made_with)))
     neighbors = getattr(getattr(ledger, "budget", None) if budget is None else budget, "neighbors", None)
@@ -202,7 +193,7 @@ def check_neighbors(costs: Iterable[ReleaseCost], neighbors: Neighbors) -> None:
 
 
 def declared(made_with: MadeWith) -> tuple[ReleaseCost, ...]:
-    """Costs of the certificates that ``made_with=`` names."""
+    """Return the costs of the certificates in ``made_with=``."""
     given = made_with if isinstance(made_with, (list, tuple)) else () if made_with is None else (made_with,)
     for one in given:
         if not any(hasattr(each, "as_sources") for each in (one, getattr(one, "certificate", None))):

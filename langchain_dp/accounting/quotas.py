@@ -32,8 +32,8 @@ class Quotas(MadeOfFields):
         InvalidParameter: Neither was given, a quota is below 1, or a user id is not 1 to 200 printable characters.
 
     Formal guarantee:
-        None. Users can pool their answers, so what holds is the (epsilon, delta) of the plan and of its ledger. A quota
-        is an operational limit.
+        None: users can pool their answers, so only the (epsilon, delta) of the plan and its ledger holds. A quota is an
+        operational limit.
 
     Examples:
         >>> shared = [(NoisyMaxEvent(20.0), 50)]
@@ -59,7 +59,7 @@ class Quotas(MadeOfFields):
         object.__setattr__(self, "overrides", MappingProxyType(dict(self.overrides)))
 
     def of(self, user_id: str) -> int | None:
-        """Quota of this user; None if the user has none."""
+        """Return this user's quota, or None."""
         return self.overrides.get(user_id, self.default)
 
     def __repr__(self) -> str:
@@ -68,10 +68,10 @@ class Quotas(MadeOfFields):
         return f"Quotas(default={self.default!r}, overrides={overrides})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for the ledger."""
+        """Return plain values for the ledger."""
         return {"default": self.default, "overrides": dict(sorted(self.overrides.items()))}
 
     @classmethod
     def from_dict(cls, kept: Mapping[str, Any]) -> Self:
-        """The quotas that :meth:`to_dict` wrote."""
+        """Return the quotas that :meth:`to_dict` wrote."""
         return cls(kept["default"], kept["overrides"])

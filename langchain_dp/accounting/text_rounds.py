@@ -1,8 +1,8 @@
-r"""What a round of private texts costs: many tokens after one draw of who takes part.
+"""The cost of a round of private texts: many tokens after one draw of the members.
 
-A token that is written by the exponential mechanism over clipped sums is bounded-range, and the tokens of a text follow
-each other adaptively. :func:`composed_bounded_range` is the largest privacy profile that any such sequence can have;
-composing the profile of one token with itself would be an upper bound too, some tenth looser in the parameter.
+A token from the exponential mechanism over clipped sums is bounded-range, and the tokens of a text follow each other
+adaptively. :func:`composed_bounded_range` is the largest privacy profile of any such sequence. Composing the profile of
+one token with itself would be an upper bound too, some tenth looser in the parameter.
 
 A round draws its members once, and then writes whole texts with them. With M0 the texts written without the changed
 record and M1, M2 those with it in either version, the pair is (1-q) M0 + q M1 against (1-q) M0 + q M2.
@@ -77,7 +77,7 @@ def _worst_case(bound: float, times: int) -> tuple[Array, Array]:
 
 
 def composed_bounded_range(epsilons: Array, *, bound: float, times: int) -> Array:
-    """Largest profile of ``times`` adaptive releases, each ``bound``-bounded-range [1]; epsilon >= 0.
+    """Return the largest profile of ``times`` adaptive ``bound``-bounded-range releases [1]; epsilon >= 0.
 
     An upper bound up to floating-point error, and within .02% of the truth in ``bound`` at 30 releases.
     """
@@ -87,10 +87,10 @@ def composed_bounded_range(epsilons: Array, *, bound: float, times: int) -> Arra
 
 
 def text_round(epsilons: Array, *, bound: float, tokens: int, q: float) -> Array:
-    """A round under replace-one: the record's texts are ``bound``-bounded-range a token; symmetric, epsilon >= 0.
+    """Return the profile of a round under replace-one: its texts are ``bound``-bounded-range per token; epsilon >= 0.
 
-    Its version M1 against none at all, M0, is half of that a token. By advanced joint convexity [2]
-    delta <= q ((1 - share) D(M1, M0) + share D(M1, M2)), both at the amplified epsilon.
+    The version M1 against no record, M0, is half of that per token. By advanced joint convexity [2] delta <= q ((1 -
+    share) D(M1, M0) + share D(M1, M2)), both at the amplified epsilon. The profile is symmetric.
     """
     inner = amplified(epsilons, q)
     share = np.exp(epsilons - inner)

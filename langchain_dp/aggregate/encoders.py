@@ -16,7 +16,7 @@ from langchain_core.embeddings import Embeddings
 from scipy import sparse
 
 from langchain_dp._util.extras import missing_extra, needs
-from langchain_dp.aggregate.features import Floats
+from langchain_dp.aggregate.features import Floats, Projection
 from langchain_dp.ensemble.engine_calls import ask_together, asked_publicly
 from langchain_dp.errors import InvalidParameter
 
@@ -126,6 +126,24 @@ def encoder_name(encoder: Embeddings) -> str:
     return type(encoder).__name__
 
 
+def probe(encoder: Embeddings, dimensions: int) -> None:
+    """Check with a public text that an encoder still answers as before: an outage would leave nothing but noise.
+
+    Raises:
+        ModelUnavailable, InvalidParameter: As :func:`encode_publicly`.
+    """
+    check_dimensions(encode_publicly(encoder, public_texts()[:1]), dimensions)
+
+
+def check_dimensions(rows: Floats, dimensions: int) -> None:
+    """Raise InvalidParameter unless vectors have the length of those that the projection was made of."""
+    if rows.shape[1] != dimensions:
+        raise InvalidParameter(
+            f"Expected the encoder to return vectors of {dimensions} numbers, as it did for fit(), not of "
+            f"{rows.shape[1]}. Give the same encoder."
+        )
+
+
 def encode_publicly(encoder: Embeddings, texts: Sequence[str]) -> Floats:
     """Vectors of public texts.
 
@@ -142,6 +160,33 @@ def encode_publicly(encoder: Embeddings, texts: Sequence[str]) -> Floats:
     return rows
 
 
+MOST_COMPONENTS = 256
+"""Principal components that are found."""
+
+
+def projection_for(encoder: Embeddings, texts: Sequence[str] | None = None) -> Projection:
+    """Mean and principal components of public texts under an encoder, also of its words where it is the static one.
+
+    Args:
+        encoder: The encoder. It is tried on the texts before anything is charged.
+        texts: The public texts; None: those of the package.
+
+    Raises:
+        ModelUnavailable, InvalidParameter: As :func:`encode_publicly`.
+    """
+    if type(encoder) is StaticEncoder and texts is None:
+        return _static_projection()
+    public = encode_publicly(encoder, public_texts() if texts is None else texts)
+    vocabulary = encoder.vocabulary() if isinstance(encoder, StaticEncoder) else None
+    return Projection.of(public, min(MOST_COMPONENTS, public.shape[1]), vocabulary)
+
+
+@functools.cache
+def _static_projection() -> Projection:
+    encoder = StaticEncoder()
+    return Projection.of(encoder.array(public_texts()), MOST_COMPONENTS, encoder.vocabulary())
+
+
 def encode_privately(encoder: Embeddings, texts: Sequence[str], dimensions: int) -> Iterator[Floats]:
     """Yield vectors of private texts in blocks, in order. A text that the encoder fails on has NaN in every place.
 
@@ -151,7 +196,9 @@ def encode_privately(encoder: Embeddings, texts: Sequence[str], dimensions: int)
 
     def encode(part: Sequence[str]) -> list[Floats | None]:
         rows = _array(encoder, list(part))
-        return list(rows) if rows.shape == (len(part), dimensions) else [None] * len(part)
+        if rows.shape != (len(part), dimensions):
+            raise ValueError  # because of one text, perhaps: each is then asked for alone
+        return list(rows)
 
     def alone(text: str) -> Floats | None:
         return ask_together(encode, [text])[0]
@@ -165,6 +212,6 @@ def encode_privately(encoder: Embeddings, texts: Sequence[str], dimensions: int)
 
 
 def _array(encoder: Embeddings, texts: list[str]) -> Floats:
-    if isinstance(encoder, StaticEncoder):
+    if type(encoder) is StaticEncoder:
         return encoder.array(texts)
     return np.array(encoder.embed_documents(texts), dtype=np.float64)

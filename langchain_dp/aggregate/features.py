@@ -53,7 +53,7 @@ class Projection:
                 to that of the texts, both divided by their traces: it covers topics that the texts miss.
         """
         unit = _unit(texts) / _UNIT
-        mean, covariance = unit.mean(axis=0), np.cov(unit.T)
+        mean, covariance = unit.mean(axis=0), np.atleast_2d(np.cov(unit.T))
         if vocabulary is not None:
             words = _unit(vocabulary) / _UNIT
             mean, spread = words.mean(axis=0), np.cov(words.T)
@@ -61,6 +61,10 @@ class Projection:
         _, vectors = np.linalg.eigh(covariance)
         components = vectors[:, ::-1][:, :k].T
         return cls(_whole(mean * _UNIT), _whole(components * _UNIT))
+
+    def first(self, k: int) -> Projection:
+        """The projection onto the first ``k`` components."""
+        return Projection(self.mean, self.components[:k])
 
     @property
     def k(self) -> int:
@@ -71,13 +75,19 @@ class Projection:
         """Return vectors of length at most 4096 grid steps, in the direction of the projected rows.
 
         Args:
-            rows: One vector of the encoder per row. A row with NaN or infinity gives zeros.
+            rows: One vector of the encoder per row. A row of zeros, or with NaN or infinity, gives zeros.
         """
-        centered = _unit(rows) - self.mean.astype(np.float64)
+        unit = _unit(rows)
+        centered = (unit - self.mean.astype(np.float64)) * np.any(unit, axis=1, keepdims=True)
         projected = np.rint(centered @ self.components.T.astype(np.float64) / (2 * _UNIT))
         lengths = np.sqrt((projected * projected).sum(axis=1))  # exact sums below 2^53
         scale = np.divide(NORM, lengths, out=np.zeros_like(lengths), where=lengths > 0)
         return clip_to_norm(np.trunc(projected * scale[:, None]).astype(np.int64), NORM)
+
+    def is_like(self, other: Projection) -> bool:
+        """Return whether both stem from one encoder: those of a server round differently from day to day."""
+        same = self.components.shape == other.components.shape
+        return same and int(np.abs(self.mean - other.mean).max()) <= _UNIT // 256
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -89,6 +99,8 @@ class Projection:
         """Read what :meth:`to_dict` wrote; ValueError or KeyError for other things."""
         numbers = np.frombuffer(base64.b64decode(fields["numbers"], validate=True), dtype="<i4")
         table = numbers.reshape(fields["shape"]).astype(np.int64)
+        if table.ndim != 2 or len(table) < 2 or table.shape[1] > MOST_DIMENSIONS or np.abs(table).max() > _UNIT:
+            raise ValueError  # larger numbers would leave those that are exact
         return cls(table[0], table[1:])
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import Runnable
 
+from langchain_dp._util.documents import Form
 from langchain_dp.accounting import ExponentialEvent, Neighbors, PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.provenance import MadeWith, released
 from langchain_dp.aggregate.encoders import (
@@ -18,11 +21,11 @@ from langchain_dp.aggregate.encoders import (
     encode_privately,
     encode_publicly,
     encoder_name,
-    public_texts,
+    probe,
+    projection_for,
     public_topics,
 )
-from langchain_dp.aggregate.features import Projection
-from langchain_dp.aggregate.release import Promise, labelled_records
+from langchain_dp.aggregate.release import DRAWING, Promise, labelled_records
 from langchain_dp.ensemble.reservation import LedgerOrPath
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.isolation.accept import check_encoder
@@ -34,7 +37,6 @@ from langchain_dp.records.files import READING
 from langchain_dp.redact import PrivateArgs, hold_arguments, run_redacted
 
 NONE_OF_THESE = "none of these"
-_COMPONENTS = 256
 _POINTS = 10
 _SURE = 0.99
 
@@ -59,6 +61,29 @@ class LabelNames:
     margin: int
     certificate: PrivacyCertificate
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        fields = {"names": self.names, "descriptions": self.descriptions, "margin": self.margin}
+        return {**fields, "certificate": self.certificate.to_dict()}
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read names from a JSON file of :meth:`to_dict`. They carry their costs.
+
+        Args:
+            path: The JSON file.
+
+        Raises:
+            InvalidParameter: The file holds no names.
+        """
+        try:
+            form = _SavedNames.read(Path(path).read_bytes())
+        except ValueError as error:
+            raise InvalidParameter(f"Expected {Path(path).name} to hold names of labels: {error}.") from None
+        certificate = PrivacyCertificate.from_dict(form.certificate)
+        costs = certificate.as_sources()
+        return cls(released(form.names, costs), released(form.descriptions, costs), form.margin, certificate)
+
     def __str__(self) -> str:
         lines = [f"{label}: {text}" for label, text in self.descriptions.items()]
         lines.append(
@@ -66,6 +91,13 @@ class LabelNames:
             "may have chosen."
         )
         return "\n".join(lines)
+
+
+class _SavedNames(Form):
+    names: dict[str, str]
+    descriptions: dict[str, str]
+    margin: int
+    certificate: dict[str, Any]
 
 
 class DPLabelNamer:
@@ -154,9 +186,8 @@ class DPLabelNamer:
         self._voter.probe()
 
         def draw(rng: Randomness) -> list[int]:
-            votes = run_redacted(self._votes, PrivateArgs(records))
-            self._voter.probe()
-            return _chosen(mechanism, _counts(records, votes, given, len(self._entries), self._voter.points), rng)
+            # Votes stay in no frame.
+            return run_redacted(self._drawn, PrivateArgs(records, given, mechanism, rng), DRAWING)
 
         settings = {"labels": list(given), "words": list(self._entries), "voter": self._voter.name}
         places = promise.release_once(mechanism.event, draw, records=records, settings=settings, share=share)
@@ -177,9 +208,13 @@ class DPLabelNamer:
         margin = self.margin(share)
         return LabelNames(released(plain, costs), released(full, costs), margin, certificate)
 
-    def _votes(self, records: PrivateRecords) -> list[list[int]]:
-        """Places of the nearest entries, the nearest one first, for the oldest record of each user."""
-        return self._voter.votes([records.get(group[0])["text"] for group in records.users()])
+    def _drawn(
+        self, records: PrivateRecords, labels: Sequence[str], mechanism: Exponential, rng: Randomness
+    ) -> list[int]:
+        """Place of an entry per label. The oldest record of each user votes."""
+        votes = self._voter.votes([records.get(group[0])["text"] for group in records.users()])
+        self._voter.probe()
+        return _chosen(mechanism, _counts(records, votes, labels, len(self._entries), self._voter.points), rng)
 
     def margin(self, budget: PrivacyBudget) -> int:
         """Return the lead in records with which the right name wins 99 times in 100. Spends nothing.
@@ -244,16 +279,14 @@ class _EncoderVoter:
         self.notes = check_encoder(encoder, trusted=trusted)
         self.name = encoder_name(encoder)
         self._encoder = encoder
-        public = encode_publicly(encoder, public_texts())
-        vocabulary = encoder.vocabulary() if isinstance(encoder, StaticEncoder) else None
-        self._projection = Projection.of(public, min(_COMPONENTS, public.shape[1]), vocabulary)
+        self._projection = projection_for(encoder)
         texts = [f"{word}: {about}" if about else word for word, about in entries.items()]
         self._words = self._projection.vectors(encode_publicly(encoder, texts))
-        self._dimensions = public.shape[1]
+        self._dimensions = len(self._projection.mean)
         self.points = max(1, min(_POINTS, len(entries) // 4))
 
     def probe(self) -> None:
-        encode_publicly(self._encoder, public_texts()[:1])
+        probe(self._encoder, self._dimensions)
 
     def votes(self, texts: Sequence[str]) -> list[list[int]]:
         last, ranks = len(self._words) - 1, []

@@ -3,15 +3,64 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
+from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
+
+from langchain_dp._util.reprs import InNotebooks
 from langchain_dp.accounting import PrivacyBudget
 from langchain_dp.errors import InvalidParameter
 
 _FEWEST, _MOST = 8, 256
 
 
+@dataclasses.dataclass(frozen=True)
+class _Curve:
+    """Measured accuracy of a public task with the static encoder.
+
+    Args:
+        task: What is told apart.
+        labels: Number of labels.
+        clean: Accuracy without noise, of 100.
+        accuracy: Accuracy of 100, by records per label over the noise multiplier.
+    """
+
+    task: str
+    labels: int
+    clean: int
+    accuracy: Mapping[float, int]
+
+
+CURVES: tuple[_Curve, ...] = (
+    _Curve(
+        "topics of news",
+        4,
+        85,
+        {1: 25, 5: 48, 9: 59, 17: 71, 27: 75, 34: 78, 45: 79, 67: 82, 90: 83, 142: 84, 180: 85, 268: 85, 719: 85},
+    ),
+    _Curve(
+        "kinds of questions",
+        6,
+        64,
+        {1: 17, 4: 22, 6: 32, 11: 40, 18: 44, 24: 48, 30: 50, 45: 54, 60: 54, 120: 60, 322: 63},
+    ),
+    _Curve("queues of support tickets", 6, 65, {1: 17, 4: 20, 6: 29, 11: 34, 18: 38, 30: 46, 60: 53}),
+    _Curve(
+        "praise or blame in sentences on films",
+        2,
+        72,
+        {1: 50, 11: 61, 18: 61, 34: 64, 54: 67, 71: 67, 90: 67, 134: 69, 180: 69, 246: 71, 360: 71, 463: 72, 1242: 72},
+    ),
+)
+"""Measured by ``tests/benchmarks/bench_prototypes.py``; a test compares."""
+
+
 def components_for(users: int | None, labels: int, noise_multiplier: float) -> int:
     """Number of principal components: more where the sums stand out of the noise, fewer where they do not.
+
+    The factors were tuned on public data (``tests/benchmarks/bench_prototypes.py``); the optimum is flat.
 
     Args:
         users: Number of users where it is public; None is refused.
@@ -23,16 +72,77 @@ def components_for(users: int | None, labels: int, noise_multiplier: float) -> i
             "Expected components= under add/remove neighbors, where the number of users is private and nothing may "
             "follow from it. Give 16 for some hundred examples, 64 for some thousand."
         )
-    per_label = users / labels / noise_multiplier
-    return max(_FEWEST, min(_MOST, round((1.2 if labels > 2 else 0.5) * per_label)))
+    ratio = users / labels / noise_multiplier
+    return max(_FEWEST, min(_MOST, round((1.2 if labels > 2 else 0.5) * ratio)))
 
 
 @dataclasses.dataclass(frozen=True)
-class PrototypePlan:
-    """Forecast of a prototype classifier."""
+class PrototypePlan(InNotebooks):
+    """Forecast of a prototype classifier, by curves that were measured on public data with the default encoder.
+
+    Args:
+        examples: Number of examples, or of users.
+        labels: Number of labels.
+        budget: The promise.
+        components: Number of principal components.
+        noise_multiplier: Standard deviation of the noise per coordinate, in records.
+
+    Examples:
+        >>> plan = DPPrototypeClassifier.plan(1_000, labels=["a", "b", "c", "d"], budget=PrivacyBudget(1.0))
+        >>> 50 < plan.right_of_100 < plan.right_without_noise
+        True
+    """
 
     examples: int
     labels: int
     budget: PrivacyBudget
     components: int
     noise_multiplier: float
+
+    @property
+    def _alike(self) -> list[_Curve]:
+        """Tasks of two labels for two labels, else those of more."""
+        return [curve for curve in CURVES if (curve.labels > 2) == (self.labels > 2)]
+
+    def _of(self, curve: _Curve) -> float:
+        ratio = self.examples / self.labels / self.noise_multiplier
+        known = sorted(curve.accuracy)
+        return float(np.interp(np.log(ratio), np.log(known), [curve.accuracy[one] for one in known]))
+
+    @property
+    def tasks(self) -> dict[str, tuple[int, int]]:
+        """Public tasks of a like number of labels: right answers of 100 with this noise, and without noise."""
+        return {curve.task: (round(self._of(curve)), curve.clean) for curve in self._alike}
+
+    @property
+    def right_of_100(self) -> int:
+        """Right answers of 100, in the mean over these tasks."""
+        return round(statistics.mean(right for right, _ in self.tasks.values()))
+
+    @property
+    def right_without_noise(self) -> int:
+        """The same without noise."""
+        return round(statistics.mean(clean for _, clean in self.tasks.values()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            **{name: getattr(self, name) for name in ("examples", "labels", "components", "noise_multiplier")},
+            "budget": self.budget.to_dict(),
+            "right_of_100": self.right_of_100,
+            "right_without_noise": self.right_without_noise,
+            "tasks": {task: list(pair) for task, pair in self.tasks.items()},
+        }
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.examples:,} examples, {self.labels} labels, {self.budget}: one release, then any number of queries",
+            f"noise: as if {self.noise_multiplier:.1f} random records were added to each of {self.components} "
+            "coordinates of a label's sum",
+            f"expected: right on about {self.right_of_100} of 100 texts ({self.right_without_noise} without noise), in "
+            "the mean over public tasks with the default encoder:",
+            *(f"  {task}: {right} of 100 ({clean} without noise)" for task, (right, clean) in self.tasks.items()),
+        ]
+        if self.right_without_noise - self.right_of_100 > 15:
+            lines.append("Most of it is noise. More examples, fewer labels or a larger epsilon help.")
+        return "\n".join(lines)

@@ -14,22 +14,31 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import run_in_executor
 from langchain_core.tools import BaseTool, StructuredTool
+from pydantic import Field
 
 from langchain_dp._util import validate
-from langchain_dp._util.documents import FileForm
+from langchain_dp._util.documents import FileForm, Form
 from langchain_dp._util.validate import reject_extra_kwargs
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate, VectorSumEvent, calibrate_vector_sum
 from langchain_dp.accounting.events import count_is_public
 from langchain_dp.accounting.provenance import MadeWith
-from langchain_dp.aggregate.encoders import StaticEncoder, encode_privately, encode_publicly, encoder_name, public_texts
+from langchain_dp.aggregate.encoders import (
+    StaticEncoder,
+    check_dimensions,
+    encode_privately,
+    encode_publicly,
+    encoder_name,
+    probe,
+    projection_for,
+)
 from langchain_dp.aggregate.features import Floats, Projection
 from langchain_dp.aggregate.plan import PrototypePlan, components_for
 from langchain_dp.aggregate.prior import LabelPrior
-from langchain_dp.aggregate.release import Promise, labelled_records
+from langchain_dp.aggregate.release import DRAWING, Promise, labelled_records
 from langchain_dp.ensemble.questions import Question, question_texts
 from langchain_dp.ensemble.reservation import LedgerOrPath
-from langchain_dp.errors import InvalidParameter
+from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.isolation.accept import check_encoder
 from langchain_dp.mechanisms import Randomness, VectorSum, clip_to_norm
 from langchain_dp.mechanisms.vector_sum import NORM, Whole
@@ -172,11 +181,9 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         encoder = StaticEncoder() if encoder is None else encoder
         notes = check_encoder(encoder, trusted=trust_opaque_model)
         fitting = _Fitting(promise, records, tuple(given), encoder)
-        public = encode_publicly(encoder, public_texts() if texts is None else _checked_texts(texts))
+        basis = projection_for(encoder, None if texts is None else _checked_texts(texts))
         k = fitting.components() if components is None else validate.integer("components", components, at_least=1)
-        vocabulary = encoder.vocabulary() if isinstance(encoder, StaticEncoder) else None
-        projection = Projection.of(public, min(k, public.shape[1]), vocabulary)
-        sums, certificate = fitting.release(projection, notes)
+        projection, sums, certificate = fitting.release(basis.first(k), notes)
         return cls(labels=given, encoder=encoder, projection=projection, releases=[sums], certificate=certificate)
 
     @classmethod
@@ -194,6 +201,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         budget: PrivacyBudget | None = None,
         ledger: LedgerOrPath | None = None,
         name: str = "prototypes-2",
+        trust_opaque_model: bool = False,
         not_private_seed: int | None = None,
     ) -> Self:
         """Return a classifier that has learned from further examples, too, by a release with a budget of its own.
@@ -206,6 +214,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
             budget: As in :meth:`fit`.
             ledger: As in :meth:`fit`.
             name: Name of the new release in its ledger.
+            trust_opaque_model: As in :meth:`fit`.
             not_private_seed: As in :meth:`fit`.
 
         Raises:
@@ -214,8 +223,12 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         labels = tuple(self._given)
         records = run_redacted(labelled_records, PrivateArgs(PrivateArgs.of(examples), labels), READING)
         promise = Promise.of(budget, ledger, name, not_private_seed, made_with=self._certificate)
-        encode_publicly(self._encoder, public_texts()[:1])
-        sums, certificate = _Fitting(promise, records, labels, self._encoder).release(self._projection, ())
+        notes = check_encoder(self._encoder, trusted=trust_opaque_model)
+        probe(self._encoder, len(self._projection.mean))
+        fitting = _Fitting(promise, records, labels, self._encoder)
+        projection, sums, certificate = fitting.release(self._projection, notes)
+        if projection.to_dict() != self._projection.to_dict():
+            raise PlanError(f"The ledger holds the release {name!r} of another classifier. Give another name=.")
         return self._with(releases=[*self._releases, sums], certificate=certificate)
 
     @staticmethod
@@ -263,11 +276,12 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
     ) -> list[Label]:
         """Return the labels of several texts, encoded together."""
         reject_extra_kwargs(kwargs)
+        if return_exceptions:  # each text has its own
+            return super().batch(inputs, config, return_exceptions=True)
         results: list[Label] = self._batch_with_config(
             self._classify,  # type: ignore[arg-type]  # one of LangChain's forms
             inputs,
             config,
-            return_exceptions=return_exceptions,
         )
         return results
 
@@ -303,11 +317,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
     def _shares(self, inputs: Sequence[Question]) -> Floats:
         texts = [question_texts(one, ("text",))["text"] for one in inputs]
         rows = encode_publicly(self._encoder, texts)
-        if rows.shape[1] != len(self._projection.mean):
-            raise InvalidParameter(
-                f"Expected the encoder to return vectors of {len(self._projection.mean)} numbers, as it did for fit(), "
-                f"not of {rows.shape[1]}. Give the same encoder."
-            )
+        check_dimensions(rows, len(self._projection.mean))
         logits = SHARPNESS * (self._projection.vectors(rows) / NORM) @ self._prototypes.T
         if self._prior is not None:
             logits = logits + self._prior.log_scores(texts)
@@ -382,13 +392,13 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         Args:
             path: File to write, whole or not at all.
         """
-        form = _Form(
+        form = _SavedPrototypes(
             format=FORM,
             labels=list(self._given),
             encoder=encoder_name(self._encoder),
             projection=self._projection.to_dict(),
             releases=[
-                {"sums": _written(one.sums), "noise_multiplier": one.noise_multiplier, "users": one.users}
+                _SavedRelease(sums=_written(one.sums), noise_multiplier=one.noise_multiplier, users=one.users)
                 for one in self._releases
             ],
             certificate=self._certificate.to_dict(),
@@ -406,7 +416,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         Raises:
             InvalidParameter: The file holds no classifier, or one of another encoder.
         """
-        form = _Form.load(Path(path), FORM)
+        form = _SavedPrototypes.load(Path(path), FORM)
         encoder = StaticEncoder() if encoder is None else encoder
         if encoder_name(encoder) != form.encoder:
             raise InvalidParameter(
@@ -416,11 +426,11 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         try:
             projection = Projection.from_dict(form.projection)
             releases = [
-                NoisySums(_read(each["sums"], len(form.labels), projection.k), each["noise_multiplier"], each["users"])
-                for each in form.releases
+                NoisySums(_read(one.sums, len(form.labels), projection.k), one.noise_multiplier, one.users)
+                for one in form.releases
             ]
             certificate = PrivacyCertificate.from_dict(form.certificate)
-            labels: dict[str, Any] = {label: label for label in form.labels}
+            labels: dict[str, Any] = given_labels(form.labels)
             return cls(
                 labels=labels, encoder=encoder, projection=projection, releases=releases, certificate=certificate
             )
@@ -432,11 +442,17 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         return f"{type(self).__name__}(labels={list(self._given)}, encoder={encoder_name(self._encoder)!r})"
 
 
-class _Form(FileForm):
+class _SavedRelease(Form):
+    sums: str
+    noise_multiplier: float = Field(gt=0, allow_inf_nan=False)
+    users: int | None = Field(ge=1)
+
+
+class _SavedPrototypes(FileForm):
     labels: list[str]
     encoder: str
     projection: dict[str, Any]
-    releases: list[dict[str, Any]]
+    releases: list[_SavedRelease] = Field(min_length=1)
     certificate: dict[str, Any]
 
 
@@ -452,17 +468,25 @@ class _Fitting:
     def components(self) -> int:
         return components_for(self._users, len(self._labels), self._event.noise_multiplier)
 
-    def release(self, projection: Projection, notes: Sequence[str]) -> tuple[NoisySums, PrivacyCertificate]:
+    def release(self, projection: Projection, notes: Sequence[str]) -> tuple[Projection, NoisySums, PrivacyCertificate]:
+        """Release the sums. The projection is that of the ledger, if the ledger keeps the release."""
         mechanism, name = VectorSum(self._event, NORM), encoder_name(self._encoder)
 
-        def draw(rng: Randomness) -> str:
-            total = run_redacted(self._total, PrivateArgs(projection))
-            return _written(mechanism.release(total, rng=rng))
+        def draw(rng: Randomness) -> dict[str, Any]:
+            # The exact sums stay in no frame.
+            noisy = run_redacted(lambda: mechanism.release(self._total(projection), rng=rng), PrivateArgs(), DRAWING)
+            return {"projection": projection.to_dict(), "sums": _written(noisy)}
 
-        settings = {"labels": list(self._labels), "encoder": name, **projection.to_dict()}
+        settings = {"labels": list(self._labels), "encoder": name, "components": projection.k}
         value = self._promise.release_once(
             self._event, draw, records=self._records, settings=settings, share=self._share
         )
+        kept = Projection.from_dict(value["projection"])
+        if not kept.is_like(projection):
+            raise PlanError(
+                f"The ledger holds the release {self._promise.name!r} of another encoder, or of other texts=. Give the "
+                "old ones, or give the new release another name=."
+            )
         unit = ["the promise holds for all records of one user"] if self._records.user_key is not None else []
         certificate = self._promise.certificate(
             mechanism="noisy class sums over a public encoder",
@@ -470,9 +494,8 @@ class _Fitting:
             parameters={"noise_multiplier": self._event.noise_multiplier, "components": projection.k},
             notes=[*notes, *unit, "any number of queries: they cost nothing further"],
         )
-        return NoisySums(
-            _read(value, len(self._labels), projection.k), self._event.noise_multiplier, self._users
-        ), certificate
+        sums = _read(value["sums"], len(self._labels), kept.k)
+        return kept, NoisySums(sums, self._event.noise_multiplier, self._users), certificate
 
     def _total(self, projection: Projection) -> Whole:
         """Sum of the users' vectors: per user one row per label, clipped together to the norm."""
@@ -497,7 +520,7 @@ class _Fitting:
                 np.add.at(own, at[start : start + size], rows[start : start + size])
                 total += clip_to_norm(own.reshape(1, -1), NORM).reshape(own.shape)
                 start += size
-        encode_publicly(self._encoder, public_texts()[:1])  # an outage would leave nothing but noise
+        probe(self._encoder, len(projection.mean))
         return total
 
 

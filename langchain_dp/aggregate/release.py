@@ -12,7 +12,7 @@ from langchain_dp.accounting import LedgerPlan, PrivacyBudget, PrivacyCertificat
 from langchain_dp.accounting.budget import warn_weak_promise, weak_promise_reasons
 from langchain_dp.accounting.events import count_is_public
 from langchain_dp.accounting.provenance import MadeWith, ReleaseCost, costs_of_inputs
-from langchain_dp.ensemble.reservation import LedgerOrPath, affordable, check_promise, ledger_for
+from langchain_dp.ensemble.reservation import LedgerOrPath, affordable, check_promise, check_same, ledger_for
 from langchain_dp.ensemble.runs import (
     RunJournal,
     check_settings,
@@ -22,11 +22,13 @@ from langchain_dp.ensemble.runs import (
     run_lock,
     secret_key,
 )
-from langchain_dp.errors import InvalidParameter, PlanError
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
 from langchain_dp.records import PrivateRecords, check_records
-from langchain_dp.redact import PrivateArgs
+from langchain_dp.records.files import READING
+from langchain_dp.redact import PrivateArgs, run_redacted
 
+DRAWING = "while a release was drawn"
 SEEDED = "the noise comes from a seed: whoever knows it can remove the noise"
 """Reason of a certificate of seeded noise."""
 
@@ -123,13 +125,13 @@ class Promise:
             plan = self.ledger.plan(self.name)
             if plan is None:
                 key = secret_key(self.rng)
-                journal = ReleaseJournal(
-                    settings=dict(settings), key=key, masked_key=masked(self.ledger, key), data=_digest(records, key)
-                )
+                data, masked_key = _digest(records, key), masked(self.ledger, key)
+                journal = ReleaseJournal(settings=dict(settings), key=key, masked_key=masked_key, data=data)
                 plan = self.ledger.reserve(
                     [(event, 1)], name=self.name, epsilon=share.epsilon, delta=share.delta, journal=journal.text()
                 )
             journal = ReleaseJournal.load(self.ledger, plan)
+            check_same(plan, {}, self.budget or share, "release")
             check_settings(self.name, journal.settings, settings)
             if journal.data != _digest(records, journal.key):
                 raise PlanError(
@@ -137,9 +139,22 @@ class Promise:
                     "budget of its own; DPPrototypeClassifier.update() adds records to a classifier."
                 )
             if journal.value is None:
+                self._check_not_lost(plan, event)
                 plan.spend(event, caller=self.name)
                 journal.update(value=draw(self.rng))
             return journal.value
+
+    def _check_not_lost(self, plan: LedgerPlan, event: DpEvent) -> None:
+        if plan.remaining(event):
+            return
+        raise BudgetExceeded(
+            f"The release {self.name!r} was charged, but it failed, or its process ended, before the ledger kept it: "
+            "it is lost. Give the next one another name=, with a budget of its own.",
+            asked=f"1 x {event!r}",
+            spent=self.ledger.spent(),
+            budget=(self.ledger.budget.epsilon, self.ledger.budget.delta),
+            fits=0,
+        )
 
     def plan(self) -> LedgerPlan:
         """The reserved plan."""
@@ -163,6 +178,10 @@ class Promise:
 
 
 def _digest(records: PrivateRecords, key: bytes) -> str:
+    return run_redacted(_digest_of, PrivateArgs(records, key), READING)
+
+
+def _digest_of(records: PrivateRecords, key: bytes) -> str:
     digests = record_digests(records, key, ["text"])
     groups = {name: place for place, group in enumerate(records.users()) for name in group}
     return fingerprint({name: value + groups[name].to_bytes(8, "big") for name, value in digests.items()}, key)

@@ -1,7 +1,7 @@
-"""Attacks on what was released: tools by which an operator sees what a release betrays. Their output is private.
+"""Attacks on released values: tools for an operator to see what a release reveals. Their output is private.
 
-Every attack says how often it succeeded, with an interval, beside what succeeds without the release. An attack that
-fails proves nothing: a better one may not. Names are imported when first used.
+Every attack gives its success rate with an interval, beside the rate without the release. A failed attack proves
+nothing: a better one may exist. Names are imported when first used.
 """
 
 from __future__ import annotations

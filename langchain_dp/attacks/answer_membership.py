@@ -1,7 +1,6 @@
-"""Membership inference from DP-ICL's answers, asked again and again on two neighbouring data sets.
+"""Membership inference from DP-ICL's answers to repeated queries on two neighboring data sets.
 
-It is the strongest position that a promise of differential privacy covers, so its bound can stand beside what was
-reached.
+It is the strongest position that differential privacy covers, so its bound can stand beside the result.
 """
 
 from __future__ import annotations
@@ -34,38 +33,36 @@ def attack_answers(
     neighbors: Neighbors | str = Neighbors.REPLACE_ONE,
     name: str = "membership in answers",
 ) -> AttackResult:
-    """Tell which of two neighbouring data sets a chain answered from.
+    """Tell which of two neighboring data sets a chain answered from.
 
     Half of the runs show the attacker how often each answer comes from each data set; in the other half it guesses, by
-    the product of likelihood ratios. What the ratios are of is the attacker's choice, made on the first half alone, by
-    leaving out one chain of each data set at a time: single answers; single answers by their place among the repeats;
-    for each question the tuple of its answers in order; or the tuple of all answers. The interval is of the second
-    half, which took no part in the choice.
+    the product of likelihood ratios. It chooses on the first half alone, by leaving out one chain of each data set at a
+    time, what the ratios are about: single answers; single answers by their place among the repeats; for each question
+    the tuple of its answers in order; or the tuple of all answers. The interval is of the second half, which took no
+    part in the choice.
 
-    A tuple that the first half did not show says nothing. With k answers, r repeats and equal chances a question has
-    k^r tuples, so take ``runs`` of about 20 k^r; with fewer, what only the order tells is missed.
+    A tuple that the first half did not show carries no information. With k answers, r repeats and equal chances a
+    question has k^r tuples, so use ``runs`` of about 20 k^r; with fewer, effects of the order are missed.
 
     Args:
-        build: Data to a fresh chain with a budget of its own: question -> answer. Called ``2 runs`` times.
+        build: Data to a fresh chain with its own budget: question -> answer. Called ``2 runs`` times.
         rows: One data set.
         neighbor: The same with one record added, removed or replaced.
-        questions: Questions; a canary record that one of them names makes the attack strong.
+        questions: Questions; one that names a canary record makes the attack strong.
         runs: Chains on each data set, at least 10 and even.
-        repeats: How often each question is asked of one chain, one question after the other. A chain that keeps its
-            answers gives the same one.
-        epsilon: What each chain promises for all its answers together, if anything: gives ``settings["bound"]``, the
+        repeats: How often one chain gets each question in succession. A chain with an answer cache repeats its answer.
+        epsilon: The promise of each chain for all its answers together, if any: gives ``settings["bound"]``, the
             largest accuracy that the promise allows.
-        delta: Likewise.
-        neighbors: What the promise is about, if there is one: the data sets must differ so, or the bound means
-            nothing. Zero-out neighbours have no bound here.
+        delta: Delta of that promise.
+        neighbors: Relation of that promise, in which the data sets must be neighbors. Zero-out has no bound here.
         name: Name of the result.
 
     Returns:
         The share of right guesses, ties counting half, with a Clopper-Pearson interval; the baseline is 0.5.
-        ``settings["attacker"]`` says what the ratios were of.
+        ``settings["attacker"]`` names the chosen ratios.
 
     Raises:
-        InvalidParameter: The data sets are no neighbours, there are no questions, there are too few runs, or ``build``
+        InvalidParameter: The data sets are no neighbors, there are no questions, there are too few runs, or ``build``
             gives no function or the function no str.
 
     Examples:
@@ -86,26 +83,19 @@ def attack_answers(
         validate.number("delta", delta, at_least=0.0, at_most=1.0)
         relation = neighbors_from(neighbors)
     _check_neighbors(rows, neighbor, relation)
-    asked = [question for question in questions for _ in range(repeats)]
+    queries = [question for question in questions for _ in range(repeats)]
     worlds = [list(rows), list(neighbor)]
     answers: list[list[list[str]]] = [[], []]
     for _ in range(runs):
-        for world in (0, 1):  # in turn, so that a drift of the machine meets both
+        for world in (0, 1):  # in turn, so that a drift of the machine affects both
             chain = validate.function("what build returns", build(list(worlds[world])), of="a question")
-            answers[world].append([checks.answer("the function that build returns", chain(each)) for each in asked])
+            answers[world].append([checks.answer("the function that build returns", chain(each)) for each in queries])
     half = runs // 2
-    taught, tested = [world[:half] for world in answers], [world[half:] for world in answers]
-    chosen = max(_VIEWS, key=lambda name: _left_out(taught, _VIEWS[name], repeats))  # the first, where they are equal
-    counts = [_counted(world, _VIEWS[chosen], repeats) for world in taught]
-    hits = sum(
-        _hit(_score(counts, _VIEWS[chosen](given, repeats)), world) for world in (0, 1) for given in tested[world]
-    )
-    settings: dict[str, Setting] = {
-        "runs": runs,
-        "questions": len(questions),
-        "repeats": repeats,
-        "attacker": chosen,
-    }
+    training, tested = [world[:half] for world in answers], [world[half:] for world in answers]
+    best = max(_VIEWS, key=lambda name: _left_out(training, _VIEWS[name], repeats))  # the first of equal ones
+    counts = [_counted(world, _VIEWS[best], repeats) for world in training]
+    hits = sum(_hit(_score(counts, _VIEWS[best](one, repeats)), world) for world in (0, 1) for one in tested[world])
+    settings: dict[str, Setting] = {"runs": runs, "questions": len(questions), "repeats": repeats, "attacker": best}
     if epsilon is not None:
         settings |= {"epsilon": float(epsilon), "delta": float(delta), "bound": accuracy_bound(epsilon, delta)}
     return AttackResult(
@@ -120,60 +110,46 @@ def attack_answers(
     )
 
 
-def _answers(given: Sequence[str], repeats: int) -> list[Hashable]:
-    return [(place // repeats, answer) for place, answer in enumerate(given)]
-
-
-def _places(given: Sequence[str], repeats: int) -> list[Hashable]:
-    return list(enumerate(given))
-
-
-def _orders(given: Sequence[str], repeats: int) -> list[Hashable]:
-    return [(at, *given[at : at + repeats]) for at in range(0, len(given), repeats)]
-
-
-def _whole(given: Sequence[str], repeats: int) -> list[Hashable]:
-    return [tuple(given)]
-
-
 View = Callable[[Sequence[str], int], list[Hashable]]
 
 _VIEWS: dict[str, View] = {
-    "single answers": _answers,
-    "answers by place": _places,
-    "answers in order": _orders,
-    "all answers together": _whole,
+    "single answers": lambda answers, repeats: [(place // repeats, answer) for place, answer in enumerate(answers)],
+    "answers by place": lambda answers, repeats: list(enumerate(answers)),
+    "answers in order": lambda answers, repeats: [
+        (at, *answers[at : at + repeats]) for at in range(0, len(answers), repeats)
+    ],
+    "all answers together": lambda answers, repeats: [tuple(answers)],
 }
-"""What an attacker may count in the answers of one chain, the coarsest first: it is learned from the fewest runs."""
+"""Events that an attacker may count in the answers of one chain. The coarsest first: it needs the fewest runs."""
 
 
 def _counted(chains: Sequence[Sequence[str]], view: View, repeats: int) -> Counter[Hashable]:
-    return Counter(seen for given in chains for seen in view(given, repeats))
+    return Counter(event for answers in chains for event in view(answers, repeats))
 
 
-def _score(counts: Sequence[Counter[Hashable]], seen: Sequence[Hashable]) -> float:
-    """Logarithm of how much likelier this is from the second data set; half a count is added to each."""
-    return math.fsum(math.log((counts[1][each] + 0.5) / (counts[0][each] + 0.5)) for each in seen)
+def _score(counts: Sequence[Counter[Hashable]], events: Sequence[Hashable]) -> float:
+    """Return the log-likelihood ratio for the second data set; half a count is added to each."""
+    return math.fsum(math.log((counts[1][event] + 0.5) / (counts[0][event] + 0.5)) for event in events)
 
 
 def _hit(score: float, world: int) -> float:
     return 0.5 if score == 0 else float((score > 0) == (world == 1))
 
 
-def _left_out(taught: Sequence[Sequence[Sequence[str]]], view: View, repeats: int) -> float:
-    """Right guesses among the chains that teach, by what the others teach.
+def _left_out(training: Sequence[Sequence[Sequence[str]]], view: View, repeats: int) -> float:
+    """Count right guesses among the training chains, each by what the others teach.
 
     One chain of each data set is left out at a time: leaving out one alone would make its answers rarer on its side.
     """
-    counts = [_counted(world, view, repeats) for world in taught]
+    counts = [_counted(world, view, repeats) for world in training]
     hits = 0.0
-    for pair in zip(*taught, strict=True):
-        seen = [view(given, repeats) for given in pair]
+    for pair in zip(*training, strict=True):
+        events = [view(answers, repeats) for answers in pair]
         for world in (0, 1):
-            counts[world].subtract(seen[world])
-        hits += sum(_hit(_score(counts, seen[world]), world) for world in (0, 1))
+            counts[world].subtract(events[world])
+        hits += sum(_hit(_score(counts, events[world]), world) for world in (0, 1))
         for world in (0, 1):
-            counts[world].update(seen[world])
+            counts[world].update(events[world])
     return hits
 
 
@@ -193,6 +169,6 @@ def _check_neighbors(rows: Sequence[Row], neighbor: Sequence[Row], relation: Nei
     changed = {Neighbors.REPLACE_ONE: lost == gained == 1, Neighbors.ADD_OR_REMOVE_ONE: lost + gained == 1}
     if not changed.get(relation, False):
         raise InvalidParameter(
-            f"Expected data sets that are neighbours under neighbors={relation.name}, which epsilon is about, but "
+            f"Expected data sets that are neighbors under neighbors={relation.name}, which epsilon is about, but "
             f"{lost} records are missing and {gained} are new. Give the relation of the promise, or leave epsilon out."
         )

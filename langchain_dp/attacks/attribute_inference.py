@@ -1,8 +1,8 @@
-"""Attribute inference: who wrote a text, guessed from a vector of it by a small network that was trained on others.
+"""Attribute inference: the author's attribute, guessed from a vector of a text by a small network.
 
 After Li, Tan, Liu 2023, section 4.2 and appendix A.3.1: a perceptron of two layers with 768 hidden units and ReLU, on
-mean token embeddings or on contextual representations. The attacker trains on texts whose attribute it knows,
-privatized as the attacked ones are, which is stronger than training on plain ones.
+mean token embeddings or on contextual representations. The attacker trains on texts with known attributes, privatized
+like the attacked ones, which is stronger than training on plain ones.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class AttributeResult(AttackResult):
     """How often an attribute was guessed.
 
     Args:
-        by_class: Share guessed of each class that the attacked texts hold.
+        by_class: Share guessed of each class in the attacked texts.
         guesses: The guesses, in the order of the attacked texts. Private.
 
     Examples:
@@ -65,26 +65,26 @@ def infer_attribute(
     """Train networks on texts of known class, and guess the class of others.
 
     Args:
-        train: Vectors of the texts that the attacker knows, (m, d); see :func:`mean_embeddings` and
+        train: Vectors of the attacker's known texts, (m, d); see :func:`mean_embeddings` and
             :class:`SentenceEmbeddings`. Scaled to unit variance here.
         train_classes: Their classes.
         test: Vectors of the attacked texts, (k, d).
         test_classes: Their classes.
-        attribute: What is guessed, for the name of the result.
+        attribute: The guessed attribute, for the name of the result.
         hidden: Hidden units.
-        networks: Networks that are trained from different starts; their chances are averaged.
-        steps: Most steps of training, of 64 texts each. A tenth of the texts is held back, and training ends when the
-            guesses on them no longer improve.
-        seed: Of the attacker's training.
-        settings: Public facts to keep with the result, such as eta.
+        networks: Networks trained from different starts; their chances are averaged.
+        steps: Most training steps, of 64 texts each. Training ends early when guesses on a held-out tenth stop
+            improving.
+        seed: Seed of the attacker's training.
+        settings: Public facts to store with the result, such as eta.
 
     Returns:
         The share of right guesses, with a Clopper-Pearson interval over the attacked texts for the trained networks.
         The baseline always guesses the most frequent class of ``train_classes``.
 
     Raises:
-        InvalidParameter: Shapes do not fit, a vector is not finite, there are fewer than 10 texts on a side, fewer
-            than two classes, or no text to attack is of one that is known.
+        InvalidParameter: Shapes do not fit, a vector is not finite, there are fewer than 10 texts on a side, fewer than
+            two classes, or no attacked text has a known class.
         MissingExtra: scikit-learn is not installed.
 
     Examples:
@@ -145,19 +145,13 @@ def _vectors(name: str, given: npt.ArrayLike, classes: Sequence[Hashable]) -> Fl
 
 
 def _chances(
-    known: Floats,
-    labels: list[str],
-    theirs: Floats,
-    hidden: int,
-    networks: int,
-    steps: int,
-    seed: int,
+    known: Floats, labels: list[str], theirs: Floats, hidden: int, networks: int, steps: int, seed: int
 ) -> Floats:
-    """Mean chance of each class, by sorted name, over the networks."""
+    """Return the mean chance of each class, by sorted name, over the networks."""
     with needs("attacks", "scikit-learn", why=" to train the attacker"):
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.neural_network import MLPClassifier
-    # What is held back keeps the shares of the classes, for which each needs some texts.
+    # The held-out texts keep the shares of the classes, so each class needs some texts.
     early = min(labels.count(name) for name in set(labels)) >= _LEAST and len(labels) >= 10 * len(set(labels))
     used = math.floor(0.9 * len(labels)) if early else len(labels)
     per_pass = math.ceil(used / _BATCH)
@@ -180,14 +174,14 @@ def _chances(
 
 
 def mean_embeddings(texts: Sequence[str], vocabulary: Vocabulary) -> Floats:
-    """Mean vector of the words of each text, (texts, d); unknown words count with their public vector.
+    """Return the mean word vector of each text, (texts, d); unknown words count with their public vector.
 
     Args:
         texts: Texts, plain or privatized. A text without words gets the unknown word's vector.
         vocabulary: Public table.
 
     Raises:
-        InvalidParameter: ``vocabulary`` is none, or ``texts`` is no list of str.
+        InvalidParameter: ``vocabulary`` is no Vocabulary, or ``texts`` is no list of str.
 
     Examples:
         >>> mean_embeddings(["Anna takes prednisone.", "He coughs at night."], load("glove")).shape
@@ -203,15 +197,14 @@ def mean_embeddings(texts: Sequence[str], vocabulary: Vocabulary) -> Floats:
 
 
 class SentenceEmbeddings:
-    """Vectors of texts by a transformer: the mean of its last hidden states over the words of a text.
+    """An embedding of texts by a transformer: the mean of its last hidden states over a text.
 
-    For attribute inference these are contextual representations; for the search of leaked rows, sentence embeddings.
-    Calling it with texts gives one vector each.
+    Calling it with texts gives one vector each, for attribute inference or for the search of leaked rows.
 
     Args:
         model: "minilm" (all-MiniLM-L6-v2, from an installed package) or a folder that transformers can load.
-        batch: Texts that are read together, of like length.
-        longest: Most tokens of a text that are read.
+        batch: Texts per batch, of similar length.
+        longest: Most tokens of a text; the rest is cut.
 
     Raises:
         InvalidParameter: The folder does not exist, or a bound is not met.
@@ -234,7 +227,7 @@ class SentenceEmbeddings:
         self._model: Any = transformers.AutoModel.from_pretrained(folder, local_files_only=True).eval()
 
     def __call__(self, texts: Sequence[str]) -> Floats:
-        """One vector a text, (texts, d)."""
+        """Return one vector per text, (texts, d)."""
         import torch
 
         given = checks.texts("texts", texts, at_least=0)
@@ -242,15 +235,11 @@ class SentenceEmbeddings:
         order = sorted(range(len(given)), key=lambda place: len(given[place]))
         for start in range(0, len(order), self._batch):
             places = order[start : start + self._batch]
-            asked = self._tokenizer(
-                [given[place] for place in places],
-                padding=True,
-                truncation=True,
-                max_length=self._longest,
-                return_tensors="pt",
-            )
+            batch = [given[place] for place in places]
+            cut = {"padding": True, "truncation": True, "max_length": self._longest}
+            tokens = self._tokenizer(batch, return_tensors="pt", **cut)
             with torch.inference_mode():
-                hidden = self._model(**asked).last_hidden_state
-            mask = asked["attention_mask"][:, :, None].to(hidden.dtype)
+                hidden = self._model(**tokens).last_hidden_state
+            mask = tokens["attention_mask"][:, :, None].to(hidden.dtype)
             vectors[places] = ((hidden * mask).sum(dim=1) / mask.sum(dim=1)).double().numpy()
         return vectors

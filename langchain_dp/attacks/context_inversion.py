@@ -1,8 +1,8 @@
-"""Contextual inversion: a masked language model reads the released text around a word and guesses what stood there.
+"""Contextual inversion: a masked language model guesses a word from the released text around it.
 
 After the mask-token inference attack of Yue et al. 2021, "Differential privacy for text analytics via natural text
-sanitization". Here the model's guess is weighed against what the released word itself says, so that the attacker uses
-both, and it may read its own guesses again in further rounds. The model is never told what stood there.
+sanitization". Here the model's guess is weighed against the released word itself, so that the attacker uses both, and
+further rounds read the guesses of the round before. The model never sees the true words.
 """
 
 from __future__ import annotations
@@ -16,11 +16,7 @@ import numpy.typing as npt
 
 from langchain_dp._util import validate
 from langchain_dp.attacks import checks
-from langchain_dp.attacks.embedding_inversion import (
-    InversionResult,
-    word_channel,
-    words_guessed,
-)
+from langchain_dp.attacks.embedding_inversion import InversionResult, word_channel, words_guessed
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
 from langchain_dp.rapt.posterior import Channel, Floats, Ids, LaplaceChannel, UnigramPrior, known_words, likeliest
@@ -43,14 +39,14 @@ class PredictsMasked(Protocol):
         ...
 
     def log_probabilities(self, ids: Sequence[int], places: Sequence[int]) -> npt.ArrayLike:
-        """Log-probability of every word of the vocabulary at each place when that place alone is masked.
+        """Return the log-probability of every word of the vocabulary at each place when that place alone is masked.
 
         Args:
             ids: A text, without marks of its beginning and end.
             places: Places in it.
 
         Returns:
-            One row a place, one column a word of the vocabulary.
+            One row per place, one column per word of the vocabulary.
         """
         ...
 
@@ -59,13 +55,13 @@ class TransformersMasked:
     """A masked language model of the package transformers, whose tokens are the words of the vocabulary.
 
     Args:
-        model: The model, with its head, such as one loaded by ``AutoModelForMaskedLM``.
+        model: The model with its head, for example from ``AutoModelForMaskedLM``.
         mask: Id that masks a place.
         before: Ids that begin every text, such as that of ``[CLS]``.
         after: Ids that end every text, such as that of ``[SEP]``.
         name: Name for reports.
-        batch: Masked copies of a text that are read together.
-        longest: Most ids of a text that are read; what comes before and after a place is cut to it.
+        batch: Masked copies of a text per batch.
+        longest: Most ids of a text around a place; the rest is cut.
 
     Raises:
         InvalidParameter: A bound is not met, or ``model`` is no model.
@@ -104,7 +100,7 @@ class TransformersMasked:
         """See :class:`PredictsMasked`."""
         import torch
 
-        found = []
+        blocks = []
         for start in range(0, len(places), self._batch):
             lines, at = [], []
             for place in places[start : start + self._batch]:
@@ -116,16 +112,16 @@ class TransformersMasked:
             with torch.inference_mode():
                 logits = self._model(input_ids=torch.tensor(lines)).logits
                 rows = logits[torch.arange(len(at)), torch.tensor(at)].float().log_softmax(dim=-1)
-            found.append(rows.numpy())
-        return np.concatenate(found)
+            blocks.append(rows.numpy())
+        return np.concatenate(blocks)
 
 
 class NeighborsMasked:
-    """Guesses a masked word from the word before and the word after; a ``PredictsMasked``.
+    """A ``PredictsMasked`` that guesses a word from the word before and the word after.
 
     The chance of x between l and r is proportional to P(x | l) P(r | x), each the share in the texts mixed with the
-    plain frequencies as if these had been seen ``strength`` times (a Dirichlet prior). It stands in where no masked
-    model is at hand; a real one reads more than two neighbours, and guesses better.
+    plain frequencies as if these had been seen ``strength`` times (a Dirichlet prior). It replaces a masked model,
+    which reads more than two neighbors and guesses better.
 
     Args:
         vocabulary: Public table.
@@ -133,7 +129,7 @@ class NeighborsMasked:
         strength: Weight of the plain frequencies, above 0.
 
     Raises:
-        InvalidParameter: The texts hold no two neighbouring words of the table, or ``strength`` is out of bounds.
+        InvalidParameter: The texts hold no two neighboring words of the table, or ``strength`` is out of bounds.
 
     Examples:
         >>> model = NeighborsMasked(vocabulary, public_texts)
@@ -151,7 +147,7 @@ class NeighborsMasked:
         after = np.concatenate([line[1:] for line in lines])
         if not len(before):
             raise InvalidParameter("Expected texts to hold two neighbouring words of the table, got none. Give more.")
-        # A word that may be written has some chance, however rare: half a count.
+        # Every allowed word has some chance, however rare: half a count.
         self._plain = np.bincount(np.concatenate(lines), minlength=size) + 0.5 * vocabulary.allowed
         self._plain /= self._plain.sum()
         pairs, counts = np.unique(before * size + after, return_counts=True)
@@ -161,18 +157,18 @@ class NeighborsMasked:
         self._followed = np.bincount(before, minlength=size).astype(np.float64)
 
     def log_probabilities(self, ids: Sequence[int], places: Sequence[int]) -> Floats:
-        """Log-probability of every word at each place; -inf for a word that is never written."""
-        found = np.empty((len(places), len(self._plain)))
+        """Return the log-probability of every word at each place; -inf for a word that is never written."""
+        table = np.empty((len(places), len(self._plain)))
         for row, place in enumerate(places):
             left = ids[place - 1] if place else None
             right = ids[place + 1] if place + 1 < len(ids) else None
             weight = self._follows(left) * self._precedes(right)
             with np.errstate(divide="ignore"):
-                found[row] = np.log(weight / weight.sum())
-        return found
+                table[row] = np.log(weight / weight.sum())
+        return table
 
     def _follows(self, left: int | None) -> Floats:
-        """P(x | left) for every x."""
+        """Return P(x | left) for every x."""
         if left is None:
             return self._plain
         weight = self._strength * self._plain
@@ -181,7 +177,7 @@ class NeighborsMasked:
         return np.asarray(weight / (self._followed[left] + self._strength))
 
     def _precedes(self, right: int | None) -> Floats:
-        """P(right | x) for every x."""
+        """Return P(right | x) for every x."""
         if right is None:
             return np.ones_like(self._plain)
         weight = np.full_like(self._plain, self._strength * self._plain[right])
@@ -212,21 +208,21 @@ def invert_in_context(
         texts: Texts to attack. Words outside the table are left out.
         vocabulary: Public table; its ids are the model's.
         eta: Privacy loss per unit of distance and word.
-        model: Masked language model, whose context are the released words around.
-        prior: Frequencies of words, which also say which words are candidates.
+        model: Masked language model; its context is the released words around.
+        prior: Frequencies of words, which also define the candidates.
         mechanism: "laplace" or "exponential".
-        weight: Weight of the model's log-probability, the rest being the frequencies'; in [0, 1]. A model that reads
-            noise is too sure of itself. 0 is the attack without context.
-        see_word: Whether the released word itself counts. Without, only its neighbours do, as in Yue et al.
-        rounds: How often all places are guessed; from the second time on the context are the guesses.
+        weight: Weight of the model's log-probability against the frequencies, in [0, 1]. A model that reads noise is
+            too confident. 0 is the attack without context.
+        see_word: Whether the released word itself counts. Otherwise only its neighbors do, as in Yue et al.
+        rounds: How often all places are guessed; from the second round on, the context is the guesses.
         draws: As for :func:`invert_words`.
         rng: Source of the mechanism's noise; operating-system entropy by default.
         name: Name of the result; the mechanism by default.
 
     Returns:
-        The rate with a Clopper-Pearson interval: of the guesses or, where these are worse and the word is seen, of the
-        released words as they are. ``settings["without_context"]`` is the rate of the attacker of :func:`invert_words`
-        on the same releases.
+        The rate with a Clopper-Pearson interval: of the guesses or, if these are worse and the word is seen, of the
+        released words themselves. ``settings["without_context"]`` is the rate of :func:`invert_words` on the same
+        releases.
 
     Raises:
         InvalidParameter: A value is out of bounds, an object is not of its type, the texts hold no word of the table,
@@ -260,7 +256,7 @@ def invert_in_context(
     weighed = channel.to_weigh() if isinstance(channel, LaplaceChannel) else channel
     attack = _Context(vocabulary, weighed, prior, model, weight, see_word, rounds)
     guesses = np.concatenate([attack.guess(line) for line in np.split(released, ends[:-1])])
-    # Who sees the released word can also take it as it is.
+    # An attacker who sees the released word can also take it unchanged.
     tried = {"context": guesses, "nearest": released} if see_word else {"context": guesses}
     without = max(float((guess == true).mean()) for guess in (alone, released))
     return words_guessed(
@@ -291,7 +287,7 @@ class _Context:
     rounds: int
 
     def guess(self, released: Ids) -> Ids:
-        """Words of one text."""
+        """Return the words of one text."""
         score = (1 - self.weight) * self.prior.log
         seen = self.channel.log_likelihood(released) if self.see_word else np.zeros((len(released), len(score)))
         context = released
@@ -303,8 +299,8 @@ class _Context:
         return context
 
     def _read(self, context: Ids) -> Floats:
-        asked = self.model.log_probabilities(context.tolist(), range(len(context)))
-        rows = validate.numbers("what model returned", asked)
+        figures = self.model.log_probabilities(context.tolist(), range(len(context)))
+        rows = validate.numbers("what model returned", figures)
         if rows.shape != (len(context), len(self.vocabulary)) or np.isnan(rows).any():
             raise InvalidParameter(
                 f"Expected model {self.model.name!r} to give {len(context)} rows of {len(self.vocabulary)} numbers, "

@@ -1,13 +1,13 @@
-"""Embedding inversion: which word stood there, guessed from what a mechanism of metric privacy let out.
+"""Embedding inversion: guess a word from the output of a mechanism of metric privacy.
 
-Two attackers. The nearest-neighbour one takes the word nearest to what it sees (Song and Raghunathan 2020; Li, Tan,
-Liu 2023, appendix A.3.2). The maximum-a-posteriori one knows table, mechanism, eta and the frequencies of words, and
-takes the likeliest word given all that: no attacker who looks at one token at a time guesses more words right on
-average over these frequencies. A word that its frequencies lack, as names are, it can still read where it came out.
-Where texts hold other words than the frequencies tell, reading alone may guess more; the better of the two is reported.
+Two attackers. The nearest-neighbor one takes the word nearest to the output (Song and Raghunathan 2020; Li, Tan, Liu
+2023, appendix A.3.2). The maximum-a-posteriori one knows table, mechanism, eta and word frequencies, and takes the
+likeliest word: no attacker who looks at one token at a time guesses more words right on average over these frequencies.
+It still reads a word that the frequencies lack, such as a name, if it passes unchanged. Where texts hold other words
+than the frequencies suggest, reading alone may guess more; the better of the two is reported.
 
-Attacked are released words, as the sanitizer lets them out, or, as a warning, the noisy vectors themselves, which it
-never shows.
+The attacked output is the released words, as of the sanitizer, or, as a warning, the noisy vectors, which it never
+shows.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Attacker = Literal["nearest", "map"]
 
 _DRAWS = 5_000
 _INTERVAL = "Clopper-Pearson over words"
-"""Their noise is independent: it holds for these texts, for all attackers where one is picked by its outcome."""
+"""Words have independent noise. The interval holds for these texts, and for all attackers where the best is picked."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,8 +53,8 @@ class InversionResult(AttackResult):
     """How many words were guessed. PRIVATE inside: ``side_by_side`` shows the words; ``repr`` and ``str`` do not.
 
     Args:
-        replaced: Share of the words that came out as another word, or, of vectors, nearer to another.
-        words: What stood there, what came out, and the guess, for each word. Private.
+        replaced: Share of words released as another word, or, for vectors, nearer to another.
+        words: The true word, the released word and the guess, for each word. Private.
 
     Examples:
         >>> found = invert_words(texts, vocabulary=vocabulary, eta=4.0, attacker="nearest")
@@ -65,26 +65,27 @@ class InversionResult(AttackResult):
     words: tuple[tuple[str, str, str], ...] = dataclasses.field(repr=False)
 
     def side_by_side(self, count: int = 20) -> str:
-        """The first words as they stood, as they came out, and as they were guessed. PRIVATE."""
+        """Return the first words, their releases and their guesses. PRIVATE."""
         rows = [("stood there", "came out", "guess"), *self.words[:count]]
         widths = [max(len(row[i]) for row in rows) for i in range(2)]
         return "\n".join(f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in rows)
 
 
 def unigram_prior(vocabulary: Vocabulary, texts: Sequence[str], *, smoothing: float = 0.0) -> UnigramPrior:
-    """What an attacker knows of the language: how often each word occurs in PUBLIC texts like the private ones.
+    """Return an attacker's knowledge of the language: word frequencies in PUBLIC texts like the private ones.
 
-    Words that the texts do not hold have together the share of those that occur once (Good 1953), spread evenly. Of
-    these the attacker guesses only what it sees come out.
+    Unseen words together have the share of words seen once (Good 1953), spread evenly. The attacker guesses them only
+    when they are released.
 
     Args:
         vocabulary: Public table, from :func:`langchain_dp.rapt.load`.
         texts: Public texts.
-        smoothing: Added to the count of every word that may be written. Above 0 every word of the table is a candidate
-            everywhere, which takes time in proportion.
+        smoothing: Added to the count of every allowed word. Above 0 every word of the table is a candidate everywhere,
+            which takes time in proportion.
 
     Raises:
-        InvalidParameter: ``vocabulary`` is none, the texts hold no word of the table, or ``smoothing`` is below 0.
+        InvalidParameter: ``vocabulary`` is no Vocabulary, the texts hold no word of the table, or ``smoothing`` is
+            below 0.
 
     Examples:
         >>> prior = unigram_prior(load("glove"), public_texts)
@@ -97,7 +98,7 @@ def unigram_prior(vocabulary: Vocabulary, texts: Sequence[str], *, smoothing: fl
             "Expected texts to hold a word of the table, got none. Give public texts of its language."
         )
     counts = np.bincount(known, minlength=len(vocabulary)).astype(float)
-    # With no word that occurs once, the next running word may still be the first new one.
+    # If no word occurs once, the next running word may still be a new one.
     unseen = max(int((counts == 1).sum()), 1) / (len(known) + 1)
     counts[vocabulary.allowed] += smoothing
     ids = np.flatnonzero(counts)
@@ -124,21 +125,21 @@ def invert_words(
         eta: Privacy loss per unit of distance and word.
         mechanism: "laplace" or "exponential".
         attacker: "map" guesses the likeliest word: exactly for the exponential mechanism, from simulation for the noise
-            mechanism, whose chances have no closed form. "nearest" takes the released word as it is, which is the least
-            that an attacker does: where it guesses more, "map" reports its guesses.
+            mechanism, whose chances have no closed form. "nearest" takes the released word unchanged, the least that an
+            attacker does; "map" reports its guesses where they are better.
         prior: Frequencies of words, from :func:`unigram_prior`; needed by "map".
         draws: Releases that "map" simulates against the noise mechanism; more are closer to exact.
         rng: Source of the mechanism's noise; operating-system entropy by default.
         name: Name of the result; mechanism and attacker by default.
 
     Returns:
-        The rate, with a Clopper-Pearson interval for these texts: the noise of every word is independent. With "map"
-        it holds for both attackers together, and ``settings["better"]`` says which of them is reported. The baseline
-        always guesses the prior's most frequent word, or the texts' own without a prior.
+        The rate, with a Clopper-Pearson interval for these texts: the noise of every word is independent. With "map" it
+        holds for both attackers together, and ``settings["better"]`` names the reported one. The baseline always
+        guesses the prior's most frequent word, or the texts' own without a prior.
 
     Raises:
-        InvalidParameter: A value is out of bounds, ``vocabulary`` or ``prior`` is none, or the texts hold no word of
-            the table.
+        InvalidParameter: A value is out of bounds, ``vocabulary`` or ``prior`` is of another type, or the texts hold no
+            word of the table.
 
     Examples:
         >>> prior = unigram_prior(vocabulary, public_texts)
@@ -172,8 +173,8 @@ def invert_vectors(
 ) -> InversionResult:
     """Add the noise mechanism's noise to the words of texts and guess them back from the noisy vectors.
 
-    The sanitizer never releases these vectors. This shows why: exact inversion is far more successful than the share
-    of replaced words lets expect.
+    The sanitizer never releases these vectors. This shows why: exact inversion is far more successful than the share of
+    replaced words suggests.
 
     Args:
         texts: Texts to attack. Words outside the table are left out.
@@ -188,8 +189,8 @@ def invert_vectors(
         As :func:`invert_words`.
 
     Raises:
-        InvalidParameter: A value is out of bounds, ``vocabulary`` or ``prior`` is none, or the texts hold no word of
-            the table.
+        InvalidParameter: A value is out of bounds, ``vocabulary`` or ``prior`` is of another type, or the texts hold no
+            word of the table.
 
     Examples:
         >>> found = invert_vectors(texts, vocabulary=vocabulary, eta=4.0, prior=unigram_prior(vocabulary, public_texts))
@@ -218,7 +219,7 @@ def invert_vectors(
 def word_channel(
     vocabulary: Vocabulary, prior: UnigramPrior, eta: float, mechanism: Mechanism, draws: int = _DRAWS
 ) -> Channel:
-    """Likelihoods of released words under a mechanism."""
+    """Return the likelihoods of released words under a mechanism."""
     validate.integer("draws", draws, at_least=0)
     if mechanism == "exponential":
         return ExponentialChannel(vocabulary, prior, eta)
@@ -248,7 +249,7 @@ def words_guessed(
     prior: UnigramPrior | None,
     **settings: Any,
 ) -> InversionResult:
-    """The guesses of the attacker with the most right ones, the first of equal ones, whose name is "better"."""
+    """Return the result of the attacker with the most right guesses (the first of equal ones), named "better"."""
     hits = {attacker: int((guessed == true).sum()) for attacker, guessed in guesses.items()}
     better = max(hits, key=hits.__getitem__)
     commonest = int(np.bincount(true).argmax()) if prior is None else prior.likeliest

@@ -1,4 +1,4 @@
-"""Membership inference from examples that were released: synthetic ones, or whatever else stands for private rows."""
+"""Membership inference from released examples: synthetic ones, or any others that stand for private rows."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ def attack_examples(
     name: str = "membership in examples",
     settings: Mapping[str, Setting] | None = None,
 ) -> MembershipResult:
-    """Tell the rows that released examples were made from by three signs, of which the best counts.
+    """Tell the rows behind released examples by three signs, of which the best counts.
 
-    "rare words": bits of the words that a row shares with one example. "nearest": how like the row the nearest example
-    is. And for each candidate how much likelier it finds the row's label under a prompt that shows the examples than
-    under one that shows none.
+    "rare words": bits of the words that a row shares with one example. "nearest": similarity of the row to the nearest
+    example. And for each candidate: how much likelier it finds the row's label under a prompt with the examples than
+    under one without.
 
     Args:
-        examples: What was released: ``SyntheticExamples``, or mappings with ``text`` and ``label``.
-        members: Rows that they were made from, with ``text`` and ``label``. Private.
-        others: Rows of the same kind that they were not made from. If they differ in kind (length, source), the attack
+        examples: The release: ``SyntheticExamples``, or mappings with ``text`` and ``label``.
+        members: Rows behind them, with ``text`` and ``label``. Private.
+        others: Rows of the same kind that are not behind them. If they differ in kind (length, source), the attack
             measures that instead.
         candidates: Name -> scorer, for every model that the attacker can try; :class:`PortScorer` makes one of an
-            engine. None: none is asked.
+            engine. None: no model.
         embed: Texts to vectors for "nearest", such as :class:`SentenceEmbeddings`. None: character n-grams.
         name: Name of the result.
-        settings: Public facts to keep with the result.
+        settings: Public facts to store with the result.
 
     Returns:
         As :func:`infer_membership`.
 
     Raises:
         InvalidParameter: There are no examples, or no rows on a side, or one lacks its text; or a scorer does not give
-            one finite number a row.
+            one finite number per row.
 
     Examples:
         >>> made = SyntheticExamples.load("synthetic.jsonl")
@@ -87,8 +87,8 @@ def _rows(what: str, given: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _shared(shown: Sequence[Row], rows: Sequence[Row]) -> Floats:
-    """Of each row the most bits of words that it shares with one example."""
-    told = [{word.folded for word in words_of(row["text"])} - FUNCTION_WORDS for row in rows]
-    written = [{word.folded for word in words_of(one["text"])} for one in shown]
-    rarity = Rarity(told)
-    return np.array([max(sum(map(rarity.bits, row & one)) for one in written) for row in told])
+    """Return for each row the most bits of words that it shares with one example."""
+    row_words = [{word.folded for word in words_of(row["text"])} - FUNCTION_WORDS for row in rows]
+    example_words = [{word.folded for word in words_of(one["text"])} for one in shown]
+    rarity = Rarity(row_words)
+    return np.array([max(sum(map(rarity.bits, row & one)) for one in example_words) for row in row_words])

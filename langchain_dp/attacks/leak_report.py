@@ -1,4 +1,4 @@
-"""What a leak search found, in a form that shows prompt and row side by side. Private: it is text of the rows."""
+"""The report of a leak search, with prompt and row side by side. Private: it is text of the rows."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ LEAKED = "leaked rows in prompt"
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class LeakedSpan:
-    """A run of words that stands in the prompt and in a row. PRIVATE: ``str`` shows both.
+    """A run of words in both the prompt and a row. PRIVATE: ``str`` shows both.
 
     Args:
         start: First character in the prompt.
         end: One past the last.
-        text: The run as the prompt has it.
-        rows: Places of the rows that hold it, in order; those of which it is the whole come first.
+        text: The run in the prompt.
+        rows: Places of the rows that hold it, in order; those that it covers completely come first.
         row_text: The first of these rows.
         row_start: First character of the run in that row.
         row_end: One past the last.
-        words: Words of the run that are not public; 1 or 2 for what betrays a row by itself.
-        bits: Information of these words: the sum of log2(rows / rows that hold the word), function words counting
-            nothing.
+        words: Words of the run that are not public; 1 or 2 for a telling word.
+        bits: Information of these words: the sum of log2(rows / rows with the word), 0 for function words.
         whole: The run is the row's whole text.
 
     Examples:
@@ -60,7 +59,7 @@ class LeakedSpan:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class NearestRow:
-    """The row most like one sentence of the prompt. PRIVATE: ``str`` shows both.
+    """The row most similar to one sentence of the prompt. PRIVATE: ``str`` shows both.
 
     Args:
         text: The sentence.
@@ -94,20 +93,20 @@ class NearestRow:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class LeakReport:
-    """What a search found. PRIVATE: ``str`` and ``marked`` show text of the rows; ``repr`` does not.
+    """The findings of a search. PRIVATE: ``str`` and ``marked`` show text of the rows; ``repr`` does not.
 
     Args:
-        prompt: The prompt that was searched.
-        spans: Runs that training rows hold, heaviest first. None of them lies inside another.
-        by_chance: The same search over the held-out rows: what it finds there was not learned.
-        nearest: For every sentence of the prompt that is not public, the row most like it, most similar first.
+        prompt: The searched prompt.
+        spans: Runs of training rows, heaviest first. None lies inside another.
+        by_chance: The same search over the held-out rows: its findings were not learned.
+        nearest: For every sentence of the prompt that is not public, the most similar row, most similar first.
         rows: Number of rows searched.
         held_out: Number of held-out rows searched.
-        own_starts: Where the words of the prompt begin that are not public.
+        own_starts: Starts of the prompt's words that are not public.
         pieces: Sentences and forged examples of the prompt that are not public.
         name: Name of the search, for reports and pictures.
-        ordinary: By which list a word counts as one that anybody may write.
-        leaked_rows: Places of the rows that some run belongs to, also a run inside another.
+        ordinary: Name of the list of ordinary words.
+        leaked_rows: Places of the rows of all runs, also of runs inside another.
 
     Examples:
         >>> found = find_leaks(prompt, texts)
@@ -133,38 +132,38 @@ class LeakReport:
 
     @property
     def rate(self) -> float:
-        """Share of the prompt's own words that stand in a leaked span, in [0, 1]."""
+        """Share of the prompt's own words inside a leaked span, in [0, 1]."""
         return self._share(self.spans)
 
     @property
     def rate_by_chance(self) -> float:
-        """The same for the held-out rows. Mind their number: fewer rows hold fewer runs."""
+        """The same for the held-out rows. Fewer rows hold fewer runs."""
         return self._share(self.by_chance)
 
     @property
     def beyond_chance(self) -> tuple[LeakedSpan, ...]:
-        """Spans with more bits than each of the held-out rows, all if these have none: chance explains them badly."""
+        """Spans with more bits than each of the held-out rows (all if these have none): unlikely by chance."""
         heaviest = max((span.bits for span in self.by_chance), default=-1.0)
         return tuple(span for span in self.spans if span.bits > heaviest)
 
     @property
     def baseline(self) -> float:
-        """:attr:`rate_by_chance`, under the name that all attacks have."""
+        """:attr:`rate_by_chance`, under the common name of all attacks."""
         return self.rate_by_chance
 
     @property
     def interval(self) -> tuple[float, float]:
         """95% interval of the rate: Clopper-Pearson, as if every sentence leaked or not as a whole.
 
-        The rate of this very prompt is exact; the interval is for prompts like it. Few sentences say little.
+        The rate of this very prompt is exact; the interval is for prompts like it, and wide for few sentences.
         """
         from langchain_dp._util.binomial import clopper_pearson  # numerics, which the search does without
 
-        pieces = self.pieces or int(self.rate > 0)  # what leaked and makes no sentence, as a name alone, counts as one
+        pieces = self.pieces or int(self.rate > 0)  # leaked text without a sentence, such as a name, counts as one
         return clopper_pearson(self.rate * pieces, pieces) if pieces else (0.0, 1.0)
 
     def to_dict(self) -> dict[str, Any]:
-        """Figures as plain values, without any text: name, rate, low, high, baseline, n, settings."""
+        """Return figures as plain values, without any text: name, rate, low, high, baseline, n, settings."""
         low, high = self.interval
         return {
             "name": self.name,
@@ -188,10 +187,10 @@ class LeakReport:
         }
 
     def plot(self, path: str | PathLike[str]) -> None:
-        """Write a picture of the spans: bits of each, in order, above the heaviest that chance gave. No text.
+        """Write a picture of the spans: bits of each, in order, above the heaviest by chance. No text.
 
         Raises:
-            InvalidParameter: The ending of ``path`` names no kind of picture.
+            InvalidParameter: The ending of ``path`` names no picture format.
             MissingExtra: matplotlib is not installed.
         """
         figure, axes = new_figure(7, 3.5)
@@ -209,7 +208,7 @@ class LeakReport:
         return len(taken & self.own_starts) / self.own_words if self.own_words else 0.0
 
     def marked(self, before: str = "[", after: str = "]", *, spans: Sequence[LeakedSpan] | None = None) -> str:
-        """The prompt with ``before`` and ``after`` around what leaked; overlapping spans are marked as one."""
+        """Return the prompt with ``before`` and ``after`` around leaked text; overlapping spans are marked as one."""
         merged: list[tuple[int, int]] = []
         for span in sorted(self.spans if spans is None else spans, key=lambda span: span.start):
             if merged and span.start <= merged[-1][1]:
@@ -246,7 +245,7 @@ def _line(text: str) -> str:
 
 
 def _around(text: str, start: int, end: int) -> str:
-    """One line of ``text`` with the run in brackets."""
+    """Return one line of ``text`` with the run in brackets."""
     side = max((_WIDTH - (end - start)) // 2, 12)
     before, after = _line(text[:start]), _line(text[end:])
     before = before if len(before) <= side else f"...{before[-side:]}"

@@ -1,9 +1,9 @@
-"""What a prompt says word for word that training rows say too: the leak of DLN-1 that Hong et al. 2024 show.
+"""Search for text of training rows in a prompt: the leak of DLN-1 that Hong et al. 2024 show.
 
-After Hong et al. 2024, Figure 2 and appendix B.1, who look for the training sentence closest to every forged example;
-here common runs of words come first, which need no embedding and no reader, and single words that only one row has: a
-name, a password, a number need no run to betray. The output IS the leaked text: these
-are tools for whoever may see the rows. A search that finds nothing proves nothing: it sees copies, not influence.
+Hong et al. 2024, Figure 2 and appendix B.1, look for the training sentence closest to every forged example. Here common
+runs of words come first, which need no embedding and no reader, and single words of one row alone: a name, a password
+or a number reveals it without a run. The output IS the leaked text, for people who may see the rows. A search without
+findings proves nothing: it sees copies, not influence.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Embed = Callable[[Sequence[str]], npt.ArrayLike]
 """Texts to one vector each."""
 
 Numbers = dict[tuple[int, int], dict[str, tuple[int, tuple[int, int]]]]
-"""By its place in the prompt: texts that hold a number, with the first row that is one and the place there."""
+"""Place of a number in the prompt -> text that holds it -> (first row of that text, place in it)."""
 
 Matrix = npt.NDArray[np.float64]
 _SIZES = (3, 4)  # of character n-grams
@@ -51,8 +51,7 @@ def find_leaks(
 ) -> LeakReport:
     """Search a prompt for text of training rows.
 
-    Words are compared without case, accents and punctuation. A run that both have counts if, without what is public, it
-    has
+    Words are compared without case, accents and punctuation. A common run counts if, without its public words, it has
 
     - at least ``shortest`` words, one of which is no everyday word, or
     - at least ``shortest - 1`` words, two of which are no everyday words and one of these rare: in one row, or in at
@@ -62,40 +61,40 @@ def find_leaks(
     Everyday words are the function words of English and those of a tenth of all rows. In Chinese, Japanese, Thai and
     other writing without spaces a letter is half a word.
 
-    What is not public and stands in one row alone, held-out rows counted too, is a finding by itself if it is
+    Text that is not public and in one row alone, held-out rows included, is a finding by itself if it is
 
     - a word that is not among the 100,000 most frequent of English, or not among the first 10,000 if prompt and row
       both write it as a name, with a capital inside a sentence; or two such words side by side, one of them not among
       the first 1,000;
     - a word of letters and digits, five characters or more, that is not in that list and no time, rank or size of four
       digits at most ("1990s", "100mg"), or of six with others between;
-    - six digits of a number or more, four of them different, however they are grouped, with up to five marks between
-      two: a telephone number, an account.
+    - six digits of a number or more, four of them different, in any grouping, with up to five marks between two: a
+      telephone number, an account.
 
-    So a frequent name is found in a run or beside another one only, and a number of five digits not at all.
+    So a frequent name is found only in a run or beside another one, and a number of five digits not at all.
 
     Args:
-        prompt: The prompt, or the instruction alone; or texts that were released, such as ``SyntheticExamples``.
+        prompt: The prompt, or the instruction alone; or released texts, such as ``SyntheticExamples``.
         rows: Training rows: their texts, or mappings with ``text``. Private.
-        public: Text that the prompt may repeat: the initial instruction, templates, labels. Runs of three of its
-            words, or a shorter text as a whole, are not held against the prompt.
-        held_out: Rows of the same kind that the prompt was not made from. What is found of them is chance.
+        public: Text that the prompt may repeat: the initial instruction, templates, labels. Runs of three of its words,
+            or a shorter text as a whole, do not count.
+        held_out: Rows of the same kind that are not behind the prompt. Findings in them are chance.
         shortest: Words that make a run, at least 2.
         embed: Texts to vectors, for the nearest rows, such as :class:`langchain_dp.attacks.SentenceEmbeddings`; None
             compares character n-grams. The search is exact: every sentence and forged example with every row.
-        ordinary: Words that anybody may write, the most frequent first. By default those of GloVe's table where the
-            extra ``rapt`` is installed. Without any, or if most words of the rows are not in the list, which is then of
-            another language, only numbers and words with digits are found by themselves.
+        ordinary: Ordinary words, the most frequent first; by default those of GloVe's table if the extra ``rapt`` is
+            installed. Without any, or if the list lacks most words of the rows and so is of another language, only
+            numbers and words with digits are found by themselves.
         name: Name of the result.
 
     Raises:
-        InvalidParameter: The prompt is no string and holds no texts, there are no rows, a row has no text, or
-            ``embed`` does not give one vector a text.
+        InvalidParameter: The prompt is no string and holds no texts, there are no rows, a row has no text, or ``embed``
+            does not give one vector per text.
 
     Examples:
         >>> found = find_leaks(prompt, [row["text"] for row in rows], held_out=others)
         >>> found.rate, found.rate_by_chance
-        >>> print(found.marked())  # PRIVATE: the prompt, with what is of a row in brackets
+        >>> print(found.marked())  # PRIVATE: the prompt, with text of rows in brackets
     """
     validate.integer("shortest", shortest, at_least=2)
     if not isinstance(prompt, (str, Sequence)):
@@ -109,7 +108,7 @@ def find_leaks(
         validate.function("embed", embed, of="a list of texts")
     training, others = _Rows(rows), _Rows(held_out)
     frequent = frequent_words() if ordinary is None else given_words(checks.texts("ordinary", ordinary, at_least=0))
-    # Both kinds of row decide what is rare, so that neither is favoured.
+    # Rarity is counted over both kinds of row, so that neither is favored.
     search = _Search(prompt, public, (training, others), shortest, frequent)
     spans, leaked = search.spans(training)
     return LeakReport(
@@ -166,32 +165,32 @@ class _Search:
         return frozenset(word.start for word, known in zip(self._words, self._public, strict=True) if not known)
 
     def spans(self, rows: _Rows) -> tuple[tuple[LeakedSpan, ...], frozenset[int]]:
-        """Spans of which none lies in another, and the rows of all."""
-        found: dict[tuple[int, int], list[tuple[int, int, bool]]] = defaultdict(list)
+        """Return the spans, without those inside another, and the rows of all."""
+        runs: dict[tuple[int, int], list[tuple[int, int, bool]]] = defaultdict(list)
         for number, row in enumerate(rows.folded):
             for at, start, length in self._index.runs(row):
                 if self._counts(at, at + length, whole=length == len(row)):
-                    found[at, at + length].append((number, start, length == len(row)))
+                    runs[at, at + length].append((number, start, length == len(row)))
             for at, start, length in self._alone(rows.parsed[number]):
-                found[at, at + length].append((number, start, length == len(row)))
-        spans = [*(self._span(place, some, rows) for place, some in found.items()), *self._numbers(rows)]
+                runs[at, at + length].append((number, start, length == len(row)))
+        spans = [*(self._span(place, some, rows) for place, some in runs.items()), *self._numbers(rows)]
         leaked = frozenset(row for span in spans for row in span.rows)
-        outer = {(span.start, span.end): span for span in reversed(spans)}  # of two in one place the first
+        outer = {(span.start, span.end): span for span in reversed(spans)}  # the first of two in one place
         inner = {one for one in outer for other in outer if one != other and other[0] <= one[0] and one[1] <= other[1]}
         spans = [outer[place] for place in outer.keys() - inner]
         return tuple(sorted(spans, key=lambda span: (-span.bits, span.start))), leaked
 
     def _alone(self, row: ComparedText) -> list[tuple[int, int, int]]:
-        """Words that only this row has and that betray it by themselves; neighbours as one: as runs."""
-        found: list[tuple[int, int, int]] = []
+        """Return the telling words of this row alone, with neighbors joined, as runs."""
+        runs: list[tuple[int, int, int]] = []
         for at, start, length, words in sorted(self._singles.words(row)):
             if not self._only(words):
                 continue
-            if found and (found[-1][0] + found[-1][2], found[-1][1] + found[-1][2]) == (at, start):
-                found[-1] = (*found[-1][:2], found[-1][2] + length)
+            if runs and (runs[-1][0] + runs[-1][2], runs[-1][1] + runs[-1][2]) == (at, start):
+                runs[-1] = (*runs[-1][:2], runs[-1][2] + length)
             else:
-                found.append((at, start, length))
-        return found
+                runs.append((at, start, length))
+        return runs
 
     def _only(self, words: str | tuple[str, str]) -> bool:
         if isinstance(words, str):
@@ -199,14 +198,14 @@ class _Search:
         return sum(words in pairwise(row) for row in self._distinct) == 1
 
     def _numbers_in(self, rows: _Rows) -> Numbers:
-        found: Numbers = defaultdict(dict)
-        for number, row in enumerate(rows.parsed):
+        numbers: Numbers = defaultdict(dict)
+        for place, row in enumerate(rows.parsed):
             for ours, theirs in self._singles.numbers(row):
-                found[ours].setdefault(row.text, (number, theirs))
-        return found
+                numbers[ours].setdefault(row.text, (place, theirs))
+        return numbers
 
     def _numbers(self, rows: _Rows) -> list[LeakedSpan]:
-        """Numbers that only one row has."""
+        """Return the numbers of one row alone."""
         spans = []
         for (start, end), held in self._numbers_of[rows].items():
             within = {
@@ -230,11 +229,8 @@ class _Search:
 
     def _counts(self, start: int, end: int, *, whole: bool) -> bool:
         own = self._own(start, end)
-        telling = [  # digits alone are judged as numbers
-            word
-            for word in own
-            if word not in self._public_words and not self._rarity.common(word) and not word.isdecimal()
-        ]
+        everyday = self._rarity.common
+        telling = [word for word in own if not (word in self._public_words or everyday(word) or word.isdecimal())]
         if not telling:
             return False
         rare = len(telling) >= 2 and any(map(self._rarity.rare, telling))
@@ -269,20 +265,15 @@ class _Search:
         count = len(rows.texts)
         best = table[:, :count].argmax(axis=1)
         chance = table[:, count:].max(axis=1) if held_out.texts else np.full(len(best), np.nan)
-        found = [
-            NearestRow(
-                piece,
-                int(row),
-                rows.texts[row],
-                float(table[i, row]),
-                float(chance[i]) if held_out.texts else None,
-            )
+        by_chance = [float(value) if held_out.texts else None for value in chance]
+        nearest = [
+            NearestRow(piece, int(row), rows.texts[row], float(table[i, row]), by_chance[i])
             for i, (piece, row) in enumerate(zip(pieces.texts, best, strict=True))
         ]
-        return tuple(sorted(found, key=lambda row: -row.similarity))
+        return tuple(sorted(nearest, key=lambda row: -row.similarity))
 
     def pieces(self) -> list[str]:
-        """Sentences and forged examples with at least three words that are not public."""
+        """Return sentences and forged examples with at least three words that are not public."""
         pieces, at = [], 0
         for cut in [*_PIECE.finditer(self._prompt), None]:
             end = len(self._prompt) if cut is None else cut.start()
@@ -296,15 +287,9 @@ class _Search:
 
 
 def similarities(texts: Sequence[str], rows: Sequence[str], embed: Embed | None) -> Matrix:
-    """Cosine similarity of every text to every row.
+    """Return the cosine similarity of every folded text to every folded row.
 
-    Args:
-        texts: Folded texts.
-        rows: Folded rows.
-        embed: Embedding; None counts character n-grams within words, weighted by how rare they are among the rows.
-
-    Raises:
-        InvalidParameter: The embedding does not give one finite vector a text.
+    Without ``embed``, it counts character n-grams within words, weighted by their rarity among the rows.
     """
     return _by_letters(texts, rows) if embed is None else _unit(embed, texts) @ _unit(embed, rows).T
 
@@ -327,9 +312,9 @@ def _letters(text: str) -> Counter[str]:
 
 def _by_letters(texts: Sequence[str], rows: Sequence[str]) -> Matrix:
     counted = [_letters(row) for row in rows]
-    found = Counter(gram for row in counted for gram in row)
-    weight = {gram: math.log((1 + len(rows)) / (1 + count)) + 1 for gram, count in found.items()}
-    rarest = math.log(1 + len(rows)) + 1  # of what no row has
+    row_counts = Counter(gram for row in counted for gram in row)
+    weight = {gram: math.log((1 + len(rows)) / (1 + count)) + 1 for gram, count in row_counts.items()}
+    rarest = math.log(1 + len(rows)) + 1  # of n-grams in no row
     index: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for place, text in enumerate(texts):
         values = {gram: math.sqrt(count) * weight.get(gram, rarest) for gram, count in _letters(text).items()}

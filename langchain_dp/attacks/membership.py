@@ -1,8 +1,8 @@
-"""Membership inference: was a record among the private ones? From a released prompt.
+"""Membership inference from a released prompt: was a record among the private ones?
 
 The likelihood ratio (LiRA) of Carlini et al. 2022, "Membership inference attacks from first principles", and, with one
 reference, of Mireshghallah et al. 2022, "Quantifying privacy risks of masked language models using membership inference
-attacks", as in Hong et al. 2024, Table 8. The attacker holds the prompt and several candidate models, for it need not
+attacks", as in Hong et al. 2024, Table 8. The attacker has the prompt and several candidate models, because it need not
 know which one wrote it.
 """
 
@@ -37,19 +37,18 @@ _TOGETHER = 64
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MembershipResult(AttackResult):
-    """How well members were told from others: the rate is the area under the curve of the best candidate.
+    """How well members were told from others: the area under the curve of the best candidate.
 
-    Scores that are lower for members tell them as well as higher ones, so that every area is that of the direction in
-    which it is at least 0.5. By chance alone it is therefore a little above 0.5: see ``resolution``.
+    Scores that are lower for members are as telling as higher ones, so every area is for the direction in which it is
+    at least 0.5. By chance it is therefore a little above 0.5: see ``resolution``.
 
     Args:
-        by_candidate: Area and interval of every candidate. The intervals hold together, with 95%, and whatever the
-            direction: the best one was picked with the outcome in sight.
+        by_candidate: Area and interval of every candidate. The intervals hold together, with 95%, in either direction,
+            although the best one is picked by its outcome.
         best: Name of the best candidate. ``settings["members_score"]`` is its direction, "higher" or "lower".
         tpr_at_fpr: Of the best candidate: false positive rate -> (share of members found, low, high). The interval is
-            that
-            of the threshold, which this rate of the ``others`` at hand exceeds: what share of others elsewhere does is
-            as uncertain as their number says. Rates below one in n + 1 others are left out.
+            for the threshold that this rate of the given ``others`` exceeds; the rate of further others is as uncertain
+            as their number implies. Rates below one in n + 1 others are left out.
         resolution: An area below 0.5 + this cannot be told from chance with so many rows and candidates.
         curve: False and true positive rates of the best candidate, in order.
 
@@ -68,7 +67,7 @@ class MembershipResult(AttackResult):
         """Write a picture of the curve: members found against others accused.
 
         Raises:
-            InvalidParameter: The ending of ``path`` names no kind of picture.
+            InvalidParameter: The ending of ``path`` names no picture format.
             MissingExtra: matplotlib is not installed.
         """
         figure, axes = new_figure(7, 5.0)
@@ -91,7 +90,7 @@ def infer_membership(
         candidates: Name -> (scores of members, scores of others), for every model or method the attacker can try.
             Members may score higher or lower.
         name: Name of the result.
-        settings: Public facts to keep with the result.
+        settings: Public facts to store with the result.
 
     Returns:
         The area under the curve of the best candidate in its better direction, with Newcombe's interval, widened so
@@ -124,8 +123,7 @@ def infer_membership(
     members, others = scored[best]
     area, low, high = by_candidate[best]
     resolution = auc_interval(0.5, len(members), len(others), error=error)[1] - 0.5
-    # Of n others, fewer than one in n + 1 cannot be told.
-    # One threshold from above and one from below were tried, of which neither says what the other does.
+    # Of n others, rates below one in n + 1 cannot be measured. Half the error: both directions were tried.
     tpr_at_fpr = {
         rate: _tpr_at_fpr(members, others, rate, error=error / 2) for rate in _RATES if rate * (len(others) + 1) >= 1
     }
@@ -164,24 +162,24 @@ def attack_prompt(
     name: str = "membership in prompt",
     settings: Mapping[str, Setting] | None = None,
 ) -> MembershipResult:
-    """Tell the rows a released prompt was written from by how much better it explains their labels.
+    """Tell the rows behind a released prompt by how much better it explains their labels.
 
     Args:
         prompt: The released instruction.
-        members: Rows it was written from, with ``label``. Private.
-        others: Rows of the same kind it was not written from. If they differ in kind (length, source), the attack
+        members: Rows behind it, with ``label``. Private.
+        others: Rows of the same kind that are not behind it. If they differ in kind (length, source), the attack
             measures that instead.
         candidates: Name -> scorer, for every model the attacker can try; :class:`PortScorer` makes one of an engine.
-        references: Instructions that were written without the members: the initial one, or ones from other data.
+        references: Instructions written without the members: the initial one, or ones from other data.
         name: Name of the result.
-        settings: Public facts to keep with the result.
+        settings: Public facts to store with the result.
 
     Returns:
         As :func:`infer_membership`, on the scores of :func:`lira_scores`.
 
     Raises:
         InvalidParameter: There are no rows on a side, no candidates or no references, or a scorer does not give one
-            finite number a row.
+            finite number per row.
 
     Examples:
         >>> candidates = {"engine": PortScorer(engine, {"yes": "yes", "no": "no"})}
@@ -223,7 +221,7 @@ def _scores(name: str, given: npt.ArrayLike) -> Floats:
 
 
 def label_figures(name: str, given: npt.ArrayLike, count: int) -> Floats:
-    """What a scorer gave, if it is one finite number for each of ``count`` rows."""
+    """Return a scorer's numbers, if they are one finite number for each of ``count`` rows."""
     figures = validate.numbers(f"what candidate {name!r} returned", given)
     if figures.shape != (count,) or not np.isfinite(figures).all():
         raise InvalidParameter(
@@ -234,7 +232,7 @@ def label_figures(name: str, given: npt.ArrayLike, count: int) -> Floats:
 
 
 def _tpr_at_fpr(members: Floats, others: Floats, rate: float, *, error: float) -> tuple[float, float, float]:
-    """Share of members above the score that at most this share of others exceeds."""
+    """Return the share of members above the score that at most this share of others exceeds."""
     allowed = int(rate * len(others))
     threshold = np.sort(others)[::-1][min(allowed, len(others) - 1)]
     hits = int((members > threshold).sum())
@@ -252,19 +250,19 @@ def _curve(members: Floats, others: Floats) -> tuple[tuple[float, float], ...]:
 def lira_scores(
     target: npt.ArrayLike, out: npt.ArrayLike, into: npt.ArrayLike | None = None, *, pooled: bool = True
 ) -> Floats:
-    """Score every record by how much likelier its figure is if it was a member.
+    """Score every record by how much likelier its figure is for a member.
 
     Args:
-        target: Figure of each record under what is attacked, (n,); for prompts the log-likelihood of its label.
-        out: The same under k references that were made without the record, (k, n), k at least 1.
-        into: The same under references that were made with it, (j, n), j at least 1: the online attack. None: offline.
-        pooled: Whether all records share one spread, which is steadier with few references; else k and j are at
+        target: Figure of each record under the attacked release, (n,); for prompts the log-likelihood of its label.
+        out: The same under k references made without the record, (k, n), k at least 1.
+        into: The same under references made with it, (j, n), j at least 1: the online attack. None: offline.
+        pooled: Whether all records share one spread, which is steadier with few references; otherwise k and j are at
             least 2 and every record has its own.
 
     Returns:
         Scores, (n,), higher for members. Offline: the distance to the mean of ``out`` in spreads (in plain units with
-        one reference, where there is no spread). Online: the logarithm of the ratio of two normal densities (Carlini
-        et al. 2022, Algorithm 1).
+        one reference, where there is no spread). Online: the logarithm of the ratio of two normal densities (Carlini et
+        al. 2022, Algorithm 1).
 
     Raises:
         InvalidParameter: Shapes do not fit, or a figure is not finite.
@@ -291,15 +289,15 @@ class PortScorer:
     Args:
         engine: The engine; it sees the rows.
         words: Label -> word that the model is asked for.
-        head: What the engine reads first; ``{instruction}`` stands for the instruction.
-        body: Then, with the row's keys.
-        tail: Then; the label's word follows.
+        head: The first part of the prompt; ``{instruction}`` is replaced.
+        body: The second part, with the row's keys.
+        tail: The last part; the label's word follows.
 
     A row that the engine cannot score counts as if all labels were equally likely.
 
     Raises:
-        InvalidParameter: The engine scores no labels, there are fewer than two labels, ``head`` names something else;
-            when called, a row lacks what ``body`` names, or its label has no word.
+        InvalidParameter: The engine scores no labels, there are fewer than two labels, ``head`` names another variable;
+            when called, a row lacks a key of ``body``, or its label has no word.
         ModelUnavailable: When called: the engine scored none of the rows.
 
     Examples:
@@ -338,7 +336,7 @@ class PortScorer:
         self._head, self._body, self._tail = head, body, tail
 
     def __call__(self, instruction: str, rows: Sequence[Row]) -> Floats:
-        """Log-probability of every row's own label among all labels, (rows,)."""
+        """Return the log-probability of every row's own label among all labels, (rows,)."""
         labels = list(self._words)
         truth = [str(checks.record("rows", row, ["label"])["label"]) for row in rows]
         if unknown := sum(label not in labels for label in truth):
@@ -346,7 +344,7 @@ class PortScorer:
                 f"Expected every row to have one of {len(labels)} labels of words, but {unknown} have another. Give "
                 "words for all labels."
             )
-        found = np.full(len(rows), np.nan)
+        figures = np.full(len(rows), np.nan)
         for start in range(0, len(rows), _TOGETHER):
             part = rows[start : start + _TOGETHER]
             keys = [("membership", object(), start + place) for place in range(len(part))]
@@ -362,40 +360,40 @@ class PortScorer:
             for place, line in enumerate(scores):
                 if line is not None and np.isfinite(line).all():
                     log = np.asarray(line) - np.logaddexp.reduce(line)
-                    found[start + place] = log[labels.index(truth[start + place])]
-        if len(rows) and np.isnan(found).all():
+                    figures[start + place] = log[labels.index(truth[start + place])]
+        if len(rows) and np.isnan(figures).all():
             raise ModelUnavailable(f"Expected the engine to score rows, but it scored none of {len(rows)}. Check it.")
-        return np.where(np.isnan(found), -np.log(len(labels)), found)
+        return np.where(np.isnan(figures), -np.log(len(labels)), figures)
 
     def _filled(self, row: Row) -> str:
         try:
             return self._body.format_map(row)
         except (KeyError, ValueError, TypeError, AttributeError, IndexError):
             raise InvalidParameter(
-                "Expected every row to have what body names, but one has not. Give rows with these keys, or another "
-                "body."
+                "Expected every row to have the keys that body names, but one lacks some. Give rows with these keys, "
+                "or another body."
             ) from None
 
 
 def _references(name: str, given: npt.ArrayLike, target: Floats, pooled: bool) -> Floats:
-    found = validate.numbers(name, given)
+    figures = validate.numbers(name, given)
     least = 1 if pooled else 2
-    if target.ndim != 1 or found.ndim != 2 or found.shape[1] != len(target) or len(found) < least:
+    if target.ndim != 1 or figures.ndim != 2 or figures.shape[1] != len(target) or len(figures) < least:
         raise InvalidParameter(
-            f"Expected {name} of shape {found.shape} to hold at least {least} lines of one figure for each record of "
+            f"Expected {name} of shape {figures.shape} to hold at least {least} lines of one figure for each record of "
             f"target, of shape {target.shape}."
         )
-    if not (np.isfinite(found).all() and np.isfinite(target).all()):
+    if not (np.isfinite(figures).all() and np.isfinite(target).all()):
         raise InvalidParameter(f"Expected target and {name} to be finite, but some figures are NaN or infinite.")
-    return found
+    return figures
 
 
-def _normal(found: Floats, pooled: bool) -> tuple[Floats, Floats | float]:
-    """Mean and spread of each record, or one spread for all."""
-    mean = found.mean(axis=0)
-    if len(found) == 1:
+def _normal(figures: Floats, pooled: bool) -> tuple[Floats, Floats | float]:
+    """Return mean and spread of each record, or one spread for all."""
+    mean = figures.mean(axis=0)
+    if len(figures) == 1:
         return mean, 1.0
-    spread = found.std(axis=0, ddof=1)
+    spread = figures.std(axis=0, ddof=1)
     if pooled:
         together = float(np.sqrt((spread**2).mean()))
         return mean, together or 1.0

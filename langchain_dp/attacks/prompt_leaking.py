@@ -1,7 +1,7 @@
-"""Prompt leaking: a question that asks a few-shot chain for its examples.
+"""Prompt leaking: questions that ask a few-shot chain for its examples.
 
-After Perez and Ribeiro 2022, "Ignore previous prompt: attack techniques for language models". A chain that answers in
-its own words repeats them; one that releases a label by a private vote has no words to repeat them with.
+After Perez and Ribeiro 2022, "Ignore previous prompt: attack techniques for language models". A chain that answers
+freely repeats its examples; one that releases a label by a private vote cannot.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class LeakingResult(AttackResult):
     """How many answers repeated an example. PRIVATE inside: ``str`` of a report shows text of the examples.
 
     Args:
-        examples_leaked: Number of examples of which some answer holds a run.
-        answers: Distinct answers, a count only: a chain that releases labels has no more than it has labels.
-        reports: What was found in each answer. Private.
+        examples_leaked: Number of examples with a run in some answer.
+        answers: Number of distinct answers; a chain that releases labels has no more than it has labels.
+        reports: The search of each answer. Private.
 
     Examples:
         >>> found = leak_prompt(chain.invoke, texts)
@@ -62,9 +62,9 @@ def leak_prompt(
     Args:
         answer: Question to answer, such as ``DPICLClassifier.invoke``. Every call spends what an answer costs.
         examples: Texts of the chain's examples. Private.
-        questions: What is asked.
+        questions: The questions.
         public: Text that an answer may repeat: instruction, labels. The questions are public anyway.
-        held_out: Texts of the same kind, best as many, that the chain does not hold: what is found of them is chance.
+        held_out: Texts of the same kind, best as many, that the chain does not hold: findings in them are chance.
         repeats: How often each question is asked.
         shortest: As for :func:`langchain_dp.attacks.find_leaks`.
         name: Name of the result.
@@ -81,36 +81,32 @@ def leak_prompt(
         >>> found.rate, found.baseline, found.examples_leaked
     """
     validate.function("answer", answer, of="a question")
-    asked, rows = checks.texts("questions", questions), checks.texts("examples", examples)
+    queries, rows = checks.texts("questions", questions), checks.texts("examples", examples)
     validate.integer("repeats", repeats, at_least=1)
-    known = [*checks.texts("public", public, at_least=0), *asked]
+    known = [*checks.texts("public", public, at_least=0), *queries]
     others = checks.texts("held_out", held_out, at_least=0)
-    reports, given = [], set()
-    for question in asked:
-        for _ in range(repeats):
-            said = checks.answer("answer", answer(question))
-            reports.append(find_leaks(said, rows, public=known, held_out=others, shortest=shortest))
-            given.add(said)
-    found = np.array([bool(report.spans) for report in reports], dtype=np.float64).reshape(len(asked), repeats)
+    answers = [checks.answer("answer", answer(question)) for question in queries for _ in range(repeats)]
+    reports = [find_leaks(one, rows, public=known, held_out=others, shortest=shortest) for one in answers]
+    leaks = np.array([bool(report.spans) for report in reports], dtype=np.float64).reshape(len(queries), repeats)
     leaked = {row for report in reports for row in report.leaked_rows}
     return LeakingResult(
         name=name,
-        rate=float(found.mean()),
-        # A chain may answer one question alike each time: questions are what is independent.
-        interval=ratio_interval(found.sum(axis=1), np.full(len(asked), float(repeats))),
+        rate=float(leaks.mean()),
+        # A chain may repeat its answer to one question, so only questions are independent.
+        interval=ratio_interval(leaks.sum(axis=1), np.full(len(queries), float(repeats))),
         baseline=sum(bool(report.by_chance) for report in reports) / len(reports),
         n=len(reports),
         measure="answers repeating examples",
         interval_method="over questions",
         settings={
-            "questions": len(asked),
+            "questions": len(queries),
             "repeats": repeats,
             "examples": len(rows),
             "held_out": len(others),
             "examples_leaked": len(leaked),
-            "distinct_answers": len(given),
+            "distinct_answers": len(set(answers)),
         },
         examples_leaked=len(leaked),
-        answers=len(given),
+        answers=len(set(answers)),
         reports=tuple(reports),
     )

@@ -1,7 +1,7 @@
-"""Reconstruction: a causal language model is shown a privatized text and writes down what it may have been.
+"""Reconstruction: a causal language model reads a privatized text and writes down a likely original.
 
-The model sees released texts only. Its own knowledge of the language is the attack: public pairs of texts before and
-after privatizing may show it what was done. How much of the meaning comes back is for a reader; counted are words.
+The model sees released texts only; the attack is its knowledge of the language. Public pairs of texts before and after
+privatizing may show it the changes. The count is of words; a reader must judge the meaning.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INSTRUCTION = (
     "In each text, many words were replaced by random other ones. Guess what the writer meant, and write down the "
     "whole original text in good English.\n\n"
 )
-"""What the model is told. Public."""
+"""Instruction to the model. Public."""
 
 _TOGETHER = 8
 
@@ -32,7 +32,7 @@ class ReconstructionResult(AttackResult):
     """How many words of the originals a model wrote down. PRIVATE inside: ``side_by_side`` shows the texts.
 
     Args:
-        readable: Share of the originals' words that stand in the released texts as they are: read without a model.
+        readable: Share of the originals' words in the released texts themselves, without a model.
         texts: Original, released text and reconstruction, for each text. Private.
 
     Examples:
@@ -44,12 +44,9 @@ class ReconstructionResult(AttackResult):
     texts: tuple[tuple[str, str, str], ...] = dataclasses.field(repr=False)
 
     def side_by_side(self, count: int = 5) -> str:
-        """The first texts as they were, as they came out, and as the model rewrote them. PRIVATE."""
-        shown = [
-            f"original  {a}\nreleased  {b}\nrewritten {c}"
-            for a, b, c in (map(_line, text) for text in self.texts[:count])
-        ]
-        return "\n\n".join(shown)
+        """Return the first originals, their releases and their reconstructions. PRIVATE."""
+        lines = (map(_line, text) for text in self.texts[:count])
+        return "\n\n".join(f"original  {a}\nreleased  {b}\nrewritten {c}" for a, b, c in lines)
 
 
 def reconstruct(
@@ -63,23 +60,23 @@ def reconstruct(
     settings: dict[str, Setting] | None = None,
     name: str = "reconstruction (causal model)",
 ) -> ReconstructionResult:
-    """Let a model rewrite released texts, and count the words of the originals that come back.
+    """Let a model rewrite released texts, and count the recovered words of the originals.
 
     Args:
         texts: Originals. The model does not see them.
-        released: What was released of each, such as ``RAPTSanitizer.invoke`` gives.
-        model: An engine that writes tokens (the likeliest one each time), or a function from a prompt to what follows.
-        examples: PUBLIC pairs (released, original) that show the model what was done.
-        instruction: What the model is told first.
+        released: The release of each, for example of ``RAPTSanitizer.invoke``.
+        model: An engine that writes tokens (the likeliest one each time), or a function from a prompt to its
+            continuation.
+        examples: PUBLIC pairs (released, original) that show the changes.
+        instruction: Instruction to the model.
         max_new_tokens: Longest reconstruction.
-        settings: Public facts to keep with the result, such as eta.
+        settings: Public facts to store with the result, such as eta.
         name: Name of the result.
 
     Returns:
-        The share of the originals' words, function words and repeats left out, that stand in the reconstructions, with
-        an interval over texts. The baseline is the rate if every reconstruction is held against another text, words
-        that anybody would write; 0 of a single text. A rate below ``readable`` means that the model lost more than it
-        found.
+        The share of the originals' words, without function words and repeats, in the reconstructions, with an interval
+        over texts. The baseline compares every reconstruction with another text: words of any text; 0 for a single
+        text. A rate below ``readable`` means that the model lost more than it recovered.
 
     Raises:
         InvalidParameter: There is no text, not one release each, or no word to count; the model is none, or answers
@@ -136,21 +133,18 @@ def reconstruct(
 
 
 def _write(model: NextTokenVoter, head: str, bodies: Sequence[str], tail: str, longest: int) -> list[str]:
-    """What the engine continues each prompt with, up to a line's end."""
-    found: list[str] = []
+    """Return the engine's continuation of each prompt, up to a line's end."""
+    reconstructions: list[str] = []
     decoding = Decoding()
     for start in range(0, len(bodies), _TOGETHER):
-        keys = [("reconstruction", object()) for _ in bodies[start : start + _TOGETHER]]
-        prompts = [
-            MemberPrompt(head, body, tail, key)
-            for body, key in zip(bodies[start : start + _TOGETHER], keys, strict=True)
-        ]
+        batch = bodies[start : start + _TOGETHER]
+        keys = [("reconstruction", object()) for _ in batch]
+        prompts = [MemberPrompt(head, body, tail, key) for body, key in zip(batch, keys, strict=True)]
         written: list[list[Token]] = [[] for _ in prompts]
         open_ = list(range(len(prompts)))
         try:
             for _ in range(longest):
-                asked = [Continuation(prompts[i], tuple(written[i]), 0.0) for i in open_]
-                tokens = model.next_tokens(asked, decoding)
+                tokens = model.next_tokens([Continuation(prompts[i], tuple(written[i]), 0.0) for i in open_], decoding)
                 still = []
                 for i, token in zip(open_, tokens, strict=True):
                     if token is None or token in model.end_tokens:
@@ -163,8 +157,8 @@ def _write(model: NextTokenVoter, head: str, bodies: Sequence[str], tail: str, l
                     break
         finally:
             model.forget(*keys)
-        found += [_first_line(model.detokenize(tokens)) for tokens in written]
-    return found
+        reconstructions += [_first_line(model.detokenize(tokens)) for tokens in written]
+    return reconstructions
 
 
 def _content(text: str) -> set[str]:

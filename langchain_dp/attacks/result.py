@@ -1,4 +1,4 @@
-"""What an attack reached, in a form that shows no private text unless it is asked to; and the intervals of 95%."""
+"""Results of attacks, which show no private text unless asked to; and 95% intervals."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _FEW = 20
 class AttackResult:
     """A success rate with its interval, beside the rate of an attacker who saw no release.
 
-    No promise covers these figures: where the attacked texts are private, they are counted without noise, and whoever
-    publishes them releases something about the texts.
+    No promise covers these figures: for private texts they are counted without noise, and publishing them releases
+    something about the texts.
 
     Args:
-        name: Which attack, on what: a label of at most four words, for reports.
-        rate: Success, in [0, 1]; what counts as one is in ``measure``.
-        interval: Its 95% interval, by ``interval_method``. It covers the draw of what was attacked and of the noise,
-            not the choice of the attack: a better attack may exist. An attack that fails proves nothing.
-        baseline: What the same measure gives without the release, or by chance: what guessing reaches.
+        name: Name of the attack: a label of at most four words, for reports.
+        rate: Success, in [0, 1]; ``measure`` defines it.
+        interval: Its 95% interval, by ``interval_method``. It covers the draw of targets and noise, not the choice of
+            the attack: a better one may exist. A failed attack proves nothing.
+        baseline: The same measure without the release, or by chance: what guessing reaches.
         n: Number of attempts.
-        measure: What the rate counts, as a label.
-        interval_method: How the interval was found, as a label.
+        measure: Definition of the rate, as a label.
+        interval_method: Method of the interval, as a label.
         settings: Public settings, plain values by name.
 
     Examples:
@@ -60,10 +60,10 @@ class AttackResult:
     settings: Mapping[str, Setting] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "settings", dict(self.settings))  # frozen: a copy of its own
+        object.__setattr__(self, "settings", dict(self.settings))  # frozen: the only way
 
     def to_dict(self) -> dict[str, Any]:
-        """Figures as plain values, without any text: name, rate, low, high, baseline, n, settings."""
+        """Return figures as plain values, without any text: name, rate, low, high, baseline, n, settings."""
         return {
             "name": self.name,
             "rate": self.rate,
@@ -78,7 +78,7 @@ class AttackResult:
         """Write a picture of rate, interval and baseline.
 
         Raises:
-            InvalidParameter: The ending of ``path`` names no kind of picture.
+            InvalidParameter: The ending of ``path`` names no picture format.
             MissingExtra: matplotlib is not installed.
         """
         plot_attacks([self], path)
@@ -92,14 +92,14 @@ class AttackResult:
 
 
 def plot_attacks(results: Sequence[AttackResult | LeakReport], path: str | PathLike[str]) -> None:
-    """Write a picture that compares attacks: a line each, with its interval, and a mark where chance is.
+    """Write a picture that compares attacks: a line each, with its interval, and a mark at chance.
 
     Args:
-        results: One or more results; what :func:`langchain_dp.attacks.find_leaks` found is one, too.
-        path: File to write; its ending says the format.
+        results: One or more results, also of :func:`langchain_dp.attacks.find_leaks`.
+        path: File to write; its ending is the format.
 
     Raises:
-        InvalidParameter: There are no results, one is none, or the ending of ``path`` names no kind of picture.
+        InvalidParameter: There are no results, one is none, or the ending of ``path`` names no picture format.
         MissingExtra: matplotlib is not installed.
 
     Examples:
@@ -128,15 +128,11 @@ def plot_attacks(results: Sequence[AttackResult | LeakReport], path: str | PathL
 
 
 def ratio_interval(hits: Floats, runs: Floats) -> Interval:
-    """Exact interval of sum(hits) / sum(runs), in which texts are what is independent, and not their words.
+    """Return an exact interval of sum(hits) / sum(runs), where texts are independent, and not their words.
 
-    As of so many independent runs as would give the spread between texts (Korn and Graubard 1998). Of few texts, or
-    where all agree, that spread says too little: texts are then the runs, and texts of unlike length count as fewer,
-    (sum of runs)^2 / sum of squared runs (Kish 1965).
-
-    Args:
-        hits: Successes in each text.
-        runs: Attempts in each text, their sum above 0.
+    It is that of as many independent runs as would give the spread between texts (Korn and Graubard 1998). For few
+    texts, or if all agree, that spread is too small: texts are then the runs, and texts of unequal length count as
+    fewer, (sum of runs)^2 / sum of squared runs (Kish 1965).
     """
     share = float(hits.sum() / runs.sum())
     used = runs > 0
@@ -150,25 +146,19 @@ def ratio_interval(hits: Floats, runs: Floats) -> Interval:
 
 
 def auc(positives: Floats, negatives: Floats) -> float:
-    """Chance that a positive scores above a negative, ties counting half (Mann and Whitney 1947)."""
+    """Return the chance that a positive scores above a negative, ties counting half (Mann and Whitney 1947)."""
     ranks = rankdata(np.concatenate([positives, negatives]))[: len(positives)]
     pairs = len(positives) * len(negatives)
     return float((ranks.sum() - len(positives) * (len(positives) + 1) / 2) / pairs)
 
 
 def auc_interval(value: float, positives: int, negatives: int, *, error: float = _ERROR) -> Interval:
-    """Interval of an area under the curve: all areas from which ``value`` is not too many standard errors away.
+    """Return all areas under the curve from which ``value`` is not too many standard errors away.
 
-    Newcombe 2006, "Confidence intervals for an effect size measure based on the Mann-Whitney statistic. Part 2",
-    method 5: Hanley and McNeil's variance at the area in question, not at the one measured, so that an area of 1 has
-    an interval too. Errors are counted by Student's t of the smaller side, since of few scores the normal distribution
-    claims too much. Both sides are taken to be spread alike.
-
-    Args:
-        value: Measured area, in [0, 1].
-        positives: Number of positives, at least 1.
-        negatives: Number of negatives, at least 1.
-        error: Chance to miss, both sides together.
+    Newcombe 2006, "Confidence intervals for an effect size measure based on the Mann-Whitney statistic. Part 2", method
+    5: Hanley and McNeil's variance at the area in question instead of the measured one, so that an area of 1 has an
+    interval too. Errors are counted by Student's t of the smaller side, since the normal distribution is too narrow for
+    few scores. Both sides are assumed to be spread alike. ``error`` is the chance to miss, on both sides together.
     """
     z = float(student.ppf(1 - error / 2, max(min(positives, negatives) - 1, 1)))
     typical = (positives + negatives) / 2 - 1
@@ -178,21 +168,17 @@ def auc_interval(value: float, positives: int, negatives: int, *, error: float =
         return (value - area) ** 2 - z * z * area * (1 - area) * spread / (positives * negatives)
 
     tiny = 1e-12
-    inside = min(max(value, tiny), 1 - tiny)  # at 0 and 1 the variance vanishes, which is no root that is meant
+    inside = min(max(value, tiny), 1 - tiny)  # not the roots at 0 and 1, where the variance vanishes
     low = 0.0 if value <= tiny else float(brentq(away, tiny, inside))
     high = 1.0 if value >= 1 - tiny else float(brentq(away, inside, 1 - tiny))
     return low, high
 
 
 def accuracy_bound(epsilon: float, delta: float) -> float:
-    """Largest accuracy of telling two equally likely neighbouring data sets apart under (epsilon, delta).
+    """Return the largest accuracy of telling two equally likely neighboring data sets apart under (epsilon, delta).
 
     True minus false positive rate is at most (e^epsilon - 1 + 2 delta) / (e^epsilon + 1) (Kairouz, Oh, Viswanath 2015,
     Theorem 2.1 and Remark 2.2).
-
-    Args:
-        epsilon: At least 0.
-        delta: In [0, 1].
     """
     advantage = math.tanh(epsilon / 2) + delta * (1 - math.tanh(epsilon / 2))
     return min(1.0, 0.5 + advantage / 2)

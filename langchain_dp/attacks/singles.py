@@ -1,9 +1,9 @@
-"""What betrays a row by itself: a rare word, a name, a password, a number. And which words anybody may write.
+"""Single words that reveal a row (a rare word, a name, a password, a number), and the list of ordinary words.
 
-Ordinary are the 100,000 most frequent words of GloVe's table, in whose order of frequency they are listed, where its
-package is installed (extra ``rapt``). A word that is written as a name needs to be among the 10,000 most frequent, and
-two names side by side among the 1,000. Without the table, or where the rows are in another language than the list,
-nothing tells a rare word from an ordinary one: then only numbers and words that mix letters and digits count.
+Ordinary are the 100,000 most frequent words of GloVe's table, which lists them by frequency, if its package is
+installed (extra ``rapt``). A word written as a name must be among the 10,000 most frequent, and two names side by side
+among the 1,000. Without the table, or for rows in another language, rare words cannot be told from ordinary ones: then
+only numbers and words that mix letters and digits count.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FREQUENT, _NAME, _NAMES = 100_000, 10_000, 1_000  # ranks from which a word, a 
 _SHORTEST = 3  # letters of a rare word
 _MIXED = 5  # letters and digits of a word that has both
 _CHUNK = 6  # the same with other characters between them
-_DIGITS, _DIFFERENT = 6, 4  # of a number, of which so many are different: 1,000,000 and 2020 2021 are nobody's
+_DIGITS, _DIFFERENT = 6, 4  # digits of a number, and different ones: 1,000,000 and 2020 2021 reveal nobody
 _LANGUAGE = 0.6  # share of the rows' running words that a list of their language holds
 _COUNTED = re.compile(r"\d{1,4}(?:st|nd|rd|th|s|am|pm|k|m|x|mg|kg|km|cm|mm|min|h)")
 _NUMBER = re.compile(r"\d(?:[\W_]{0,5}\d)*")
@@ -31,24 +31,24 @@ _ENDS = re.compile(r"(?:^|[.!?:\n\"\u201c(\[>*#|])\s*$")
 
 @dataclasses.dataclass(frozen=True)
 class Frequent:
-    """Words that anybody may write, by rank."""
+    """Ordinary words by rank."""
 
     name: str
     ranks: Mapping[str, int]
 
     def rank(self, word: str) -> int:
-        """Of a folded word, without an ending such as 's."""
+        """Return the rank of a folded word, without an ending such as 's."""
         return self.ranks.get(word.split("'")[0], _FREQUENT)
 
     def reads(self, texts: Sequence[Sequence[str]]) -> bool:
-        """Whether the list is of these texts' language."""
+        """Return whether the list is of these texts' language."""
         words = [word for text in texts for word in text]
         return bool(self.ranks) and sum(self.rank(word) < _FREQUENT for word in words) >= _LANGUAGE * len(words)
 
 
 @functools.cache  # of a file that does not change: a search of many answers reads it once
 def frequent_words() -> Frequent:
-    """The list of an installed table, or an empty one."""
+    """Return the list of an installed table, or an empty one."""
     from langchain_dp.rapt._tables import installed_words  # a search for runs does without
 
     try:
@@ -59,7 +59,7 @@ def frequent_words() -> Frequent:
 
 
 def given_words(words: Sequence[str]) -> Frequent:
-    """A list of one's own, the most frequent word first."""
+    """Return a list of given words, the most frequent first."""
     ranks: dict[str, int] = {}
     for place, word in enumerate(words):
         ranks.setdefault(folded(word), place)
@@ -68,37 +68,37 @@ def given_words(words: Sequence[str]) -> Frequent:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class ComparedText:
-    """A text with what is compared of it."""
+    """A text with its comparable parts."""
 
     text: str
     words: Sequence[Word]
 
     @functools.cached_property
     def digits(self) -> tuple[list[str], list[int]]:
-        """Digits of numbers and where they stand, with up to five other marks between; a mark after each number."""
-        found, places = [], []
+        """Digits of numbers and their places, with up to five other marks between; a mark after each number."""
+        digits, places = [], []
         for number in _NUMBER.finditer(self.text):
             for at in range(number.start(), number.end()):
                 if self.text[at].isdecimal():
-                    found.append(str(unicodedata.decimal(self.text[at])))
+                    digits.append(str(unicodedata.decimal(self.text[at])))
                     places.append(at)
-            found.append("")
+            digits.append("")
             places.append(number.end())
-        return found, places
+        return digits, places
 
     @functools.cached_property
     def chunks(self) -> dict[str, tuple[int, int]]:
-        """What stands between spaces and holds letters and digits, folded and without what else it holds."""
-        found = {}
+        """Folded chunks between spaces that mix letters and digits, without other characters, and their places."""
+        spans = {}
         for chunk in _CHUNKS.finditer(self.text):
             joined = "".join(filter(str.isalnum, folded(chunk[0])))
             if len(joined) >= _CHUNK and mixed(joined):
-                found[joined] = chunk.span()
-        return found
+                spans[joined] = chunk.span()
+        return spans
 
     @functools.cached_property
     def names(self) -> frozenset[int]:
-        """Places of words that are written as names: a capital inside a sentence. None where capitals are the rule."""
+        """Places of words written as names: a capital inside a sentence. None where capitals are the rule."""
         capital = [self.text[word.start].isupper() for word in self.words]
         if 2 * sum(capital) > len(capital) > 4:
             return frozenset()
@@ -109,13 +109,13 @@ class ComparedText:
         )
 
     def widened(self, start: int, end: int) -> tuple[int, int]:
-        """To whole words."""
+        """Widen a span to whole words."""
         touched = [word for word in self.words if word.start < end and start < word.end]
         return min([start, *(word.start for word in touched)]), max([end, *(word.end for word in touched)])
 
 
 def mixed(word: str) -> bool:
-    """Letters and digits, and no time, year, rank or size."""
+    """Return whether a word mixes letters and digits, and is no time, year, rank or size."""
     return (
         len(word) >= _MIXED
         and any(map(str.isdigit, word))
@@ -125,7 +125,7 @@ def mixed(word: str) -> bool:
 
 
 class Singles:
-    """The words of a prompt that betray a row by themselves."""
+    """The words of a prompt that reveal a row by themselves."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class Singles:
                 self._places.setdefault(bare(word.folded), []).append(place)
 
     def words(self, row: ComparedText) -> Iterator[tuple[int, int, int, str | tuple[str, str]]]:
-        """Telling words that the row holds too: (place in the prompt, place in the row, number, the words)."""
+        """Yield common telling words: (place in the prompt, place in the row, number, the words)."""
         for start, word in enumerate(row.words):
             one = bare(word.folded)
             for at in self._places.get(one, ()):
@@ -166,7 +166,7 @@ class Singles:
         return self._read and len(word) >= _SHORTEST and self._frequent.rank(word) >= rare
 
     def _two_names(self, at: int, start: int, row: ComparedText) -> bool:
-        """Two words side by side, both written as names in both texts."""
+        """Return whether two words side by side are written as names in both texts."""
         if not (self._read and {start, start + 1} <= row.names and {at, at + 1} <= self._prompt.names):
             return False
         second = bare(row.words[start + 1].folded)
@@ -175,7 +175,7 @@ class Singles:
         return max(self._frequent.rank(word) for word in (row.words[start].folded, second)) >= _NAMES
 
     def numbers(self, row: ComparedText) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-        """Digits that the row holds too, however they are grouped: characters of the prompt, and of the row."""
+        """Yield the places of common digits, in any grouping: characters of the prompt, and of the row."""
         ours, places = self._prompt.digits
         if len(ours) <= _DIGITS and not self._prompt.chunks:
             return

@@ -1,4 +1,4 @@
-"""Words of a text with their places, how rare they are, and the runs of them that two texts have in common.
+"""Words of a text with their places, their rarity, and the common runs of two texts.
 
 Function words of English never count as rare. Every maximal run is found.
 """
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from langchain_dp._util.words import UNSPACED
 
-# Letters may come with loose accents, and with characters between them that nobody sees. An underline is no letter.
+# Letters may have loose accents, and invisible characters between them. An underline is no letter.
 _ACCENTS = r"\u0300-\u036f"
 _HIDDEN = r"\u00ad\u200b-\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff"
 _LETTERS = rf"(?:(?![{UNSPACED}])[^\W_]|[{_ACCENTS}])+"
@@ -22,10 +22,10 @@ _WORD = re.compile(rf"[{UNSPACED}]|{_LETTERS}(?:(?:'|[{_HIDDEN}]+){_LETTERS})*")
 _UNSEEN = re.compile(rf"[{_ACCENTS}{_HIDDEN}]")
 _UNSPACED = re.compile(rf"[{UNSPACED}]")
 _APOSTROPHES = str.maketrans("\u2019\u02bc\u2018", "'''")
+# Letters that Unicode does not decompose.
 _STROKES = str.maketrans(
     {"ł": "l", "ø": "o", "đ": "d", "ħ": "h", "\u0131": "i", "æ": "ae", "œ": "oe", "ð": "d", "þ": "th"}
 )
-"""Letters that Unicode does not take apart."""
 
 _FUNCTION = (
     "a about after again all also am an and any are as at back be because been before being but by can could did "
@@ -37,12 +37,12 @@ _FUNCTION = (
 )
 
 FUNCTION_WORDS = frozenset(_FUNCTION.split())
-"""Words that join others: a run of these alone is said by everybody."""
+"""Words that join others: a run of these alone reveals nothing."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Word:
-    """One word, folded, and where it stands."""
+    """One folded word and its place."""
 
     folded: str
     start: int
@@ -50,36 +50,36 @@ class Word:
 
 
 def words_of(text: str) -> list[Word]:
-    """The words of ``text``: letters, digits and inner apostrophes; where writing has no spaces, each letter.
+    """Return the words of ``text``, without punctuation and case; in writing without spaces, each letter.
 
-    Punctuation and case are gone.
+    A word is letters, digits and inner apostrophes.
     """
     return [Word(folded(found[0]), found.start(), found.end()) for found in _WORD.finditer(plain(text))]
 
 
 def weight(words: Iterable[str]) -> float:
-    """How many words folded ones count for: a letter of writing without spaces for half of one."""
+    """Count folded words; a letter of writing without spaces counts half."""
     return sum(0.5 if _UNSPACED.fullmatch(word) else 1.0 for word in words)
 
 
 def bare(word: str) -> str:
-    """A folded word without the ending 's, which a name takes on and off."""
+    """Remove the ending 's of a folded word, which names take on and off."""
     return word.removesuffix("'s")
 
 
 def folded(text: str) -> str:
-    """Without case, accents and what nobody sees; other forms of a letter, such as wide ones, are the usual one."""
+    """Remove case, accents and invisible characters, and unify forms of a letter, such as wide ones."""
     seen = _UNSEEN.sub("", unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", text).casefold()))
     return unicodedata.normalize("NFKC", seen.translate(_STROKES))
 
 
 def plain(text: str) -> str:
-    """``text`` of the same length, with plain apostrophes."""
+    """Replace apostrophes by plain ones; the length stays."""
     return text.translate(_APOSTROPHES)
 
 
 class Rarity:
-    """How rare words are in a collection of texts."""
+    """Rarity of words in a collection of texts."""
 
     def __init__(self, texts: Sequence[Iterable[str]]) -> None:
         self._count = len(texts)
@@ -87,21 +87,21 @@ class Rarity:
 
     @property
     def most_bits(self) -> float:
-        """Information of what stands in one text."""
+        """Information of a word in one text."""
         return math.log2((self._count + 1) / 2)
 
     def bits(self, word: str) -> float:
-        """Information of the word: zero if every text has it, and always of a function word."""
+        """Return the information of a word: zero if every text has it, and for function words."""
         if word in FUNCTION_WORDS:
             return 0.0
         return math.log2((self._count + 1) / (self._found[word] + 1)) if self._found[word] < self._count else 0.0
 
     def rare(self, word: str) -> bool:
-        """In one text, or in at most one of a hundred; a function word never is."""
+        """Return whether a word is in one text, or in at most one of a hundred, and no function word."""
         return word not in FUNCTION_WORDS and self._found[word] <= max(1, self._count // 100)
 
     def common(self, word: str) -> bool:
-        """A function word, or in a tenth of the texts, where they are enough to tell."""
+        """Return whether a word is a function word, or in a tenth of at least a hundred texts."""
         return word in FUNCTION_WORDS or (self._count >= 100 and 10 * self._found[word] >= self._count)
 
 
@@ -116,7 +116,7 @@ class Prompt:
             self._places[tuple(words[at : at + shortest])].append(at)
 
     def runs(self, row: Sequence[str]) -> Iterator[tuple[int, int, int]]:
-        """Maximal common runs as (first word in the prompt, first word in the row, number of words)."""
+        """Yield maximal common runs as (first word in the prompt, first word in the row, number of words)."""
         for start in range(len(row) - self._shortest + 1):
             for at in self._places.get(tuple(row[start : start + self._shortest]), ()):
                 if start and at and row[start - 1] == self._words[at - 1]:
@@ -132,7 +132,7 @@ class Prompt:
 
 
 def covered(words: Sequence[str], texts: Sequence[Sequence[str]], shortest: int) -> list[bool]:
-    """Which words stand in a run of at least ``shortest`` words that one of ``texts`` holds too, or are all of it."""
+    """Return which words are in a run of at least ``shortest`` words (or a whole text) shared with one of ``texts``."""
     known = [False] * len(words)
     for text in texts:
         for at, _, length in Prompt(words, min(shortest, len(text)) or 1).runs(text):

@@ -5,17 +5,19 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import importlib.util
 import math
 import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from typer import Option
 
 from langchain_dp._util.rounding import bound
+from langchain_dp.cli.demo_prototypes import show_prototypes
 from langchain_dp.cli.options import (
     ROWS,
     DeltaOptions,
@@ -56,15 +58,18 @@ class Demo(JsonOptions, ModelOptions, VoteOptions, DeltaOptions, FileOptions, La
     what = "What privacy costs, with a model that runs on this machine."
     examples = """\
   langchain-dp demo
+  langchain-dp demo --part prototypes
   langchain-dp demo --full
   langchain-dp demo --data tickets.jsonl --json
   langchain-dp demo --data train.jsonl --test test.jsonl --prompt sst2 --queries 10000 --limit 200
 """
     notes = """\
-Without options: votes, noise and answers on the sample that comes with the package, question by question, in less than
-two minutes. --full: a table of accuracy against epsilon over 80 questions, some five minutes. Rows of --data: in full.
+Without options, on the samples that come with the package: first names for codes and private prototypes, in seconds and
+without a language model; then votes, noise and answers, question by question, in less than two minutes.
+--full: a table of accuracy against epsilon over 80 questions, some five minutes. Rows of --data: in full.
 --json: {"rows": [{"method", "epsilon", "accuracy", "n", ...}]}, one row a method; epsilon is null where there is none.
 """
+    part: Literal["all", "prototypes", "votes"] = Option("all", help="of the short demonstration")
     full: bool = Option(False, "--full", help="a longer table, on the sample")
     data: Path | None = Option(None, help=f"{ROWS}: the private rows (default: a sample)")
     test: Path | None = Option(None, help="rows to score (default: a held-out fifth of --data)")
@@ -88,16 +93,33 @@ two minutes. --full: a table of accuracy against epsilon over 80 questions, some
             if given:
                 raise WrongArguments(f"Expected {', '.join(given)} together with --full or --data.")
         _check(self)
+        shown: list[dict[str, Any]] = []
+        if short and self.part != "votes":
+            picture = None if self.json else self.picture.with_name(f"prototypes_{self.picture.name}")
+            shown = [dataclasses.asdict(score) for score in show_prototypes(self.epsilons, picture)]
+            if self.part == "prototypes" or not _has_model(self):
+                if self.json:
+                    print_json({"rows": shown})
+                return DONE
         data = _data(self)
         if short and not self.json:
             print(_INTRODUCTION.format(rows=len(data.train), name=data.name), flush=True)
         with self.engine() as engine:
             rows = _short(self, data, engine, began) if short else _icl(self, data, engine)
         if self.json:
-            print_json({"rows": rows})
+            print_json({"rows": [*shown, *rows]})
         if data.said is not None:
             note(data.said)
         return DONE
+
+
+def _has_model(options: Demo) -> bool:
+    """Whether llama.cpp is there for the second part; says how to get it where it is not."""
+    if importlib.util.find_spec("llama_cpp") is not None:
+        return True
+    if not options.json:
+        print("The second part, votes of a language model on this machine, needs: pip install 'langchain-dp[local]'")
+    return False
 
 
 def _check(options: Demo) -> None:
@@ -197,7 +219,7 @@ def _scored(scores: Sequence[_Score], shots: int) -> str:
 # --------------------------------------------------------------------------------------------------- in two minutes
 
 _INTRODUCTION = """\
-{rows:,} messages with labels are private here. {name}.
+3. A vote by a language model. {rows:,} messages with labels are private here. {name}.
 A small model on this machine sees a few of them at a time and votes on each new message. Noise is added to the votes,
 and only the winning label comes out. The model is being loaded ...
 """

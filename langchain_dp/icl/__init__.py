@@ -6,11 +6,11 @@ from langchain_dp.ensemble.scheme import SamplingOptions
 from langchain_dp.icl.baseline import NonPrivateICL
 from langchain_dp.icl.bulk import ClassifyBatches
 from langchain_dp.icl.chat_model import ChatDPICL
-from langchain_dp.icl.model_calls import ModelCallOptions
 from langchain_dp.icl.prompts import AGNEWS, AMAZON, SST2, TREC, ICLPrompt
 from langchain_dp.icl.release import DPAnswer
 from langchain_dp.icl.report import ICLPlanReport
 from langchain_dp.icl.runnable import DPICLClassifier
+from langchain_dp.icl.voters import ModelCallOptions
 
 __all__ = [
     "AGNEWS",

@@ -1,12 +1,11 @@
-"""What DP-ICL is compared with: zero-shot, plain few-shot and the vote without noise. None of it is private."""
+"""Non-private baselines of DP-ICL: zero-shot, plain few-shot and the vote without noise."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NoReturn
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -18,14 +17,13 @@ from langchain_dp.ensemble.questions import Question
 from langchain_dp.errors import PrivateDataError
 from langchain_dp.icl.prompts import ICLPrompt
 from langchain_dp.icl.release import DPAnswer
-from langchain_dp.icl.subset_prompts import SubsetPrompt, SubsetPrompts, Vote, count_votes
+from langchain_dp.icl.subset_prompts import SubsetPrompt, SubsetPrompts, count_votes
 from langchain_dp.icl.voters import Voter
 from langchain_dp.isolation.run import check_environment
-from langchain_dp.redact import PrivateArgs, arun_redacted, run_redacted
+from langchain_dp.redact import PrivateArgs, run_redacted
 
 BaselineMethod = Literal["zero-shot", "few-shot", "vote"]
 
-_ASKING = "while a model was asked"
 _REASONS = {
     "zero-shot": "no noise: but no private example was used either",
     "few-shot": "no noise: one prompt with private examples of all labels answers directly",
@@ -34,9 +32,9 @@ _REASONS = {
 
 
 class NonPrivateICL(Runnable[Question, Any]):
-    """A non-private twin of a ``DPICLClassifier``. Made by its ``baseline`` method; its certificate says so.
+    """A non-private twin of a ``DPICLClassifier``, returned by its ``baseline`` method. Its certificate says so.
 
-    An answer nobody could parse falls back to the first label, as a release without any vote does before noise.
+    An answer that cannot be parsed becomes the first label, as for a release without votes before noise.
 
     Examples:
         >>> compared = chain.baseline("few-shot", private=False)
@@ -63,7 +61,6 @@ class NonPrivateICL(Runnable[Question, Any]):
         self._prompt = prompt
         self._voter = voter
         self._ask = functools.partial(voter.ask, even_empty=True)
-        self._aask = functools.partial(voter.aask, even_empty=True)
         self._subset_prompts = subset_prompts
         self._check = check
         self._neighbors = neighbors
@@ -73,17 +70,12 @@ class NonPrivateICL(Runnable[Question, Any]):
         reject_extra_kwargs(kwargs)
         return self._call_with_config(self._answer, input, config)
 
-    async def ainvoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
-        """Async twin of :meth:`invoke`."""
-        reject_extra_kwargs(kwargs)
-        return await self._acall_with_config(self._aanswer, input, config)
-
     def invoke_with_certificate(self, question: Question, config: RunnableConfig | None = None) -> DPAnswer[Any]:
-        """Answer with a certificate that says it is not private."""
+        """Answer with a certificate that says the answer is not private."""
         return DPAnswer(self.invoke(question, config), self.certificate())
 
     def certificate(self) -> PrivacyCertificate:
-        """Says that nothing is promised, and why."""
+        """Return a certificate that promises nothing, with the reason."""
         spent = 0.0 if self.method == "zero-shot" else math.inf
         return PrivacyCertificate(
             mechanism=f"non-private {self.method}",
@@ -96,7 +88,7 @@ class NonPrivateICL(Runnable[Question, Any]):
             reason=_REASONS[self.method],
         )
 
-    def _drawn(self, question: Question) -> list[SubsetPrompt]:
+    def _draw(self, question: Question) -> list[SubsetPrompt]:
         text = self._check(question)
         check_environment()
         if self.method == "vote":
@@ -106,26 +98,12 @@ class NonPrivateICL(Runnable[Question, Any]):
         return self._subset_prompts.balanced(text, secrets.SystemRandom())
 
     def _answer(self, question: Question) -> Any:
-        subset_prompts = self._drawn(question)
-        with self._dropping(subset_prompts):
-            return self._count(subset_prompts, run_redacted(self._ask, PrivateArgs(subset_prompts), _ASKING))
-
-    async def _aanswer(self, question: Question) -> Any:
-        subset_prompts = self._drawn(question)
-        with self._dropping(subset_prompts):
-            return self._count(subset_prompts, await arun_redacted(self._aask, PrivateArgs(subset_prompts), _ASKING))
-
-    @contextlib.contextmanager
-    def _dropping(self, subset_prompts: Sequence[SubsetPrompt]) -> Iterator[None]:
-        """Keep nothing of prompts that show no fixed subset: their records may be forgotten."""
+        subset_prompts = self._draw(question)
         try:
-            yield
+            votes = run_redacted(self._ask, PrivateArgs(subset_prompts), "while a model was asked")
         finally:
-            for subset_prompt in subset_prompts:
-                if subset_prompt.member is None:
-                    self._voter.forget(None)
-
-    def _count(self, subset_prompts: Sequence[SubsetPrompt], votes: Sequence[Vote]) -> Any:
+            if any(one.member is None for one in subset_prompts):
+                self._voter.forget(None)  # caches of no fixed subset: their records may be forgotten
         if self.method == "zero-shot":
             return self._labels[votes[0] or 0]
         counts = count_votes(subset_prompts, votes, len(self._labels))

@@ -1,4 +1,4 @@
-"""Labels for columns of batches in many workers: each builds its own replica of one chain."""
+"""Labels for columns of batches in many workers, each with its own replica of one chain."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from langchain_dp.redact import redact_errors
 
 
 class ClassifyBatches(WorksOnBatches[DPICLClassifier[Any]]):
-    """Labels the rows of a batch by DP-ICL, wherever the batch is worked on.
+    """A function that labels the rows of a batch by DP-ICL, in any worker.
 
     For ``ray.data.Dataset.map_batches``, ``datasets.Dataset.map(batched=True)`` and, by :meth:`in_pandas`, Spark's
     ``mapInPandas``. A batch is a mapping of columns (lists, numpy arrays, Arrow arrays), an Arrow table or a pandas
-    frame; the same type comes back, with the names of the labels in a column of their own. Other columns are dropped
-    unless they are kept.
+    frame. The result has the same type, with a new column of label names; other columns are dropped unless
+    ``keep_columns`` names them.
 
-    It is pickled without its chain: each worker builds one, with ``replicas=True``, and all of them charge one plan. A
-    question is charged, drawn, stored and returned, in that order. So a batch that is worked on again, after a worker
-    died or was too slow, gets the labels of the first release and costs nothing. Only what died between its charge and
-    its store is charged twice. Rows need no key for that: equal questions are one release, in all batches.
+    Pickling leaves the chain out: each worker builds one with ``replicas=True``, and all workers charge one plan. A
+    question is charged, drawn, stored and returned, in that order. So a batch that is retried after a worker failed
+    gets the labels of the first release free. Only questions between their charge and their store are charged twice.
+    Equal questions are one release, in all batches.
 
     Args:
-        chain: Builds the classifier, without arguments, in each worker: a function that reads the examples from where
-            they lie. What it carries is pickled with it, so let it carry none.
+        chain: A function without arguments that builds the classifier in each worker, and reads the examples there. It
+            is pickled with its closure, so the closure should hold no examples.
         columns: Name of the column with the question; or names of several, which are variables of the template.
         label: Name of the new column.
         keep_columns: Names of columns that pass in clear.
 
     Raises:
-        InvalidParameter: The chain is no ``DPICLClassifier`` with ``replicas=True``, which a ledger in memory cannot
-            have, or has ``quotas``; or names contradict each other.
+        InvalidParameter: The chain is no ``DPICLClassifier`` with ``replicas=True`` (a ledger in memory cannot have
+            it), has ``quotas``, or names contradict each other.
 
     Formal guarantee:
-        That of :class:`DPICLClassifier`, over all workers and retries: all labels together are (epsilon, delta)-
-        differentially private in the examples. The rows are not protected: they are the questions.
+        That of :class:`DPICLClassifier`, over all workers and retries: all labels together are (epsilon,
+        delta)-differentially private in the examples. The rows are questions and are not protected.
 
     Examples:
         >>> def chain():
@@ -68,26 +68,26 @@ class ClassifyBatches(WorksOnBatches[DPICLClassifier[Any]]):
         if not callable(chain):
             raise InvalidParameter(
                 f"Expected chain of type {type(chain).__name__} to be a function that builds the DPICLClassifier in "
-                "each worker, without arguments: a chain itself cannot be sent to one."
+                "each worker, without arguments: a chain itself cannot be pickled."
             )
         self._build = chain
         super().__init__(self._built())
 
     @redact_errors()
     def __call__(self, batch: B) -> B:
-        """Label one batch; every question in it is checked before the first is charged.
+        """Label one batch. Every question is checked before the first charge.
 
         Args:
             batch: Columns of equal length. It is not changed.
 
         Returns:
-            The columns to keep, in the batch's order, and the labels, in its type. A row without a question, or with a
-            blank one, has none.
+            The kept columns and the labels, in the batch's type and order. A row with a missing or blank question gets
+            None.
 
         Raises:
-            InvalidParameter: A column is not there or holds something else than texts, or a question is too long, by
-                its row. Nothing was charged.
-            BudgetExceeded: The plan is used up. What was released of this batch is stored: it costs nothing again.
+            InvalidParameter: A column is missing or holds other values than texts, or a question is too long. The
+                message names the row. Nothing was charged.
+            BudgetExceeded: The plan is used up. Labels released so far are stored, and free on a retry.
             ModelUnavailable: The model does not answer; see :class:`DPICLClassifier`.
             LedgerError: The ledger cannot be trusted or written.
         """
@@ -95,23 +95,24 @@ class ClassifyBatches(WorksOnBatches[DPICLClassifier[Any]]):
         columns.check_there(self._kept)
         rows = list(zip(*(columns.texts(name) for name in self._columns), strict=True))
         chain = self._open()
-        asked: dict[tuple[str | None, ...], Any] = {
+        questions: dict[tuple[str | None, ...], Any] = {
             row: dict(zip(self._columns, row, strict=True)) if self._named else row[0]
             for row in rows
             if None not in row and any(text.strip() for text in row if text)
         }
-        for row, question in asked.items():
+        for row, question in questions.items():
             try:
                 chain._checked_question(question)
-            except InvalidParameter as refused:
-                raise InvalidParameter(f"Row {rows.index(row)} of a batch: {refused}") from None
-        names = {given: name for name, given in chain._given.items()}
-        labels = dict(zip(asked, (names[answer] for answer in chain.batch(list(asked.values()))), strict=True))
+            except InvalidParameter as error:
+                raise InvalidParameter(f"Row {rows.index(row)} of a batch: {error}") from None
+        names = {label: name for name, label in chain._given.items()}
+        answers = chain.batch(list(questions.values()))
+        labels = {row: names[answer] for row, answer in zip(questions, answers, strict=True)}
         new = [labels.get(row) for row in rows]
         return columns.with_new(self._label, new, like=self._columns[0], kept=self._kept)  # type: ignore[no-any-return]  # its type
 
     def certificate(self) -> PrivacyCertificate:
-        """The promise, with what all workers have spent so far."""
+        """Return the promise, with what all workers have spent so far."""
         return self._open().certificate()
 
     def _built(self) -> DPICLClassifier[Any]:
@@ -119,10 +120,10 @@ class ClassifyBatches(WorksOnBatches[DPICLClassifier[Any]]):
         if not isinstance(chain, DPICLClassifier) or chain._replicas is None:
             raise InvalidParameter(
                 f"Expected chain() of type {type(chain).__name__} to be a DPICLClassifier with replicas=True: without, "
-                "a retried batch would be charged and drawn anew. Give it a ledger with a path or a postgresql:// URL."
+                "a retried batch would be charged again. Give it a ledger with a path or a postgresql:// URL."
             )
         if chain.quotas is not None:
-            raise InvalidParameter("Expected chain() without quotas=: a batch does not say who asks. Leave them out.")
+            raise InvalidParameter("Expected chain() without quotas=: a batch names no user. Leave them out.")
         return chain
 
     @safe_repr

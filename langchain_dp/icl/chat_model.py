@@ -1,4 +1,4 @@
-"""DP-ICL with the face of a chat model: the last human message is the question, the reply is the label."""
+"""DP-ICL as a chat model: the last human message is the question, the reply is the label."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from langchain_dp.records import label_name
 class ChatDPICL(PrivateChat):
     """A chat model that answers with one of the classifier's labels, and nothing else.
 
-    The question is the text of the last human message; what was said before reaches the vote only where the
-    classifier's template names ``history``, and tools never do. Every reply carries its certificate in
-    ``response_metadata["dp"]`` as plain JSON values. ``stop`` cuts the released label, which is post-processing.
+    The question is the text of the last human message. Earlier messages reach the vote only if the classifier's
+    template names ``history``, and tools never do. ``response_metadata["dp"]`` of every reply holds its certificate as
+    plain JSON values. ``stop`` cuts the released label, which is post-processing.
 
     Args:
         classifier: The private classifier that answers.
 
     Raises:
-        InvalidParameter: There is no human message with text; or the classifier has ``quotas``, or a template with
+        InvalidParameter: There is no human message with text; or the classifier has ``quotas``, or its template has
             variables that no conversation fills.
 
     Formal guarantee:
-        That of the classifier; the chat face only renders what was released.
+        That of the classifier; the chat model only renders released labels.
 
     Examples:
         >>> chat = ChatDPICL(classifier=chain)
@@ -116,7 +116,7 @@ class ChatDPICL(PrivateChat):
         return await asyncio.to_thread(self._fields, answer, question, ends)
 
     def _fields(self, answer: DPAnswer[Any], question: str, ends: Sequence[str]) -> dict[str, Any]:
-        """Fields of the reply, whole or as a chunk."""
+        """Return the fields of the reply, whole or as a chunk."""
         label = text = label_name(answer.label) or ""
         for end in ends:
             text = text.split(end)[0]
@@ -127,7 +127,7 @@ class ChatDPICL(PrivateChat):
         return {"content": text, **fields}
 
     def bind_tools(self, tools: object, **kwargs: Any) -> NoReturn:
-        """Refuse: a label calls no tool. A schema is filled by :meth:`with_structured_output`."""
+        """Refuse: a label calls no tool. Use :meth:`with_structured_output` to fill a schema."""
         raise InvalidParameter(
             "Expected no tools, and no response_format of an agent: what is released is a label, which calls none. "
             "Fill a schema by with_structured_output(), or give the classifier to an agent as a tool, by its as_tool()."
@@ -139,9 +139,9 @@ class ChatDPICL(PrivateChat):
         """Turn the released label into a member of an Enum, a value of a Literal, or an object with one.
 
         Args:
-            schema: An ``enum.Enum`` subclass whose members are the labels or have them as values, a ``Literal`` of the
-                labels, or a pydantic class with one field of such a type and defaults for all others. A ``TypedDict``
-                or a JSON schema with one such key, and no other that is required, gives a dict.
+            schema: An ``enum.Enum`` whose members are the labels or have them as values, a ``Literal`` of the labels,
+                or a pydantic class with one field of such a type and defaults for all others. A ``TypedDict`` or JSON
+                schema with one such key, and no other required key, gives a dict.
             include_raw: Return {"raw", "parsed", "parsing_error"} instead of the parsed value.
             **kwargs: None are taken.
 
@@ -168,5 +168,5 @@ def _chunk(fields: Mapping[str, Any]) -> ChatGenerationChunk:
 
 
 def _asked(messages: Sequence[BaseMessage]) -> str:
-    """The question: the last human message, of text alone."""
+    """Return the text of the last human message."""
     return str(question_fields(messages, ["text"])["text"])

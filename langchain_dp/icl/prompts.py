@@ -1,4 +1,4 @@
-"""How examples and a question become a prompt: as plain text in three cacheable parts, or as chat messages."""
+"""Prompts of examples and a question: plain text in three cacheable parts, or chat messages."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class ICLPrompt(MadeOfFields):
         question: Template of one input; its variables are keys of an example, such as "Review: {text}".
         answer: Cue after the input, such as "Sentiment:". The label word follows it after a space.
         instruction: Text before the examples; may be empty.
-        words: Label -> word the model is shown and asked for. A missing label stands for itself. The labels may be
-            given as they are (``{1: "positive"}``); they are kept by their names.
+        words: Label -> word that the model sees and answers. A missing label stands for itself. Labels may be given as
+            values (``{1: "positive"}``); they are stored by their names.
 
     Raises:
-        InvalidParameter: The template has no variable, or one with a format that no text has; two labels share a word,
-            or one is blank.
+        InvalidParameter: The template has no variable, or one with a format that text does not have; two labels share a
+            word, or a word is blank.
 
     Examples:
         >>> prompt = ICLPrompt(question="Message: {text}", answer="Feedback:", words={1: "praise", 0: "complaint"})
@@ -52,7 +52,7 @@ class ICLPrompt(MadeOfFields):
         check_template("question", self.question)
         if "label" in self.variables:
             raise InvalidParameter(
-                f"Expected question={self.question!r} to leave the label out: it follows answer={self.answer!r}. Drop "
+                f"Expected question={self.question!r} without the label, which follows answer={self.answer!r}. Drop "
                 "{label}."
             )
         object.__setattr__(self, "words", MappingProxyType(named_words(self.words)))
@@ -63,11 +63,11 @@ class ICLPrompt(MadeOfFields):
         return variables_of(self.question)
 
     def word(self, label: str) -> str:
-        """Word that stands for ``label`` in the prompt."""
+        """Return the word for ``label`` in the prompt."""
         return self.words.get(label, label)
 
     def ask(self, fields: Mapping[str, Any]) -> str:
-        """Text of one input, white space at its ends removed, up to the cue.
+        """Render one input up to the cue, with white space at the ends of its values removed.
 
         Raises:
             InvalidParameter: A variable of the template is missing in ``fields``.
@@ -80,43 +80,39 @@ class ICLPrompt(MadeOfFields):
         return f"{self.question.format_map(values)}\n{self.answer}"
 
     def cued(self, text: str) -> str:
-        """An input's text with the cue after it."""
+        """Add the cue to an input's text."""
         return f"{text}\n{self.answer}"
 
-    def input_of(self, asked: str) -> str:
-        """The text of an input, without the cue that follows it."""
-        return asked.removesuffix(f"\n{self.answer}")
+    def input_of(self, text: str) -> str:
+        """Remove the cue from a rendered input."""
+        return text.removesuffix(f"\n{self.answer}")
 
     def head(self) -> str:
-        """Public text before the first example."""
+        """Return the public text before the first example."""
         return f"{self.instruction}\n\n" if self.instruction else ""
 
     def body(self, shots: Sequence[tuple[str, str]]) -> str:
-        """Text of the examples (rendered question, label word)."""
+        """Render the examples (rendered question, label word)."""
         return "".join(f"{question} {word}\n\n" for question, word in shots)
 
     def content_free(self) -> tuple[str, ...]:
-        """Questions without content, for contextual calibration (Zhao et al. 2021)."""
+        """Return questions without content, for contextual calibration (Zhao et al. 2021)."""
         return tuple(self.ask(dict.fromkeys(self.variables, blank)) for blank in ("N/A", "", "[MASK]"))
 
     def messages(self, shots: Sequence[tuple[str, str]], question: str, words: Sequence[str]) -> list[BaseMessage]:
-        """The same as chat messages: examples are turns of the conversation."""
+        """Render chat messages, with the examples as earlier turns."""
         rule = f"Answer with exactly one of: {', '.join(words)}. Write nothing else."
         system = f"{self.instruction}\n{rule}" if self.instruction else rule
         turns: list[BaseMessage] = [SystemMessage(system)]
-        for asked, word in shots:
-            turns += [HumanMessage(asked), AIMessage(word)]
+        for text, word in shots:
+            turns += [HumanMessage(text), AIMessage(word)]
         return [*turns, HumanMessage(question)]
 
 
 SST2 = ICLPrompt(question="Review: {text}", answer="Sentiment:", words={"positive": "Positive", "negative": "Negative"})
 """Movie reviews; template of Panda et al. 2023, Table 4. Labels positive, negative."""
 
-AMAZON = ICLPrompt(
-    question="Title: {title}\nReview: {text}",
-    answer="Sentiment:",
-    words={"positive": "Positive", "negative": "Negative"},
-)
+AMAZON = dataclasses.replace(SST2, question="Title: {title}\nReview: {text}")
 """Product reviews with a title; template of Panda et al. 2023, Table 4. Labels positive, negative."""
 
 AGNEWS = ICLPrompt(question="Article: {text}", answer="Answer:")
@@ -130,24 +126,19 @@ TREC = ICLPrompt(
     question="Question: {text}",
     answer="Answer Type:",
     words={
-        "number": "Number",
-        "location": "Location",
-        "human": "Person",
-        "description": "Description",
-        "entity": "Entity",
-        "expression": "Abbreviation",
+        "number": "Number", "location": "Location", "human": "Person", "description": "Description",
+        "entity": "Entity", "expression": "Abbreviation",
     },
-)
+)  # fmt: skip
 """Question types; template of Panda et al. 2023, Table 4. Labels number, location, human, description, entity,
 expression."""
-
 
 TEMPLATES: Mapping[str, ICLPrompt] = MappingProxyType({"sst2": SST2, "amazon": AMAZON, "agnews": AGNEWS, "trec": TREC})
 """The templates above by the name of their data set."""
 
 
 def plain(labels: Sequence[str]) -> ICLPrompt:
-    """Default prompt for any labels."""
+    """Return the default prompt for any labels."""
     validate.integer("number of labels", len(labels), at_least=2)
     return ICLPrompt(
         instruction=f"Decide which label fits each text. Labels: {', '.join(labels)}.",
@@ -161,25 +152,27 @@ INVENTED = (
     "Some text.", "Another text.", "A third text.", "One more text.", "Yet another text.", "A sixth text.",
     "A text of its own.", "A last text.",
 )  # fmt: skip
-"""PUBLIC texts that say nothing, so that a small model has nothing to repeat: it sees how to answer, and answers."""
+"""PUBLIC texts without content: a small model sees how to answer, and has nothing to repeat."""
 
 _FEWEST_INVENTED = 4
 
 
 def invented_prompts(prompt: ICLPrompt, words: Sequence[str]) -> Callable[[str], SubsetPrompt]:
-    """Return a function from a question to a PUBLIC subset prompt: invented examples of the labels in turn, and it."""
+    """Return a function from a question to a PUBLIC subset prompt: invented examples of alternating labels, then the
+    question.
+    """
     texts = INVENTED[: max(_FEWEST_INVENTED, len(words))]
     shots = tuple((_rendered(prompt, text), word) for text, word in zip(texts, itertools.cycle(words), strict=False))
     return functools.partial(SubsetPrompt, ("public", len(shots)), shots)
 
 
 def companion_text(prompt: ICLPrompt, words: Sequence[str]) -> str:
-    """The public companion's prompt before the question, for estimates."""
+    """Return the health probe's prompt before the question, for estimates."""
     return prompt.head() + prompt.body(invented_prompts(prompt, words)("").shots)
 
 
 def public_question(prompt: ICLPrompt) -> str:
-    """A PUBLIC question."""
+    """Return a PUBLIC question."""
     return _rendered(prompt, TEST_QUESTION)
 
 

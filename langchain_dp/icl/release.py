@@ -17,11 +17,10 @@ from langchain_dp.accounting.events import count_is_public
 from langchain_dp.ensemble.answers import AnswerCache
 from langchain_dp.ensemble.tools import BudgetMonitor
 from langchain_dp.errors import ModelUnavailable, UnsafeEnvironment
-from langchain_dp.icl.model_calls import ModelCallOptions
 from langchain_dp.icl.replicas import Released, Replicas
 from langchain_dp.icl.reservation import AnswerReservation
 from langchain_dp.icl.subset_prompts import SubsetPrompt, SubsetPrompts, Vote, count_votes
-from langchain_dp.icl.voters import Voter
+from langchain_dp.icl.voters import ModelCallOptions, Voter
 from langchain_dp.isolation.calls import in_own_thread
 from langchain_dp.isolation.context import find_problem
 from langchain_dp.mechanisms import Randomness, ReportNoisyMax
@@ -33,12 +32,12 @@ _WHEN = "while a label was released"
 
 @dataclasses.dataclass(frozen=True)
 class DPAnswer(Generic[Label]):
-    """A released label with its certificate, as of the moment it was handed over.
+    """A released label with its certificate as of that moment.
 
     Args:
-        label: The released label, as it was given to the classifier.
-        certificate: Under which promise it was released.
-        shares: Noisy vote shares per label if they were asked for, at the same price; else None.
+        label: The released label, as the classifier got it.
+        certificate: The promise that covers it.
+        shares: Noisy vote shares per label, at the same price, if ``vote_shares`` was set; otherwise None.
 
     Examples:
         >>> answer = chain.invoke_with_certificate("Nobody called me back.")
@@ -52,120 +51,86 @@ class DPAnswer(Generic[Label]):
     shares: dict[Label, float] | None = None
 
 
+@dataclasses.dataclass(repr=False, eq=False, kw_only=True)
 class Releaser:
-    """Releases labels under one reservation, and keeps them, so that the same question costs nothing twice.
+    """The release of labels under one reservation, with a cache that makes repeated questions free."""
 
-    Args:
-        labels: Public labels, in the public order.
-        subset_prompts: Private records in their subsets.
-        voter: Asks the model.
-        reservation: Where every release is charged.
-        rng: Source of the noise.
-        model_calls: Its ``min_response_seconds`` holds every new answer until so long after its question; its
-            ``max_concurrency`` limits the model calls at a time, over all questions.
-        vote_shares: Whether noisy shares are released too.
-        answer_cache_size: How many answers are kept.
-        replicas: Others that answer under the same plan; None where there are none.
-    """
+    labels: Sequence[str]
+    subset_prompts: SubsetPrompts
+    voter: Voter
+    reservation: AnswerReservation
+    rng: Randomness
+    model_calls: ModelCallOptions
+    vote_shares: bool
+    answer_cache_size: int
+    replicas: Replicas | None = None
 
-    def __init__(
-        self,
-        *,
-        labels: Sequence[str],
-        subset_prompts: SubsetPrompts,
-        voter: Voter,
-        reservation: AnswerReservation,
-        rng: Randomness,
-        model_calls: ModelCallOptions,
-        vote_shares: bool,
-        answer_cache_size: int,
-        replicas: Replicas | None = None,
-    ) -> None:
-        self.reservation = reservation
-        self._labels = tuple(labels)
-        self._subset_prompts = subset_prompts
-        self._voter = voter
+    def __post_init__(self) -> None:
+        reservation = self.reservation
         self._mechanism = ReportNoisyMax(reservation.event)
         self.remaining = BudgetMonitor(reservation.plan, reservation.event, reservation.max_queries)
-        self._rng = rng
-        self._model_calls = model_calls
-        self._vote_shares = vote_shares
-        self._replicas = replicas
-        self._answer_cache_size = answer_cache_size
-        self._answers = AnswerCache[Released](answer_cache_size)
-        # Where the promise covers whether a record is there at all, a question that costs again would show that one
-        # was. An answer that was released stays released, and giving it out again shows nothing more.
+        self._caller = reservation.plan.name
+        self._min_seconds = self.model_calls.min_response_seconds or 0.0
+        self._answers = AnswerCache[Released](self.answer_cache_size)
+        # Under add/remove the presence of a record is private: a repeated question that costs again would show that
+        # one was forgotten. Repeating a released answer reveals nothing more.
         self._presence_is_private = not count_is_public(reservation.budget.neighbors)
         if not self._presence_is_private:
-            subset_prompts.keep(self._answers)
-        self._running: set[asyncio.Task[Released]] = set()  # a loop alone would forget them
+            self.subset_prompts.keep(self._answers)
+        self._running: set[asyncio.Task[Released]] = set()  # an event loop keeps no strong references to tasks
         self._probed = False
         self._unanswered: set[bytes] = set()  # no more than were charged
-        calls = reservation.scheme.expected_subsets + voter.companions
-        # Few releases at a time: what is charged when the model dies is lost, and others would only wait for places.
-        self._under_way = FairSemaphore(math.ceil(model_calls.max_concurrency / max(calls, 1.0)))
+        calls = reservation.scheme.expected_subsets + self.voter.companions
+        # Few releases at a time: an outage loses what is charged, and more releases would only wait for calls.
+        self._under_way = FairSemaphore(math.ceil(self.model_calls.max_concurrency / max(calls, 1.0)))
 
     def with_reservation(self, reservation: AnswerReservation) -> Releaser:
-        """A second releaser over the same subsets and model, charged to another reservation."""
-        return Releaser(
-            labels=self._labels,
-            subset_prompts=self._subset_prompts,
-            voter=self._voter,
-            reservation=reservation,
-            rng=self._rng,
-            model_calls=self._model_calls,
-            vote_shares=self._vote_shares,
-            answer_cache_size=self._answer_cache_size,
-        )
+        """Return a releaser over the same subsets and model that charges another reservation."""
+        return dataclasses.replace(self, reservation=reservation, replicas=None)
 
     def _cache_epoch(self) -> int:
-        """The number of records that were forgotten, on any replica: answers from before are not given out again."""
-        if self._replicas is not None:
-            self._replicas.catch_up()
+        """Return the number of forgotten records over all replicas. Answers of earlier epochs are not reused."""
+        if self.replicas is not None:
+            self.replicas.catch_up()
         if self._presence_is_private:
             return 0
-        return self._subset_prompts.forgotten if self._replicas is None else self._replicas.epoch
+        return self.subset_prompts.forgotten if self.replicas is None else self.replicas.epoch
 
     def release(self, question: str, user_id: str | None = None) -> Released:
-        """Answer a rendered, checked question: from what was released before, or by one new release.
-
-        Args:
-            question: The question.
-            user_id: Who asks, where the plan has accounts, and pays if it is a new one.
+        """Answer a rendered, checked question from the cache, or by a new release charged to ``user_id``.
 
         Raises:
-            ModelUnavailable: A public question showed that the model does not answer: before the charge, or beside
-                the subsets, after it. The next release starts with a public test question.
+            ModelUnavailable: A public question got no answer: before the charge, or in the health probe after it. The
+                next release starts with a public test question.
         """
         started = time.monotonic()
         key, epoch = _key(question), self._cache_epoch()
         answer, owner = None, object()
         try:
-            cached = self._answers.claim(key, epoch, owner)
-            if cached is not None:
+            if (cached := self._answers.claim(key, epoch, owner)) is not None:
                 return cached
-            if self._replicas is not None and (answer := self._replicas.answered(question, epoch)) is not None:
+            if self.replicas is not None and (answer := self.replicas.answered(question, epoch)) is not None:
                 return answer
             self.remaining.warn_if_low(user_id)
             with self._under_way.held():
                 drawn = run_redacted(self._answered, PrivateArgs(question, user_id), _WHEN)
             # All replicas give the answer that was stored first.
-            answer = drawn if self._replicas is None else self._replicas.keep(question, epoch, drawn)
-            if seconds := self._seconds_left(started):
+            answer = drawn if self.replicas is None else self.replicas.keep(question, epoch, drawn)
+            if self._min_seconds and (seconds := self._seconds_left(started)):
                 time.sleep(seconds)
             return answer
         except ModelUnavailable:
             self._probed = False
-            if seconds := self._seconds_left(started):
+            if self._min_seconds and (seconds := self._seconds_left(started)):
                 time.sleep(seconds)
             raise
         finally:
             self._answers.settle(key, answer, epoch, owner)
 
     async def arelease(self, question: str, user_id: str | None = None) -> Released:
-        """Async twin of :meth:`release`. Who is cancelled after the charge has paid: the answer is found, and kept."""
+        """Run :meth:`release` async. A cancellation after the charge leaves the answer to be found and cached."""
         started, key = time.monotonic(), _key(question)
-        epoch = self._cache_epoch() if self._replicas is None else await in_own_thread(self._cache_epoch)
+        epoch = self._cache_epoch() if self.replicas is None else await in_own_thread(self._cache_epoch)
         cached = await self._answers.aclaim(key, epoch)
         if cached is not None:
             return cached
@@ -185,43 +150,42 @@ class Releaser:
     ) -> Released:
         answer: Released | None = None
         try:
-            if self._replicas is not None:
-                answer = await in_own_thread(self._replicas.answered, question, epoch)
+            if self.replicas is not None:
+                answer = await in_own_thread(self.replicas.answered, question, epoch)
             if answer is not None:
                 return answer
             await in_own_thread(self.remaining.warn_if_low, user_id)
             async with self._under_way.aheld():
                 drawn: Released = await arun_redacted(self._aanswered, PrivateArgs(question, user_id, charging), _WHEN)
-            if self._replicas is not None:
-                drawn = await in_own_thread(self._replicas.keep, question, epoch, drawn)
+            if self.replicas is not None:
+                drawn = await in_own_thread(self.replicas.keep, question, epoch, drawn)
             answer = drawn
-            if seconds := self._seconds_left(started):
+            if self._min_seconds and (seconds := self._seconds_left(started)):
                 await asyncio.sleep(seconds)
             return drawn
         except ModelUnavailable:
             self._probed = False
-            if seconds := self._seconds_left(started):
+            if self._min_seconds and (seconds := self._seconds_left(started)):
                 await asyncio.sleep(seconds)
             raise
         finally:
             self._answers.settle(key, answer, epoch)
 
     def _seconds_left(self, started: float) -> float:
-        """Seconds to wait, so that how long an answer took does not show how many subsets were asked."""
-        seconds = self._model_calls.min_response_seconds
-        return 0.0 if seconds is None else max(0.0, started + seconds - time.monotonic())
+        """Return the rest of ``min_response_seconds``: a response time shows how many subsets were asked."""
+        return max(0.0, started + self._min_seconds - time.monotonic())
 
     def _answered(self, question: str, user_id: str | None) -> Released:
         if not self._probed:
             with _nothing_charged():
-                self._voter.probe()
+                self.voter.probe()
             self._probed = True
         if _key(question) in self._unanswered:
             with _nothing_charged():
-                self._voter.ask((), beside=question)
+                self.voter.ask((), beside=question)
         subset_prompts = self._charge_and_draw_subsets(question, user_id)
         try:
-            return self._count_and_add_noise(subset_prompts, self._voter.ask(subset_prompts, beside=question))
+            return self._count_and_add_noise(subset_prompts, self.voter.ask(subset_prompts, beside=question))
         except ModelUnavailable as error:
             message = str(error)
         raise self._charged(question, message)
@@ -229,15 +193,15 @@ class Releaser:
     async def _aanswered(self, question: str, user_id: str | None, charging: asyncio.Event) -> Released:
         if not self._probed:
             with _nothing_charged():
-                await self._voter.aprobe()
+                await self.voter.aprobe()
             self._probed = True
         if _key(question) in self._unanswered:
             with _nothing_charged():
-                await self._voter.aask((), beside=question)
+                await self.voter.aask((), beside=question)
         charging.set()
         subset_prompts = await in_own_thread(self._charge_and_draw_subsets, question, user_id)
         try:
-            return self._count_and_add_noise(subset_prompts, await self._voter.aask(subset_prompts, beside=question))
+            return self._count_and_add_noise(subset_prompts, await self.voter.aask(subset_prompts, beside=question))
         except ModelUnavailable as error:
             message = str(error)
         raise self._charged(question, message)
@@ -246,18 +210,17 @@ class Releaser:
         """Charge durably before anything private is drawn."""
         if problem := find_problem():
             raise UnsafeEnvironment(problem)
-        plan = self.reservation.plan
-        plan.spend(self._mechanism.event, caller=plan.name, user_id=user_id)
-        return self._subset_prompts.draw(question)
+        self.reservation.plan.spend(self._mechanism.event, caller=self._caller, user_id=user_id)
+        return self.subset_prompts.draw(question)
 
     def _count_and_add_noise(self, subset_prompts: Sequence[SubsetPrompt], votes: Sequence[Vote]) -> Released:
-        counts = count_votes(subset_prompts, votes, len(self._labels))
-        result = self._mechanism.release(counts, rng=self._rng)
-        shares = dict(zip(self._labels, result.shares(), strict=True)) if self._vote_shares else None
-        return Released(self._labels[result.winner], shares)
+        counts = count_votes(subset_prompts, votes, len(self.labels))
+        result = self._mechanism.release(counts, rng=self.rng)
+        shares = dict(zip(self.labels, result.shares(), strict=True)) if self.vote_shares else None
+        return Released(self.labels[result.winner], shares)
 
     def _charged(self, question: str, message: str) -> ModelUnavailable:
-        """The error of a charged release whose public companion got no answer. Its question is probed from now on."""
+        """Return the error of a charged release whose health probe failed. Its question is probed first from now on."""
         self._unanswered.add(_key(question))
         return ModelUnavailable(
             f"{message} This answer was charged; the same question is asked in public first from now on, which costs "
@@ -275,5 +238,5 @@ def _nothing_charged() -> Iterator[None]:
 
 
 def _key(question: str) -> bytes:
-    """Cache key of an answer: as short for a long question as for a short one."""
+    """Return a cache key of constant length."""
     return hashlib.sha256(question.encode("utf-8", "surrogatepass")).digest()

@@ -1,8 +1,8 @@
-"""Replicas of a chain: other processes, on this machine or another, that answer under the same plan of one ledger.
+"""Replicas of a chain: processes on any machine that answer under the same plan of one ledger.
 
-They share what was released, so that the same question costs nothing anywhere, and what was forgotten, so that no
-replica uses the record in a release that begins after ``forget`` has returned. Two that are asked the same question at
-the same moment are both charged; the answer that is stored first is what both give.
+They share released answers, so a repeated question is free everywhere. They share forgotten records, so no replica uses
+such a record in a release that begins after ``forget`` has returned. If two replicas get the same question at once,
+both are charged, and both give the answer that is stored first.
 """
 
 from __future__ import annotations
@@ -23,31 +23,27 @@ _RECORD, _ANSWER = "forgotten record", "answered question"
 
 @dataclasses.dataclass(frozen=True)
 class Released:
-    """A released label, and the noisy shares if they were asked for."""
+    """A released label, with noisy vote shares if they were released too."""
 
     label: str
     shares: dict[str, float] | None = None
 
 
 class Replicas:
-    """What this replica knows of the others. Thread-safe.
+    """The state that one replica shares with the others. Thread-safe.
 
     Args:
-        plan: The plan that all of them charge.
-        records: The private examples of this one; each has an id of its own, the same on every replica.
+        plan: The shared plan.
+        records: The private examples here. Each has an id, the same on every replica.
         drop: Removes a record from the subsets and their caches.
-        public: What an answer hangs on besides its question, all of it public: labels, template, model.
+        public: Everything public besides the question that an answer depends on: labels, template, model.
 
     Raises:
         InvalidParameter: The ledger is in memory, or a record has no id.
     """
 
     def __init__(
-        self,
-        plan: LedgerPlan,
-        records: PrivateRecords,
-        drop: Callable[[str], None],
-        public: Sequence[object],
+        self, plan: LedgerPlan, records: PrivateRecords, drop: Callable[[str], None], public: Sequence[object]
     ) -> None:
         self._shared = plan.shared
         if self._shared.is_private_to_process:
@@ -65,11 +61,11 @@ class Replicas:
 
     @property
     def epoch(self) -> int:
-        """How many records were forgotten, by any replica, as far as this one knows."""
+        """The number of forgotten records over all replicas, as last read."""
         return self._seen[1]
 
     def catch_up(self) -> None:
-        """Drop the records that others have forgotten since. Called before every use of a record: one look-up.
+        """Drop the records that other replicas forgot. Called before every use of a record: one look-up.
 
         Raises:
             LedgerError: The ledger cannot be read. No record may be used.
@@ -83,18 +79,14 @@ class Replicas:
             for record_id in self._records.ids():
                 if self._hash(record_id) in gone:
                     self._drop(record_id)
-            # At last, and at once: a child of a fork that comes in between does it once more, which changes nothing.
+            # Last, in one assignment: a process forked before it repeats the drops, which changes nothing.
             self._seen = (new[-1][0], epoch + len(new))
 
     def _hash(self, record_id: str) -> bytes:
         return self._shared.digest(_RECORD, record_id)
 
     def forget(self, record_id: str) -> None:
-        """Remove a record here, and from every replica before its next release.
-
-        Raises:
-            InvalidParameter: There is no such record, or no longer.
-        """
+        """Remove a record here, and from every replica before its next release."""
         self.catch_up()
         if record_id not in self._records.ids():
             raise unknown_id(record_id)
@@ -102,11 +94,7 @@ class Replicas:
         self.catch_up()
 
     def check_new(self, record_id: str) -> None:
-        """Refuse the id of a record that was forgotten: the others would drop it again.
-
-        Raises:
-            InvalidParameter: It is such a one, or numbers records.
-        """
+        """Refuse an automatic id, and the id of a forgotten record: other replicas would drop the new one."""
         check_named([record_id])
         if self._hash(record_id) in {record for _, record in self._shared.forgotten()}:
             raise InvalidParameter(
@@ -115,12 +103,12 @@ class Replicas:
             )
 
     def answered(self, question: str, epoch: int) -> Released | None:
-        """The answer that any replica has released for a rendered question, or None."""
+        """Return the answer of any replica to a rendered question, or None."""
         stored = self._shared.answer(self._question(question), epoch)
         return None if stored is None else Released(**json.loads(stored))
 
     def keep(self, question: str, epoch: int, answer: Released) -> Released:
-        """Store a released answer for all, and return the one that was stored first."""
+        """Store a released answer for all replicas, and return the answer that was stored first."""
         stored = self._shared.keep(self._question(question), epoch, json.dumps(dataclasses.asdict(answer)))
         return Released(**json.loads(stored))
 
@@ -129,9 +117,8 @@ class Replicas:
 
 
 def check_named(ids: Sequence[str]) -> None:
-    """Every record has an id that does not hang on its place: the places of two replicas may differ."""
-    unnamed = sum(record_id.startswith(AUTOMATIC) for record_id in ids)
-    if unnamed:
+    """Require ids that do not depend on a record's position, which may differ between replicas."""
+    if unnamed := sum(record_id.startswith(AUTOMATIC) for record_id in ids):
         raise InvalidParameter(
             f"Expected every example to have an 'id' with replicas=True, but {unnamed} have none. Give each example an "
             "id that is the same on every replica."

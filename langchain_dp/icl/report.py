@@ -1,4 +1,4 @@
-"""What a plan will cost and how often it will be right about a majority, before anything is spent."""
+"""The plan of a DP-ICL chain: its cost and its accuracy under noise, before anything is spent."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.icl.reservation import AnswerReservation
 
 MAJORITIES = (0.6, 0.7, 0.8, 0.9)
-_HEARD = 0.75  # how often a majority of 90% must win, or whoever builds a chain is warned
-_SAFE = 0.9  # a 70% majority that survives less often than this deserves a warning
+_MOSTLY_NOISE = 0.75  # a 90% majority that wins less often than this is warned of at construction
+_SAFE = 0.9  # a 70% majority that wins less often than this is warned of in the plan
 
 
 def majority_survival(majority: float, *, sigma: float, scheme: Scheme, labels: int) -> float:
-    """Chance that the label of a majority wins one release, over sampling and noise.
+    """Return the chance that a majority's label wins one release, over sampling and noise.
 
     Args:
         majority: Share of the subsets that vote for the label; all others vote for one rival (the worst case).
@@ -31,51 +31,48 @@ def majority_survival(majority: float, *, sigma: float, scheme: Scheme, labels: 
         labels: Number of labels, at least 2.
 
     Returns:
-        A probability, by numerical integration; no data is touched.
+        A probability, by numerical integration. No data is touched.
     """
     if scheme.sampling == "fixed":
         ahead = round(majority * scheme.groups)
-        first, second = (
-            binom(ahead, scheme.sampling_probability),
-            binom(scheme.groups - ahead, scheme.sampling_probability),
-        )
+        winner, rival = (binom(count, scheme.sampling_probability) for count in (ahead, scheme.groups - ahead))
+        pairs = [(a, b, float(winner.pmf(a) * rival.pmf(b))) for a in _likely(winner) for b in _likely(rival)]
     else:  # every slot votes, and its vote is for the label with this chance
-        first, second = binom(scheme.groups, majority), None
-    x = np.arange(int(first.ppf(1e-9)), int(first.ppf(1 - 1e-9)) + 1)
-    if second is None:
-        pairs = [(int(a), scheme.groups - int(a), float(first.pmf(a))) for a in x]
-    else:
-        y = np.arange(int(second.ppf(1e-9)), int(second.ppf(1 - 1e-9)) + 1)
-        pairs = [(int(a), int(b), float(first.pmf(a) * second.pmf(b))) for a in x for b in y]
+        winner = binom(scheme.groups, majority)
+        pairs = [(a, scheme.groups - a, float(winner.pmf(a))) for a in _likely(winner)]
     noise = np.arange(-8.0, 8.0, 0.1)  # of the winner, in units of sigma
     weight = np.exp(-0.5 * noise**2) / math.sqrt(2 * math.pi) * 0.1
-    won = sum(
+    chance = sum(
         mass * float((weight * ndtr(noise + (a - b) / sigma) * ndtr(noise + a / sigma) ** (labels - 2)).sum())
         for a, b, mass in pairs
         if mass > 1e-12
     )
-    return min(won, 1.0)
+    return min(chance, 1.0)
+
+
+def _likely(votes: Any) -> range:
+    return range(int(votes.ppf(1e-9)), int(votes.ppf(1 - 1e-9)) + 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class ICLPlanReport:
-    """What `DPICLClassifier.plan()` shows the operator. Token counts come from the examples: do not publish them.
+    """The forecast of ``DPICLClassifier.plan()``. Its token counts come from the examples: do not publish them.
 
     Args:
         budget: The promise.
         event: One release.
         queries: Largest number of releases.
         scheme: Sampling scheme.
-        records: Number of examples; public, but under add/remove neighbours.
+        records: Number of examples. Public, except under add/remove neighbors.
         epsilon_total: Composed epsilon of all queries at ``budget.delta``.
-        epsilon_first_query: Epsilon of one release on its own at ``budget.delta``.
-        calls_per_query: Expected model calls of one answer, the public companions among them.
-        companions: Of these, public calls that show whether the model answers at all (``on_model_failure="raise"``).
+        epsilon_first_query: Epsilon of one release alone at ``budget.delta``.
+        calls_per_query: Expected model calls of one answer, with the health probe.
+        companions: How many of these are health probes (``on_model_failure="raise"``).
         tokens_per_query: Estimated input tokens of one answer, without caches.
-        price_per_query: In the currency of the price given; None without one.
+        price_per_query: In the currency of the given price; None without one.
         survival: Majority share -> chance that it wins a release.
-        survival_doubled: Chance of a 70% majority if twice as many subsets were asked; None where there are too few
-            subsets, or the plan needs no warning.
+        survival_doubled: Chance of a 70% majority with twice as many subsets; None if there are too few, or the plan
+            needs no warning.
         weak: Why the promise is weak, if it is.
 
     Examples:
@@ -106,7 +103,7 @@ class ICLPlanReport:
 
     @property
     def warning(self) -> str:
-        """Why the plan is too noisy and what would help; empty if a 70% majority survives 9 times in 10."""
+        """Why the plan is too noisy, and what would help; empty if a 70% majority survives 9 times in 10."""
         if self.survival[0.7] >= _SAFE:
             return ""
         text = (
@@ -119,7 +116,7 @@ class ICLPlanReport:
         return f"{text} With twice as many subsets (subsets=), at twice the calls, it is {self.survival_doubled:.0%}."
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         price = self.price_per_query
         return {
             **self.budget.to_dict(),
@@ -144,7 +141,7 @@ class ICLPlanReport:
         scheme, event = self.scheme, self.event
         groups = "subsets" if scheme.sampling == "fixed" else "slots"
         money = "" if self.price_per_query is None else f", price about {self.price_per_query * self.queries:,.2f}"
-        watched = " (1 of them public, to see that the model answers)" if self.companions else ""
+        probed = " (1 of them public, to see that the model answers)" if self.companions else ""
         lines = [
             f"DP-ICL plan: {self.budget}, {self.queries:,} queries",
             f"  sampling     {scheme.sampling}: {scheme.groups:,} {groups}, q = {scheme.sampling_probability:.4g}, "
@@ -152,10 +149,9 @@ class ICLPlanReport:
             f"  noise        sigma = {event.sigma:g} votes per label, {self.noise_share:.2f} of the votes",
             f"  epsilon      {bound(self.epsilon_total)} for all queries; {bound(self.epsilon_first_query, 3)} for one "
             f"alone; {bound(self.epsilon_total / self.queries, 2)} a query on average",
-            f"  cost         about {self.calls_per_query:.3g} calls{watched} and {self.tokens_per_query:,.0f} tokens "
-            f"a query; "
-            f"{self.calls_per_query * self.queries:,.0f} calls and {self.tokens_per_query * self.queries:,.0f} tokens "
-            f"in all, without caches{money}",
+            f"  cost         about {self.calls_per_query:.3g} calls{probed} and {self.tokens_per_query:,.0f} tokens "
+            f"a query; {self.calls_per_query * self.queries:,.0f} calls and "
+            f"{self.tokens_per_query * self.queries:,.0f} tokens in all, without caches{money}",
             "  a majority of  "
             + "  ".join(f"{share:.0%} wins {chance:.1%}" for share, chance in self.survival.items()),
         ]
@@ -164,12 +160,12 @@ class ICLPlanReport:
 
 
 def noise_warning(scheme: Scheme, event: NoisyMaxEvent, queries: int, *, labels: int) -> str:
-    """Why answers are mostly noise; empty if nine subsets of ten that agree win three times in four."""
+    """Return why answers are mostly noise; empty if a 90% majority wins three times in four."""
     share, votes, sigma = MAJORITIES[-1], scheme.expected_subsets, event.sigma
-    if (2 * share - 1) * votes >= 3 * math.sqrt(votes + 2 * sigma**2):  # so far ahead that nobody need integrate
+    if (2 * share - 1) * votes >= 3 * math.sqrt(votes + 2 * sigma**2):  # clear without integration
         return ""
     chance = majority_survival(share, sigma=sigma, scheme=scheme, labels=labels)
-    if chance >= _HEARD:
+    if chance >= _MOSTLY_NOISE:
         return ""
     return (
         f"where {share:.0%} of the subsets agree, their label wins {chance:.0%} of the time, with noise made for "
@@ -188,17 +184,17 @@ def report(
     price_per_million_tokens: float | None,
     companions: Sequence[str] = (),
 ) -> ICLPlanReport:
-    """Work out the report of a reserved plan.
+    """Return the report of a reserved plan.
 
     Args:
         reservation: Plan, event and scheme.
         labels: Number of labels.
         records: Number of examples.
         head: Public text before the examples.
-        shot: An example of average length, as it stands in a prompt.
+        shot: An example of average length, as rendered in a prompt.
         count_tokens: Token counter of the model.
         price_per_million_tokens: Price of input tokens, or None.
-        companions: Prompts of the public calls beside the subsets, without the question.
+        companions: Prompts of the health probes, without the question.
     """
     event, scheme, budget = reservation.event, reservation.scheme, reservation.budget
     rate = 1.0 if scheme.sampling == "fixed" else scheme.sampling_probability

@@ -1,4 +1,4 @@
-"""The plan a DP-ICL chain reserves in a ledger when it is built, or finds there after a restart."""
+"""The plan that a DP-ICL chain reserves in a ledger when it is built, or finds there after a restart."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from langchain_dp.errors import PlanError
 
 @dataclasses.dataclass(frozen=True)
 class AnswerReservation(Reservation):
-    """A reserved plan of one kind of answer.
+    """A reserved plan for one kind of answer.
 
     Args:
         event: One release.
         max_queries: Largest number of releases.
-        settings: What the chain was asked for that the subsets come from.
+        settings: The chain's settings that determine the subsets.
         weak: Why the promise is weak, if it is.
     """
 
@@ -47,7 +47,7 @@ class AnswerReservation(Reservation):
     weak: tuple[str, ...]
 
     def certificate(self, model: str, *, seeded: bool, notes: tuple[str, ...] = ()) -> PrivacyCertificate:
-        """The promise as of now. Composes what was spent: some tens of milliseconds."""
+        """Return the promise as of now. Composing what was spent takes some tens of milliseconds."""
         return self.plan.certificate(
             self.event,
             mechanism="DP-ICL: report noisy max with discrete Gaussian noise",
@@ -85,18 +85,11 @@ def reserve(
     quotas: Quotas | None = None,
     before: Callable[[Scheme, NoisyMaxEvent, int], object] = lambda *_: None,
 ) -> AnswerReservation:
-    """Calibrate the noise and reserve the plan, or go on with the plan that the ledger holds under this name.
+    """Calibrate the noise and reserve the plan, or continue the plan that the ledger holds under this name.
 
-    After a restart the number of records may have changed; the constants of the reserved plan stay in force.
-
-    ``before`` warns of a plan that is worth little, while nothing is reserved yet; so do the promise's weak points.
-
-    ``settings`` are those of the chain whose subsets this one shares; None where it cuts its own.
-
-    Raises:
-        InvalidParameter: A parameter is out of bounds; see also :func:`langchain_dp.ensemble.scheme.choose_scheme`.
-        BudgetExceeded: The ledger has no room for the plan.
-        PlanError: The ledger's plan of this name was made for another configuration.
+    After a restart the number of records may differ; the constants of the reserved plan stay in force. ``settings`` are
+    those of a chain whose subsets this one shares; None: the chain cuts its own. ``before`` gets the constants before
+    anything is reserved, to warn of a noisy plan.
     """
     validate.integer("shots", shots, at_least=1)
     validate.integer("subsets", subsets, at_least=1)
@@ -131,7 +124,7 @@ def reserve(
 
     def resumed(plan: LedgerPlan) -> AnswerReservation:
         events = plan.events
-        event, most = events[0]
+        event, queries = events[0]
         if len(events) != 1 or not isinstance(event, NoisyMaxEvent):
             raise PlanError(f"The ledger's plan {plan.name!r} is not a DP-ICL plan. Give this chain another name=.")
         q = event.sampling_probability
@@ -140,35 +133,32 @@ def reserve(
             groups = subsets
         elif sampling.partitions is not None:
             groups = sampling.partitions
-        elif probability is None:
-            groups = round(subsets / q)
-        else:  # subsets= says nothing of their number: it comes from that of the records, where that is public
-            groups = derived().groups
-        asked: dict[str, tuple[object, object]] = {
+        else:  # with a probability, their number follows from that of the records, where that is public
+            groups = round(subsets / q) if probability is None else derived().groups
+        stored = plan.settings or {}  # none in a plan that the ledger's owner reserved
+        changes: dict[str, tuple[object, object]] = {
             "sampling": (event.sampling, sampling.scheme),
-            "max_queries": (most, max_queries),
+            "max_queries": (queries, max_queries),
             "sampling_probability": (q, q if probability is None else probability),
+            **{key: (stored.get(key, settings[key]), settings[key]) for key in ("shots", "subsets")},
+            "quotas": (plan.quotas, quotas),
+            # A chain without replicas= would continue with a record that the replicas have forgotten.
+            "replicas": (stored.get("replicas", False), settings.get("replicas", False)),
         }
         if fixed and probability is None:
-            asked["subsets / partitions"] = (q, subsets / groups)
-        kept = plan.settings or {}  # none with a plan that the ledger's owner reserved
-        for key in ("shots", "subsets"):
-            asked[key] = (kept.get(key, settings[key]), settings[key])
-        asked["quotas"] = (plan.quotas, quotas)
-        # Or one of them would go on with a record that the others have forgotten.
-        asked["replicas"] = (kept.get("replicas", False), settings.get("replicas", False))
-        follows = probability is not None and kept.get("partitions") is sampling.partitions is None
-        if fixed and not follows:  # the number of records, which may have changed
-            asked["partitions"] = (kept.get("groups", groups), groups)
-        check_same(plan, asked, budget, "chain")
+            changes["subsets / partitions"] = (q, subsets / groups)
+        follows_records = probability is not None and stored.get("partitions") is sampling.partitions is None
+        if fixed and not follows_records:  # the number of records may have changed
+            changes["partitions"] = (stored.get("groups", groups), groups)
+        check_same(plan, changes, budget, "chain")
         share, scheme = PrivacyBudget(plan.epsilon, plan.delta, neighbors), Scheme(sampling.scheme, groups, q, public)
         weak = _weak(share, scheme, records)
-        before(scheme, event, most)
+        before(scheme, event, queries)
         if fixed and public and records > 2 * groups * settings["shots"]:
             warn_caller(
-                f"The plan {plan.name!r} was made for {groups:,} subsets, of which each now shows about "
-                f"{records // groups:,} examples instead of {settings['shots']}: prompts are longer, and the noise is "
-                "what it was. More records help under another name=, with a plan of its own.",
+                f"The plan {plan.name!r} was made for {groups:,} subsets. Each now shows about {records // groups:,} "
+                f"examples instead of {settings['shots']}: prompts are longer, and the noise stays the same. Use the "
+                "new records under another name=, with a plan of its own.",
                 UserWarning,
             )
         if fixed and public and sampling.partitions is None and records < groups * settings["shots"] / 2:
@@ -178,7 +168,7 @@ def reserve(
                 "data another name=, with a plan of its own.",
                 UserWarning,
             )
-        return AnswerReservation(plan, scheme, share, event, most, settings, weak)
+        return AnswerReservation(plan, scheme, share, event, queries, settings, weak)
 
     return reserved_once(ledger, name, new=new, resumed=resumed)
 

@@ -28,7 +28,6 @@ from langchain_dp.ensemble.tools import ExitBehavior, private_tool
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.icl import prompts
 from langchain_dp.icl.baseline import BaselineMethod, NonPrivateICL
-from langchain_dp.icl.model_calls import ModelCallOptions
 from langchain_dp.icl.prompts import ICLPrompt, companion_text
 from langchain_dp.icl.release import DPAnswer, Releaser
 from langchain_dp.icl.replicas import Released, Replicas
@@ -36,7 +35,7 @@ from langchain_dp.icl.report import ICLPlanReport, noise_warning, report
 from langchain_dp.icl.reservation import AnswerReservation, reserve
 from langchain_dp.icl.subset_prompts import Shot, SubsetPrompts
 from langchain_dp.icl.templates import prompt_from
-from langchain_dp.icl.voters import Voter, make_voter
+from langchain_dp.icl.voters import ModelCallOptions, Voter, make_voter
 from langchain_dp.isolation.calls import in_own_thread
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
 from langchain_dp.ports import LabelScorer
@@ -58,56 +57,55 @@ from langchain_dp.redact import PrivateArgs, redact_errors, run_redacted
 
 
 class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], Generic[Label]):
-    """Answers with one of ``labels``, by a private vote of few-shot prompts over private examples.
+    """A classifier that answers with one of ``labels``, by a private vote over private examples.
 
-    The examples sit in subsets; each subset that takes part prompts the model once with its examples and the question;
-    the votes go through report noisy max; only the winning label leaves.
+    The examples are split into subsets. Each participating subset prompts the model once with its examples and the
+    question. The votes go through report noisy max, and only the winning label leaves.
 
     Args:
-        model: Chat model, completion model or Runnable; or an engine that scores labels (``LabelScorer``), which is
-            used directly and keeps each subset's caches. The model's operator sees the examples.
-        examples: Private examples, mappings with ``text`` and ``label`` (and what else the prompt's template names),
-            or whatever else ``PrivateRecords`` takes: a DataFrame, documents, a path. Of a ``PrivateRecords`` this
-            chain takes its own copy: forget a record here, too.
-        labels: The public labels, in the public order that breaks ties: strings, whole numbers, bools, or an Enum. An
-            answer is one of them, as it stands here; traces and certificates show its name, a str.
+        model: Chat model, completion model or Runnable; or an engine that scores labels (``LabelScorer``), which keeps
+            each subset's caches. The model's operator sees the examples.
+        examples: Private examples: mappings with ``text``, ``label`` and other variables of the prompt, or anything
+            that ``PrivateRecords`` takes: a DataFrame, documents, a path. The chain copies a ``PrivateRecords``: forget
+            a record here, too.
+        labels: The public labels, in the public order that breaks ties: strings, whole numbers, bools, or an Enum.
+            Answers are these values; traces and certificates show their names, as str.
         budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
-        ledger: Ledger that is charged. Without ``budget``, all that is left of it is reserved. Or the path of a ledger
-            that is opened here with the whole ``budget``; to share one, open it yourself.
-        max_queries: Number of releases the noise is calibrated for; the next one is refused.
-        shots: Examples per subset (expected number where subsets vary).
+        ledger: Ledger to charge; without ``budget``, all that is left of it is reserved. Or the path of a ledger to
+            open with the whole ``budget``; to share one, open it yourself.
+        max_queries: Number of releases that the noise is calibrated for; the next one is refused.
+        shots: Examples per subset (their expected number where subsets vary).
         subsets: Expected number of subsets that vote on one question.
-        sampling: "fixed": subsets are cut once and each takes part by a coin (less noise, caches can be kept);
-            "resample": subsets are dealt anew for every question, as in the paper. Number and rate of the subsets
-            follow from the number of examples; under add/remove, where that is private, give a ``SamplingOptions``.
-        prompt: Template; see :mod:`langchain_dp.icl.prompts`. None: a plain one. A str (the question, then the cue in a
-            line of its own), ``ChatPromptTemplate`` or ``FewShotPromptTemplate`` is read as one.
-        name: Name of the plan in the ledger. A restart under the same name goes on with what is left of its plan.
+        sampling: "fixed": subsets are cut once and each takes part by a coin (less noise, reusable caches); "resample":
+            every question draws new subsets, as in the paper. Their number and rate follow from the number of examples.
+            Under add/remove, where that number is private, give ``SamplingOptions``.
+        prompt: Template; see :mod:`langchain_dp.icl.prompts`. None: a plain one. Or a str (the question, then the cue
+            on a line of its own), ``ChatPromptTemplate`` or ``FewShotPromptTemplate``.
+        name: Name of the plan in the ledger. A restart under the same name continues its plan.
         structured_output: Ask a chat model for a JSON object with the label instead of text.
         calibrate: Divide an engine's label scores by those for questions without content (Zhao et al. 2021).
         vote_shares: Also release the noisy vote shares, at the same price (see :meth:`invoke_with_certificate`).
-        model_calls: How the model is called: timeout, calls at a time, whether outages raise, response times.
-        answer_cache_size: Released answers to keep, so that a repeated question costs nothing. A full cache drops the
-            answer that was not used for longest. To answer its question again is a new release, which is charged.
-        replicas: Other processes, here or on other machines, run this same chain under this ledger and name. What one
-            has released costs nothing on any other, and what one forgets no other uses in its next release: both go
-            through the ledger, under keyed hashes. It must have a path or be a ``postgresql://`` URL, and every
-            example an id. Every replica must say so. Two that are asked the same question at the same moment are both
-            charged, and give the same answer.
-        quotas: Shares of ``max_queries`` for the users or tenants who ask. Every call then names one, in
-            ``config={"configurable": {"user_id": "team-7"}}``; answers that were released stay free for all of them.
-        trust_opaque_model: Accept a model with parts of your own (a function, a graph, a class), at your word that they
-            keep nothing of their prompts. The certificate says so. A message history, a checkpointer or a store in a
-            field is always refused. ``langchain_dp.isolation.accept`` lists what needs no trust.
-        made_with: Certificate of a run whose released text stands in ``labels`` or ``prompt``, or several, where the
-            text does not know it any more: it was read from a file, or formatted. The certificate adds up what was
-            spent. What a run of this package hands over, and :func:`~langchain_dp.opt.load_prompt` reads, knows it by
-            itself.
+        model_calls: How to call the model: timeout, concurrency, outages, response times.
+        answer_cache_size: Released answers to cache, so that a repeated question is free. A full cache drops the least
+            recently used answer; its question is then a new release, and charged.
+        replicas: Whether other processes, on any machine, run this chain under this ledger and name. Released answers
+            are free on all replicas, and no replica uses a forgotten record in its next release. Both go through the
+            ledger, under keyed hashes. The ledger needs a path or a ``postgresql://`` URL, and every example an id.
+            Every replica must set this. Two that get the same question at once are both charged and give the same
+            answer.
+        quotas: Shares of ``max_queries`` per user. Every call then names a user in ``config={"configurable":
+            {"user_id": "team-7"}}``. Cached answers stay free for all users.
+        trust_opaque_model: Accept a model with parts of your own (a function, a graph, a class) on your word that they
+            keep nothing of their prompts. The certificate says so. A message history, checkpointer or store in a field
+            is always refused. ``langchain_dp.isolation.accept`` lists the parts that need no trust.
+        made_with: Certificates of the runs that released text in ``labels`` or ``prompt``, if that text lost them: it
+            was read from a file, or formatted. The certificate adds up their cost. Results of this package and of
+            :func:`~langchain_dp.opt.load_prompt` carry their certificates themselves.
         not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
 
     Raises:
         InvalidParameter: A value is out of bounds, a label is unknown, or there are too few examples.
-        BudgetExceeded: The ledger has no room for the plan.
+        BudgetExceeded: The plan does not fit into the ledger.
         UnsafeEnvironment: The model has a memory, or is opaque and not trusted.
         PlanError: The ledger's plan of this name was made for other settings.
 
@@ -115,15 +113,15 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         WeakPromiseWarning: epsilon is above 10, or delta is not below one over the number of examples.
 
     Formal guarantee:
-        Everything released over the life of the plan is (epsilon, delta)-differentially private in the examples, with
-        the budget's neighbours (replace-one by default: the number of examples is public). The questions, the
-        answers' times and the model's operator are outside of that promise. Source: Panda, Wang, Wu, Mittal 2023,
-        Algorithm 1 and Theorem 2, with the accounting of :mod:`langchain_dp.accounting`, not the paper's.
+        All releases over the life of the plan together are (epsilon, delta)-differentially private in the examples,
+        with the budget's neighbors (replace-one by default: the number of examples is public). The promise does not
+        cover the questions, response times, or what the model's operator sees. Source: Panda, Wang, Wu, Mittal 2023,
+        Algorithm 1 and Theorem 2, with the accounting of :mod:`langchain_dp.accounting` instead of the paper's.
 
     Examples:
         >>> chain = DPICLClassifier(model=model, examples=rows, labels=LABELS, budget=budget, max_queries=100)
         >>> print(chain.plan())
-        >>> chain.invoke("Nobody called me back.")  # a noisy vote: it may come out otherwise
+        >>> chain.invoke("Nobody called me back.")  # a noisy vote: results can vary
         'complaint'
     """
 
@@ -163,13 +161,9 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         check_promise(budget, ledger, not_private_seed)
         validate.integer("max_queries", max_queries, at_least=1, at_most=MOST_COUNTS)
         validate.integer("answer_cache_size", answer_cache_size, at_least=1)
-        for flag, given in {
-            "structured_output": structured_output,
-            "calibrate": calibrate,
-            "vote_shares": vote_shares,
-            "replicas": replicas,
-        }.items():
-            validate.one_of(flag, given, (True, False))
+        flags = {"structured_output": structured_output, "calibrate": calibrate, "vote_shares": vote_shares}
+        for flag, value in {**flags, "replicas": replicas}.items():
+            validate.one_of(flag, value, (True, False))
         sampling = sampling_from(sampling)
         model_calls = validate.group("model_calls", model_calls, ModelCallOptions)
         words = label_words(self.prompt.words, self.labels)
@@ -231,18 +225,18 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
 
         Args:
             input: The question: a string, a mapping with the template's variables, a message, a list of messages (the
-                last human one is the question, the others are used where the template names ``history``), a graph's
-                state with ``messages``, a prompt value, or a document.
+                last human one is the question; earlier ones fill ``history`` if the template names it), a graph's state
+                with ``messages``, a prompt value, or a document.
             config: LangChain config. Its callbacks see the question and the label, never the examples.
             **kwargs: None are taken.
 
         Raises:
             InvalidParameter: The question is empty or too long. Nothing was spent.
-            BudgetExceeded: The plan is used up, or the user's share of it (``QuotaExceeded``). No model was called.
-            PlanError: The plan has accounts, and the config names nobody who has one. Nothing was spent.
-            ModelUnavailable: The model failed on a public test question, before the release was charged; or on this
-                question after invented examples, beside the subsets: then this release was charged, as the message
-                says, and the same question is tried in public first when it comes again. See ``on_model_failure``.
+            BudgetExceeded: The plan is used up, or the user's quota (``QuotaExceeded``). No model was called.
+            PlanError: The plan has quotas, and the config names no user who has one. Nothing was spent.
+            ModelUnavailable: The model failed on a public test question before the charge, or on the health probe after
+                it. The message says whether the release was charged; if so, the same question is probed before its next
+                charge. See ``on_model_failure``.
             UnsafeEnvironment: A global setting would print prompts. Nothing was spent.
 
         Warns:
@@ -279,20 +273,20 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         arg_types: Mapping[str, type] | None = None,
         exit_behavior: ExitBehavior = "continue",
     ) -> BaseTool:
-        """A tool for an agent, which answers with the name of a label.
+        """Return a tool for an agent, which answers with the name of a label.
 
-        A question that is refused is told to the model, in a tool message, and costs nothing.
+        If a question is refused, a tool message tells the model why. Nothing is spent.
 
         Args:
             args_schema: The arguments, with descriptions of your own; by default the template's variables, as texts.
             name: Name of the tool; by default that of the plan.
-            description: What the model is told about it; by default what it decides, with the labels.
+            description: Description for the model; by default the tool's purpose, with the labels.
             arg_types: None are taken: the arguments are texts.
-            exit_behavior: What a used-up plan does, named as in LangChain's own limits of calls. "continue": the model
-                is told, in a tool message with the status of an error, and the agent goes on. "end": the same, and the
-                message is the agent's last; make each agent a tool of its own, since ``create_agent`` must get it
-                before its first call (the agents of other libraries go on). "error": BudgetExceeded is raised. The
-                end of a user's share is the same for this user, and a config that names no user raises PlanError.
+            exit_behavior: What a used-up plan does, named as in LangChain's call limits. "continue": a tool message
+                with error status tells the model, and the agent continues. "end": the same, and this message ends the
+                agent. LangChain's ``create_agent`` must get the tool before its first call, so build one tool per agent
+                (agents of other libraries continue). "error": BudgetExceeded is raised. A used-up quota does the same
+                for its user. A config without a user raises PlanError.
 
         Raises:
             InvalidParameter: A value is out of bounds.
@@ -317,7 +311,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
 
     @property
     def OutputType(self) -> Any:  # Runnable's name
-        """What an answer is: a str, where all labels are."""
+        """Type of an answer: str, if all labels are."""
         return str if all(isinstance(label, str) for label in self._given.values()) else Any
 
     def _run(self, question: Question, config: RunnableConfig | None, released: list[Released] | None = None) -> str:
@@ -338,7 +332,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
 
     async def _alabel(self, question: Question, config: RunnableConfig, released: list[Released] | None = None) -> str:
         user_id = user_of(self._releaser.reservation.plan, config)
-        # In a thread: a local model may be busy with another call, and the event loop must not wait for it.
+        # In a thread: a local model may be busy, and the event loop must not wait for it.
         text = await in_own_thread(self._checked_question, question)
         answer = await self._releaser.arelease(text, user_id)
         if released is not None:
@@ -357,39 +351,40 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         return self._releaser.reservation
 
     def certificate(self) -> PrivacyCertificate:
-        """The promise under which this chain releases, with what is spent and left."""
-        seeded = not self._rng.private
-        made = self._reservation.certificate(self._voter.name, seeded=seeded, notes=self._voter.notes)
-        return made.including(self._costs)
+        """Return the promise that covers this chain's releases, with what is spent and left."""
+        certificate = self._reservation.certificate(
+            self._voter.name, seeded=not self._rng.private, notes=self._voter.notes
+        )
+        return certificate.including(self._costs)
 
     def answers_left(self, *, user_id: str | None = None) -> int:
-        """How many more answers the plan covers. The same question again takes none, while its answer is kept.
+        """Return how many new releases the plan still covers. Cached answers take none.
 
         Args:
-            user_id: Whose share must cover them, too; None for the plan alone.
+            user_id: User whose quota must cover them, too; None for the plan alone.
 
         Raises:
-            PlanError: The plan has no account for the user.
+            PlanError: The plan has no quota for the user.
         """
         return self._releaser.remaining.answers(user_id)
 
     @property
     def quotas(self) -> Quotas | None:
-        """Shares of those who ask; None if whoever asks may use up the plan."""
+        """Quotas per user, or None if every user may use up the plan."""
         return self._reservation.plan.quotas
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
-        """What a config says for this chain: who asks, if there are ``quotas``."""
+        """The config's fields for this chain: the user, if there are ``quotas``."""
         return user_specs(self._reservation.plan)
 
     @property
     def certificate_model(self) -> str:
-        """Name of the model, as certificates give it."""
+        """Name of the model in certificates."""
         return self._voter.name
 
     def count_tokens(self, text: str) -> int:
-        """Tokens of a public text by the model's tokenizer, or an estimate where there is none."""
+        """Count a public text's tokens by the model's tokenizer, or estimate them if it has none."""
         return self._voter.count_tokens(text)
 
     def _certified(self, released: Released) -> DPAnswer[Label]:
@@ -409,7 +404,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         return self._reservation.event.sigma
 
     def plan(self, *, price_per_million_tokens: float | None = None) -> ICLPlanReport:
-        """What all queries will cost and how often a majority survives the noise. Spends nothing.
+        """Forecast the cost of all queries, and how often a majority survives the noise. Spends nothing.
 
         Args:
             price_per_million_tokens: Price of input tokens, in any currency.
@@ -435,19 +430,19 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
 
     @redact_errors("while an example was added")
     def add(self, example: Any, *, record_id: str | None = None) -> str:
-        """Add a private example; it joins one subset by its own coin. Returns the id to forget it by.
+        """Add a private example, which joins one subset by its own coin. Return the id to forget it by.
 
-        Without an id it is numbered; under add/remove neighbours, where the number of records is private, its id is
-        drawn at random.
+        An example without an id is numbered. Under add/remove neighbors, where the number of records is private, its id
+        is random.
         """
         row = self._records.read(example)
         if fault := row_fault(row, self.labels, self.prompt.variables, whose="prompt", plain=True):
             raise InvalidParameter(fault.replace("{where}", "the example"))
-        given = id_of(row.get("id")) if record_id is None else record_id
-        if given is None and (self._counts_are_private() or self._replicas is not None):
-            given = record_id = secrets.token_hex(8)
+        own_id = id_of(row.get("id")) if record_id is None else record_id
+        if own_id is None and (self._counts_are_private() or self._replicas is not None):
+            own_id = record_id = secrets.token_hex(8)
         if self._replicas is not None:
-            self._replicas.check_new(str(given))
+            self._replicas.check_new(str(own_id))
         record_id, stale = self._subset_prompts.add(row, record_id)
         if stale is not None:
             self._voter.forget(stale)
@@ -456,10 +451,10 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
     def forget(self, record_id: str) -> None:
         """Remove an example for good: the next release does not use it.
 
-        Its subset's cached state is dropped, and so are the kept answers, which it may have helped to find: not so
-        under add/remove neighbours, where their loss would show that there was such a record. The other subsets stay
-        as they are. Nothing is refunded: what was released was released. With ``replicas`` the fact is in the ledger
-        when this returns, and no replica uses the record in a release that begins later.
+        This drops its subset's caches and the cached answers, which the example may have influenced. Under add/remove
+        neighbors the answers stay, because their loss would reveal that the record existed. Other subsets do not
+        change. Nothing is refunded. With ``replicas`` the ledger has the fact when this returns, and no replica uses
+        the record in a release that begins later.
 
         Raises:
             InvalidParameter: There is no such record.
@@ -468,13 +463,10 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             raise unknown_id(record_id)
         if record_id.startswith(AUTOMATIC) and self._counts_are_private():
             raise InvalidParameter(
-                f"Expected record_id{shown(record_id)} to be a given id under add/remove neighbours, where places "
+                f"Expected record_id{shown(record_id)} to be a given id under add/remove neighbors, where places "
                 "shift when a record joins or leaves. Give every example an 'id'."
             )
-        if self._replicas is not None:
-            self._replicas.forget(record_id)
-            return
-        self._drop(record_id)
+        (self._drop if self._replicas is None else self._replicas.forget)(record_id)
 
     def _drop(self, record_id: str) -> None:
         stale = self._subset_prompts.forget(record_id)
@@ -485,7 +477,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         return not count_is_public(self._reservation.budget.neighbors)
 
     def warm(self) -> None:
-        """Build the caches of all fixed subsets, so that answer times do not show which were cold."""
+        """Build the caches of all fixed subsets, so that response times do not show which were cold."""
         blank = self.prompt.content_free()[0]
         self._voter.warm(self._subset_prompts.everyone(blank))
 
@@ -498,16 +490,16 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         max_queries: int | None = None,
         quotas: Quotas | None = None,
     ) -> DPICLClassifier[Label]:
-        """A second chain over the same examples, subsets and caches, under a promise of its own.
+        """Return a second chain over the same examples, subsets and caches, under another promise.
 
-        Somebody who sees the answers of both has seen the sum of the two budgets: share a ledger where that matters.
+        A user who sees answers of both has seen the sum of the two budgets. Share a ledger where that matters.
 
         Args:
-            budget: The promise; its neighbours must be this chain's.
-            ledger: Ledger to charge, or the path of one; None keeps one in memory.
+            budget: The promise; its neighbors must be this chain's.
+            ledger: Ledger to charge, or the path of one; None: a new one in memory.
             name: Name of the plan; this chain's by default.
             max_queries: Number of releases; this chain's by default.
-            quotas: Shares of them; those of this chain by default.
+            quotas: Quotas per user; this chain's by default.
 
         Raises:
             InvalidParameter, BudgetExceeded, PlanError: As at construction.
@@ -544,12 +536,12 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         return twin
 
     def baseline(self, method: BaselineMethod, *, private: bool) -> NonPrivateICL:
-        """A non-private twin over the same examples and model, for comparison only.
+        """Return a non-private twin over the same examples and model, for comparison only.
 
         Args:
-            method: "zero-shot" (no examples: free of charge), "few-shot" (as many examples as a subset has, of all
-                labels alike) or "vote" (as many subsets as here, no noise).
-            private: Must be False: the caller says that no promise covers these answers.
+            method: "zero-shot" (no examples: free), "few-shot" (as many examples as a subset, with balanced labels) or
+                "vote" (the same subsets, no noise).
+            private: Must be False: you accept that no promise covers these answers.
         """
         if private is not False:
             raise InvalidParameter(f"Expected private={private!r} to be False: a baseline releases raw votes.")
@@ -573,9 +565,8 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
 
     @safe_repr
     def __repr__(self) -> str:
-        event = self._reservation.event
         return (
-            f"DPICLClassifier(labels={list(self.labels)}, {self._reservation.budget}, sigma={event.sigma:g}, <private>)"
+            f"DPICLClassifier(labels={list(self.labels)}, {self._reservation.budget}, sigma={self.sigma:g}, <private>)"
         )
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:

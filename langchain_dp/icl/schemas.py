@@ -20,7 +20,7 @@ _ALONE = "this model can release a label and nothing else"
 
 
 def filler(schema: Any, labels: Sequence[str]) -> Callable[[str], Any]:
-    """A function from the name of a label to what the schema makes of it: tried on every label, before any is paid for.
+    """Return a function from a label's name to the schema's value, tried on every label before any charge.
 
     Args:
         schema: An Enum, a Literal, a pydantic class, a TypedDict or a JSON schema.
@@ -35,16 +35,17 @@ def filler(schema: Any, labels: Sequence[str]) -> Callable[[str], Any]:
         choices = {key: _given(hint) for key, hint in get_type_hints(schema).items() if _is_choice(hint)}
         return _dict(schema, choices, schema.__required_keys__, labels)
     if isinstance(schema, Mapping):
-        # LangChain takes a tool as well, or a function's description, which holds the schema.
-        given = schema
-        for inner in ("function", "parameters"):
-            given = given[inner] if isinstance(given.get(inner), Mapping) else given
-        plain: Mapping[str, Any] = {}
-        with contextlib.suppress(LookupError, ValueError):  # a reference to nothing
-            plain = dereference_refs(dict(given)).get("properties") or {}
-        choices = {key: what["enum"] for key, what in plain.items() if isinstance(what, Mapping) and "enum" in what}
-        required = given.get("required") or ()
-        return _dict(schema, choices, required, labels)
+        # LangChain also takes a tool or a function's description, which holds the schema.
+        body = schema
+        for key in ("function", "parameters"):
+            body = body[key] if isinstance(body.get(key), Mapping) else body
+        fields: Mapping[str, Any] = {}
+        with contextlib.suppress(LookupError, ValueError):  # a dangling reference
+            fields = dereference_refs(dict(body)).get("properties") or {}
+        choices = {
+            key: field["enum"] for key, field in fields.items() if isinstance(field, Mapping) and "enum" in field
+        }
+        return _dict(schema, choices, body.get("required") or (), labels)
     if not _is_choice(schema):
         raise InvalidParameter(
             f"Expected schema={schema!r} to be {_KINDS.format(sorted(labels))}, or an object (a pydantic class, a "
@@ -64,9 +65,9 @@ def _object(schema: type[BaseModel], labels: Sequence[str]) -> Callable[[str], B
     try:
         for label in labels:
             fill(label)
-    except ValueError as problem:  # pydantic's own is one
+    except ValueError as error:  # pydantic's ValidationError is one
         raise InvalidParameter(
-            f"Expected schema={schema!r} to take every label as {key!r} alone ({type(problem).__name__}). Give its "
+            f"Expected schema={schema!r} to take every label as {key!r} alone ({type(error).__name__}). Give its "
             "other fields defaults."
         ) from None
     return fill
@@ -85,7 +86,7 @@ def _dict(
 
 
 def _only(choices: Mapping[str, Any], schema: Any, labels: Sequence[str]) -> str:
-    """The one field that a label may fill."""
+    """Return the one field that a label may fill."""
     if len(choices) != 1:
         raise InvalidParameter(
             f"Expected schema={schema!r} to have one field that is {_KINDS.format(sorted(labels))}, got "
@@ -95,7 +96,7 @@ def _only(choices: Mapping[str, Any], schema: Any, labels: Sequence[str]) -> str
 
 
 def _beside_none(annotation: Any) -> Any:
-    """The one kind that an optional field may have; else the annotation itself."""
+    """Unwrap an optional annotation; return others unchanged."""
     others = [kind for kind in get_args(annotation) if kind is not types.NoneType]
     is_optional = get_origin(annotation) in (Union, types.UnionType) and len(others) == 1
     return others[0] if is_optional else annotation
@@ -113,10 +114,10 @@ def _given(choice: Any) -> Sequence[Any]:
 
 
 def _values(given: Sequence[Any], labels: Sequence[str]) -> dict[str, Any]:
-    """What the schema allows, by the names of the labels."""
+    """Return the schema's values by label name."""
     by_value = {label_name(one.value if isinstance(one, enum.Enum) else one): one for one in given}
     by_name = {label_name(one): one for one in given}
-    for found in (by_value, by_name):
-        if set(found) == set(labels) and len(given) == len(labels):
-            return {label: found[label] for label in labels}
+    for values in (by_value, by_name):
+        if set(values) == set(labels) and len(given) == len(labels):
+            return {label: values[label] for label in labels}
     raise InvalidParameter(f"Expected the schema's values {sorted(map(str, by_value))} to be {sorted(labels)}.")

@@ -1,4 +1,4 @@
-"""The subsets that one release asks, and the count of their votes. No I/O, no LangChain."""
+"""The prompts of the subsets in one release, and the count of their votes. No I/O, no LangChain."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from langchain_dp.mechanisms.randomness import Randomness
 from langchain_dp.records import PrivateRecords
 
 Shot = tuple[str, str]
-"""One example as it stands in a prompt: (rendered input up to the cue, label word)."""
+"""One example in a prompt: (rendered input up to the cue, label word)."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class SubsetPrompt:
-    """What one subset is asked. Private but for the question.
+    """The prompt of one subset. Private, except the question.
 
     Args:
-        member: Opaque key of the subset's content; a changed subset has another key.
-        shots: The subset's own examples. Empty: the subset abstains whatever a model says.
-        question: The rendered question, the same for every subset prompt of one release.
+        member: Opaque key of the subset's content; it changes with the content.
+        shots: The subset's examples. A subset without examples abstains, whatever a model answers.
+        question: The rendered question, the same for every subset of a release.
     """
 
     member: Hashable
@@ -46,11 +46,11 @@ def count_votes(subset_prompts: Sequence[SubsetPrompt], votes: Sequence[Vote], l
     """Count one vote per subset prompt, in the same order.
 
     Returns:
-        Counts per label, in the public order. Never normalized by the number of voters. Private.
+        Counts per label, in the public order. Private, and never normalized by the number of voters.
 
     Formal guarantee:
-        A subset moves at most one vote, and an empty one none: a change inside one subset changes the histogram by
-        at most one vote leaving one label and one reaching another.
+        A subset moves at most one vote, and an empty one none. A change inside one subset moves at most one vote from
+        one label to another.
     """
     counts = [0] * labels
     for subset_prompt, vote in zip(subset_prompts, votes, strict=True):
@@ -60,24 +60,19 @@ def count_votes(subset_prompts: Sequence[SubsetPrompt], votes: Sequence[Vote], l
 
 
 class SubsetPrompts:
-    """The private records in their subsets, and what each subset is asked.
+    """The private records in subsets. Thread-safe.
 
-    Thread-safe. Records may come and go; each such edit touches one subset, whose key changes. ``forgotten`` counts
-    the records that were forgotten.
+    Adding or forgetting a record changes one subset and its key. ``forgotten`` counts forgotten records.
 
     Args:
         records: Private examples.
         scheme: Sampling scheme.
         render: Turns an example into a shot.
-        rng: Source of assignment and sampling coins.
+        rng: Source of the coins for assignment and sampling.
     """
 
     def __init__(
-        self,
-        records: PrivateRecords,
-        scheme: Scheme,
-        render: Callable[[Mapping[str, Any]], Shot],
-        rng: Randomness,
+        self, records: PrivateRecords, scheme: Scheme, render: Callable[[Mapping[str, Any]], Shot], rng: Randomness
     ) -> None:
         self.scheme = scheme
         self._records = records
@@ -91,14 +86,14 @@ class SubsetPrompts:
         self._sampler = SubsetSampler(self._shots, scheme, rng)
 
     def draw(self, question: str) -> list[SubsetPrompt]:
-        """Subset prompts of one release, by fresh coins."""
+        """Draw the subsets of one release by fresh coins."""
         return self._prompts(self._sampler.draw, question)
 
     def balanced(self, question: str, rng: random.Random) -> list[SubsetPrompt]:
-        """Plain few-shot prompting, without any privacy: as many records as a random subset has, of all labels alike.
+        """Return a plain few-shot prompt, without privacy: as many records as a random subset, with balanced labels.
 
-        The labels are in random order, and so are the records of each: a prompt of one label only, which a subset can
-        be, would make a weak opponent.
+        Labels and records are in random order. A prompt of one label only, as a subset can be, would be a weak
+        baseline.
         """
         sizes = [len(each.shots) for each in self.everyone(question) or self.draw(question) if each.shots]
         with self._lock:
@@ -113,7 +108,7 @@ class SubsetPrompts:
         return [SubsetPrompt(None, tuple(shots), question)] if shots else []
 
     def everyone(self, question: str) -> list[SubsetPrompt]:
-        """Prompts of all fixed subsets (to warm caches); empty under "resample", which has nothing to keep."""
+        """Return prompts of all fixed subsets, to warm caches; none under "resample"."""
         return self._prompts(self._sampler.everyone, question)
 
     def _prompts(self, choose: Callable[[], Iterable[Subset]], question: str) -> list[SubsetPrompt]:
@@ -126,7 +121,7 @@ class SubsetPrompts:
             ]
 
     def add(self, example: Mapping[str, Any], record_id: str | None) -> tuple[str, Hashable | None]:
-        """Add a record by its own coin; returns its id and the key of the content that its subset had before."""
+        """Add a record by its own coin; return its id and the previous key of its subset."""
         with self._lock:
             shot = self._render(example)
             record_id = self._records.add(example, record_id=record_id)
@@ -134,15 +129,15 @@ class SubsetPrompts:
             return record_id, self._sampler.add(record_id)
 
     def ask_first(self, catch_up: Callable[[], None]) -> None:
-        """Have this called before every use of the records: it drops those that another replica has forgotten."""
+        """Call ``catch_up`` before every use of the records: it drops those that another replica forgot."""
         self._catch_up = catch_up
 
     def keep(self, answers: AnswerCache[Any]) -> None:
-        """Drop the kept ``answers`` whenever a record is forgotten, for as long as they live."""
+        """Drop the cached ``answers`` whenever a record is forgotten, as long as the cache lives."""
         self._kept.add(answers)
 
     def forget(self, record_id: str) -> Hashable | None:
-        """Remove a record; returns the key of the content that its subset had before."""
+        """Remove a record; return the previous key of its subset."""
         with self._lock:
             self._records.forget(record_id)
             self.forgotten += 1
@@ -154,7 +149,7 @@ class SubsetPrompts:
         return stale
 
     def average_shot(self) -> str:
-        """A shot of average length, for the operator's cost estimate. Private."""
+        """Return a shot of average length, for the operator's cost estimate. Private."""
         with self._lock:
             texts = sorted((f"{question} {word}\n\n" for question, word in self._shots.values()), key=len)
         mean = sum(map(len, texts)) / max(len(texts), 1)

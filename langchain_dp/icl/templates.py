@@ -1,4 +1,4 @@
-"""LangChain's prompt templates as an ICLPrompt, where they say all that it takes."""
+"""LangChain's prompt templates as an ICLPrompt."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _REMEDY = "Write ICLPrompt(instruction=..., question='Review: {text}', answer='S
 
 
 def prompt_from(given: object) -> ICLPrompt:
-    """The prompt that a template stands for.
+    """Return the prompt that a template stands for.
 
-    A text is read from its end: its last line, if it names no variable but ``{label}`` at its end, is the cue that the
-    label follows ("Label:" is put there if there is none); before it stands the question; paragraphs before the first
-    one with a variable are the instruction. Of a chat template the system message is the instruction, and the one human
-    message is such a text. Of a few-shot template the prefix is the instruction and the suffix is such a text; its own
-    examples are not used.
+    A text is read from its end. Its last line is the cue before the label, if it names no variable except a final
+    ``{label}``; otherwise the cue is "Label:". The question stands before it. Paragraphs before the first one with a
+    variable are the instruction. In a chat template the system message is the instruction, and the one human message is
+    such a text. In a few-shot template the prefix is the instruction, and the suffix is such a text; its own examples
+    are not used.
 
     Args:
         given: An ICLPrompt, a str, or a prompt template of LangChain in f-string format.
 
     Raises:
-        InvalidParameter: It is none, or says less or more than that.
+        InvalidParameter: The template is none of these, or cannot be read so.
     """
     if isinstance(given, ICLPrompt):
         return given

@@ -1,21 +1,23 @@
-"""How votes are cast: by asking a LangChain model once per subset, or by an engine that scores all at once.
+"""Voters: a LangChain model called once per subset, or an engine that scores all subsets at once.
 
-Whatever goes wrong with one subset's call, that subset abstains. Nothing here raises on private content. A model that
-is asked elsewhere may die, and then every subset abstains and the answer is noise: so one PUBLIC companion is asked
-beside the subsets, the same question after invented examples, and what becomes of it may be said aloud.
+A subset whose call fails abstains, and nothing here raises on private content. During an outage all subsets would
+abstain, and the answer would be pure noise. So a PUBLIC health probe runs beside the subsets of a remote model: the
+same question after invented examples. Its outcome may be shown.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 from langchain_core.language_models import BaseChatModel, BaseLanguageModel, BaseLLM
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import Runnable
 
+from langchain_dp._util import validate
 from langchain_dp.ensemble.engine_calls import (
     ask_together,
     asked_publicly,
@@ -28,11 +30,10 @@ from langchain_dp.ensemble.engine_calls import (
 )
 from langchain_dp.ensemble.prompt_budget import LEAST, PromptBudget, beginning
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
-from langchain_dp.icl.model_calls import ModelCallOptions
 from langchain_dp.icl.prompts import ICLPrompt, invented_prompts, public_question
 from langchain_dp.icl.subset_prompts import SubsetPrompt, Vote
 from langchain_dp.isolation.calls import in_own_thread
-from langchain_dp.isolation.model import Failure, IsolatedModel
+from langchain_dp.isolation.model import CALLS, Failure, IsolatedModel
 from langchain_dp.isolation.worker import call_engine
 from langchain_dp.parsing import parse_label
 from langchain_dp.ports import ChecksPrompts, LabelScorer, MemberPrompt
@@ -50,11 +51,61 @@ _TIMEOUT_NOTE = (
     "with a timeout, a long example that slows down other calls may cost them their votes: not accounted for"
 )
 
+OnModelFailure = Literal["raise", "ignore"]
+"""What a release does when its health probe fails."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelCallOptions:
+    """How a classifier calls its model. Public: several classifiers may share it, and ``dataclasses.asdict`` saves it.
+
+    Args:
+        timeout: Seconds for one model call; a slower call abstains. Refused for models that answer one call after the
+            other. The certificate names it, because a slow call may cost other calls their votes.
+        max_concurrency: Model calls at a time, over all queries of one classifier. (A ``max_concurrency`` in the
+            config limits queries.) The first release sends this many public test queries at once. If the server takes
+            fewer, the release raises ``ModelUnavailable`` before the charge.
+        on_model_failure: "raise": each query of a model outside this process gets a health probe, the same query after
+            invented examples. If the probe fails or names no label, the release raises ``ModelUnavailable``. It stays
+            charged, and the next release tests the model before its charge. "ignore": no probe, so an answer may be
+            pure noise.
+        max_question_chars: Longest query with its template, for models without a known limit.
+        max_example_chars: Longest example for such models; a longer one is cut at its end. Choose it so that the
+            examples of a subset and the query fit the model's context: a subset that does not fit abstains silently.
+            An engine knows its limit and cuts by itself.
+        min_response_seconds: Shortest time from a query to its new answer. It narrows a timing side channel.
+
+    Raises:
+        InvalidParameter: A value is out of bounds.
+
+    Examples:
+        >>> patient = ModelCallOptions(timeout=120.0, max_concurrency=4)
+        >>> dataclasses.replace(patient, on_model_failure="ignore").timeout
+        120.0
+    """
+
+    timeout: float | None = None
+    max_concurrency: int = CALLS
+    on_model_failure: OnModelFailure = "raise"
+    max_question_chars: int = 20_000
+    max_example_chars: int = 20_000
+    min_response_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.timeout is not None:
+            validate.number("timeout", self.timeout, above=0.0)
+        validate.integer("max_concurrency", self.max_concurrency, at_least=1)
+        validate.one_of("on_model_failure", self.on_model_failure, get_args(OnModelFailure))
+        validate.integer("max_question_chars", self.max_question_chars, at_least=1)
+        validate.integer("max_example_chars", self.max_example_chars, at_least=1)
+        if self.min_response_seconds is not None:
+            validate.number("min_response_seconds", self.min_response_seconds, above=0.0)
+
 
 class Voter(Protocol):
-    """Casts one vote per subset prompt, in the same order.
+    """A source of one vote per subset prompt, in their order.
 
-    ``companions`` is the number of PUBLIC calls beside the subsets of each release: 1, or 0 without a watch.
+    ``companions`` is the number of health probes beside the subsets of each release: 0 or 1.
     """
 
     name: str
@@ -62,16 +113,10 @@ class Voter(Protocol):
     companions: int
 
     def check(self, question: str) -> None:
-        """Raise InvalidParameter if the question is too long for the model, or has no tokens. Data-independent."""
+        """Raise InvalidParameter if the question is too long or has no tokens. Independent of private data."""
 
     def probe(self) -> None:
-        """Ask a public question, so that a dead model is found before any budget is spent.
-
-        A model that is watched is asked as often at once as calls may be under way: its server may refuse some.
-
-        Raises:
-            ModelUnavailable: It fails, or names no label.
-        """
+        """Ask a public test question before the first charge, and raise ModelUnavailable if that fails."""
 
     async def aprobe(self) -> None:
         """Async twin of :meth:`probe`."""
@@ -79,15 +124,15 @@ class Voter(Protocol):
     def ask(
         self, subset_prompts: Sequence[SubsetPrompt], *, beside: str | None = None, even_empty: bool = False
     ) -> list[Vote]:
-        """Cast the votes. The caller has checked the environment if there are subset prompts.
+        """Return the votes. The caller has checked the environment if there are subset prompts.
 
         Args:
             subset_prompts: Private.
-            beside: The rendered question, for the public companion; None asks none.
+            beside: The rendered question, for a health probe; None: no probe.
             even_empty: Ask subsets without examples too (zero-shot).
 
         Raises:
-            ModelUnavailable: The companion failed, or named no label. Never for what became of the subset prompts.
+            ModelUnavailable: The health probe failed. A failed subset prompt never raises.
         """
 
     async def aask(
@@ -96,17 +141,17 @@ class Voter(Protocol):
         """Async twin of :meth:`ask`."""
 
     def forget(self, member: Hashable) -> None:
-        """Drop what is cached of a subset's former content."""
+        """Drop the caches of a subset's former content."""
 
     def warm(self, subset_prompts: Sequence[SubsetPrompt]) -> None:
         """Build caches."""
 
     def count_tokens(self, text: str) -> int:
-        """Tokens of a text, or an estimate."""
+        """Count the tokens of a text, or estimate them."""
 
 
 class ModelVoter:
-    """One call of a chat model, completion model or Runnable per subset."""
+    """A voter that calls a chat model, completion model or Runnable once per subset."""
 
     def __init__(
         self,
@@ -118,7 +163,7 @@ class ModelVoter:
         model_calls: ModelCallOptions,
         trust_opaque_model: bool,
     ) -> None:
-        # A completion model and a Runnable without chat roles get text; everything else gets messages.
+        # A completion model gets text; everything else gets messages.
         self._chat = not _takes_text(model)
         inner = model
         if structured_output:
@@ -152,10 +197,10 @@ class ModelVoter:
         self._options = model_calls
         self._model.check_timeout(model_calls.timeout)
         self.companions = int(model_calls.on_model_failure == "raise")
-        watched = _RAISE_NOTE if self.companions else _ANSWER_NOTE
-        self.notes: tuple[str, ...] = (
-            watched, *(() if model_calls.timeout is None else (_TIMEOUT_NOTE,)), *self._model.notes
-        )  # fmt: skip
+        notes = [_RAISE_NOTE if self.companions else _ANSWER_NOTE]
+        if model_calls.timeout is not None:
+            notes.append(_TIMEOUT_NOTE)
+        self.notes: tuple[str, ...] = (*notes, *self._model.notes)
         plain = IsolatedModel(model, trust_opaque_model=trust_opaque_model) if structured_output else self._model
         self.name = plain.name
         self._checker = _checker(model)
@@ -164,24 +209,21 @@ class ModelVoter:
         self._invented = invented_prompts(prompt, words)
 
     def _render(self, subset_prompt: SubsetPrompt) -> Any:
-        prompt, most = self._prompt, self._options.max_example_chars
+        prompt, limit = self._prompt, self._options.max_example_chars
         shots = [
-            (asked if len(asked) <= most else prompt.cued(beginning(prompt.input_of(asked), most)), word)
-            for asked, word in subset_prompt.shots
+            (text if len(text) <= limit else prompt.cued(beginning(prompt.input_of(text), limit)), word)
+            for text, word in subset_prompt.shots
         ]
         if self._chat:
             return prompt.messages(shots, subset_prompt.question, self._words)
         return prompt.head() + prompt.body(shots) + subset_prompt.question
 
     def check(self, question: str) -> None:
-        """Raise InvalidParameter if the question is longer than ``max_question_chars``, or the model cannot read it.
-
-        A model that can tell is shown the question after invented examples: ``ports.ChecksPrompts``.
-        """
-        if len(question) > (most := self._options.max_question_chars):
+        """Raise InvalidParameter if the question is too long, or ``ports.ChecksPrompts`` refuses it."""
+        if len(question) > (limit := self._options.max_question_chars):
             raise InvalidParameter(
                 f"Expected the question, {len(question)} characters with its template, to be at most "
-                f"max_question_chars={most}. Shorten it, or raise the limit in ModelCallOptions(...) if the model's "
+                f"max_question_chars={limit}. Shorten it, or raise the limit in ModelCallOptions(...) if the model's "
                 "context holds it beside the examples."
             )
         if (checker := self._checker) is not None:
@@ -190,25 +232,22 @@ class ModelVoter:
             asked_publicly(lambda: checker.check_prompt(messages))
 
     def probe(self) -> None:
-        """Ask a public text after invented examples."""
-        self._named(self._model.probe(**self._probing()), _TEST)
+        """Ask a public question after invented examples, as often at once as calls may be under way."""
+        self._check_public(self._model.probe(**self._probe_arguments()), _TEST)
 
     async def aprobe(self) -> None:
         """Async twin of :meth:`probe`."""
-        self._named(await self._model.aprobe(**self._probing()), _TEST)
+        self._check_public(await self._model.aprobe(**self._probe_arguments()), _TEST)
 
-    def _probing(self) -> dict[str, Any]:
+    def _probe_arguments(self) -> dict[str, Any]:
         prompt = self._render(self._invented(public_question(self._prompt)))
-        return {
-            "prompt": prompt,
-            "timeout": self._options.timeout,
-            "times": self._model.at_once if self.companions else 1,
-        }
+        times = self._model.at_once if self.companions else 1
+        return {"prompt": prompt, "timeout": self._options.timeout, "times": times}
 
     def ask(
         self, subset_prompts: Sequence[SubsetPrompt], *, beside: str | None = None, even_empty: bool = False
     ) -> list[Vote]:
-        """One call per subset prompt that holds examples, and one for the companion."""
+        """Make one call per subset prompt with examples, and one for the health probe."""
         prompts, public = self._prompts(subset_prompts, beside, even_empty), self.companions if beside else 0
         answers = self._model.batch(prompts, timeout=self._options.timeout, public=public, checked=bool(subset_prompts))
         return self._votes(subset_prompts, answers, public, even_empty)
@@ -224,21 +263,21 @@ class ModelVoter:
         return self._votes(subset_prompts, answers, public, even_empty)
 
     def _prompts(self, subset_prompts: Sequence[SubsetPrompt], beside: str | None, even_empty: bool) -> list[Any]:
-        asked = [subset_prompt for subset_prompt in subset_prompts if subset_prompt.shots or even_empty]
+        prompts = [self._render(one) for one in subset_prompts if one.shots or even_empty]
         if beside and self.companions:
-            asked.insert(0, self._invented(beside))
-        return [self._render(subset_prompt) for subset_prompt in asked]
+            prompts.insert(0, self._render(self._invented(beside)))
+        return prompts
 
     def _votes(
         self, subset_prompts: Sequence[SubsetPrompt], answers: Sequence[Any], public: int, even_empty: bool
     ) -> list[Vote]:
-        if public:
-            self._named(answers[0], _COMPANION)
+        if public and not isinstance(answers[0], int):
+            self._check_public(answers[0], _COMPANION)
         remaining = iter(answers[public:])
         votes = (next(remaining) if one.shots or even_empty else None for one in subset_prompts)
         return [vote if isinstance(vote, int) else None for vote in votes]
 
-    def _named(self, answer: Any, asked: str) -> None:
+    def _check_public(self, answer: Any, prompt: str) -> None:
         """Raise ModelUnavailable unless the answer to a PUBLIC prompt names a label."""
         if isinstance(answer, Failure):
             got = answer.reason
@@ -247,8 +286,8 @@ class ModelVoter:
         else:
             got = f"{answer!r}, which names none of {self._words[:20]}"
         raise ModelUnavailable(
-            f"Expected model={self.name} to answer {asked}, got {got}. Without answers a label would be noise alone. "
-            "Check the model; model_calls=ModelCallOptions(on_model_failure='ignore') answers all the same."
+            f"Expected model={self.name} to answer {prompt}, got {got}. Without answers a label would be noise alone. "
+            "Check the model, or accept noise with model_calls=ModelCallOptions(on_model_failure='ignore')."
         )
 
     def forget(self, member: Hashable) -> None:
@@ -258,12 +297,12 @@ class ModelVoter:
         """Do nothing: there are no caches."""
 
     def count_tokens(self, text: str) -> int:
-        """Four characters a token, the usual rule for English."""
+        """Estimate four characters per token, as usual for English."""
         return -(-len(text) // 4)
 
 
 class EngineVoter:
-    """An engine that scores the labels of all subsets at once and keeps their key/value caches."""
+    """A voter that has an engine score the labels of all subsets at once, and keep their key/value caches."""
 
     def __init__(
         self,
@@ -278,19 +317,19 @@ class EngineVoter:
         self._engine = engine
         remote = is_remote(engine)
         self.companions = int(remote and model_calls.on_model_failure == "raise")
-        self._keep_caches = keep_caches  # resampled subsets never come back: their caches would only push others out
+        self._keep_caches = keep_caches  # resampled subsets do not recur: their caches would only evict others
         self._prompt = prompt
         self._invented = invented_prompts(prompt, words)
         self._words = [f" {word}" for word in words]
         self._content_free = prompt.content_free() if calibrate else ()
-        self._room = PromptBudget(engine)
+        self._budget = PromptBudget(engine)
         self._stale: set[Hashable] = set()
-        watched = () if not remote else (_RAISE_NOTE if self.companions else _ANSWER_NOTE,)
-        self.notes: tuple[str, ...] = (*watched, *getattr(engine, "notes", ()))
+        notes = (_RAISE_NOTE if self.companions else _ANSWER_NOTE,) if remote else ()
+        self.notes: tuple[str, ...] = (*notes, *getattr(engine, "notes", ()))
         self.name = engine.name
 
     def check(self, question: str) -> None:
-        """Raise InvalidParameter if question or instruction have more tokens than the engine's public limits."""
+        """Raise InvalidParameter if the question or the instruction exceeds the engine's public limits."""
         if self._tokens < LEAST:
             raise InvalidParameter(
                 f"Expected the prompt's instruction to leave at least {LEAST} tokens for examples, of the "
@@ -298,15 +337,15 @@ class EngineVoter:
                 f"{max(self._tokens, 0)}: every answer would be noise. Shorten it, or give the engine a larger "
                 "max_tokens. Nothing was spent."
             )
-        tokens, most = count_publicly(self._engine, question), self._engine.max_tail_tokens
-        if tokens > most:
+        tokens, limit = count_publicly(self._engine, question), self._engine.max_tail_tokens
+        if tokens > limit:
             raise InvalidParameter(
-                f"Expected the question, {tokens} tokens with its template, to be at most {most} tokens. "
+                f"Expected the question, {tokens} tokens with its template, to be at most {limit} tokens. "
                 "Shorten it, or give the engine a larger max_tokens."
             )
 
     def probe(self) -> None:
-        """One public question, where the engine asks a server; else it was loaded when it was built."""
+        """Ask a public question if the engine is remote. A local one was loaded when it was built."""
         if self.companions:
             self.ask((), beside=public_question(self._prompt))
 
@@ -320,24 +359,24 @@ class EngineVoter:
     ) -> list[Vote]:
         """Score all subset prompts in one call; the best label is the vote, ties to the smaller index.
 
-        Empty subsets are scored too, and their votes are dropped later: so the call's size is independent of them.
+        Empty subsets are scored too, so that the call's size does not depend on them. Their votes are dropped later.
         """
-        asked = list(subset_prompts)
+        members = list(subset_prompts)
         if public := self.companions if beside else 0:
-            asked.insert(0, self._invented(beside or ""))
-        if not asked:
+            members.insert(0, self._invented(beside or ""))
+        if not members:
             return []
         try:
-            rows = ask_together(self._scores, asked)
+            rows = ask_together(self._scores, members)
         finally:
-            # A member that was forgotten while it was being scored has come back into the engine's caches.
+            # A member that was forgotten while it was being scored is in the engine's caches again.
             self._drop(subset_prompts, every=not self._keep_caches)
         votes = [_best(row, len(self._words)) for row in rows]
         if public and votes[0] is None:
             raise ModelUnavailable(
                 f"Expected model={self.name} to answer {_COMPANION}, got no answer. Without answers a label would be "
-                "noise alone. Check the server; model_calls=ModelCallOptions(on_model_failure='ignore') answers all "
-                "the same."
+                "noise alone. Check the server, or accept noise with "
+                "model_calls=ModelCallOptions(on_model_failure='ignore')."
             )
         return votes[public:]
 
@@ -351,18 +390,18 @@ class EngineVoter:
         def body(texts: Sequence[str]) -> str:
             return prompt.body([(prompt.cued(text), word) for text, (_, word) in zip(texts, shots, strict=True)])
 
-        texts = self._room.truncate([prompt.input_of(asked) for asked, _ in shots], whole=body, tokens=self._tokens)
+        texts = self._budget.truncate([prompt.input_of(text) for text, _ in shots], whole=body, tokens=self._tokens)
         return MemberPrompt(prompt.head(), body(texts), subset_prompt.question, subset_prompt.member)
 
     @functools.cached_property
     def _tokens(self) -> int:
-        """What examples may have: head and examples have the half of the context that no question takes. Public."""
-        return self._room.remaining(self._engine.max_tail_tokens, self._prompt.head(), max(self._words, key=len))
+        """Tokens for examples: head and examples share the half of the context left by questions. Public."""
+        return self._budget.remaining(self._engine.max_tail_tokens, self._prompt.head(), max(self._words, key=len))
 
     async def aask(
         self, subset_prompts: Sequence[SubsetPrompt], *, beside: str | None = None, even_empty: bool = False
     ) -> list[Vote]:
-        """Async twin of :meth:`ask`, in a worker thread."""
+        """Run :meth:`ask` in a worker thread."""
         work = functools.partial(self.ask, subset_prompts, beside=beside, even_empty=even_empty)
         return await in_own_thread(work)  # type: ignore[no-any-return]  # votes
 
@@ -384,11 +423,7 @@ class EngineVoter:
             forget_members(self._engine, *gone)
 
     def count_tokens(self, text: str) -> int:
-        """Tokens of the engine's model.
-
-        Raises:
-            ModelUnavailable: The engine could not count them.
-        """
+        """Count tokens by the engine's model. Raise ModelUnavailable if it fails."""
         return count_or_estimate(self._engine, text)
 
 
@@ -403,12 +438,7 @@ def make_voter(
     model_calls: ModelCallOptions,
     trust_opaque_model: bool,
 ) -> Voter:
-    """An engine is used as an engine; any other Runnable is asked call by call.
-
-    Raises:
-        InvalidParameter: ``model`` is neither.
-        UnsafeEnvironment: ``model`` keeps its prompts, or is opaque and not trusted.
-    """
+    """Return an EngineVoter for an engine and a ModelVoter for a Runnable; refuse everything else."""
     common: dict[str, Any] = {"prompt": prompt, "words": words, "model_calls": model_calls}
     if isinstance(model, LabelScorer):
         return EngineVoter(model, calibrate=calibrate, keep_caches=keep_caches, **common)
@@ -421,7 +451,7 @@ def make_voter(
 
 
 def _read(answer: Any, words: Sequence[str], known: Mapping[str, int | None]) -> int | str:
-    """Index of the word that an answer names; the beginning of one that names none."""
+    """Return the index of the word that an answer names, or the start of an answer that names none."""
     plain = answer.content if type(answer) is AIMessage and not answer.tool_calls else answer
     index = known.get(plain) if type(plain) is str else None
     if index is not None or (index := parse_label(answer, words)) is not None:
@@ -431,13 +461,13 @@ def _read(answer: Any, words: Sequence[str], known: Mapping[str, int | None]) ->
 
 
 def _best(scores: object, labels: int) -> Vote:
-    """The label of the largest score, ties to the smaller index; None for what are no scores."""
+    """Return the label with the largest score, ties to the smaller index; None for invalid scores."""
     row = row_of(scores, labels)
     return None if row is None or np.isnan(row).any() else int(np.argmax(row))
 
 
 def _checker(model: Any) -> ChecksPrompts | None:
-    """The model itself, out of its bindings and of a chain that it begins, if it can check a prompt."""
+    """Unwrap bindings and chains to the model, and return it if it can check a prompt."""
     while not isinstance(model, BaseLanguageModel):
         inner = getattr(model, "bound", None) or getattr(model, "first", None)
         if not isinstance(inner, Runnable):
@@ -447,8 +477,8 @@ def _checker(model: Any) -> ChecksPrompts | None:
 
 
 def _takes_text(model: Any) -> bool:
-    # model.bind(), .with_retry(), .with_fallbacks() and .configurable_fields() keep the model's kind
-    for inside in ("bound", "runnable", "default"):
-        if not isinstance(model, BaseLanguageModel) and isinstance(inner := getattr(model, inside, None), Runnable):
+    # bind(), with_retry(), with_fallbacks() and configurable_fields() keep the model's kind.
+    for field in ("bound", "runnable", "default"):
+        if not isinstance(model, BaseLanguageModel) and isinstance(inner := getattr(model, field, None), Runnable):
             return _takes_text(inner)
     return isinstance(model, BaseLLM)

@@ -1,11 +1,11 @@
-"""The allow-list of models for private calls.
+"""The allow-list of models for isolated calls.
 
-A model with a memory shows one call what another was told, and one record then moves more than one vote. So a part is
-refused unless it is known:
+A model with a memory shows one call the prompt of another, so that one record moves more than one vote. A part is
+therefore refused unless it is known:
 
 - a chat model, completion model, prompt template or output parser whose class is defined in ``langchain_core``, in an
   installed ``langchain_*`` package or in this one
-- a composition of ``langchain_core``: a sequence, a parallel, a binding, a retry, fallbacks, and their like
+- a composition of ``langchain_core``: a sequence, a parallel, a binding, a retry, fallbacks, and similar
 - a function of these packages, or ``operator.itemgetter``, in a ``RunnableLambda``, as ``with_structured_output`` makes
 - a class that declares ``keeps_no_prompts: ClassVar[bool] = True`` in its own body. Subclasses must repeat it.
 
@@ -128,18 +128,14 @@ class Survey:
 
 
 def survey(llm: Any) -> Survey:
-    """Look at every part of a model.
-
-    Raises:
-        InvalidParameter: It is no Runnable.
-    """
+    """Inspect every part of a model; InvalidParameter if it is no Runnable."""
     if not isinstance(llm, Runnable):
         raise InvalidParameter(
             f"Expected model={type(llm).__name__} to be a chat model, an LLM or a Runnable. Pass e.g. ChatOpenAI(...)."
         )
     surveyor = _Surveyor()
     surveyor.look_at_runnable(llm)
-    return surveyor.found
+    return surveyor.parts
 
 
 def check_encoder(encoder: Any, *, trusted: bool) -> list[str]:
@@ -157,8 +153,10 @@ def check_encoder(encoder: Any, *, trusted: bool) -> list[str]:
     surveyor.look_at_value(encoder, encoder, "encoder", known=False)
     for name, value in _attributes(encoder):
         surveyor.look_at_value(value, encoder, name, known=False)
-    if surveyor.found.memory is not None:
-        raise UnsafeEnvironment(surveyor.found.memory.replace("model", "encoder", 1).replace("prompts", "texts", 1))
+        if issubclass(type(value), Embeddings):
+            check_encoder(value, trusted=trusted)
+    if surveyor.parts.memory is not None:
+        raise UnsafeEnvironment(surveyor.parts.memory.replace("model", "encoder", 1).replace("prompts", "texts", 1))
     if vars(kind).get(DECLARATION) is True:
         return [f"{kind.__name__} declares that it keeps no texts"]
     if _is_langchain(kind):
@@ -172,46 +170,39 @@ def check_encoder(encoder: Any, *, trusted: bool) -> list[str]:
 
 
 class _Surveyor:
-    """Walks down the attributes of a model and notes what is not known."""
+    """A walk over the attributes of a model that records unknown parts."""
 
     def __init__(self) -> None:
-        self.found = Survey()
+        self.parts = Survey()
         self._memories = tuple(
             getattr(sys.modules[module], name) for module, name in _MEMORIES if hasattr(sys.modules.get(module), name)
         )
-        self._met: set[int] = set()
+        self._visited: set[int] = set()
 
     def look_at_runnable(self, part: Runnable[Any, Any]) -> None:
-        if id(part) in self._met:
+        if id(part) in self._visited:
             return
-        self._met.add(id(part))
-        kind, found = type(part), self.found
+        self._visited.add(id(part))
+        kind, parts = type(part), self.parts
         self._find_memory(part)
-        if found.serializes is None and getattr(kind, "serializes_calls", False) is True:
-            found.serializes = kind.__name__
+        if parts.serializes is None and getattr(kind, "serializes_calls", False) is True:
+            parts.serializes = kind.__name__
         declares = vars(kind).get(DECLARATION) is True
         known = not declares and _is_known(part)
         if not known:
-            _note(found.declared if declares else found.opaque, kind.__name__)
+            _note(parts.declared if declares else parts.opaque, kind.__name__)
         if isinstance(part, BaseLanguageModel):
-            found.models.append(part)
+            parts.models.append(part)
         elif isinstance(part, RunnableLambda) or not known:
-            found.steps.append(part)
+            parts.steps.append(part)
         for name, value in _attributes(part):
             self.look_at_value(value, part, name, known)
 
     def look_at_value(self, value: Any, owner: Any, field: str, known: bool) -> None:
-        """Look at one value of an attribute.
-
-        Args:
-            value: The value.
-            owner: The part that has the attribute.
-            field: Name of the attribute.
-            known: Whether the owner is on the allow-list. Otherwise it vouches for all values but runnables.
-        """
+        """Look at the value of an owner's field. An owner that is not known vouches for all values but runnables."""
         kind = type(value)
         self._find_memory(value)
-        self.found.shares |= any(base.__name__ == "Llama" and _root(base) == "llama_cpp" for base in kind.__mro__)
+        self.parts.shares |= any(base.__name__ == "Llama" and _root(base) == "llama_cpp" for base in kind.__mro__)
         inside: Iterable[Any] = ()
         if issubclass(kind, Runnable):  # isinstance() would ask a proxy for what it stands for
             self.look_at_runnable(value)
@@ -224,33 +215,30 @@ class _Surveyor:
         elif issubclass(kind, functools.partial):
             inside = (value.func, *value.args, *value.keywords.values())
         elif not _is_fitting(value, owner):
-            _note(self.found.opaque, f"{field} of {type(owner).__name__} (a {kind.__name__})")
+            _note(self.parts.opaque, f"{field} of {type(owner).__name__} (a {kind.__name__})")
         for inner in inside:
             self.look_at_value(inner, owner, field, known)
 
     def _find_memory(self, part: Any) -> None:
         kind = type(part)
-        found: tuple[str, str] | None = None
+        memory = ""
         if issubclass(kind, RunnableWithMessageHistory):
-            found = "RunnableWithMessageHistory stores them", "Pass the model inside it."
+            memory = "RunnableWithMessageHistory stores them. Pass the model inside it."
         elif issubclass(kind, self._memories):
-            found = f"{kind.__name__} stores them", "Leave it out, or pass the model alone."
+            memory = f"{kind.__name__} stores them. Leave it out, or pass the model alone."
         elif issubclass(kind, BaseLanguageModel):
             cache = inspect.getattr_static(kind, "cache", None)
             if cache is not None and not isinstance(cache, CacheGate):
-                found = (
-                    f"{kind.__name__} has an attribute cache of its own making",
-                    "Make it a field, which is bypassed.",
-                )
+                memory = f"{kind.__name__} defines its own attribute cache. Make it a field, which is bypassed."
         elif issubclass(kind, Runnable) and not issubclass(kind, RunnableSerializable):
             settings = getattr(part, "__dict__", {})
             for name in ("checkpointer", "store", "cache"):
                 if settings.get(name) not in (None, False):
-                    found = f"{kind.__name__} has a {name}", "Compile the graph without one."
+                    memory = f"{kind.__name__} has a {name}. Compile the graph without one."
             if settings.get("debug") is True:
-                found = f"{kind.__name__} prints what it is told", "Compile the graph without debug=True."
-        if found is not None and self.found.memory is None:
-            self.found.memory = f"Expected model to keep nothing of its prompts, but {found[0]}. {found[1]}"
+                memory = f"{kind.__name__} prints its prompts. Compile the graph without debug=True."
+        if memory and self.parts.memory is None:
+            self.parts.memory = f"Expected model to keep nothing of its prompts, but {memory}"
 
 
 def _attributes(part: Any) -> Iterator[tuple[str, Any]]:

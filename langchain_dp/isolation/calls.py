@@ -1,11 +1,11 @@
-"""Many calls at once, where each one answers, abstains, or finds the environment unsafe. No exception leaves a call.
+"""Concurrent calls that each answer, abstain, or report an unsafe environment. No exception leaves a call.
 
-Whatever a model raises is an abstention, SystemExit and KeyboardInterrupt included: a release that stops on one
-record's content has released it. The caller's own Ctrl-C and cancellation arrive elsewhere, in the thread or task that
-waits here, and pass: each call has a thread or task of its own, and so no cancellation but its own ever reaches it.
+Anything that a model raises is an abstention, SystemExit and KeyboardInterrupt included: a release that stops because
+of one record's content reveals it. The caller's own Ctrl-C and cancellation arrive elsewhere, in the thread or task
+that waits here, and pass. Each call has its own thread or task, so no other cancellation reaches it.
 
-A call that runs out of time gives up its place at once, though its thread may still be busy: if it kept the place,
-the content of one prompt could decide whether another prompt is answered, and more than one vote would move.
+A call that times out gives up its place at once, though its thread may still run. If it kept the place, the content of
+one prompt could decide whether another is answered, and more than one vote would move.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def ask_all(
     """Ask every prompt in a daemon thread, in one of the shared ``places`` and in a copy of the sealed ``context``.
 
     Returns:
-        The answers in order, None where a call failed or took more than ``timeout`` seconds; and what stopped the
-        whole, or None.
+        The answers in order, None where a call failed or took more than ``timeout`` seconds; and the exception that
+        stopped all calls, or None.
     """
-    if places.would_hang():  # calls of this very loop, or around this one, hold them, and cannot end while it waits
+    if places.would_hang():  # calls of this event loop, or around this one, hold them and would wait for this one
         places = FairSemaphore(places.count)
     answers: list[Any | None] = [None] * len(prompts)
     finished: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
@@ -98,14 +98,14 @@ def ask_all(
 
 @dataclasses.dataclass
 class _Call:
-    """A call in a thread: its place, when it expires, and the mark that tells it that nobody waits any more."""
+    """A call in a thread: its place, its deadline, and the mark that tells it that it was abandoned."""
 
     leave: Callable[[], None]
     deadline: float
     mark: threading.Event = dataclasses.field(default_factory=threading.Event)
 
     def give_up(self) -> None:
-        """Wait no longer: the place goes to the next call at once."""
+        """Stop waiting: the place goes to the next call at once."""
         self.mark.set()
         self.leave()
 
@@ -121,7 +121,7 @@ def _start(work: Callable[[], None], mark: threading.Event, context: contextvars
     return True
 
 
-# Tasks are kept alive only by who awaits them; one that expired has nobody.
+# Strong references: nobody awaits a task that expired.
 _running: set[asyncio.Task[None]] = set()
 
 
@@ -133,7 +133,7 @@ async def aask_all(
     patience: float | None,
     context: contextvars.Context,
 ) -> tuple[list[Any | None], BaseException | None]:
-    """Async twin of :func:`ask_all`, with ``patience`` as its timeout. Cancelling it cancels every call under way."""
+    """Run :func:`ask_all` async, with ``patience`` as timeout. Cancelling it cancels every call under way."""
     answers: list[Any | None] = [None] * len(prompts)
     stops: list[BaseException] = []
     workers: list[asyncio.Task[None]] = []
@@ -178,7 +178,7 @@ async def _within(
     _running.add(task)
     task.add_done_callback(_running.discard)
     try:
-        # Not wait_for: that waits for ever on a model which swallows the cancellation.
+        # Not wait_for, which never returns if a model swallows the cancellation.
         await asyncio.wait({task}, timeout=patience)
     finally:
         task.cancel()
@@ -186,7 +186,7 @@ async def _within(
 
 
 async def in_own_thread(work: Callable[..., Any], *arguments: Any) -> Any:
-    """As ``asyncio.to_thread``, in a thread of its own: the loop's may all be waiting for what this one does."""
+    """Run ``work`` like ``asyncio.to_thread``, in a new thread: the loop's threads may all be waiting for this work."""
     done: concurrent.futures.Future[Any] = concurrent.futures.Future()
     context = contextvars.copy_context()
 
@@ -202,9 +202,9 @@ async def in_own_thread(work: Callable[..., Any], *arguments: Any) -> Any:
 
 
 async def in_thread(ask: Callable[[], Outcome]) -> Outcome:
-    """Run the sync ``ask`` in a daemon thread of its own and wait for it.
+    """Run the sync ``ask`` in a new daemon thread and wait for it.
 
-    The event loop's shared threads are few and joined at exit: one hanging call would starve the others there.
+    The event loop's threads are few and joined at exit: one hanging call would block the others there.
     """
     loop = asyncio.get_running_loop()
     woken: asyncio.Future[None] = loop.create_future()
@@ -217,7 +217,7 @@ async def in_thread(ask: Callable[[], Outcome]) -> Outcome:
 
     def work() -> None:
         cell.append(ask())
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(wake)
 
     if not _start(work, mark, contextvars.copy_context()):

@@ -1,20 +1,18 @@
-"""The sealed context: nothing inside it is traced, called back or inherited from the run around it.
+"""The sealed context: nothing inside it is traced, called back, cached or inherited from the outer run.
 
 Six things carry a prompt out of a LangChain call. Each is closed here, in the current context only:
 
-- handlers of the outer run, and its ``configurable`` values: the inherited config is emptied
-- tracers switched on by environment variables, by ``langsmith.configure`` or by a parent run: tracing is disabled
+- handlers and ``configurable`` values of the outer run: the inherited config is emptied
+- tracers from environment variables, ``langsmith.configure`` or a parent run: tracing is disabled
 - ``@traceable`` functions inside the model: the same
-- handlers from elsewhere (passed in config, bound to a chain, a field of the model, a configure hook, put there by an
-  instrumentation that patches the callback manager): a gate on ``CallbackManager.configure`` takes them out again, and
-  one on LangGraph's managers of its own
-- a cache, the model's own or the global one: ``model.cache``, which every model of langchain-core asks for leave to
-  cache, reads False inside
-- the global cache in code that asks for it by itself: a stand-in answers "not cached" inside, and passes on outside
+- handlers from a config, a bound chain, a model's field, a configure hook or an instrumentation that patches the
+  callback manager: a gate on ``CallbackManager.configure``, and one on LangGraph's managers, removes them
+- a model's own cache: every model of langchain-core reads ``model.cache``, which is False inside
+- the global cache in code that reads it directly: a stand-in is empty inside, and passes calls on outside
 
 The gates stand in public places of langchain-core, a class method and a field. They do nothing outside a sealed
-context, and :func:`find_problem` tries them before each use: a gate that someone replaced, or that another
-langchain-core passes by, is a refusal and not a leak.
+context. :func:`find_problem` tests them before each use, so a gate that someone replaced, or a langchain-core that
+works otherwise, is a refusal and not a leak.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ import os
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -62,32 +60,21 @@ _outside: contextvars.ContextVar[tuple[BaseCallbackHandler, ...]] = contextvars.
 _OLD_TRACERS = ("LANGCHAIN_TRACING", "LANGCHAIN_HANDLER")
 
 
-@contextlib.contextmanager
-def sealed(depth: Level) -> Iterator[None]:
-    """Seal the block to ``depth``. Restores everything on exit; nests; other threads and tasks are not affected."""
-    stack = seal(depth)
-    try:
-        yield
-    finally:
-        stack.close()
+def sealed(depth: Level) -> contextlib.ExitStack:
+    """Seal the current context to ``depth`` until the returned stack is closed, or its ``with`` block ends.
 
-
-def seal(depth: Level) -> contextlib.ExitStack:
-    """Seal the current context and return the stack whose ``close`` opens it again."""
+    Sealed contexts nest. Other threads and tasks are not affected.
+    """
     # Imported here: langsmith costs 0.1 s, which `import langchain_dp` need not pay.
     from langchain_core.tracers.context import tracing_v2_callback_var
     from langsmith.run_helpers import tracing_context
 
-    _install_gates()
-    filters.install()
-    stack = contextlib.ExitStack()
+    stack = hooked()
     outer = var_child_runnable_config.get()
     # Values are set back, not reset by token: a generator may be closed in another context than it was opened in.
     for variable in (level, var_child_runnable_config, _outside, tracing_v2_callback_var):
         stack.callback(variable.set, variable.get())  # type: ignore[arg-type]  # its own value
-    bypass_cache()
-    stack.callback(restore_cache)
-    # Handlers of the run around carry to a reader of its streams.
+    # Streaming handlers of the outer run would carry private text to its reader.
     handlers = (outer or {}).get("callbacks") or []
     if not isinstance(handlers, list):
         handlers = [*handlers.handlers, *handlers.inheritable_handlers]
@@ -99,38 +86,25 @@ def seal(depth: Level) -> contextlib.ExitStack:
     return stack
 
 
-@contextlib.contextmanager
-def sealed_copy() -> Iterator[contextvars.Context]:
-    """Copy this context and seal the copy: calls run in copies of it, each inside :func:`hooked`."""
-    context = contextvars.copy_context()
-    stack = context.run(seal, Level.QUIET)
-    try:
-        yield context
-    finally:
-        context.run(stack.close)
+def hooked() -> contextlib.ExitStack:
+    """Renew the hooks of the process, and bypass the global cache until the returned stack is closed.
 
-
-@contextlib.contextmanager
-def hooked() -> Iterator[None]:
-    """Renew the hooks of the process, and bypass the global cache until the block ends.
-
-    A call that ran out of time may outlive the context that :func:`sealed_copy` made.
+    Every call does so, because a call that timed out may outlive its sealed context.
     """
-    _install_gates()
+    global _open_blocks
     filters.install()
-    bypass_cache()
-    try:
-        yield
-    finally:
-        restore_cache()
+    with _LOCK:
+        _open_blocks += 1
+    _install_gates()
+    stack = contextlib.ExitStack()
+    stack.callback(restore_cache)
+    return stack
 
 
 def find_problem(*, try_gate: bool = True) -> str | None:
-    """Return why private prompts would be printed or handed out in this process now, or None.
+    """Return why this process would now reveal private prompts, or None.
 
-    Args:
-        try_gate: Also make a callback manager and see that it stays empty, and ask models with a cache and see that it
-            is left alone (0.3 ms; once a batch is enough).
+    ``try_gate`` also tests that callback managers stay empty and models leave caches alone (0.3 ms; once per batch).
     """
     if get_debug():
         return (
@@ -138,7 +112,7 @@ def find_problem(*, try_gate: bool = True) -> str | None:
             "Call langchain_core.globals.set_debug(False)."
         )
     for name in _OLD_TRACERS:
-        # langchain-core raises on every run when these are set and the present tracer is off, as it is here.
+        # With these set and tracing off, as here, langchain-core raises on every run.
         if os.environ.get(name, "") not in ("", "0", "false", "False"):
             return f"Expected {name} to be unset: this tracer is gone from langchain-core. Unset it."
     if os.environ.get("SSLKEYLOGFILE"):
@@ -155,20 +129,21 @@ def find_problem(*, try_gate: bool = True) -> str | None:
         for manager in managers:
             if manager.handlers:
                 return (
-                    f"Expected {type(manager).__name__}.configure to give no handlers inside a quiet call: another "
+                    f"Expected {type(manager).__name__}.configure to give no handlers inside an isolated call: another "
                     "library has replaced it since, or adds handlers of its own. Remove its LangChain instrumentation."
                 )
-    if asked := _asked_cache():
+    if kind := _caching_kind():
         return (
-            f"Expected no model to ask its cache inside a quiet call, but {asked} does: another library has replaced "
-            "a method of langchain-core, or this version of it caches in a new way. Remove the library, or install "
-            "another version."
+            f"Expected no model to ask its cache inside an isolated call, but {kind} does: another library has "
+            "replaced a method of langchain-core, or this version of it caches in a new way. Remove the library, or "
+            "install another version."
         )
     return None
 
 
 def _install_gates() -> None:
-    # Asked outside of the lock, which a gate that stands already would ask for.
+    """Gate the callback managers and model caches, and put a stand-in before a global cache that was set meanwhile."""
+    # Computed outside the lock, which an existing gate would ask for.
     kinds = (*_MANAGERS, *_graph_kinds(sys.modules.get(_GRAPHS)))
     with _LOCK:
         for manager in kinds:
@@ -177,17 +152,20 @@ def _install_gates() -> None:
                 manager.configure = classmethod(_gated(inner))
         if not isinstance(BaseLanguageModel.__dict__.get("cache"), CacheGate):
             BaseLanguageModel.cache = CacheGate()  # type: ignore[assignment]  # a field, whose values lie in each model
+        cache = get_llm_cache()
+        if _open_blocks and cache is not None and not isinstance(cache, CacheBypass):
+            set_llm_cache(CacheBypass(cache))
 
 
 def _graph_managers(graphs: types.ModuleType | None) -> list[Callable[[RunnableConfig], BaseCallbackManager]]:
-    """LangGraph's own makers of managers: they tell of a graph's interrupts, with what is asked."""
+    """Return LangGraph's own makers of managers, which report a graph's interrupts with their values."""
     names = (f"get_{kind}_graph_callback_manager_for_config" for kind in ("sync", "async"))
     return [getattr(graphs, name) for name in names if hasattr(graphs, name)]
 
 
 @functools.cache
 def _graph_kinds(graphs: types.ModuleType | None) -> tuple[Any, ...]:
-    """Classes of LangGraph's managers. Each is made in an empty context: a gate would ask for this function."""
+    """Return the classes of LangGraph's managers, made in an empty context: a gate would call this function."""
     return tuple(type(contextvars.Context().run(make, {})) for make in _graph_managers(graphs))
 
 
@@ -196,8 +174,7 @@ def _gated(inner: Callable[..., BaseCallbackManager]) -> Callable[..., BaseCallb
     def configure(cls: type[BaseCallbackManager], *args: Any, **kwargs: Any) -> BaseCallbackManager:
         manager = inner(cls, *args, **kwargs)
         if level.get() is not Level.OPEN:
-            _stand_before_cache()  # another thread may have set one since the private run began
-            _install_gates()  # or loaded LangGraph
+            _install_gates()  # another thread may have set a cache or loaded LangGraph since the private run began
             manager.handlers = [handler for handler in manager.handlers if _stays(handler)]
             manager.inheritable_handlers = [handler for handler in manager.inheritable_handlers if _stays(handler)]
         return manager
@@ -207,7 +184,7 @@ def _gated(inner: Callable[..., BaseCallbackManager]) -> Callable[..., BaseCallb
 
 
 def _stays(handler: BaseCallbackHandler) -> bool:
-    """Whether the handler only carries astream_events, astream_log or graph streams to a caller inside the block."""
+    """Return whether the handler only streams events, logs or graphs to a caller inside the block."""
     from langchain_core.tracers._streaming import _StreamingCallbackHandler
 
     if level.get() is not Level.PRIVATE or not isinstance(handler, _StreamingCallbackHandler):
@@ -218,7 +195,7 @@ def _stays(handler: BaseCallbackHandler) -> bool:
 class CacheGate:
     """The attribute ``cache`` of every model: False inside a sealed context, the model's own value outside.
 
-    On the class it is not seen: pydantic would take it for the default of the field.
+    The class does not show it, because pydantic would take it for the field's default.
     """
 
     def __get__(self, model: BaseLanguageModel[Any] | None, owner: type) -> BaseCache | bool | None:
@@ -232,7 +209,7 @@ class CacheGate:
 
 
 class _SpyCache(BaseCache):
-    """Notes that it was asked, and holds nothing."""
+    """A cache that records whether a model used it, and holds nothing."""
 
     asked = False
 
@@ -249,10 +226,10 @@ class _SpyCache(BaseCache):
 _tried: tuple[Any, ...] = ()
 
 
-def _asked_cache() -> str | None:
-    """Return the class of langchain-core whose models ask their cache inside a quiet call, or None.
+def _caching_kind() -> str | None:
+    """Return the class of langchain-core whose models use their cache inside an isolated call, or None.
 
-    Tried once, and again when anything in the classes or modules that decide it was replaced since.
+    The test runs once, and again if anything in the classes or modules that decide it was replaced since.
     """
     global _tried
     decisive = tuple(value for place in _CACHING for value in vars(place).values())
@@ -277,20 +254,20 @@ def _asked_cache() -> str | None:
 
 
 class CacheBypass(BaseCache):
-    """The global cache while sealed contexts are open: blind and deaf inside them, itself outside."""
+    """A stand-in for the global cache: empty inside sealed contexts, the real cache outside."""
 
     def __init__(self, inner: BaseCache) -> None:
         self.inner = inner
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)  # what else the application's own cache can do
+        return getattr(self.inner, name)  # other methods of the application's cache
 
     def lookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
-        """What the real cache finds; nothing inside."""
+        """Look up the real cache, except inside."""
         return None if level.get() else self.inner.lookup(prompt, llm_string)
 
     def update(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
-        """Store, but nothing inside."""
+        """Store, except inside."""
         if not level.get():
             self.inner.update(prompt, llm_string, return_val)
 
@@ -312,33 +289,14 @@ class CacheBypass(BaseCache):
         await self.inner.aclear(**kwargs)
 
 
-_runs_under_way = 0
-
-
-def bypass_cache() -> None:
-    """Stand before the global cache, set now or later, until as many :func:`restore_cache` calls came."""
-    global _runs_under_way
-    with _LOCK:
-        _runs_under_way += 1
-    _stand_before_cache()
-
-
-def _stand_before_cache() -> None:
-    """Models configure their callbacks before anything else: a cache set meanwhile gets its stand-in then."""
-    cache = get_llm_cache()
-    if cache is None or isinstance(cache, CacheBypass):
-        return
-    with _LOCK:
-        cache = get_llm_cache()
-        if _runs_under_way and cache is not None and not isinstance(cache, CacheBypass):
-            set_llm_cache(CacheBypass(cache))
+_open_blocks = 0
 
 
 def restore_cache() -> None:
-    """Give the global cache back when the last sealed context of the process is over."""
-    global _runs_under_way
+    """Restore the global cache when the last :func:`hooked` block of the process is over."""
+    global _open_blocks
     with _LOCK:
-        _runs_under_way -= 1
+        _open_blocks -= 1
         cache = get_llm_cache()
-        if not _runs_under_way and isinstance(cache, CacheBypass):
+        if not _open_blocks and isinstance(cache, CacheBypass):
             set_llm_cache(cache.inner)

@@ -1,8 +1,8 @@
-"""Filters that drop what is said inside a quiet call: log records, warnings, errors that nobody catches.
+"""Filters that drop log records, warnings and uncaught errors inside isolated calls.
 
-Provider clients log request bodies at DEBUG, warnings may quote what they warn about, and an error of a ``__del__``
-or of a thread quotes what it failed on. All filters ask one context variable, so they concern the calling thread or
-task only; outside a quiet call they do nothing, which is why they may stay in place.
+Provider clients log request bodies at DEBUG, warnings may quote their subject, and an error of a ``__del__`` or of a
+thread quotes its input. All filters read one context variable, so they concern the calling thread or task only. Outside
+isolated calls they do nothing, which is why they may stay in place.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class _DropQuietRecords(logging.Filter):
 
 
 class _PassedOutside:
-    """A hook of the process that passes on what comes from outside quiet calls, and otherwise does ``inside``.
+    """A hook of the process that passes on calls from outside isolated calls, and otherwise runs ``inside``.
 
-    Each hook is called where the thing happens, so in the context of the quiet call.
+    Each hook is called in the context of the isolated call that caused it.
     """
 
     def __init__(self, outside: Callable[..., Any], inside: Callable[..., Any] = lambda *_: None) -> None:
@@ -48,7 +48,7 @@ class _PassedOutside:
 
 
 class _DropQuietThreads:
-    """``threading.excepthook`` without threads that a quiet call started: it runs outside of the thread's context."""
+    """A ``threading.excepthook`` that ignores threads of isolated calls: it runs outside a thread's context."""
 
     def __init__(self, outside: Callable[[Any], object]) -> None:
         self._outside = outside
@@ -76,10 +76,10 @@ _RECORDS = _DropQuietRecords()
 def install() -> None:
     """Put the filters in front of every logger, handler and hook that exists now.
 
-    Loggers are filtered as well as handlers, because error reporters hook in between the two. A logger and its
-    handler that are both created during the call are the gap; so each call installs anew.
+    Loggers are filtered as well as handlers, because error reporters hook in between. A logger and its handler that are
+    both created during the call are the gap, so each call installs again.
     """
-    # What sees a record before any filter, a warning whatever the filters say, or an uncaught error.
+    # These hooks see a record before any filter, a warning despite the filters, or an uncaught error.
     factory = logging.getLogRecordFactory()
     if not isinstance(factory, _PassedOutside):
         logging.setLogRecordFactory(_PassedOutside(factory, logging.LogRecord))
@@ -91,7 +91,7 @@ def install() -> None:
         threading.excepthook = _DropQuietThreads(threading.excepthook)
     if not hasattr(threading.Thread.start, _STARTED_QUIET):
         threading.Thread.start = _marking(threading.Thread.start)  # type: ignore[method-assign,assignment]
-    # One look per logger instead of addFilter's own: a big application has hundreds.
+    # One test per logger instead of addFilter's own: a big application has hundreds.
     for logger in (logging.root, *logging.root.manager.loggerDict.copy().values()):
         if isinstance(logger, logging.Logger):
             if _RECORDS not in logger.filters:

@@ -1,28 +1,28 @@
-"""A model that is called without a trace.
+"""A model whose calls leave no trace.
 
-A quiet call closes callbacks and config of the outer run, tracers (environment variable, parent run, ``@traceable``),
-handlers and caches of every model inside, the global cache, log records and warnings of the provider's client, and
-exception texts. Nothing of it reaches ``astream_events`` of the outer chain.
+An isolated call closes callbacks and config of the outer run, tracers (environment variable, parent run,
+``@traceable``), handlers and caches of every model inside, the global cache, log records and warnings of the provider's
+client, and exception texts. Nothing reaches ``astream_events`` of the outer chain.
 
-:mod:`langchain_dp.isolation.accept` lists the models that are accepted. Certificates name a class of the user's own
-that declares ``keeps_no_prompts: ClassVar[bool] = True``, and the parts that ``trust_opaque_model=True`` lets pass.
+:mod:`langchain_dp.isolation.accept` lists the accepted models. Certificates name the user's classes that declare
+``keeps_no_prompts: ClassVar[bool] = True``, and the parts that ``trust_opaque_model=True`` accepts.
 
-Limits, which cannot be closed from here:
+Limits that cannot be closed here:
 
-- code inside the model that prints, writes files, logs outside ``logging``, or traces by force
-  (``@traceable(enabled=True)``), and spans that an OpenTelemetry instrumentation of the provider's client makes
+- code inside the model that prints, writes files, logs outside ``logging``, or forces a trace
+  (``@traceable(enabled=True)``), and spans of an OpenTelemetry instrumentation of the provider's client
 - threads that such code starts without copying the context, and errors in objects that are freed later
-- a memory of the model's server, or of the client of an installed library (an HTTP client with a cache)
-- ``set_debug(True)`` in another thread in the middle of a call
-- the time that calls take. A shared model may let a long prompt slow down other calls until they time out, use up a
-  rate limit, or bring the server down. Then one record moves more than one vote, or ends a release. Give no timeout,
-  or one that no healthy call reaches beside the longest record, and a rate limit that leaves room for every call at
-  once (or retries that outlast it).
-- Ctrl-C in an event loop without a SIGINT handler of its own (``asyncio.run`` has one) may hit the model's own code,
-  and is then that call's abstention
+- a memory of the model's server, or of an installed library's client (an HTTP client with a cache)
+- ``set_debug(True)`` in another thread during a call
+- the time that calls take. In a shared model a long prompt may slow down other calls until they time out, use up a rate
+  limit, or bring the server down. Then one record moves more than one vote, or ends a release. Give no timeout, or one
+  that no healthy call reaches beside the longest record, and a rate limit that fits all calls at once (or retries that
+  outlast it).
+- Ctrl-C in an event loop without a SIGINT handler (``asyncio.run`` has one) may hit the model's own code, and is then
+  that call's abstention
 
-A model that answers one call after the other declares ``serializes_calls: ClassVar[bool] = True``. Such a model takes
-no timeout: the time spent waiting for other members' prompts would count.
+A model that answers one call after the other declares ``serializes_calls: ClassVar[bool] = True``. It takes no timeout,
+because the time spent waiting for other members' prompts would count.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from langchain_dp._util.reprs import safe_repr
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, UnsafeEnvironment
 from langchain_dp.isolation.accept import DECLARATION, survey
 from langchain_dp.isolation.calls import Outcome, aask_all, ask_all, in_thread
-from langchain_dp.isolation.context import find_problem, hooked, sealed_copy
+from langchain_dp.isolation.context import find_problem, hooked, sealed
+from langchain_dp.isolation.filters import Level
 from langchain_dp.redact import interruption
 
 CALLS = 16
 """Calls under way at once, unless another number is given."""
 _SHARES = (
-    "{} is one llama.cpp context, asked one call after the other: each goes on from what its prompt shares with the "
-    "one before, whose length may so change the last bits of an answer. ChatLlamaCpp of "
-    "langchain_dp.integrations.llama_cpp starts every call afresh."
+    "{} is one llama.cpp context that reuses the common start of successive prompts. One prompt's length may so change "
+    "the last bits of the next answer. ChatLlamaCpp of langchain_dp.integrations.llama_cpp starts every call afresh."
 )
 _TRUSTED = "trust_opaque_model=True: the model is opaque. That it keeps nothing of its prompts is not checked in:"
 _DECLARED = f"{DECLARATION}=True: these model classes declare that they keep nothing of their prompts. Not checked:"
@@ -62,31 +62,30 @@ _DECLARED = f"{DECLARATION}=True: these model classes declare that they keep not
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """Why a PUBLIC call has no answer.
+    """The failure of a PUBLIC call.
 
     Args:
-        reason: Type of the exception, its status, and its text where that tells nothing of other calls.
+        reason: Type of the exception, its status, and its text where that reveals nothing of other calls.
     """
 
     reason: str
 
 
 class IsolatedModel:
-    """A model whose calls are seen by nobody but the model.
+    """A model whose calls only the model sees.
 
-    Answers are as the model gives them, or as ``read`` makes them. A call that fails or takes too long gives None: the
-    prompt abstains, so that one record can move one vote and no more. The exception is dropped, of whatever kind it is
-    (also SystemExit, KeyboardInterrupt, CancelledError and GeneratorExit raised by the model); its text goes nowhere.
-    Each prompt is a call of its own, because a joint batch lets the length of one prompt change the answer to another.
-    Certificates give its ``name``, which is never an address or a key.
+    Answers are the model's, or the results of ``read``. A call that fails or takes too long gives None: the prompt
+    abstains, so that one record moves at most one vote. Its exception is dropped with its text, whatever its type (also
+    SystemExit, KeyboardInterrupt, CancelledError and GeneratorExit raised by the model). Each prompt is a call of its
+    own, because in a joint batch the length of one prompt can change the answer to another. Certificates give its
+    ``name``, which is never an address or a key.
 
     Args:
         llm: A chat model, an LLM, or a Runnable around one. It is not changed.
-        max_concurrency: Calls under way at once, over all batches, threads and event loops. A call that ran out of
-            time does not count, though its thread lives on until the model returns; nor do calls inside a call, which
-            would wait for themselves.
-        trust_opaque_model: Whether parts that are not on the allow-list are taken at the caller's word.
-        read: What is made of each answer, in its call and as unseen as that: where it raises, the prompt abstains.
+        max_concurrency: Calls under way at once, over all batches, threads and event loops. Calls that timed out do not
+            count, though their threads may still run; nor do calls inside a call, which would wait for themselves.
+        trust_opaque_model: Whether to accept parts that are not on the allow-list.
+        read: Applied to each answer inside its call; if it raises, the prompt abstains.
 
     Raises:
         InvalidParameter: ``model`` is no Runnable, or a bound is not met.
@@ -104,12 +103,12 @@ class IsolatedModel:
     ) -> None:
         validate.integer("max_concurrency", max_concurrency, at_least=1)
         validate.one_of("trust_opaque_model", trust_opaque_model, (True, False))
-        found = survey(llm)
+        parts = survey(llm)
         self._runnable, self._read = llm, read
-        self.name, self._blocks = found.name(llm), found.blocks()
-        opaque, declared = ", ".join(found.opaque[:5]), ", ".join(found.declared[:5])
-        if found.memory is not None:
-            raise UnsafeEnvironment(found.memory)
+        self.name, self._blocks = parts.name(llm), parts.blocks()
+        opaque, declared = ", ".join(parts.opaque[:5]), ", ".join(parts.declared[:5])
+        if parts.memory is not None:
+            raise UnsafeEnvironment(parts.memory)
         if opaque and not trust_opaque_model:
             raise UnsafeEnvironment(
                 f"The model has parts that are not on the list of known models: {opaque}. One call may see the prompt "
@@ -118,26 +117,24 @@ class IsolatedModel:
                 "certificates say so."
             )
         # The package's own model has a lock and starts every call afresh.
-        shares = found.shares and found.serializes is None
-        self._serializes = self.name if shares else found.serializes
-        self.notes: tuple[str, ...] = (
-            *((_SHARES.format(self.name),) if shares else ()),
-            *((f"{_TRUSTED} {opaque}",) if opaque else ()),
-            *((f"{_DECLARED} {declared}",) if declared else ()),
+        shares = parts.shares and parts.serializes is None
+        self._serializes = self.name if shares else parts.serializes
+        notes = (
+            (shares, _SHARES.format(self.name)),
+            (opaque, f"{_TRUSTED} {opaque}"),
+            (declared, f"{_DECLARED} {declared}"),
         )
+        self.notes: tuple[str, ...] = tuple(note for applies, note in notes if applies)
         self._places = FairSemaphore(1 if shares else max_concurrency)
 
     @property
     def at_once(self) -> int:
-        """Calls that may be under way at once; 1 where the model answers one after the other."""
+        """Calls that may be under way at once; 1 for a model that answers one after the other."""
         return self._places.count if self._serializes is None else 1
 
     def check_timeout(self, timeout: float | None) -> None:
-        """Refuse a timeout that calls of this model could not keep alone. Every call checks it, too.
-
-        Raises:
-            InvalidParameter: It is not above zero; or the model, or one inside it, has ``serializes_calls = True``, so
-                that one member's long prompt would use up the time of the others.
+        """Refuse a timeout below zero, or one for a model that ``serializes_calls``: a long prompt would expire other
+        calls.
         """
         if timeout is None:
             return
@@ -159,17 +156,17 @@ class IsolatedModel:
 
         Args:
             prompts: Private prompts.
-            timeout: Seconds that one call may take, from its start. None waits as long as the model does, and is the
-                choice that lets no call depend on another; see the module's limits and :meth:`check_timeout`.
-            public: So many of the first prompts are PUBLIC, and started first: they show whether the model answers.
-                Where one fails, a :class:`Failure` stands in place of its answer, and says what it got.
-            checked: Whether the caller has just called :func:`check_environment`. Each call looks for debug mode again.
+            timeout: Seconds for one call, from its start. With None no call depends on another; see the module's
+                limits.
+            public: How many of the first prompts are PUBLIC. They start first, and a :class:`Failure` replaces a
+                missing answer.
+            checked: Whether the caller has just called :func:`check_environment`. Each call tests debug mode again.
 
         Raises:
-            InvalidParameter: A bound is not met, or the model cannot keep a timeout.
+            InvalidParameter: A bound is not met, or the model takes no timeout.
             UnsafeEnvironment: See :func:`check_environment`.
-            KeyboardInterrupt, SystemExit, CancelledError: The caller's own only (Ctrl-C, a signal, cancellation of
-                its task), emptied of text and of the calls' frames.
+            KeyboardInterrupt, SystemExit, CancelledError: The caller's own only (Ctrl-C, a signal, cancellation of its
+                task), without text and frames of the calls.
         """
         self.check_timeout(timeout)
         batch = _Batch(len(prompts), public, checked)
@@ -191,7 +188,7 @@ class IsolatedModel:
         public: int = 0,
         checked: bool = False,
     ) -> list[Any | None]:
-        """Async twin of :meth:`batch`: uses the model's own async methods where it has them."""
+        """Run :meth:`batch` async, with the model's own async methods where it has them."""
         self.check_timeout(timeout)
         batch = _Batch(len(prompts), public, checked)
         if batch.stop is None:
@@ -206,22 +203,19 @@ class IsolatedModel:
         return batch.finish(timeout)
 
     def probe(self, prompt: Any, *, timeout: float | None = None, times: int = 1) -> Any:
-        """Ask a PUBLIC prompt, before any spend, and return the answer.
+        """Ask a PUBLIC prompt before any charge, ``times`` times at once, and return an answer.
 
-        Args:
-            prompt: The prompt.
-            timeout: As of :meth:`batch`.
-            times: How often it is asked at the same time; :attr:`at_once` shows that the model's server takes so many.
-                Calls that failed where others did not are asked once more, among themselves.
+        This shows whether the model's server takes so many calls. If some calls fail, they are retried once together.
 
         Raises:
-            ModelUnavailable: The model failed; with type and first 200 characters of its exception, and how many of the
-                calls it answered.
+            ModelUnavailable: The model failed; with type and first 200 characters of its exception, and the number of
+                answered calls.
             UnsafeEnvironment: As for :meth:`batch`.
         """
         answers = self.batch([prompt] * times, timeout=timeout, public=times)
-        again = _some_failed(answers)  # by chance, perhaps
-        return self._probed(answers, self.batch([prompt] * again, timeout=timeout, public=again) if again else answers)
+        retries = _some_failed(answers)  # by chance, perhaps
+        repeated = self.batch([prompt] * retries, timeout=timeout, public=retries) if retries else answers
+        return self._probe_answer(answers, repeated)
 
     async def aprobe(
         self,
@@ -232,12 +226,12 @@ class IsolatedModel:
     ) -> Any:
         """Async twin of :meth:`probe`."""
         answers = await self.abatch([prompt] * times, timeout=timeout, public=times)
-        again = _some_failed(answers)
-        more = await self.abatch([prompt] * again, timeout=timeout, public=again) if again else answers
-        return self._probed(answers, more)
+        retries = _some_failed(answers)
+        repeated = await self.abatch([prompt] * retries, timeout=timeout, public=retries) if retries else answers
+        return self._probe_answer(answers, repeated)
 
-    def _probed(self, answers: Sequence[Any], repeated: Sequence[Any]) -> Any:
-        """An answer; ``repeated`` are those to the calls that failed, asked once more, where not all of them did."""
+    def _probe_answer(self, answers: Sequence[Any], repeated: Sequence[Any]) -> Any:
+        """Return one answer, or raise ModelUnavailable; ``repeated`` are the answers to the retries."""
         failed = [answer for answer in repeated if isinstance(answer, Failure)]
         if not failed:
             return next(answer for answer in answers if not isinstance(answer, Failure))
@@ -246,17 +240,17 @@ class IsolatedModel:
             raise ModelUnavailable(
                 f"Expected model={self.name} to answer {len(answers)} public test questions at once, for so many "
                 f"calls may be under way. It answered {answered}; one of the others, asked once more, got "
-                f"{failed[0].reason}. A private call that fails would be missing without a word. If its server "
-                f"takes no more at once, give max_concurrency={answered} or less; else give the model more retries."
+                f"{failed[0].reason}. A private call that fails would be missing silently. If the server takes no "
+                f"more at once, give max_concurrency={answered} or less; otherwise give the model more retries."
             )
         raise ModelUnavailable(
             f"Expected model={self.name} to answer a public test question, got {failed[0].reason}. Check address, key "
-            "and model name; where these are right, ask it a public text yourself: the error is then whole."
+            "and model name. If these are right, send a public text to the model yourself to see the whole error."
         )
 
     def _ask(self, batch: _Batch, place: int, prompt: Any) -> Outcome:
         try:
-            # Again for each call: debug mode may have been switched on meanwhile.
+            # In each call: debug mode may have been switched on meanwhile.
             if problem := find_problem(try_gate=False):
                 return Outcome(stop=UnsafeEnvironment(problem))
             with hooked():
@@ -281,7 +275,7 @@ class IsolatedModel:
 
 
 class _Batch:
-    """One batch: why it stops, what it answers, and why its PUBLIC calls, which are the first, have no answer."""
+    """The state of one batch: its stop, its answers, and the failures of its PUBLIC calls, which come first."""
 
     def __init__(self, prompts: int, public: int, checked: bool) -> None:
         if prompts > public:
@@ -294,14 +288,21 @@ class _Batch:
 
     @contextlib.contextmanager
     def sealed(self) -> Iterator[contextvars.Context]:
-        """Give a sealed context to the block, and keep what it raises, without its text and its frames."""
+        """Give the block a sealed copy of the context, and store its exception without text and frames."""
         try:
-            with sealed_copy() as context:
+            context = contextvars.copy_context()
+            seal = context.run(sealed, Level.QUIET)
+            try:
                 yield context
+            finally:
+                context.run(seal.close)
         except BaseException as error:
-            # The arguments of a cancellation tell its caller from others; a model's own never comes here.
-            cancelled = isinstance(error, asyncio.CancelledError)
-            self.stop = asyncio.CancelledError(*error.args) if cancelled else _stop_or_bug(error)
+            # The arguments of a cancellation identify its caller. A model's own cancellation never arrives here.
+            if isinstance(error, asyncio.CancelledError):
+                self.stop = asyncio.CancelledError(*error.args)
+            else:  # Ctrl-C while waiting, or a bug of this package
+                text = f"{type(error).__name__} outside a model call; text withheld"
+                self.stop = interruption(error) or RuntimeError(text)
 
     def note(self, place: int, error: BaseException) -> None:
         if place < self._public:
@@ -315,29 +316,24 @@ class _Batch:
 
 
 def _some_failed(answers: Sequence[Any]) -> int:
-    """How many of several calls failed; 0 where all of them did, or there was one."""
+    """Return the number of failed calls; 0 if all failed."""
     failed = sum(isinstance(answer, Failure) for answer in answers)
     return failed if failed < len(answers) else 0
 
 
-def _stop_or_bug(error: BaseException) -> BaseException:
-    """What to raise for an exception that no call caught: Ctrl-C while waiting, or a fault of this package."""
-    return interruption(error) or RuntimeError(f"{type(error).__name__} outside a model call; text withheld")
-
-
 def _described(error: BaseException, *, whole: bool) -> str:
-    """What a public call got.
+    """Describe the exception of a public call.
 
-    Once private prompts were sent, by whatever model of this process (two may share an account), a provider's words may
-    tell how much they used up of a limit that all calls share ("29,500 of 30,000 tokens"): only the operating system's
-    words are kept then, and those of a refusal that names no limit.
+    Once any model of this process has sent a private prompt (two may share an account), a provider's text may reveal
+    how much of a shared limit the prompts used up ("29,500 of 30,000 tokens"). Then only the operating system's text
+    remains, and that of a refusal that names no limit.
     """
     status, code = getattr(error, "status_code", None), getattr(error, "errno", None)
     kind = f"{type(error).__name__}" if not isinstance(status, int) else f"{type(error).__name__} (status {status})"
-    # This package's own refusal of a prompt tells of that prompt alone.
+    # This package's own refusal depends on that prompt alone.
     if not whole and status not in _OF_THE_REQUEST and not isinstance(error, InvalidParameter):
-        said = f": {os.strerror(code)}" if isinstance(error, OSError) and isinstance(code, int) else ""
-        return f"{kind}{said}; its text is withheld"
+        system = f": {os.strerror(code)}" if isinstance(error, OSError) and isinstance(code, int) else ""
+        return f"{kind}{system}; its text is withheld"
     try:
         text = str(error)[:200]
     except BaseException:  # a foreign __str__

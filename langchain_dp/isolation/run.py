@@ -1,4 +1,4 @@
-"""``check_environment`` and ``private_run``: what a whole chain needs to stay unseen."""
+"""``check_environment`` and ``private_run``: a whole chain without traces."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ T = TypeVar("T")
 
 
 def check_environment() -> None:
-    """Refuse to go on where private prompts would be printed or handed out whatever this package does.
+    """Refuse to run where private prompts would be printed or handed out whatever this package does.
 
     Raises:
-        UnsafeEnvironment: langchain's debug mode is on, a tracer that langchain-core no longer supports is asked for,
-            or another library adds handlers to every run. The message names the remedy.
+        UnsafeEnvironment: langchain's debug mode is on, a tracer that langchain-core no longer supports is set, or
+            another library adds handlers to every run. The message names the remedy.
     """
     if problem := find_problem():
         raise UnsafeEnvironment(problem)
 
 
-# Open private runs of the current context, innermost first, each with what was entered; None where that is over.
+# Open private runs of the current context, innermost first, each with its seal; None for a run that has ended.
 _open_runs: ContextVar[tuple[tuple[private_run | None, contextlib.ExitStack], ...]] = ContextVar(
     "langchain_dp_private_runs", default=()
 )
 
 
 class private_run:  # reads as a statement: `with private_run():`
-    """Run a whole chain unseen: no tracing, no callbacks, no cache of a model or of all, from the root run on.
+    """Run a whole chain without traces: no tracing, no callbacks, no model or global cache, from the root run on.
 
-    ``with private_run():``, ``async with private_run():`` or ``@private_run()`` over a function or coroutine function.
-    Only the current context is concerned, with the threads that LangChain starts from it. Handlers are ignored wherever
-    they come from: also those passed in ``config``, bound to the chain or set on a model. Handlers that only bring
-    ``astream_events`` or ``astream_log`` to a caller inside the block still work.
+    Use ``with private_run():``, ``async with private_run():`` or ``@private_run()`` over a function or coroutine
+    function. It covers the current context and the threads that LangChain starts from it. All handlers are ignored,
+    also those in ``config``, bound to the chain or set on a model. Handlers that only stream ``astream_events`` or
+    ``astream_log`` to a caller inside the block still work.
 
-    Not covered: log records, of the user's own and of libraries (a client of a server may log whole requests at DEBUG);
-    a graph that was compiled with ``debug=True``, which prints; what a graph's own checkpointer, store or cache keeps;
-    what is consumed after the block or goes on after it (a stream must be read inside; a thread must be waited for);
-    and the body of a generator that others drive: put the block around the loop that reads it.
+    Not covered: log records of the user's code and of libraries (a server's client may log whole requests at DEBUG); a
+    graph compiled with ``debug=True``, which prints; a graph's own checkpointer, store or cache; work that is consumed
+    after the block or continues after it (read a stream inside, join a thread inside); and the body of a generator that
+    others drive: put the block around the loop that reads it.
 
     Raises:
         UnsafeEnvironment: On entry; see ``check_environment``.
@@ -59,7 +59,7 @@ class private_run:  # reads as a statement: `with private_run():`
 
     def __enter__(self) -> None:
         check_environment()
-        stack = context.seal(Level.PRIVATE)
+        stack = context.sealed(Level.PRIVATE)
         _open_runs.set(((self, stack), *_open_runs.get()))
 
     def __exit__(
@@ -67,12 +67,12 @@ class private_run:  # reads as a statement: `with private_run():`
     ) -> None:
         runs = list(_open_runs.get())
         place = next((number for number, (entered, _) in enumerate(runs) if entered is self), None)
-        if place is None:  # a generator was closed in another context: whatever is sealed there is not its own
+        if place is None:  # a generator was closed in another context, whose seals are not its own
             context.restore_cache()
             return
         runs[place] = None, runs[place][1]
         over = []
-        while runs and runs[0][0] is None:  # one that others were entered after opens the context when they are over
+        while runs and runs[0][0] is None:  # a run opens the context only after the runs entered later have ended
             over.append(runs.pop(0)[1])
         _open_runs.set(tuple(runs))
         for stack in over:
@@ -87,11 +87,11 @@ class private_run:  # reads as a statement: `with private_run():`
         self.__exit__(kind, error, traceback)
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
-        """Return ``function`` with every call of it inside a private run.
+        """Return ``function`` with every call inside a private run.
 
         Raises:
-            InvalidParameter: A generator function, or one that returns a generator: its body runs in pieces, outside
-                of any one call.
+            InvalidParameter: It is a generator function, or returns a generator, whose body runs outside of any one
+                call.
         """
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise _read_later(function)
@@ -108,11 +108,11 @@ class private_run:  # reads as a statement: `with private_run():`
         @functools.wraps(function)
         def private(*args: P.args, **kwargs: P.kwargs) -> T:
             with private_run():
-                given = function(*args, **kwargs)
-            if inspect.isgenerator(given) or inspect.isasyncgen(given):
+                result = function(*args, **kwargs)
+            if inspect.isgenerator(result) or inspect.isasyncgen(result):
                 raise _read_later(function)
-            # Nothing has run yet: an object with an async __call__, or a lambda around ainvoke().
-            return cast("T", _privately(given)) if inspect.isawaitable(given) else given
+            # An awaitable has not run yet: an object with an async __call__, or a lambda around ainvoke().
+            return cast("T", _privately(result)) if inspect.isawaitable(result) else result
 
         return private
 

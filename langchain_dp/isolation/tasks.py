@@ -1,8 +1,8 @@
-"""Tasks that a model starts inside a quiet call cannot bring the event loop down.
+"""A guard so that tasks of a model inside an isolated call cannot end the event loop.
 
 asyncio hands SystemExit and KeyboardInterrupt of any task to the caller of the loop, past every ``except`` around the
-task. LangChain runs chat models and the steps of a sequence in tasks of their own, so a model that raises one of these
-on one record's content would end the whole program. The loop's task factory is the one place before asyncio sees them.
+task. LangChain runs chat models and the steps of a sequence in tasks, so a model that raises one of these on one
+record's content would end the whole program. The loop's task factory is the one place before asyncio sees them.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from langchain_dp.isolation.filters import Level, level
 
 
 class ModelStopped(Exception):
-    """Stands for a SystemExit or KeyboardInterrupt that a model raised in a task. Carries no text."""
+    """A SystemExit or KeyboardInterrupt that a model raised in a task. Carries no text."""
 
 
 class _Guarded(Coroutine[Any, Any, Any]):
     """A coroutine whose SystemExit and KeyboardInterrupt become ModelStopped.
 
-    Not an ``async def`` around it: cancelled before its first step, that would leave the inner one never awaited.
+    Not an ``async def`` around it: if that were cancelled before its first step, the inner one would never be awaited.
     """
 
     def __init__(self, inner: Coroutine[Any, Any, Any]) -> None:
         self._inner = inner
 
     def send(self, value: Any) -> Any:
-        return _kept(self._inner.send, value)
+        return _run_step(self._inner.send, value)
 
     def throw(self, *error: Any) -> Any:
-        return _kept(self._inner.throw, *error)
+        return _run_step(self._inner.throw, *error)
 
     def close(self) -> None:
         self._inner.close()
@@ -41,10 +41,10 @@ class _Guarded(Coroutine[Any, Any, Any]):
         return self._inner.__await__()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)  # cr_frame and its kin, for who inspects tasks
+        return getattr(self._inner, name)  # cr_frame and others, for inspection of tasks
 
 
-def _kept(step: Callable[..., Any], *args: Any) -> Any:
+def _run_step(step: Callable[..., Any], *args: Any) -> Any:
     try:
         return step(*args)
     except (SystemExit, KeyboardInterrupt):
@@ -53,20 +53,20 @@ def _kept(step: Callable[..., Any], *args: Any) -> Any:
 
 
 class _QuietTask(asyncio.Task[Any]):
-    """Says nothing of itself: an event loop in debug mode logs slow tasks, with the text of what they raised."""
+    """A task with an empty repr: an event loop in debug mode logs slow tasks, with the text of their errors."""
 
     def __repr__(self) -> str:
-        return "<Task of a quiet call>"
+        return "<Task of an isolated call>"
 
 
 def _looked_at(task: asyncio.Task[Any]) -> None:
-    """An error that nobody asks for is reported by asyncio when the task is freed, with its text, anywhere."""
+    """Retrieve the task's error: asyncio reports an unretrieved one, with its text, when the task is freed."""
     if not task.cancelled():
         task.exception()
 
 
 class _Factory:
-    """The loop's own task factory outside quiet calls; inside them, plain tasks of guarded coroutines."""
+    """The loop's own task factory outside isolated calls; plain tasks of guarded coroutines inside."""
 
     def __init__(self, inner: Callable[..., Any] | None) -> None:
         self.inner = inner
@@ -85,24 +85,20 @@ class _Factory:
 
 
 class _Reports:
-    """Passes on what the loop reports, but for callbacks of quiet calls: the report holds what they were told."""
+    """An exception handler that drops reports of isolated calls, which hold their arguments."""
 
     def __init__(self, inner: Callable[..., Any] | None) -> None:
         self.inner = inner
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        its = getattr(context.get("handle"), "_context", None)
-        if its is not None and its.get(level, Level.OPEN) is Level.QUIET:
-            return
-        if self.inner is not None:
-            self.inner(loop, context)
-        else:
-            loop.default_exception_handler(context)
+        callback_context = getattr(context.get("handle"), "_context", None)
+        if callback_context is None or callback_context.get(level, Level.OPEN) is not Level.QUIET:
+            (type(loop).default_exception_handler if self.inner is None else self.inner)(loop, context)
 
 
 @contextlib.contextmanager
 def guarded_tasks() -> Iterator[None]:
-    """Guard the tasks that quiet calls start in the running loop; its own factory is back when the last is over."""
+    """Guard the tasks that isolated calls start in the running loop; restore its own factory after the last one."""
     loop = asyncio.get_running_loop()
     before = loop.get_task_factory()
     factory = before if isinstance(before, _Factory) else _Factory(before)

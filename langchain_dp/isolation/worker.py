@@ -1,10 +1,9 @@
-"""Calls of an engine in a worker thread, so that only what the caller caused can interrupt the caller.
+"""Calls of an engine in a worker thread, so that only the caller's own signals interrupt the caller.
 
-An engine may raise whatever it likes, and what it raises may depend on one record: a ``CancelledError`` of its HTTP
-client, a ``SystemExit`` of its library. In the thread of the caller these look like the caller's own Ctrl-C or
-cancellation, which must pass, and a release that ends after its charge tells two neighboring data sets apart. In a
-worker thread they cannot be confused: Python delivers Ctrl-C to the main thread alone, and asyncio cancels tasks, not
-threads.
+An engine may raise anything, depending on one record: a ``CancelledError`` of its HTTP client, a ``SystemExit`` of its
+library. In the caller's thread these look like the caller's own Ctrl-C or cancellation, which must pass. A release that
+ends after its charge would then distinguish two neighboring data sets. A worker thread separates the two: Python
+delivers Ctrl-C to the main thread alone, and asyncio cancels tasks, not threads.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ _PATIENCE = 0.1  # seconds
 
 @dataclasses.dataclass(slots=True, repr=False)
 class EngineResult(Generic[Answer]):
-    """What became of a call of an engine. Private.
+    """The result of an engine call. Private.
 
     Args:
-        answer: What it returned; None where it failed.
-        failure: The name of the type of what it raised; empty where it raised nothing.
-        error: What it raised, if that is an error of this package.
+        answer: The engine's answer; None if the call failed.
+        failure: Type name of the exception; empty without one.
+        error: The exception, if it is an error of this package.
     """
 
     answer: Answer | None = None
@@ -46,12 +45,12 @@ class EngineResult(Generic[Answer]):
 def call_engine(work: Callable[[], Answer]) -> EngineResult[Answer]:
     """Do the work in a worker thread, in a sealed copy of this context: it is not traced, logged or cached.
 
-    Each thread has one worker, which it uses again: a hop costs some ten microseconds, and an engine whose library
-    keeps a team of threads for each of its callers always sees the same caller.
+    Each thread reuses one worker. A hop costs some ten microseconds, and an engine whose library keeps a team of
+    threads per caller always sees the same caller.
 
     Raises:
-        KeyboardInterrupt, SystemExit: As the caller's own signals raise them in this thread, and nothing else. The
-            call goes on in its worker, which finds :data:`langchain_dp.ports.call_abandoned` set.
+        KeyboardInterrupt, SystemExit: The caller's own signals in this thread, and nothing else. The call continues in
+            its worker, which finds :data:`langchain_dp.ports.call_abandoned` set.
     """
     worker = getattr(_of_thread, "worker", None)
     if worker is None or worker.process != forks.process():
@@ -64,7 +63,7 @@ def call_engine(work: Callable[[], Answer]) -> EngineResult[Answer]:
         worker.tasks.put(lambda: results.put(context.run(_result_of, work)))
         while True:
             with contextlib.suppress(queue.Empty):
-                # A signal may come between the look for one and the wait, and on Windows it ends no wait.
+                # A signal may come just before the wait, and on Windows it ends no wait.
                 return results.get(timeout=_PATIENCE)
     except BaseException:
         mark.set()
@@ -76,7 +75,7 @@ def _result_of(work: Callable[[], Answer]) -> EngineResult[Answer]:
     try:
         with sealed(Level.QUIET):
             return EngineResult(work())
-    except BaseException as error:  # of whatever kind: a library may raise kinds of its own
+    except BaseException as error:  # libraries may derive from it
         return EngineResult(failure=type(error).__name__, error=error if isinstance(error, LangChainDPError) else None)
 
 
@@ -93,7 +92,7 @@ class _EngineWorker:
 def _work(tasks: queue.SimpleQueue[Callable[[], Any] | None]) -> None:
     while (task := tasks.get()) is not None:
         task()
-        del task  # it holds private text while the next one is awaited
+        del task  # it would hold private text until the next one arrives
 
 
 _of_thread = threading.local()

@@ -55,6 +55,9 @@ class Exponential:
     event: ExponentialEvent
     most: int = 1
 
+    def __post_init__(self) -> None:
+        validate.integer("most", self.most, at_least=1)
+
     def release(self, counts: Sequence[int], *, rng: Randomness | None = None) -> int:
         """Index of one candidate. Only this may leave; the counts may not.
 

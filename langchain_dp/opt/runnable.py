@@ -33,8 +33,8 @@ class DPPromptOptimizer(PromptRunnable):
     votes for the next token; LimitedDomain releases the token with most votes, or nothing; several candidates are
     written, and the exponential mechanism selects one by its correct answers on validation records.
 
-    Labels that are codes need names first: :class:`~langchain_dp.DPLabelNamer` finds them, and ``OptPrompts(words=)``
-    or a :class:`~langchain_dp.opt.PromptAlternative` takes them.
+    Labels that are codes need names first. :class:`~langchain_dp.aggregate.DPLabelNamer` finds them, and
+    ``OptPrompts(words=)`` or a :class:`~langchain_dp.opt.PromptAlternative` takes them.
 
     Args:
         model: Engine that writes tokens and scores labels (``LlamaCppEnsemble``, ``TransformersEnsemble``, ...). It

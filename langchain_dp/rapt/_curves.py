@@ -1,10 +1,10 @@
-"""How often a word comes out unchanged, as a smooth function of eta, from one pass over the table.
+"""The probability that a word comes out unchanged, as a smooth function of eta, from one pass over the table.
 
-For the noise mechanism: along a direction v the nearest word of x + l v is still x while l is below
-l* = min_w |w - x|^2 / (2 v.(w - x))_+, and the length of the noise is Gamma(d, 1/eta) distributed whatever its
-direction. So P(unchanged | eta) = E_v[P(d, eta l*)], P the lower regularised incomplete gamma function. For the
-exponential mechanism the chance is 1 / sum_w exp(-(eta/2) |x - w|), here from a fine histogram of distances with the
-mean of every bin, which is off by less than one part in 10,000.
+Noise mechanism: along a direction v the nearest word of x + l v is x while l < l* = min_w |w - x|^2 / (2 v.(w - x))_+.
+The length of the noise is Gamma(d, 1/eta) distributed for every direction. So P(unchanged | eta) = E_v[P(d, eta l*)],
+with the lower regularized incomplete gamma function P. Exponential mechanism: the probability is
+1 / sum_w exp(-(eta/2) |x - w|), from a fine histogram of distances with the mean of every bin; the error is below one
+part in 10,000.
 """
 
 from __future__ import annotations
@@ -19,24 +19,23 @@ from langchain_dp.mechanisms._nearest import NearestVector, sharded
 from langchain_dp.mechanisms.metric_exponential import distances
 
 Floats = NDArray[np.float64]
+Ids = NDArray[np.int64]
 
-_DIRECTIONS = 8  # per word, and five times as many for one that is that frequent in the sample
+_DIRECTIONS = 8  # per word; five times as many for a word that occurs at least so often in the sample
 _ROWS = 32
 _COLUMNS = 2048
 _BINS = 4096
 
 
 class LaplaceCurve:
-    """The noise mechanism."""
+    """The noise mechanism; its error comes from the spread of each word's directions."""
 
-    def __init__(
-        self, table: NearestVector, ids: NDArray[np.int64], rng: np.random.Generator, threads: int | None = None
-    ) -> None:
+    def __init__(self, table: NearestVector, ids: Ids, rng: np.random.Generator, threads: int | None = None) -> None:
         self._dimension = table.vectors.shape[1]
         distinct, self._which, counts = np.unique(ids, return_inverse=True, return_counts=True)
         self._shares = counts / len(ids)
         nearest = np.empty(len(distinct))
-        self._reach: list[tuple[NDArray[np.int64], Floats]] = []  # places among the distinct words, l* by direction
+        self._reach: list[tuple[Ids, Floats]] = []  # places among the distinct words, l* by direction
         frequent = counts >= _DIRECTIONS
         for places, number in ((np.flatnonzero(~frequent), _DIRECTIONS), (np.flatnonzero(frequent), 5 * _DIRECTIONS)):
             reach, nearest[places] = self._measure(table, distinct[places], number, rng, threads)
@@ -44,25 +43,23 @@ class LaplaceCurve:
         self.nearest = nearest[self._which]
 
     def _measure(
-        self, table: NearestVector, ids: NDArray[np.int64], number: int, rng: np.random.Generator, threads: int | None
+        self, table: NearestVector, ids: Ids, number: int, rng: np.random.Generator, threads: int | None
     ) -> tuple[Floats, Floats]:
         directions = rng.standard_normal((len(ids), number, self._dimension))
         directions /= np.linalg.norm(directions, axis=2, keepdims=True)
         blocks = [slice(start, start + _ROWS) for start in range(0, len(ids), _ROWS)]
-        found = list(sharded(lambda block: _reach(table, ids[block], directions[block]), blocks, threads))
-        if not found:
+        parts = list(sharded(lambda block: _reach(table, ids[block], directions[block]), blocks, threads))
+        if not parts:
             return np.empty((0, number)), np.empty(0)
-        return np.concatenate([reach for reach, _ in found]), np.concatenate([nearest for _, nearest in found])
+        return np.concatenate([reach for reach, _ in parts]), np.concatenate([nearest for _, nearest in parts])
 
     def unchanged(self, eta: float) -> Floats:
-        """Mean over the directions of each word."""
         chances = np.empty(len(self._shares))
         for places, reach in self._reach:
             chances[places] = gammainc(self._dimension, eta * reach).mean(axis=1)
         return np.asarray(chances[self._which])
 
     def error(self, eta: float) -> float:
-        """From the spread of each word's directions."""
         variance = 0.0
         for places, reach in self._reach:
             spread = gammainc(self._dimension, eta * reach).var(axis=1, ddof=1) / reach.shape[1]
@@ -70,8 +67,8 @@ class LaplaceCurve:
         return math.sqrt(variance)
 
 
-def _reach(table: NearestVector, ids: NDArray[np.int64], directions: Floats) -> tuple[Floats, Floats]:
-    """l* of each word and direction, and the distance to the nearest other word, in single precision."""
+def _reach(table: NearestVector, ids: Ids, directions: Floats) -> tuple[Floats, Floats]:
+    """l* per word and direction, and the distance to the nearest other word, in single precision."""
     points = table.vectors[ids]
     flat = directions.reshape(-1, directions.shape[2]).astype(np.float32)
     here = np.einsum("ikd,id->ik", directions, points).astype(np.float32)
@@ -85,7 +82,7 @@ def _reach(table: NearestVector, ids: NDArray[np.int64], directions: Floats) -> 
         inside = np.flatnonzero((start <= ids) & (ids < start + len(block)))
         apart[inside, ids[inside] - start] = np.inf
         nearest = np.minimum(nearest, np.sqrt(apart.min(axis=1)))
-        # A word with the same vector wins or loses every tie, by its place in the table.
+        # Between words of one vector, the earlier one in the table wins every tie.
         same, other = np.divmod(np.flatnonzero(apart == 0), len(block))
         inverse[same[start + other < ids[same]]] = np.inf
         apart[same, other] = np.inf
@@ -100,7 +97,7 @@ def _reach(table: NearestVector, ids: NDArray[np.int64], directions: Floats) -> 
 def _squared(
     points: NDArray[np.float32], block: NDArray[np.float32], here: Floats, there: Floats
 ) -> NDArray[np.float32]:
-    """Squared distances, to four digits also where they are small."""
+    """Squared distances, to four digits even if small."""
     squares = here.astype(np.float32)[:, None] + there.astype(np.float32)
     apart = points @ block.T
     apart *= -2
@@ -111,31 +108,25 @@ def _squared(
 
 
 class ExponentialCurve:
-    """The exponential mechanism; the same arguments, without directions to draw."""
+    """The exponential mechanism, exact up to the width of the bins. It draws no directions."""
 
     def __init__(
-        self,
-        table: NearestVector,
-        ids: NDArray[np.int64],
-        threads: int | None = None,
-        *,
-        others: NDArray[np.int64] | None = None,
+        self, table: NearestVector, ids: Ids, threads: int | None = None, *, others: Ids | None = None
     ) -> None:
         distinct = np.unique(ids if others is None else np.concatenate([ids, others]))
         self._ids, self._which = distinct, np.searchsorted(distinct, ids)
         width = 2.001 * float(np.sqrt(table.squares.max())) / _BINS
         blocks = [distinct[start : start + _ROWS] for start in range(0, len(distinct), _ROWS)]
-        found = list(sharded(lambda block: _histogram(table, block, width), blocks, threads))
-        counts, means = (np.concatenate([part[i] for part in found]) for i in (0, 1))
-        used = np.flatnonzero(counts.any(axis=0))  # the farthest words of a table are twice its radius apart: few are
+        parts = list(sharded(lambda block: _histogram(table, block, width), blocks, threads))
+        counts, means = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+        used = np.flatnonzero(counts.any(axis=0))  # few pairs of words are near the largest distance
         self._counts, self._means = counts[:, used], means[:, used]
-        self.nearest = np.concatenate([part[2] for part in found])[self._which]
+        self.nearest = np.concatenate([part[2] for part in parts])[self._which]
 
     def unchanged(self, eta: float) -> Floats:
-        """Exact up to the width of the bins."""
         return np.asarray(np.exp(-self._log_norms(eta))[self._which])
 
-    def log_norm(self, ids: NDArray[np.int64], eta: float) -> Floats:
+    def log_norm(self, ids: Ids, eta: float) -> Floats:
         """Logarithm of sum_w exp(-(eta/2) |x - w|) for words x among those measured, x itself included."""
         return np.asarray(self._log_norms(eta)[np.searchsorted(self._ids, ids)])
 
@@ -143,11 +134,10 @@ class ExponentialCurve:
         return np.asarray(np.log1p((self._counts * np.exp((-eta / 2) * self._means)).sum(axis=1)))
 
     def error(self, eta: float) -> float:
-        """No direction is drawn."""
         return 0.0
 
 
-def _histogram(table: NearestVector, ids: NDArray[np.int64], width: float) -> tuple[Floats, Floats, Floats]:
+def _histogram(table: NearestVector, ids: Ids, width: float) -> tuple[Floats, Floats, Floats]:
     """Number and mean of the distances to other words in each bin, and the smallest distance, for each word."""
     points = table.vectors[ids].astype(np.float64)
     shape = (len(ids), _BINS + 1)  # the last bin takes what does not count

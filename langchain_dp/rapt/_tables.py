@@ -1,4 +1,4 @@
-"""Reads tables of embeddings from installed packages, folders and files. No torch: a matrix is a matrix."""
+"""Reads tables of embeddings from installed packages, folders and files, without torch."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
 def load(embeddings: str | PathLike[str] | Embeds | Vocabulary) -> Vocabulary:
-    """A vocabulary by name, from files, or from an object that holds words and vectors.
+    """Load a vocabulary by name, from files, or from an object with words and vectors.
 
     Args:
-        embeddings: "glove" (400,000 lower-cased English words in 50 dimensions) or "minilm" (30,522 WordPiece tokens of
-            all-MiniLM-L6-v2 in 384), both from installed packages. A path: to a folder with ``tokenizer.json`` and
+        embeddings: "glove" (400,000 lower-case English words in 50 dimensions) or "minilm" (30,522 WordPiece tokens of
+            all-MiniLM-L6-v2 in 384), both from installed packages. Or a path: to a folder with ``tokenizer.json`` and
             ``model.safetensors`` of a WordPiece model, to a folder with one ``.npy`` matrix and its words
-            (``.parquet``, or ``.txt``, one a line), or to a text file with one word and its numbers a line. An object
-            with ``words`` and ``vectors``, or one that also cuts texts itself (``EmbedsSubwords``). A vocabulary comes
-            back as it is.
+            (``.parquet``, or ``.txt``, one per line), or to a text file with one word and its numbers per line. Or an
+            object with ``words`` and ``vectors``, which may also cut texts itself (``EmbedsSubwords``). A vocabulary is
+            returned unchanged.
 
     Returns:
         The vocabulary, in memory: at most twice the size of its table while loading.
 
     Raises:
-        InvalidParameter: The table is not there, or is not well formed.
+        InvalidParameter: The table is missing or malformed.
         MissingExtra: The package of a named table, or of its tokenizer, is not installed.
 
     Examples:
@@ -76,22 +76,22 @@ def _installed(name: str, argument: str, extra: str = "") -> Path:
     return Path(spec.submodule_search_locations[0]) / folder
 
 
-def model_folder(given: str | PathLike[str], argument: str, *, extra: str) -> Path:
+def model_folder(model: str | PathLike[str], argument: str, *, extra: str) -> Path:
     """Folder of a whole model, "minilm" or a path."""
-    if not isinstance(given, (str, PathLike)):
-        raise InvalidParameter(f"Expected {argument} of type {type(given).__name__} to be 'minilm' or a folder's path.")
-    if given == "minilm":
-        return _installed(given, argument, extra)
-    if not Path(given).is_dir():
+    if not isinstance(model, (str, PathLike)):
+        raise InvalidParameter(f"Expected {argument} of type {type(model).__name__} to be 'minilm' or a folder's path.")
+    if model == "minilm":
+        return _installed(model, argument, extra)
+    if not Path(model).is_dir():
         raise InvalidParameter(
-            f"Expected {argument}={os.fsdecode(given)!r} to be 'minilm' or a folder that exists. Save the model with "
+            f"Expected {argument}={os.fsdecode(model)!r} to be 'minilm' or a folder that exists. Save the model with "
             "save_pretrained, or download it."
         )
-    return Path(given)
+    return Path(model)
 
 
 def installed_words(name: str, count: int) -> list[str]:
-    """The first words of a named table, in its order, which for "glove" is that of frequency."""
+    """The first words of a named table; those of "glove" are sorted by frequency."""
     return read_strings(next(iter(sorted(_installed(name, "embeddings").glob("*.parquet")))))[:count]
 
 
@@ -180,7 +180,7 @@ def _wordpiece(path: Path, name: str) -> Vocabulary:
 
 
 def _safetensors(path: Path) -> NDArray[np.floating]:
-    """The matrix of word embeddings, mapped and not read: a length, a JSON header with places, then plain numbers."""
+    """Map the matrix of word embeddings: the file has a length, a JSON header with offsets, then plain numbers."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(min(length, 100_000_000)))
@@ -199,7 +199,7 @@ def _safetensors(path: Path) -> NDArray[np.floating]:
 
 
 def _text_table(path: Path) -> tuple[Sequence[str], NDArray[np.float32]]:
-    """One word and its numbers a line, as GloVe and word2vec write them; a first line of two numbers is skipped."""
+    """Read one word and its numbers per line, like GloVe and word2vec; skip a first line of two numbers."""
     words: list[str] = []
     rows: list[NDArray[np.float32]] = []
     with path.open(encoding="utf-8", newline="\n") as file:

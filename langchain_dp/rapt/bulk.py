@@ -1,4 +1,4 @@
-"""Sanitizing columns of batches in many workers: a small object that each worker opens for itself."""
+"""Sanitizes columns of batches in many workers; each worker opens its own table and ledger."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from langchain_dp._util.columns import B, Columns, WorksOnBatches, column_names
 from langchain_dp._util.machine import cache_folder
@@ -22,40 +21,40 @@ from langchain_dp.redact import redact_errors
 
 
 class SanitizeBatches(WorksOnBatches[FormalReleases]):
-    """Replaces the words in columns of a batch as :class:`RAPTSanitizer` does, wherever the batch is worked on.
+    """Replaces the words in columns of a batch, like :class:`RAPTSanitizer`, in any worker.
 
     For ``ray.data.Dataset.map_batches``, ``datasets.Dataset.map(batched=True)`` and, by :meth:`in_pandas`, Spark's
     ``mapInPandas``. A batch is a mapping of columns (lists, numpy arrays, Arrow arrays), an Arrow table or a pandas
-    frame; the same type comes back. Columns that nobody names are dropped. A ``Dataset.map`` of Hugging Face puts them
-    back by itself: give it ``remove_columns=dataset.column_names``.
+    frame; the same type comes back. Unnamed columns are dropped. Hugging Face's ``Dataset.map`` restores them: give it
+    ``remove_columns=dataset.column_names``.
 
-    It is pickled without its table and its connection: each worker opens its own, and workers of one machine share the
-    memory of the table. All of them charge the account that the ledger's path or URL names.
+    It is pickled without its table and its connection. Each worker opens its own, and workers of one machine share the
+    memory of the table. All workers charge the account at the ledger's path or URL.
 
     A row is one release: its texts of all ``columns``, for its user, under its document's key. It is charged, drawn,
-    stored and returned, in that order. So a batch that is worked on again, after a worker died or was too slow, gives
-    the texts of the first release and costs nothing. Only what died between its charge and its store is charged twice.
-    What is stored is what was released, never what it was made of.
+    stored and returned, in that order. So a repeated batch, after a worker died or was too slow, gets the texts of the
+    first release at no cost. Only a row that died between its charge and its store is charged twice. The store holds
+    releases, never raw texts.
 
     Args:
-        columns: Names of the columns to sanitize, texts or nothing (None, NaN) in each row.
-        document: Name of the column that says which document a row is part of: texts, or whole numbers.
+        columns: Names of the columns to sanitize, with texts or nothing (None, NaN).
+        document: Name of the column with the document of each row: texts, or whole numbers.
         ledger: Account to charge, with a path or a ``postgresql://`` URL that every worker can open.
-        user: Name of the column that says whose account is charged besides.
+        user: Name of the column with the user whose account is also charged.
         keep_columns: Names of columns that pass in clear.
         embeddings: "glove", "minilm", or a path that every worker can read.
-        eta: Loss per unit of distance, in nats. Or one target from which it is calibrated, here and once:
+        eta: Loss per unit of distance, in nats. Alternatively give one target, calibrated here and once:
         target_replacement: Probability that a word comes out as another one.
         target: Other targets, and public texts to calibrate on.
         mechanism: "exponential" or "laplace", as for :class:`RAPTSanitizer`.
-        policies: What happens to numbers, dates, addresses, punctuation, code and unknown words.
-        keep: Words that stay in clear. No function: it has no name by which a retry would find what was released.
-        length: Every text comes out at exactly this many tokens.
-        casing: Capitalize what replaces a capitalized word. This puts the casing in clear.
+        policies: Treatment of numbers, dates, addresses, punctuation, code and unknown words.
+        keep: Words that stay in clear. No function: without a lasting name, a retry would not find the release.
+        length: Fixed number of tokens of every output.
+        casing: Capitalize the replacement of a capitalized word. This puts the casing in clear.
         threads: Threads of one worker.
-        cache_bytes: Memory of one worker for what the exponential mechanism keeps of words seen before.
+        cache_bytes: Memory of one worker's exponential mechanism for words seen before.
         table_folder: Folder, writable by its owner alone, in which the workers of a machine share the table; by default
-            one in the user's cache. Where it cannot be written, each worker has a copy.
+            one in the user's cache. If it cannot be written, each worker has a copy.
         name: Name of the caller in the ledger.
 
     Raises:
@@ -66,8 +65,8 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
 
     Formal guarantee:
         That of :class:`RAPTSanitizer`: one release of a row is eta-metric-private in its texts, and releases add up in
-        the ledger, over all workers and retries. Rows with equal texts, document and user are one release: that they
-        are equal is then in clear. The number of rows, their order and which texts are missing or blank are in clear.
+        the ledger, over all workers and retries. Rows with equal texts, document and user are one release, so their
+        equality is in clear. The number of rows, their order and missing or blank texts are in clear.
 
     Examples:
         >>> ledger = MetricLedger(200.0, "letters.ledger")
@@ -129,16 +128,16 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
 
     @redact_errors()
     def __call__(self, batch: B) -> B:
-        """Sanitize one batch: all rows that are new are charged together, or none.
+        """Sanitize one batch: all new rows are charged together, or none.
 
         Args:
             batch: Columns of equal length. It is not changed.
 
         Returns:
-            The columns to sanitize and to keep, in the batch's order, in its type.
+            The sanitized and the kept columns, in the order and type of the batch.
 
         Raises:
-            InvalidParameter: A column is not there or holds something else than texts, a row has no document key, or a
+            InvalidParameter: A column is missing or holds other values than texts, a row has no document key, or a
                 pandas frame has an index of its own, which would leave in clear.
             BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
@@ -152,27 +151,23 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
             Unit(tuple(text for text in row if text is not None), user, document)
             for user, document, *row in zip(users, documents, *texts, strict=True)
         ]
-        # A retry may cut its batches elsewhere: equal rows are one release, or their places would tell them apart.
-        places: dict[tuple[Any, ...], int] = {}
-        which = [places.setdefault((unit.user, unit.document, unit.texts), len(places)) for unit in units]
-        first: dict[int, Unit] = {}
-        for place, unit in zip(which, units, strict=True):
-            first.setdefault(place, unit)
-        released = self._open().release(list(first.values()))
+        # A retry may cut its batches elsewhere. So equal rows are one release, whatever their position.
+        distinct = list(dict.fromkeys(units))
+        released = dict(zip(distinct, self._open().release(distinct), strict=True))
         new: list[list[str | None]] = [[] for _ in self._columns]
-        for row, place in enumerate(which):
-            words = iter(released[place])
+        for row, unit in enumerate(units):
+            words = iter(released[unit])
             for into, column in zip(new, texts, strict=True):
                 into.append(None if column[row] is None else next(words))
         return columns.with_only(dict(zip(self._columns, new, strict=True)), self._kept)  # type: ignore[no-any-return]  # its type
 
     @redact_errors()
     def release(self, units: Sequence[Unit]) -> list[Texts]:
-        """Sanitize documents that stand in no columns, each under its name, or with its place among equal ones."""
+        """Sanitize units that are no rows, each with its document key or its number among equal ones."""
         return self._open().release(units)
 
     def certificate(self) -> MetricCertificate:
-        """The promise, with what all workers have spent so far."""
+        """The promise, with the loss spent by all workers."""
         releases = self._open()
         kept = ", ".join(self._kept)
         return releases.certificate(
@@ -222,7 +217,7 @@ def _shared(ledger: MetricLedger) -> MetricLedger:
             "Expected a ledger that workers share, not one in memory: the copy of each worker would be a new budget. "
             "Give MetricLedger(limit, path) on one machine, or a postgresql:// URL instead of the path on several."
         )
-    pickle.dumps(ledger)  # one with a key of its own cannot be: here, and not in the middle of a job
+    pickle.dumps(ledger)  # fails now for a ledger with a key of its own, not in the middle of a job
     return ledger
 
 

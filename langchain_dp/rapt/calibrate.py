@@ -1,20 +1,22 @@
-"""What eta means on a table, and which eta reaches a target.
+"""Measures eta on a table, and finds the eta that reaches a target.
 
-The scale of eta depends on the table's distances, so that a number taken from another table or another paper means
-nothing. Everything here is measured on public texts and the public table: it costs no privacy.
+The scale of eta depends on the table's distances, so a number from another table or paper means nothing. All
+measurements use public texts and the public table: they cost no privacy.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable, Sequence
 from decimal import Context, Decimal
+from functools import cache
+from importlib import resources
 from os import PathLike
 from typing import get_args
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from langchain_dp._util import validate
@@ -22,9 +24,10 @@ from langchain_dp._util.pictures import new_figure
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.metric_noise import LEAST_ETA, checked_eta
 from langchain_dp.rapt._curves import ExponentialCurve, LaplaceCurve
-from langchain_dp.rapt._english import TEXTS
 from langchain_dp.rapt.posterior import (
     ExactInversion,
+    Floats,
+    Ids,
     SimulatedInversion,
     distinct_outputs,
     guessable,
@@ -36,41 +39,43 @@ from langchain_dp.rapt.vocabulary import Vocabulary
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 RELEASES = 100
-"""Releases of one word among which distinct outputs are counted."""
-_SAMPLE = 500  # running words whose chances are worked out
-_POPULATION = 3_000  # running words whose frequencies the attacker knows: each distinct one takes a pass over the table
+"""Releases of one word, to count distinct outputs."""
+_SAMPLE = 500  # running words whose probabilities are computed
+_POPULATION = (
+    3_000  # running words whose frequencies the attacker knows; each distinct word takes a pass over the table
+)
 _WORDS = 8  # words that are released RELEASES times
-_DIGITS = 4  # of a returned eta: a stable name for the same setting on every machine
+_DIGITS = 4  # of a returned eta, so that the same setting has one value on every machine
 _EXPOSED = 0.95  # share of running words that a deniability target holds for
 _LEAST_KNOWN = 20
 
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
-    """What one setting does to the running words of public texts.
+    """Effect of one setting on the running words of public texts.
 
     Args:
         table: Name of the vocabulary.
         mechanism: "laplace" or "exponential".
         eta: Privacy loss per unit of distance and token.
-        target: What eta was chosen for, in words.
+        target: The calibration target, in words.
         replacement: Probability that a running word comes out as another word.
-        interval: Its 95% interval, for the choice of words and directions.
+        interval: Its 95% interval, for the sampling of words and directions.
         unchanged: Quantiles over running words of N_w, the probability that a word comes out unchanged: (share of
-            words, at most this).
-        distinct: S_w, the expected number of distinct words that come out in 100 releases of one word.
-        inversion: How often a word is guessed from its release by one who knows how frequent each word is in these
-            texts. For the exponential mechanism that is the best attacker there is, and its exact success; for the
-            noise mechanism the better of two, simulated, one of whom takes the released word as it is.
-        inversion_interval: Its 95% interval, for the choice of words and what is simulated.
-        blind: How often a guess without the release is right: always the most frequent word.
-        neighbor_distance: Mean distance of a running word to its nearest neighbour in the table.
-        texts: What was measured on, in words.
-        curve: (eta, replacement) at some values of eta, for a picture.
+            words, upper bound).
+        distinct: S_w, the expected number of distinct words in 100 releases of one word.
+        inversion: Share of words guessed from their release by an attacker who knows the word frequencies of the texts.
+            For the exponential mechanism it is the exact success of the best attacker. For the noise mechanism it is
+            the better of two simulated attackers, one of whom takes the released word.
+        inversion_interval: Its 95% interval, for the sampling of words and the simulation.
+        blind: Share guessed without the release: always the most frequent word.
+        neighbor_distance: Mean distance of a running word to its nearest neighbor in the table.
+        texts: Description of the measured texts.
+        curve: (eta, replacement) at some values of eta, for a plot.
 
     Examples:
-        >>> found = sanitizer.calibration()
-        >>> found.replacement, found.inversion  # words that change, and words that an attacker guesses all the same
+        >>> calibration = sanitizer.calibration()
+        >>> calibration.replacement, calibration.inversion  # words that change, and that an attacker guesses
     """
 
     table: str
@@ -90,24 +95,24 @@ class Calibration:
 
     @property
     def neighbor_loss(self) -> float:
-        """Eta times the distance to the nearest neighbour: mean nats by which a release tells a word from it."""
+        """Eta times the distance to the nearest neighbor: mean nats between a word and that neighbor."""
         return self.eta * self.neighbor_distance
 
     def __str__(self) -> str:
         quantiles = ", ".join(f"{chance:.2f} ({share:.0%} of words)" for share, chance in self.unchanged)
+        replaced, guessed = (
+            f"{value:.3f} (95%: {low:.3f} to {high:.3f})"
+            for value, (low, high) in ((self.replacement, self.interval), (self.inversion, self.inversion_interval))
+        )
         rows = [
             ("table, mechanism", f"{self.table}, {self.mechanism}"),
             ("eta", f"{self.eta:g} nats per unit of distance, for {self.target}"),
-            ("words replaced", f"{self.replacement:.3f} (95%: {self.interval[0]:.3f} to {self.interval[1]:.3f})"),
+            ("words replaced", replaced),
             ("N_w, unchanged, at most", quantiles),
             (f"S_w, distinct of {RELEASES}", f"{self.distinct:.1f}"),
+            ("words guessed", f"{guessed}; {self.blind:.3f} without the release"),
             (
-                "words guessed",
-                f"{self.inversion:.3f} (95%: {self.inversion_interval[0]:.3f} to {self.inversion_interval[1]:.3f}); "
-                f"{self.blind:.3f} without the release",
-            ),
-            (
-                "nearest neighbours",
+                "nearest neighbors",
                 f"{self.neighbor_distance:.3g} apart on average: {self.neighbor_loss:.3g} nats between the two",
             ),
             ("measured on", self.texts),
@@ -115,7 +120,7 @@ class Calibration:
         return "\n".join(f"{name:<24} {value}" for name, value in rows)
 
     def plot(self, path: str | PathLike[str]) -> None:
-        """Write a picture of the replacement probability against eta.
+        """Write a plot of the replacement probability against eta.
 
         Raises:
             MissingExtra: matplotlib is not installed.
@@ -142,46 +147,39 @@ def calibrate(
     texts: Sequence[str] | None = None,
     threads: int | None = None,
 ) -> Calibration:
-    """Find the eta that reaches one target, and say what it does.
+    """Find the eta that reaches one target, and measure it.
 
     Args:
         vocabulary: Public table.
         target_replacement: Share of running words that come out as another word, in (0, 1).
         deniability: Largest N_w: 95% of running words come out unchanged with at most this probability, in (0, 1).
         inversion: Share of running words that an attacker may guess from their release, in (0, 1).
-        max_loss: Largest eta times mean distance to the nearest neighbour, in nats, above 0.
-        eta: No target: what this eta does.
-        mechanism: "laplace" or "exponential", as the sanitizer has it: an eta that was found for one
-            replaces quite another share of words with the other.
-        texts: PUBLIC texts like those to be privatized: how frequent a word is matters. By default a page of English
-            that is built in.
-        threads: Threads to work with; by default as many as there are processors.
+        max_loss: Largest eta times mean distance to the nearest neighbor, in nats, above 0.
+        eta: A given eta to measure, without a target.
+        mechanism: "laplace" or "exponential", as of the sanitizer: they replace different shares of words at one eta.
+        texts: PUBLIC texts like those to be privatized, as word frequencies matter. By default a built-in page of
+            English.
+        threads: Threads to work with; by default one per processor.
 
     Returns:
-        The calibration; eta is rounded to 4 digits, down where the target is a bound, and everything else is measured
-        at the rounded eta.
+        The calibration. Eta is rounded to 4 digits, down if the target is a bound. Everything else is measured at the
+        rounded eta.
 
     Raises:
         InvalidParameter: Not exactly one target is given, it is out of bounds or cannot be reached on this table, or
             too few words of the texts are in it.
 
     Examples:
-        >>> found = calibrate(load("glove"), target_replacement=0.5)
-        >>> found.eta
+        >>> calibration = calibrate(load("glove"), target_replacement=0.5)
+        >>> calibration.eta
         4.063
-        >>> TextPrivatizer(load("glove"), found.eta, mechanism="exponential")
+        >>> TextPrivatizer(load("glove"), calibration.eta, mechanism="exponential")
     """
     name, value = _one_target(
-        {
-            "target_replacement": target_replacement,
-            "deniability": deniability,
-            "inversion": inversion,
-            "max_loss": max_loss,
-            "eta": eta,
-        }
+        target_replacement=target_replacement, deniability=deniability, inversion=inversion, max_loss=max_loss, eta=eta
     )
     validate.one_of("mechanism", mechanism, get_args(Mechanism))
-    population, described = _running_words(vocabulary, TEXTS if texts is None else texts, built_in=texts is None)
+    population, described = _running_words(vocabulary, texts)
     sample = _systematic(population, _SAMPLE)
     if len(population) > _POPULATION:
         population = np.concatenate([_systematic(population, _POPULATION - len(sample)), sample])
@@ -203,11 +201,13 @@ def calibrate(
         "inversion": lambda x: float(attack.guessed(x).mean()),
     }
     scale = 1 / near if near > 0 else 1.0
-    if name in reached:
-        found = _root(name, value, reached[name], scale * vocabulary.dimension)
+    if name == "eta":
+        chosen = value
     else:
-        found = value if name == "eta" else value * scale
-    chosen = found if name == "eta" else float(f"{found:.{_DIGITS}g}")
+        exact_eta = (
+            _root(name, value, reached[name], scale * vocabulary.dimension) if name in reached else value * scale
+        )
+        chosen = float(f"{exact_eta:.{_DIGITS}g}")
     while True:
         chances, guessed = curve.unchanged(chosen), attack.guessed(chosen)
         most = {
@@ -236,7 +236,14 @@ def calibrate(
     )
 
 
-def _one_target(targets: dict[str, float | None]) -> tuple[str, float]:
+@cache
+def english_texts() -> tuple[str, ...]:
+    """Built-in public English, written for this purpose, about nobody."""
+    lines = (resources.files("langchain_dp") / "sample" / "english.jsonl").read_text(encoding="utf-8").splitlines()
+    return tuple(json.loads(line)["text"] for line in lines)
+
+
+def _one_target(**targets: float | None) -> tuple[str, float]:
     given = {name: value for name, value in targets.items() if value is not None}
     if len(given) != 1:
         raise InvalidParameter(f"Expected one of {', '.join(targets)} to be given, got {sorted(given) or 'none'}.")
@@ -248,10 +255,15 @@ def _one_target(targets: dict[str, float | None]) -> tuple[str, float]:
     return name, validate.number(name, value, above=0.0, below=1.0)
 
 
-def _running_words(vocabulary: Vocabulary, texts: Sequence[str], *, built_in: bool) -> tuple[NDArray[np.int64], str]:
-    """Ids of the words that the table holds and may write, as often as they occur, and a description."""
-    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+def _running_words(vocabulary: Vocabulary, texts: Sequence[str] | None) -> tuple[Ids, str]:
+    """Sorted ids of the running words that may be guessed, and a description."""
+    described = "the page of English that is built in"
+    if texts is None:
+        texts = english_texts()
+    elif isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
         raise InvalidParameter("Expected texts= to be a list of strings. Give [text].")
+    else:
+        described = f"{len(texts):,} given texts"
     ids = running_words(vocabulary, texts)
     known = guessable(vocabulary, ids)
     distinct = len(np.unique(known))
@@ -260,14 +272,14 @@ def _running_words(vocabulary: Vocabulary, texts: Sequence[str], *, built_in: bo
             f"Expected texts= to hold at least {_LEAST_KNOWN} running words of the table, got {len(known)} of "
             f"{len(ids)}. Give public texts like those to be privatized."
         )
-    what = "the page of English that is built in" if built_in else f"{len(texts):,} given texts"
-    return np.sort(known), (
-        f"{what}: {len(ids):,} running words, {len(known) / len(ids):.1%} of them in the table, {distinct:,} distinct"
-    )
+    share = len(known) / len(ids)
+    return np.sort(
+        known
+    ), f"{described}: {len(ids):,} running words, {share:.1%} of them in the table, {distinct:,} distinct"
 
 
-def _systematic(values: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Evenly spaced values of a sorted array: each as often as its share, frequent words without chance."""
+def _systematic(values: Ids, count: int) -> Ids:
+    """Evenly spaced values of a sorted array, so that each value keeps its share."""
     places = (np.arange(count) + 0.5) * len(values) / count
     return np.asarray(values[places.astype(np.int64)])
 
@@ -284,8 +296,8 @@ def _root(name: str, target: float, reached: Callable[[float], float], scale: fl
     return math.exp(brentq(lambda x: reached(math.exp(x)) - target, low, high, xtol=1e-4))
 
 
-def _interval(chances: NDArray[np.float64], error: float) -> tuple[float, float]:
-    """95% interval of a mean over words, each of which has its own error."""
+def _interval(chances: Floats, error: float) -> tuple[float, float]:
+    """95% interval of a mean over words that have errors of their own."""
     half = 1.96 * math.hypot(float(chances.std(ddof=1)) / math.sqrt(len(chances)), error)
     mean = float(chances.mean())
     return max(0.0, mean - half), min(1.0, mean + half)

@@ -1,4 +1,4 @@
-"""Documents taken apart and put together: metadata is dropped unless it is named."""
+"""Rebuilds documents: metadata is dropped unless a rule names it."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from langchain_dp.rapt.messages import Note, passing_id
 from langchain_dp.rapt.structured import Swap, structured
 
 ID = "id"
-"""Names the id of a document itself, in ``metadata_keep`` and ``document_key``."""
+"""Name of the id of a document itself, in ``metadata_keep`` and ``document_key``."""
 
 
 @dataclasses.dataclass(frozen=True)
 class DocumentRules:
-    """What of a document's metadata passes, and where its account is kept. Public; ``dataclasses.asdict`` saves it.
+    """Rules for the metadata and the account of a document. Public; ``dataclasses.asdict`` saves it.
 
-    A name is a key of the metadata or a path through nested mappings with dots ("patient.name"), and stands for
-    everything under it. What neither of the two lists names is dropped.
+    A name is a metadata key or a dotted path through nested mappings ("patient.name"), with everything under it.
+    Metadata that no list names is dropped.
 
     Args:
-        metadata_keep: Names that pass in clear. "id" keeps the document's own id, whatever it says; a random UUID
-            always stays, and any other id is replaced by one.
-        metadata_sanitize: Names whose texts are sanitized, with the page content, as one release.
-        user_key: Name under which the metadata say whose account a document is charged to.
-        document_key: Name under which they say which document it is ("id": its own id). None: by its content.
+        metadata_keep: Names that pass in clear. "id" keeps the document's own id. Otherwise a random UUID stays and any
+            other id is replaced by one.
+        metadata_sanitize: Names whose texts are sanitized with the page content, as one release.
+        user_key: Name of the user whose account is charged.
+        document_key: Name of the document's account key ("id": the document's id). None: its content.
 
     Examples:
         >>> DocumentRules(metadata_keep=["source"], user_key="patient").metadata_keep
@@ -62,15 +62,15 @@ class DocumentRules:
             )
 
 
-def said_under(name: str | None, what: str, document: Document, position: int) -> str | None:
-    """What the metadata of a document say under a key, which is named ``what``; None where no key is set."""
+def account_key(name: str | None, parameter: str, document: Document, position: int) -> str | None:
+    """Read an account key from the metadata of a document; None if ``name`` is None."""
     if name is None:
         return None
     value = document.id if name == ID and ID not in document.metadata else _find(document.metadata, name)
     if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
-        # Without a key nobody would be charged: the limit would not hold.
+        # Without a key no account would be charged, and the limit would not hold.
         raise InvalidParameter(
-            f"Expected document {position} to have a string or a whole number under {what}={name!r}. "
+            f"Expected document {position} to have a string or a whole number under {parameter}={name!r}. "
             "Add it, or leave such documents out."
         )
     return str(value)
@@ -79,9 +79,9 @@ def said_under(name: str | None, what: str, document: Document, position: int) -
 def rebuild_document(
     document: Document, rules: DocumentRules, keys: Collection[str], swap: Swap, note: Note
 ) -> Document:
-    """Return a new document whose texts went through ``swap``; ``note`` is told what passed or was dropped.
+    """Return a new document with swapped texts. ``note`` gets each thing that passed or was dropped.
 
-    ``keys`` pass in clear inside what is sanitized; all others are sanitized, too.
+    ``keys`` pass in clear inside sanitized metadata; other keys are swapped.
     """
     content = swap(document.page_content)
 
@@ -110,7 +110,7 @@ def rebuild_document(
 
 
 def check_documents(documents: Sequence[Document]) -> None:
-    """Refuse anything but documents, before one of them is charged."""
+    """Refuse other types before anything is charged."""
     if isinstance(documents, (str, bytes, Document)) or not isinstance(documents, Sequence):
         raise InvalidParameter(f"Expected documents to be a list of Document, not {type(documents).__name__}.")
     for position, document in enumerate(documents):
@@ -125,7 +125,7 @@ def check_documents(documents: Sequence[Document]) -> None:
 
 
 def _find(metadata: Mapping[Any, Any], name: str) -> Any:
-    """The value at a name: a key as it is, else a path through nested mappings."""
+    """Value under a key, otherwise under a path through nested mappings."""
     if name in metadata:
         return metadata[name]
     value: Any = metadata

@@ -1,9 +1,9 @@
-r"""Reads a text as a person reads it, whatever its characters: recognizers get a folded copy with a map back.
+r"""Folds a text, so that recognizers read one form of all spellings, with a map back to the text.
 
-A name or a number can be written in many ways that look alike: with typographic dashes and spaces, in fullwidth forms,
-with marks that nobody sees, in either form of Unicode, and encoded for JSON, HTML or an address. The folded copy has
-one form for all of these. Encodings can be ambiguous: ``C:\nina`` may hold a line break or a folder, so recognizers
-read several copies (:func:`readings`), and :func:`united` joins what they find in the characters of the text itself.
+Names and numbers that look alike differ in typographic dashes and spaces, fullwidth forms, invisible marks, forms of
+Unicode, and encodings for JSON, HTML or addresses. The folded copy has one form of each. Encodings can be ambiguous:
+``C:\nina`` may hold a line break or a folder. So recognizers read several copies (:func:`readings`), and
+:func:`united` joins their spans in the text itself.
 
 All functions take time linear in the text.
 """
@@ -22,7 +22,7 @@ Span = tuple[int, int, str]
 """Start, end and kind of an entity."""
 
 _MOST_DECODINGS = 4  # "\\\\u0040", "&amp;#64;" and "%2540" are decoded twice
-_MOST_MARKS = 30  # combining marks that are composed with one letter; more would take quadratic time
+_MOST_MARKS = 30  # combining marks per letter; more would take quadratic time
 _IGNORED = re.compile(
     "[\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
     "\ufeff\uffa0\U000e0000-\U000e0fff]"
@@ -56,12 +56,12 @@ _RUN = re.compile(
 
 
 class Folded:
-    """A folded copy of a text, with the place of each of its characters in the text.
+    """A folded copy of a text.
 
     Args:
         text: The copy.
-        starts: Where in the text each character of the copy begins; None: the copy is the text.
-        ends: Where each ends.
+        starts: Start of each of its characters in the text; None: the copy is the text.
+        ends: End of each.
     """
 
     def __init__(self, text: str, starts: Sequence[int] | None = None, ends: Sequence[int] | None = None) -> None:
@@ -70,13 +70,13 @@ class Folded:
         self._ends = ends
 
     def span(self, start: int, end: int) -> tuple[int, int]:
-        """The place in the text itself of what stands at a place of the copy."""
+        """Convert a span of the copy to a span of the text."""
         if self._starts is None or self._ends is None or not 0 <= start < end <= len(self.text):
             return start, end
         return self._starts[start], self._ends[end - 1]
 
     def replaced(self, changes: Iterable[tuple[int, int, str]]) -> Folded:
-        """A copy of this copy in which the characters at these places, in order, are others."""
+        """A copy of this copy with these sorted spans replaced."""
         starts = range(len(self.text)) if self._starts is None else self._starts
         ends = range(1, len(self.text) + 1) if self._ends is None else self._ends
         text, new_starts, new_ends, position = [], [], [], 0
@@ -92,10 +92,10 @@ class Folded:
 
 
 def readings(text: str) -> list[Folded]:
-    r"""The copies of a text in which entities are looked for; the first one reads every encoding.
+    r"""The copies of a text that recognizers read; the first one decodes every encoding.
 
-    The second leaves ``\n``, ``\r`` and ``\t`` as they are, since they begin a name in a path. The third takes the
-    first of two backslashes for the end of a folder's name. The last is the text itself.
+    The second keeps ``\n``, ``\r`` and ``\t``, since they begin a name in a path. The third reads the first of two
+    backslashes as the end of a folder's name. The last is the text itself.
     """
     copies = [_decoded(text)]
     if _BREAK.search(text):
@@ -107,12 +107,12 @@ def readings(text: str) -> list[Folded]:
 
 
 def fold(text: str) -> str:
-    """The folded copy of a text alone: equal for spellings of one entity, but for case."""
+    """The folded text, equal for spellings of one entity except case."""
     return " ".join(_one_form(_decoded(text)).text.split())
 
 
 def caseless(text: str) -> Folded:
-    """A copy in which capital and small letters are alike, and every white space is a blank."""
+    """A copy without case, and with blanks for white space."""
     lower = text.translate(_SAME).casefold()
     if len(lower) == len(text) and "\u0307" not in lower:
         return Folded(lower)
@@ -126,29 +126,29 @@ def _small(letter: str) -> str:
 
 
 def united(text: str, find: Callable[[str], Iterable[Span]]) -> list[Span]:
-    r"""Find entities in every reading of a text, and return their places in the text itself.
+    r"""Find entities in every reading of a text, and return their spans in the text.
 
-    A reading that takes an encoded character apart gives way to the first one where that found the same: in
-    ``\u0022ann@example.org`` the mail begins behind the quotation mark, and not with the ``u``.
+    A span that cuts an encoded character is dropped if the first reading found the same entity: in
+    ``\u0022ann@example.org`` the address begins behind the quotation mark, not with the ``u``.
     """
     first, *others = readings(text)
-    found = [(*first.span(start, end), kind) for start, end, kind in find(first.text)]
+    spans = [(*first.span(start, end), kind) for start, end, kind in find(first.text)]
     if not others:
-        return found
+        return spans
     encoded = [match.span() for match in _ENCODED.finditer(text)]
-    covered = merged(found, touching=True)
+    covered = merged(spans, touching=True)
     for other in others:
         for start, end, kind in find(other.text):
             start, end = other.span(start, end)
             begin, last = _without_cut(start, end, encoded)
             place = bisect_right(covered, begin, key=lambda span: span[0]) - 1
             if place < 0 or last > covered[place][1]:
-                found.append((start, end, kind))
-    return found
+                spans.append((start, end, kind))
+    return spans
 
 
 def _without_cut(start: int, end: int, encoded: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """A span without the encoded characters of which it holds a part only."""
+    """Shrink a span to whole encoded characters."""
     place = bisect_right(encoded, (start, start))
     if place and encoded[place - 1][0] < start < encoded[place - 1][1] < end:
         start = encoded[place - 1][1]
@@ -159,7 +159,7 @@ def _without_cut(start: int, end: int, encoded: Sequence[tuple[int, int]]) -> tu
 
 
 def merged(spans: Iterable[Span], *, touching: bool = False) -> list[Span]:
-    """Spans that overlap, or touch, become one, under the kind of the longest; no end of an entity stays in clear."""
+    """Join overlapping (or touching) spans under the kind of the longest, so that no end stays in clear."""
     whole: list[Span] = []
     widest = 0
     for start, end, kind in sorted(spans, key=lambda span: (span[0], -span[1])):
@@ -208,7 +208,7 @@ def _decode(code: str) -> str:
 
 
 def _one_form(copy: Folded) -> Folded:
-    """White space becomes one blank or line break, and every other character what it looks like."""
+    """Replace white space by one blank or line break, and other characters by their look-alikes."""
     if not _UNUSUAL.search(copy.text):
         return copy
     changes: list[tuple[int, int, str]] = []
@@ -226,7 +226,7 @@ def _one_form(copy: Folded) -> Folded:
 
 
 def _characters(run: str) -> Iterable[tuple[int, int, str]]:
-    """What a run of characters looks like, each with the marks that belong to it, where it looks like another."""
+    """Replacements in a run of characters, each with its combining marks."""
     seen = [place for place, one in enumerate(run) if not _IGNORED.match(one)]
     position = number = 0
     while number < len(seen):
@@ -252,5 +252,5 @@ def _looks(letters: str) -> str:
     if letters in _ALIKE:
         return _ALIKE[letters]
     if len(letters) == 1 and unicodedata.decomposition(letters).startswith(("<super>", "<sub>")):
-        return " "  # the number of a footnote is no part of a name
+        return " "  # a footnote number is no part of a name
     return unicodedata.normalize("NFKC", letters)

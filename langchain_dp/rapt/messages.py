@@ -1,10 +1,9 @@
-"""Messages taken apart and put together: nothing of the original stays but what is named here.
+"""Rebuilds messages field by field, so that an unknown field cannot carry the raw text on.
 
-A sanitized message is built anew, field by field, so that a field nobody thought of cannot carry the raw text on. What
-stays as it was: the role, the order, the number of blocks, names of tools, ids of tool calls, the shape of arguments
-and of JSON, a message id that is a random UUID, and what :class:`MessageRules` lets pass. Another id is replaced by a
-random one, the same for the same id as long as the process lives. What is dropped: ``additional_kwargs``,
-``response_metadata`` and token counts, artifacts of tools, names of people, reasoning, errors that quote arguments.
+These stay: role, order, number of blocks, names of tools, ids of tool calls, the shape of arguments and JSON, a message
+id that is a random UUID, and everything that :class:`MessageRules` passes. Another id is replaced by a random one, the
+same for the same id in this process. These are dropped: ``additional_kwargs``, ``response_metadata``, token counts,
+artifacts of tools, names of people, reasoning, errors that quote arguments.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ from langchain_dp.rapt.structured import Swap, structured, text_or_json
 Note = Callable[[str], None]
 
 REMOVE_ALL = "__remove_all__"
-"""Id by which a graph is told to remove all messages, and that says nothing else."""
+"""Id that tells a graph to remove all messages."""
 
 IN_CLEAR = "passed in clear"
-"""How a note ends that something of a message is not private."""
+"""End of a note on a part of a message that is not private."""
 
 _TEXT = {"text", "input_text", "output_text"}
 _THOUGHTS = {"reasoning", "thinking", "redacted_thinking", "reasoning_content"}
@@ -57,7 +56,7 @@ _MEDIA = {
     "image_url", "image", "input_image", "audio", "input_audio", "video", "video_url", "file", "input_file", "document",
     "media", "text-plain",
 }  # fmt: skip
-# Of a block of media: what it is and where it is found. All else is text, or a field that nobody knows.
+# Fields that say the kind and the location of a medium. Other fields are text, or unknown.
 _MEDIUM = {
     "type", "source_type", "url", "base64", "data", "bytes", "file_id", "mime_type", "media_type", "detail",
     "format", "image_url", "video_url", "input_audio", "audio", "file", "file_data", "file_url", "source", "image",
@@ -77,8 +76,8 @@ _TEXTUAL = re.compile(
     r"|application/(?:x-)?(?:json|ndjson|jsonl|xml|yaml|toml|csv|rtf|sql|javascript|ecmascript|sh|tex|latex)\b)",
     re.IGNORECASE,
 )
-# Whole UUIDs of the random kinds: version 4, or 7 with a time of this age. Others (3 and 5 digest a name, as indexing
-# does a content), and bare digests, can be made again by whoever guesses what they were made of.
+# Whole random UUIDs: version 4, or 7 with a recent time. Others (3 and 5 digest a name, as indexing digests contents),
+# and bare digests, can be tested against a guess.
 _UUID = r"(?:[0-9a-f]{8}-[0-9a-f]{4}-4|0[12][0-9a-f]{6}-[0-9a-f]{4}-7)[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 _RANDOM_ID = re.compile(rf"{_UUID}|(?:lc_)?run-{{1,2}}{_UUID}(?:-\d{{1,2}})?")
 
@@ -90,14 +89,14 @@ _PLAIN: tuple[type[BaseMessage], ...] = (
 
 @dataclasses.dataclass(frozen=True)
 class MessageRules:
-    """What of a message passes in clear. Public; ``dataclasses.asdict`` saves it, and sanitizers may share it.
+    """Rules for the parts of a message that pass in clear. Public; ``dataclasses.asdict`` saves it.
 
     Args:
-        system: "keep": system messages are the developer's own text and pass in clear; "sanitize": like all others.
-        media: Images, audio and files in messages. "keep": they pass in clear and are named in the report, but for
-            titles and file names, and a file that holds text is refused; "drop"; "refuse".
-        keys_keep: Keys of JSON objects that pass in clear, wherever one stands inside arguments and answers of tools,
-            and inside metadata and values of examples, too: "rows", "name". All other keys are sanitized like words.
+        system: "keep": system messages, the developer's own text, pass in clear. "sanitize": they are sanitized.
+        media: Images, audio and files. "keep": they pass in clear and are reported, except titles and file names; a
+            file with text is refused. "drop" or "refuse": all media.
+        keys_keep: Keys of JSON objects that pass in clear, at any place in arguments and answers of tools, in metadata
+            and in values of examples: "rows", "name". Other keys are sanitized like words.
 
     Examples:
         >>> MessageRules(media="drop", keys_keep=["rows"]).keys_keep
@@ -115,22 +114,19 @@ class MessageRules:
 
 
 def checked_keys(keys: Collection[str]) -> frozenset[str]:
-    """Keys that pass in clear, as a set."""
+    """Keys that pass in clear, as a checked set."""
     if isinstance(keys, str) or not all(isinstance(key, str) for key in keys):
         raise InvalidParameter(f"Expected keys_keep={keys!r} to be a list of keys.")
     return frozenset(keys)
 
 
 def passing_id(given: str | None) -> str | None:
-    """An id as it may pass: a random UUID as it is, also with what LangChain adds; a new one for any other.
-
-    Another may say something, as a file name does, or can be tested against a guess, as the digest of a content can.
-    """
+    """Keep a random UUID, also with LangChain's additions; replace any other id, which may hold text or a digest."""
     return given if given is None or _RANDOM_ID.fullmatch(given) else str(uuid.uuid4())
 
 
 def _message_id(message: BaseMessage, note: Note) -> str | None:
-    """As :func:`passing_id`, but one id has one substitute: what removes or replaces a message names it by its id."""
+    """:func:`passing_id` with one substitute per id: other messages remove or replace a message by its id."""
     given = message.id
     if given is None or _RANDOM_ID.fullmatch(given):
         return given
@@ -138,11 +134,11 @@ def _message_id(message: BaseMessage, note: Note) -> str | None:
     return str(uuid.UUID(bytes=hmac.digest(_IDS, given.encode("utf-8", "surrogatepass"), "sha256")[:16], version=4))
 
 
-_IDS = secrets.token_bytes(32)  # of this process: without it nobody can test a guess at an id
+_IDS = secrets.token_bytes(32)  # key of this process, so that nobody can test a guess at an id
 
 
 def rebuild(message: BaseMessage, rules: MessageRules, swap: Swap, note: Note) -> BaseMessage:
-    """Return a new message whose texts went through ``swap``; ``note`` is told what passed in clear or was dropped."""
+    """Return a new message with swapped texts. ``note`` gets each thing that passed in clear or was dropped."""
     if isinstance(message, RemoveMessage):
         everything = message.id == REMOVE_ALL
         return RemoveMessage(id=REMOVE_ALL if everything else _message_id(message, note) or "")
@@ -156,11 +152,11 @@ def rebuild(message: BaseMessage, rules: MessageRules, swap: Swap, note: Note) -
         raise InvalidParameter(
             f"Expected messages of langchain_core, not {type(message).__name__}: it may hold text that nobody knows of."
         )
-    _note_dropped(message, note)
     return kind(**_fields(message, rules, swap, note))
 
 
 def _fields(message: BaseMessage, rules: MessageRules, swap: Swap, note: Note) -> dict[str, Any]:
+    _note_dropped(message, note)
     tool = isinstance(message, (ToolMessage, FunctionMessage))
     if isinstance(message.content, str):
         content: Any = text_or_json(message.content, swap, rules.keys_keep) if tool else swap(message.content)
@@ -169,8 +165,6 @@ def _fields(message: BaseMessage, rules: MessageRules, swap: Swap, note: Note) -
     fields: dict[str, Any] = {"content": content, "id": _message_id(message, note)}
     if tool:
         fields["name"] = message.name
-    elif message.name:
-        note("the name of a message was dropped")
     if isinstance(message, ToolMessage):
         fields |= {"tool_call_id": message.tool_call_id, "status": message.status}
         if message.artifact is not None:
@@ -182,15 +176,13 @@ def _fields(message: BaseMessage, rules: MessageRules, swap: Swap, note: Note) -
 
 def _ai(message: AIMessage, rules: MessageRules, swap: Swap, note: Note) -> AIMessage:
     _note_dropped(message, note)
-    if message.name:
-        note("the name of a message was dropped")
     keys = rules.keys_keep
     calls = [{**_call(call), "args": structured(call["args"], swap, keys)} for call in message.tool_calls]
     invalid = [
         {**_call(call), "args": text_or_json(call["args"] or "", swap, keys), "error": None}
         for call in message.invalid_tool_calls
     ]
-    # The same arguments once more in the content: the very same release, or they would be paid for twice.
+    # Arguments that are repeated in the content reuse the release, which is paid once.
     known = {call["id"]: call["args"] for call in calls if call["id"] is not None}
     content = message.content
     fields: dict[str, Any] = {
@@ -199,7 +191,7 @@ def _ai(message: AIMessage, rules: MessageRules, swap: Swap, note: Note) -> AIMe
         "additional_kwargs": {} if calls or invalid else _function_call(message, rules, swap),
     }
     if isinstance(message, AIMessageChunk):
-        # A chunk parses its calls from chunks; whole JSON is a chunk too.
+        # A chunk parses its calls from chunks of JSON.
         chunks = [
             tool_call_chunk(name=call["name"], args=_dumped(call["args"]), id=call["id"], index=index)
             for index, call in enumerate([*calls, *invalid])
@@ -213,7 +205,7 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _function_call(message: AIMessage, rules: MessageRules, swap: Swap) -> dict[str, Any]:
-    """The one thing in ``additional_kwargs`` that a conversation needs: a call in the oldest form."""
+    """The only part of ``additional_kwargs`` that a conversation needs: a call in the oldest form."""
     call = message.additional_kwargs.get("function_call")
     if not isinstance(call, Mapping):
         return {}
@@ -222,9 +214,11 @@ def _function_call(message: AIMessage, rules: MessageRules, swap: Swap) -> dict[
 
 
 def _note_dropped(message: BaseMessage, note: Note) -> None:
-    for name in ("additional_kwargs", "response_metadata"):
+    for name, verb in (("additional_kwargs", "were"), ("response_metadata", "was")):
         if set(getattr(message, name)) - {"function_call", "rapt", "rapt_reply"}:
-            note(f"{name} were dropped" if name.endswith("s") else f"{name} was dropped")
+            note(f"{name} {verb} dropped")
+    if message.name and not isinstance(message, (ToolMessage, FunctionMessage)):
+        note("the name of a message was dropped")
 
 
 def _blocks(
@@ -254,11 +248,9 @@ def _block(
         args = _dumped(known[call_id]) if call_id in known else text_or_json(given, swap, rules.keys_keep)
         return {"type": kind, "call_id": call_id, "name": _named(block, "name"), "arguments": args}
     if kind == "tool_result":
-        inner = block.get("content")
-        told = {"type": kind, "tool_use_id": _named(block, "tool_use_id")}
-        if isinstance(inner, list):
-            return {**told, "content": _blocks(inner, {}, rules, swap, note)}
-        return {**told, "content": structured(inner, swap, rules.keys_keep)}
+        inner, keys = block.get("content"), rules.keys_keep
+        content = _blocks(inner, {}, rules, swap, note) if isinstance(inner, list) else structured(inner, swap, keys)
+        return {"type": kind, "tool_use_id": _named(block, "tool_use_id"), "content": content}
     if kind in _MEDIA:
         return _text_file(kind, block, rules, swap, note) or _media(kind, block, rules, swap, note)
     note(f"a block of {'thoughts' if kind in _THOUGHTS else 'an unknown kind'} was dropped")
@@ -268,16 +260,16 @@ def _block(
 def _text_file(
     kind: str, block: Mapping[str, Any], rules: MessageRules, swap: Swap, note: Note
 ) -> dict[str, Any] | None:
-    """A file that holds its text as such, sanitized; None for all others."""
+    """Sanitize a file that holds plain text; None for other files."""
     if kind in ("text-plain", "file") and isinstance(block.get("text"), str):
-        named = {"source_type": "text"} if kind == "file" else {}
-        return {"type": kind, **named, "mime_type": "text/plain", "text": swap(block["text"])}
+        source_type = {"source_type": "text"} if kind == "file" else {}
+        return {"type": kind, **source_type, "mime_type": "text/plain", "text": swap(block["text"])}
     source = block.get("source")
     if kind != "document" or not isinstance(source, Mapping):
         return None
     if source.get("type") == "text":
-        data = {"type": "text", "media_type": "text/plain", "data": swap(_text(source, "data"))}
-        return {"type": kind, "source": data}
+        data = swap(_text(source, "data"))
+        return {"type": kind, "source": {"type": "text", "media_type": "text/plain", "data": data}}
     if source.get("type") == "content":
         inner = source.get("content")
         content = _blocks(inner, {}, rules, swap, note) if isinstance(inner, list) else swap(_text(source, "content"))
@@ -303,25 +295,24 @@ def _media(kind: str, block: Mapping[str, Any], rules: MessageRules, swap: Swap,
     return _medium(block, swap, note)
 
 
-def _is_textual(value: Any, sense: bool) -> bool:
-    """Whether a block, or what lies in it, says that its bytes are text: by its type, its address or its file name.
+def _is_textual(value: Mapping[str, Any], sense: bool) -> bool:
+    """Whether type, address or file name of a block, or of a mapping in it, declare text.
 
-    Bytes in an address without a type are text in a file; in a block of pictures or sounds (``sense``) they are those.
+    Untyped bytes in an address are text in a file, but not in a block of images or sounds (``sense``).
     """
-    if isinstance(value, Mapping):
-        names = (inner for key, inner in value.items() if key in _FILE_NAMES and isinstance(inner, str))
-        return any(_TEXTUAL.match(mimetypes.guess_type(name)[0] or "") for name in names) or any(
-            _is_textual(inner, sense)
-            if isinstance(inner, Mapping)
-            else isinstance(inner, str) and _says_text(str(key), inner, sense)
-            for key, inner in value.items()
-        )
-    return False
+    return any(
+        _is_textual(inner, sense)
+        if isinstance(inner, Mapping)
+        else isinstance(inner, str) and _declares_text(str(key), inner, sense)
+        for key, inner in value.items()
+    )
 
 
-def _says_text(key: str, value: str, sense: bool) -> bool:
+def _declares_text(key: str, value: str, sense: bool) -> bool:
     if key in ("type", "source_type"):
         return value == "text"
+    if key in _FILE_NAMES and _TEXTUAL.match(mimetypes.guess_type(value)[0] or ""):
+        return True
     if key == "format" and "/" not in value:
         value = mimetypes.guess_type(f"file.{value}")[0] or ""
     elif key != "format" and not key.endswith("_type") and value.lstrip()[:5].lower() != "data:":
@@ -341,22 +332,22 @@ def _medium(block: Mapping[str, Any], swap: Swap, note: Note) -> dict[str, Any]:
             rebuilt[key] = f"file{ending}" if ending in mimetypes.types_map else "file"
         elif key in _MEDIUM and isinstance(value, Mapping):
             rebuilt[key] = _medium(value, swap, note)
-        elif key in _MEDIUM and not isinstance(value, (list, tuple, set)) and _says_what_it_should(key, value):
+        elif key in _MEDIUM and not isinstance(value, (list, tuple, set)) and _is_public(key, value):
             rebuilt[key] = value
         else:
             note("a field of media was dropped")
     return rebuilt
 
 
-def _says_what_it_should(key: str, value: Any) -> bool:
-    """Whether a field that names a kind of file holds a name, and no text."""
+def _is_public(key: str, value: Any) -> bool:
+    """Whether a field for a kind of file holds the name of one, and no text."""
     if key == "detail" and isinstance(value, str):
         return value in _DETAILS
     return key not in _KINDS or not isinstance(value, str) or _KIND.fullmatch(value) is not None
 
 
 def _named(block: Mapping[str, Any], place: str) -> str | None:
-    """A name or an id, which pass in clear: nothing else may stand in their place."""
+    """A name or an id, which pass in clear, so any other type is refused."""
     value = block.get(place)
     if value is not None and not isinstance(value, str):
         raise InvalidParameter(

@@ -1,4 +1,4 @@
-"""An agent whose model never sees a raw word: the whole history of every model call is sanitized on its way."""
+"""Sanitizes the whole history of every model call of an agent, so the model never sees a raw word."""
 
 from __future__ import annotations
 
@@ -34,46 +34,45 @@ _REMEDY = "Give user=, a name or a function of the request, or a sanitizer witho
 
 
 def nothing(payload: Any) -> dict[str, str]:
-    """What a trace holds of the state that a hook is given."""
+    """Trace of a hook's state: withheld."""
     return {"payload": WITHHELD}
 
 
 class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Sanitizes the messages of every model call of an agent, with tool calls and tool results, not only the newest.
+    """Sanitizes all messages of every model call of an agent, with tool calls and tool results.
 
-    Of system messages and media the sanitizer's :class:`MessageRules` say whether they pass in clear, as they do by
-    default.
+    The sanitizer's :class:`MessageRules` decide whether system messages and media pass in clear, as by default.
 
-    The agent's state keeps the raw messages: tools and the user work with them. What was sanitized in an earlier turn
-    is given out again, so that a growing history costs each message once. For the account, each message is a document.
+    The agent's state keeps the raw messages for tools and the user. A message that was sanitized in an earlier turn is
+    returned again, so a growing history pays for each message once. For the account, each message is a document.
 
-    The order of the list counts, as the first wraps all others. BEFORE this one goes what adds private text to a
-    request: what an inner one adds passes this one by. AFTER it goes what asks a model of its own about the request,
-    as ``LLMToolSelectorMiddleware`` does: it is then told sanitized messages. What asks a model in a hook on the state,
-    as ``SummarizationMiddleware`` does, is told the raw state wherever it stands, so its model must be behind the
-    sanitizer itself: ``SummarizationMiddleware(model, summarizer=sanitizer | instruct | model | StrOutputParser())``,
-    in which ``instruct`` adds the request to summarize. ``create_agent`` is stopped by an :class:`InvalidParameter` if
-    a middleware that holds a chat model would tell it raw messages, as far as its attributes show one.
+    The order of the list counts, since the first middleware wraps all others. Put BEFORE this one a middleware that
+    adds private text to a request: this one does not see additions of an inner one. Put AFTER it a middleware that asks
+    its own model about the request, such as ``LLMToolSelectorMiddleware``. A middleware whose hook on the state asks a
+    model, such as ``SummarizationMiddleware``, reads the raw state anywhere. Its model must be behind the sanitizer:
+    ``SummarizationMiddleware(model, summarizer=sanitizer | instruct | model | StrOutputParser())``, where ``instruct``
+    adds the request to summarize. ``create_agent`` raises :class:`InvalidParameter` if a middleware would show raw
+    messages to a chat model in its attributes.
 
     The graph's own runs, from the root on, show callbacks and tracers the raw state: call the agent in
     ``with private_run():``.
 
     Args:
-        sanitizer: Sanitizes messages. Its ``MessageRules`` also rule over the agent's system prompt.
-        user: Whose account is charged: a name, or a function of the request, as of
-            ``request.runtime.context``; None for nobody's.
-        replies: "pass": what the model itself answered, from sanitized text, passes in later turns as it is and costs
-            nothing, as long as nobody changes it; "sanitize": it is treated like all other messages.
-        trusted: Names of other middleware whose own models are inside the trust boundary and may be told raw messages.
+        sanitizer: Sanitizer of messages. Its ``MessageRules`` also apply to the agent's system prompt.
+        user: User whose account is charged: a name, or a function of the request, as of ``request.runtime.context``;
+            None: no user.
+        replies: "pass": an unchanged reply of the model, made from sanitized text, passes in later turns at no cost.
+            "sanitize": it is treated like other messages.
+        trusted: Names of middleware whose own models may read raw messages.
 
     Raises:
-        InvalidParameter: A value is of another type, or the sanitizer has a limit that no message could ever reach:
-            without a user, each is charged once.
+        InvalidParameter: A value is of another type, or no message could ever reach the sanitizer's limit: without a
+            user, each is charged once.
 
     Formal guarantee:
-        That of the sanitizer, for everything that the model is told of the messages; keys of arguments and answers that
-        the agent's tools declare pass in clear. What tools do with arguments that the model made up from sanitized text
-        is outside of it, and so are tool and schema descriptions.
+        That of the sanitizer, for everything that the model reads of the messages. Keys of arguments and answers that
+        the agent's tools declare pass in clear. It does not cover the effects of tools that the model calls, or
+        tool and schema descriptions.
 
     Examples:
         >>> agent = create_agent(model, tools, middleware=[RAPTMiddleware(sanitizer)])
@@ -106,7 +105,7 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
 
     @property
     def name(self) -> str:
-        """Name of this middleware. ``create_agent`` asks for it while it has the whole list, whose order is checked."""
+        """Name of this middleware. ``create_agent`` reads it while it has the list, whose order is checked here."""
         self._check_order(agents_middleware())
         return super().name
 
@@ -144,9 +143,8 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> ModelResponse[Any]:
         """Async twin of :meth:`wrap_model_call`."""
-        return self._marked(
-            await handler(await asyncio.to_thread(run_redacted, self._sanitized, PrivateArgs.of(request)))
-        )
+        sanitized = await asyncio.to_thread(run_redacted, self._sanitized, PrivateArgs.of(request))
+        return self._marked(await handler(sanitized))
 
     def _marked(self, response: ModelResponse[Any]) -> ModelResponse[Any]:
         if not self._pass_replies:
@@ -159,28 +157,27 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
         user = self._user(request) if callable(self._user) else self._user
         self.sanitizer.check_limit("message", _REMEDY, user=user is not None)
         system = [] if request.system_message is None else [request.system_message]
-        # In one go: what is new in a turn is charged together, or refused together.
-        messages = self.sanitizer.sanitize([*system, *request.messages], user=user, keys_keep=_declared(request))
-        told = messages[len(system) :]
-        # The state holds the raw messages: inner middleware and the handler must not be handed it.
-        state = {**request.state, "messages": told}
-        changed: dict[str, Any] = {"messages": told, "state": state}
+        # One call: all new messages of a turn are charged together, or refused together.
+        sanitized = self.sanitizer.sanitize([*system, *request.messages], user=user, keys_keep=_declared(request))
+        messages = sanitized[len(system) :]
+        # The state holds the raw messages, so inner middleware and the handler get a copy.
+        changed: dict[str, Any] = {"messages": messages, "state": {**request.state, "messages": messages}}
         if system:
-            changed["system_message"] = messages[0]
+            changed["system_message"] = sanitized[0]
         return request.override(**changed)
 
 
 def _asks_a_model(middleware: AgentMiddleware[Any, Any, Any]) -> bool:
-    """Whether it holds a model, or takes the agent's, and does not sanitize what it tells it."""
-    held = vars(middleware)
-    summarizer = _first(held.get("summarizer"))
+    """Whether it has a model, or uses the agent's, and does not sanitize the prompt."""
+    attributes = vars(middleware)
+    summarizer = _first(attributes.get("summarizer"))
     if summarizer is not None:
         return not isinstance(summarizer, RAPTSanitizer)
-    return "model" in held or any(isinstance(_first(value), BaseLanguageModel) for value in held.values())
+    return "model" in attributes or any(isinstance(_first(part), BaseLanguageModel) for part in attributes.values())
 
 
 def _first(part: Any) -> Any:
-    """What is asked first: of a chain its first step, of a binding what is bound."""
+    """First step of a chain; for a binding, the bound part."""
     while isinstance(part, (RunnableSequence, RunnableBindingBase)):
         part = part.first if isinstance(part, RunnableSequence) else part.bound
     return part
@@ -195,25 +192,20 @@ def _declared(request: ModelRequest[Any]) -> list[str]:
 
 def _properties(schema: Any) -> Iterator[str]:
     if isinstance(schema, Mapping):
-        for key, inner in schema.items():
-            if key == "properties" and isinstance(inner, Mapping):
-                yield from map(str, inner)
-            yield from _properties(inner)
-    elif isinstance(schema, list):
-        for inner in schema:
-            yield from _properties(inner)
+        if isinstance(declared := schema.get("properties"), Mapping):
+            yield from map(str, declared)
+        schema = list(schema.values())
+    for inner in schema if isinstance(schema, list) else ():
+        yield from _properties(inner)
 
 
 def agents_middleware() -> Sequence[object]:
-    """The list that ``create_agent`` builds an agent from, if it is what asks for the name of the one that calls this.
-
-    Empty where another asks.
-    """
+    """The middleware list of the ``create_agent`` call that reads the caller's name; otherwise empty."""
     frame = sys._getframe(2)
     for _ in range(3):  # a comprehension has a frame of its own before Python 3.12
         if frame.f_code.co_name == "create_agent":
-            found = frame.f_locals.get("middleware", ())
-            return found if isinstance(found, Sequence) else ()
+            middleware = frame.f_locals.get("middleware", ())
+            return middleware if isinstance(middleware, Sequence) else ()
         if frame.f_back is None:
             break
         frame = frame.f_back
@@ -221,7 +213,7 @@ def agents_middleware() -> Sequence[object]:
 
 
 def has_hooks(middleware: object, base: type, *hooks: str) -> bool:
-    """Whether a middleware brings one of these hooks, sync or async, and does not inherit it from ``base``."""
+    """Whether a middleware overrides one of these hooks of ``base``, sync or async."""
     return isinstance(middleware, base) and any(
         getattr(type(middleware), f"{prefix}{hook}") is not getattr(base, f"{prefix}{hook}")
         for hook in hooks

@@ -1,7 +1,7 @@
-"""Whole texts rewritten by a local model: each token drawn from clipped differences to the same model without the text.
+"""Rewrites whole texts with a local model: each token is drawn from clipped differences to the model without the text.
 
-Where every word is drawn anew on its own, meaning goes long before a text can no longer be found. A paraphrase is drawn
-as a whole: the text moves the next token of a model that would write on without it, by a clipped amount.
+Drawing every word alone destroys the meaning long before a text can no longer be found. A paraphrase is drawn as a
+whole: the text shifts the next-token distribution of the model without it by a clipped amount.
 
 References:
     [1] Utpala, Hooker, Chen. Locally differentially private document generation using zero shot prompting. Findings of
@@ -47,7 +47,7 @@ PAIRS = (
         "A sweet comedy, full of laughs, that I'd be happy to watch once more.",
     ),
 )
-"""Public texts and paraphrases that show the model what is wanted."""
+"""Public texts and paraphrases, as examples for the model."""
 
 _TAIL = "\nThe same in other words:"
 _WEAK = 10.0
@@ -55,17 +55,17 @@ _WEAK = 10.0
 
 @dataclasses.dataclass(frozen=True)
 class ParaphraseOptions:
-    """How a paraphrase is asked for and drawn. All of it is public.
+    """Options of a paraphrase. Public.
 
     Args:
-        clip: C: how far the text may move a token's log-probability, up or down, in nats.
-        temperature: tau of the distribution that a token is drawn from.
-        max_new_tokens: T: tokens of a paraphrase, at most.
-        candidates: Tokens that are considered for the next place: the likeliest ones without the text.
-        pairs: Texts, each with a paraphrase, that show the model what is wanted. Public.
+        clip: C: largest shift of a token's log-probability by the text, in nats.
+        temperature: tau of the token distribution.
+        max_new_tokens: T: largest number of tokens of a paraphrase.
+        candidates: Number of candidate tokens: the likeliest ones without the text.
+        pairs: Public texts, each with a paraphrase, as examples for the model.
 
     Examples:
-        >>> ParaphraseOptions().epsilon  # of one text: T 4 C / tau
+        >>> ParaphraseOptions().epsilon  # per text: T 4 C / tau
         320.0
     """
 
@@ -87,35 +87,27 @@ class ParaphraseOptions:
 
     @functools.cached_property
     def noise(self) -> ClippedSum:
-        """How a token is drawn."""
+        """Mechanism that draws a token."""
         return ClippedSum.clipped(self.clip, members=1, tokens=self.max_new_tokens, temperature=self.temperature)
 
     @property
     def epsilon(self) -> float:
-        """What a paraphrase costs, between any two texts: pure and local."""
+        """Pure local epsilon of a paraphrase, between any two texts."""
         return self.noise.event.epsilon0 * self.noise.event.tokens
 
     @property
     def head(self) -> str:
-        """What stands before the text. Public."""
+        """Public prompt before the text."""
         return "".join(f"Text: {text}{_TAIL} {other}\n\n" for text, other in self.pairs) + "Text:"
 
 
 class TextParaphraser:
-    """Rewrites texts, one after the other: the engine of :class:`RAPTParaphraser`.
-
-    Args:
-        model: The local model; it sees the texts.
-        settings: How a paraphrase is drawn.
+    """The engine of :class:`RAPTParaphraser`: rewrites texts, one at a time.
 
     Formal guarantee:
         One paraphrase is pure local differential privacy: for any two texts that are not blank, the chance of any
         paraphrase changes by at most exp(T 4 C / tau). Each token is a :meth:`ClippedSum.release` with one member: the
         text moves every log-weight by at most C / tau up or down, and the sum of all weights as much again.
-
-    Examples:
-        >>> engine = TextParaphraser(LlamaCppEnsemble(), ParaphraseOptions(clip=2.0))
-        >>> engine.written(["The nurse was kind."])()  # a list with one paraphrase
     """
 
     mechanism = "paraphrase"
@@ -129,31 +121,26 @@ class TextParaphraser:
                 f"Expected model of type {type(model).__name__} to score next tokens. Give a local engine such as "
                 "LlamaCppEnsemble, and no chat model: the text must not leave this machine."
             )
-        self._model, self._how = model, settings
+        self._model, self._options = model, settings
         self._writer = TextWriter(
             model, "\n", settings.noise, candidates=settings.candidates, chat=False, rng=SystemRandomness()
         )
         self._room = self._writer.check_room(settings.head, _TAIL)
         self.event = MetricEvent(settings.epsilon)
         self.eta = self.event.eta  # a local epsilon, in nats
-        self._lock = threading.Lock()  # one text at a time: its caches are given back before the next one's
+        self._lock = threading.Lock()  # one text at a time: its caches are freed before the next one
         forks.renew_lock(self)
 
     @functools.cached_property
     def settings(self) -> str:
-        """Everything public that the law of a release depends on: another setting is another release."""
-        how = {
-            **dataclasses.asdict(self._how),
-            "model": self._model.name,
-            "table": WHOLE_TEXTS,
-            "mechanism": self.mechanism,
-        }
-        return json.dumps(how, sort_keys=True)
+        """Every public value that the distribution of a release depends on."""
+        facts = {"model": self._model.name, "table": WHOLE_TEXTS, "mechanism": self.mechanism}
+        return json.dumps({**dataclasses.asdict(self._options), **facts}, sort_keys=True)
 
     def notes(self) -> tuple[str, ...]:
-        """What passes in clear, and what the number means."""
+        """Facts for certificates: everything that passes in clear, and the meaning of eta."""
         weak = f" Above {_WEAK:g} it promises hardly anything: what protects is what attackers cannot do."
-        weak = weak if self.eta > _WEAK else ""
+        weak *= self.eta > _WEAK
         return (
             f"Here eta is a pure, local epsilon: the loss between any two texts, for each paraphrase.{weak}",
             "Whether a text is blank, and whether it is too long for the model, is in clear.",
@@ -161,57 +148,56 @@ class TextParaphraser:
         )
 
     def written(self, texts: Sequence[str]) -> Callable[[], list[str]]:
-        """Do all that can fail on a text; what is returned draws the paraphrases, in order."""
+        """Do all work that can fail on a text. Return a function that draws the paraphrases, in order."""
         bodies = [" " + " ".join(text.split()) if text.strip() else "" for text in texts]
         if any(count_or_estimate(self._model, body) > self._room for body in bodies):
-            raise InvalidParameter(  # how long it is, is in clear nowhere else
+            raise InvalidParameter(  # without its length, which is private
                 f"Expected every text to be at most {self._room} tokens, which the model's longest prompt leaves for "
                 "it. Split long texts, lower max_new_tokens=, or raise the engine's max_tokens=."
             )
         return lambda: [self._paraphrase(body) if body else "" for body in bodies]
 
     def pieces(self, text: str) -> NoReturn:
-        """A paraphrase does not stream: it is drawn from the whole text."""
+        """Refuse: a paraphrase is drawn from the whole text."""
         raise InvalidParameter("Expected a whole text: a paraphrase is not drawn from a part of one.")
 
     def _paraphrase(self, body: str) -> str:
         key = ("paraphrase", body)
         with self._lock:
             try:
-                return self._writer.text(list(self._writer.tokens(self._how.head, _TAIL, {key: body})))
+                return self._writer.text(list(self._writer.tokens(self._options.head, _TAIL, {key: body})))
             finally:
                 self._model.forget(key)
 
 
 class RAPTParaphraser(RAPTSanitizer):
-    """Rewrites every text that passes through it with a local model, a token drawn at a time; what it costs is charged.
+    """Rewrites every text with a local model, one token at a time, and charges the cost.
 
-    Takes what :class:`RAPTSanitizer` takes, and gives the same type back: a str, a message, a prompt value, a document,
-    or a list of them. Where attackers find as many texts again, a paraphrase keeps more of their meaning than words
-    that are drawn anew one by one (see the page of benchmarks); a small model also invents. Its promise is a local
-    epsilon of hundreds a text, which is weak: see below.
+    Accepts the inputs of :class:`RAPTSanitizer`, and returns the same type. At equal success of attackers, a paraphrase
+    keeps more meaning than words drawn one by one (see the page of benchmarks), but a small model also invents. Its
+    promise is a local epsilon of hundreds per text, which is weak.
 
     Args:
-        model: The local model; it sees the texts. ``LlamaCppEnsemble()``, ``TransformersEnsemble(...)``.
-        paraphrasing: How a paraphrase is asked for and drawn; what it costs follows.
-        messages: What of messages passes in clear, as in :class:`RAPTSanitizer`.
-        documents: What of a document's metadata passes, as in :class:`RAPTSanitizer`.
-        ledger: Account to charge. It counts whole texts, so it is another one than that of words.
-        limit: What the releases of one user, and of one document, may add up to. Not beside ``ledger``.
-        cache: Whether a text that was released before, for the same user, is given out again at no cost.
+        model: Local model, which reads the texts: ``LlamaCppEnsemble()``, ``TransformersEnsemble(...)``.
+        paraphrasing: Options of a paraphrase, which set its cost.
+        messages: Parts of messages that pass in clear, as in :class:`RAPTSanitizer`.
+        documents: Metadata that pass in clear, as in :class:`RAPTSanitizer`.
+        ledger: Account to charge. It counts whole texts, so it cannot be the account of words.
+        limit: Largest total per user and per document. Not beside ``ledger``.
+        cache: Return the earlier release, at no cost, for the same text and user.
         name: Name of the run, and of the caller in the ledger.
 
     Raises:
         InvalidParameter: A value is out of bounds, or the model scores no next tokens.
         PlanError: The ledger counts in distances of words.
-        ModelUnavailable: The model does not answer. What was charged for texts that it was given is then lost.
+        ModelUnavailable: The model does not answer. The charge for texts that it received is lost.
 
     Formal guarantee:
         One paraphrase is eta-local differential privacy between any two texts that are not blank, eta = T 4 C / tau:
-        pure, of the text as a whole, whatever its length; releases of the same text add up in the ledger, and so do the
-        texts of one document (its content, each metadata that is sanitized) or message. At the defaults a paraphrase is
-        320. No such number can be relied on alone: what protects at this scale is what attackers cannot do, as
-        measured. Source: [1], with the clip of [2]; that a token costs 4 C / tau is shown by enumeration.
+        pure, of the text as a whole, for every length. Releases of the same text add up in the ledger, and so do the
+        texts of one document (its content, each sanitized metadata) or message. At the defaults a paraphrase costs 320.
+        No such number can be relied on alone: the protection at this scale is the measured failure of attackers.
+        Source: [1], with the clip of [2]; that a token costs 4 C / tau is shown by enumeration.
 
     Examples:
         >>> paraphraser = RAPTParaphraser(LlamaCppEnsemble())

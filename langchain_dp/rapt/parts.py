@@ -1,4 +1,4 @@
-"""Whatever a chain passes on, taken apart into units of release and put together again in its own type."""
+"""Splits every input that a chain passes on into units of release, and joins the released texts to its type."""
 
 from __future__ import annotations
 
@@ -20,46 +20,44 @@ from langchain_core.prompt_values import (
 
 from langchain_dp.ensemble.questions import as_messages
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.rapt.documents import DocumentRules, check_documents, rebuild_document, said_under
+from langchain_dp.rapt.documents import DocumentRules, account_key, check_documents, rebuild_document
 from langchain_dp.rapt.messages import IN_CLEAR, MessageRules, rebuild
 from langchain_dp.rapt.release import Texts, Unit
 from langchain_dp.rapt.structured import Swap, structured, texts_in, with_texts
 
 Sanitizable = str | BaseMessage | list[BaseMessage] | PromptValue | Document | list[Document]
-"""What a sanitizer takes, and gives back in the same type."""
+"""Types that a sanitizer accepts. It returns the same type."""
 
 REPORT = "rapt"
-"""Key of ``response_metadata`` under which a sanitized message says what it is."""
-
-
+"""Key of ``response_metadata`` with the facts about a sanitized message."""
 REPLY = "rapt_reply"
-"""Key under which a reply of the model outside is marked: it was made from sanitized text, and is public."""
+"""Key that marks a reply of the outside model: it was made from sanitized text, and is public."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Taken:
-    """An input in parts. Private.
+class SplitInput:
+    """An input split into units. Private.
 
     Args:
-        units: What is to be released.
-        put: Makes the output of the released units, in order.
-        notes: What passes in clear and what is dropped, with how often; no text.
+        units: Units to release.
+        join: Makes the output of the released units, in order.
+        notes: How often each thing passes in clear or is dropped; no text.
     """
 
     units: list[Unit]
-    put: Callable[[Sequence[Texts]], Any]
+    join: Callable[[Sequence[Texts]], Any]
     notes: Counter[str]
 
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """What passes in clear, for each kind of input.
+    """Rules for every kind of input.
 
     Args:
-        messages: Of messages, with the keys that pass in clear everywhere.
-        documents: Of documents.
-        stamp: What a sanitized message says of itself.
-        mark: Keyed mark of texts that are public; nobody else can make it.
+        messages: Rules of messages, with the keys that pass in clear everywhere.
+        documents: Rules of documents.
+        stamp: Facts written into a sanitized message.
+        mark: Keyed mark of public texts; nobody else can make it.
     """
 
     messages: MessageRules
@@ -68,7 +66,7 @@ class Rules:
     mark: Callable[[Texts], str]
 
     def notes(self) -> tuple[str, ...]:
-        """What passes in clear of inputs that are more than a text."""
+        """Facts for certificates about inputs that are more than a text."""
         keys = ", ".join(sorted(self.messages.keys_keep))
         notes = [
             "Which inputs come, in which order and how many, is in clear: where a retriever or a selector compares "
@@ -100,17 +98,17 @@ class Rules:
 
 
 def check_keys(user: str | None, document: str | None) -> None:
-    """Refuse names of accounts that are none."""
+    """Refuse keys of accounts that are not non-empty strings."""
     for name, value in (("user", user), ("document", document)):
         if value is not None and (not isinstance(value, str) or not value):
             raise InvalidParameter(f"Expected {name} of type {type(value).__name__} to be a non-empty string, or None.")
 
 
-def take(value: Any, rules: Rules, user: str | None, document: str | None, keys: Collection[str] = ()) -> Taken:
-    """Take an input apart; ``keys``: more keys of JSON that pass in clear in messages."""
+def split(value: Any, rules: Rules, user: str | None, document: str | None, keys: Collection[str] = ()) -> SplitInput:
+    """Split an input; ``keys`` are further JSON keys that pass in clear in messages."""
     check_keys(user, document)
     if isinstance(value, str):
-        return Taken([Unit((value,), user, document)], lambda released: released[0][0], Counter())
+        return SplitInput([Unit((value,), user, document)], lambda released: released[0][0], Counter())
     if isinstance(value, BaseMessage):
         return _first(_messages([value], rules, user, document, keys))
     if isinstance(value, Document):
@@ -122,37 +120,36 @@ def take(value: Any, rules: Rules, user: str | None, document: str | None, keys:
             return _documents(value, rules, user, document)
         wrong = next((type(one).__name__ for one in value if not _is_message(one)), None)
         if wrong is None:
-            return _messages(listed(value), rules, user, document, keys)
+            return _messages(message_list(value), rules, user, document, keys)
         raise InvalidParameter(
             f"Expected a list of messages, or of documents, but it holds {wrong}. Use batch() for many texts."
         )
-    mapping = isinstance(value, Mapping)
     raise InvalidParameter(
         f"Expected a str, messages, a prompt value or documents to sanitize, not {type(value).__name__}."
-        + ' Take a value of it first: {"question": itemgetter("question") | sanitizer}.' * mapping
+        + ' Take a value of it first: {"question": itemgetter("question") | sanitizer}.' * isinstance(value, Mapping)
     )
 
 
-def listed(messages: Any) -> list[BaseMessage]:
-    """Messages in any form that LangChain takes."""
-    found = as_messages(messages if isinstance(messages, (list, tuple)) else [messages])
-    if found is None:
+def message_list(messages: Any) -> list[BaseMessage]:
+    """Convert every form of messages that LangChain accepts."""
+    converted = as_messages(messages if isinstance(messages, (list, tuple)) else [messages])
+    if converted is None:
         kind = type(messages).__name__
         raise InvalidParameter(f"Expected messages of type {kind} to be messages, or what LangChain makes messages of.")
-    return found
+    return converted
 
 
 def _is_message(value: object) -> bool:
-    """Whether LangChain takes it for one message: a pair of role and text, or a mapping with a role, too."""
+    """Whether LangChain accepts it as a message: also a pair of role and text, or a mapping with a role."""
     if isinstance(value, tuple):
         return len(value) == 2 and isinstance(value[0], str)
     return isinstance(value, BaseMessage) or (isinstance(value, dict) and "role" in value)
 
 
-def take_mappings(
+def split_mappings(
     mappings: Sequence[Mapping[str, Any]], rules: Rules, keep: Collection[str], user_key: str | None
-) -> Taken:
-    """Take mappings apart, one unit each: every value but those under ``keep``; ``user_key`` is not passed on."""
+) -> SplitInput:
+    """Split mappings, one unit each: every value except those under ``keep``. ``user_key`` is not passed on."""
     if isinstance(keep, str) or not isinstance(keep, Iterable) or not all(isinstance(key, str) for key in keep):
         raise InvalidParameter(f"Expected keep of type {type(keep).__name__} to be a list of keys: ['label'].")
     keep = frozenset(keep)
@@ -174,68 +171,63 @@ def take_mappings(
                 f"Expected mapping {position} to have a string under user_key={user_key!r}. Add it, or leave it out."
             )
         units.append(Unit(texts_in(walk(mapping)), user))
-    return Taken(
+    return SplitInput(
         units,
         lambda released: [with_texts(walk(one), texts) for one, texts in zip(mappings, released, strict=True)],
         Counter(),
     )
 
 
-def _first(taken: Taken) -> Taken:
-    return dataclasses.replace(taken, put=lambda released: taken.put(released)[0])
+def _first(parts: SplitInput) -> SplitInput:
+    return dataclasses.replace(parts, join=lambda released: parts.join(released)[0])
 
 
 def _messages(
     messages: Sequence[BaseMessage], rules: Rules, user: str | None, document: str | None, keys: Collection[str]
-) -> Taken:
-    reports: list[list[str]] = [[] for _ in messages]
-    allowed = dataclasses.replace(rules.messages, keys_keep=[*rules.messages.keys_keep, *keys])
-    public: dict[int, Texts] = {}
+) -> SplitInput:
+    notes: list[list[str]] = [[] for _ in messages]
+    with_keys = dataclasses.replace(rules.messages, keys_keep=[*rules.messages.keys_keep, *keys])
+    replies = [_marked_texts(message, rules) for message in messages]
 
     def walk(position: int, note: Callable[[str], None]) -> Callable[[Swap], BaseMessage]:
-        if position in public:
+        if replies[position] is not None:
             return _whole(messages[position], rules, note)
-        return lambda swap: rebuild(messages[position], allowed, swap, note)
+        return lambda swap: rebuild(messages[position], with_keys, swap, note)
 
-    def put(released: Sequence[Texts]) -> list[BaseMessage]:
+    def join(released: Sequence[Texts]) -> list[BaseMessage]:
         rebuilt = []
-        for position, texts in enumerate(released):
-            message = with_texts(walk(position, _ignore), public.get(position, texts))
+        for position, (texts, reply) in enumerate(zip(released, replies, strict=True)):
+            message = with_texts(walk(position, _ignore), texts if reply is None else reply)
             if message is not messages[position]:
-                notes = sorted(set(reports[position]))
-                private = rules.stamp["private"] and not any(note.endswith(IN_CLEAR) for note in notes)
-                message.response_metadata[REPORT] = {**rules.stamp, "private": private, "notes": notes}
+                own = sorted(set(notes[position]))
+                private = rules.stamp["private"] and not any(note.endswith(IN_CLEAR) for note in own)
+                message.response_metadata[REPORT] = {**rules.stamp, "private": private, "notes": own}
             rebuilt.append(message)
         return rebuilt
 
     units = []
-    for position, report in enumerate(reports):
-        said = _said(messages[position], rules)
-        texts: Texts = ()
-        if said is None:
-            texts = texts_in(walk(position, report.append))
-        else:
-            public[position] = said
-            texts_in(walk(position, report.append))
-            report.append("a reply of the model, which was told sanitized text only, passed as it is")
-        units.append(Unit(texts, user, document))
-    return Taken(units, put, Counter(note for report in reports for note in report))
+    for position, reply in enumerate(replies):
+        texts = texts_in(walk(position, notes[position].append))
+        if reply is not None:
+            notes[position].append("a reply of the model, which was told sanitized text only, passed as it is")
+        units.append(Unit(texts if reply is None else (), user, document))
+    return SplitInput(units, join, Counter(note for own in notes for note in own))
 
 
 def marked(message: AIMessage, rules: Rules) -> AIMessage:
-    """Return a reply with the mark by which it is known again; any change to its texts voids it."""
+    """Return a reply with a keyed mark. Any change to its texts voids the mark."""
     metadata = {**message.response_metadata, REPLY: rules.mark(texts_in(_whole(message, rules, _ignore)))}
     return message.model_copy(update={"response_metadata": metadata})
 
 
 def _whole(message: BaseMessage, rules: Rules, note: Callable[[str], None]) -> Callable[[Swap], BaseMessage]:
-    """A walk that takes every key for a text, whatever is declared: a mark holds under other tools, too."""
+    """A walk that swaps every key: a mark also holds under other tools."""
     whole = dataclasses.replace(rules.messages, keys_keep=())
     return lambda swap: rebuild(message, whole, swap, note)
 
 
-def _said(message: BaseMessage, rules: Rules) -> Texts | None:
-    """What the model itself said in its reply; None if somebody else says it, or it was changed."""
+def _marked_texts(message: BaseMessage, rules: Rules) -> Texts | None:
+    """Texts of an unchanged reply of the model; None for any other message."""
     mark = message.response_metadata.get(REPLY) if isinstance(message, AIMessage) else None
     if not isinstance(mark, str):
         return None
@@ -243,45 +235,46 @@ def _said(message: BaseMessage, rules: Rules) -> Texts | None:
     return texts if hmac.compare_digest(mark.encode(), rules.mark(texts).encode()) else None
 
 
-def _documents(documents: Sequence[Document], rules: Rules, user: str | None, document: str | None) -> Taken:
+def _documents(documents: Sequence[Document], rules: Rules, user: str | None, document: str | None) -> SplitInput:
     check_documents(documents)
     notes: list[str] = []
-    given, keys = rules.documents, rules.messages.keys_keep
+    own, keys = rules.documents, rules.messages.keys_keep
 
     def walk(position: int, note: Callable[[str], None]) -> Callable[[Swap], Document]:
-        return lambda swap: rebuild_document(documents[position], given, keys, swap, note)
+        return lambda swap: rebuild_document(documents[position], own, keys, swap, note)
 
     units = [
         Unit(
             texts_in(walk(position, notes.append)),
-            user if user is not None else said_under(given.user_key, "user_key", one, position),
-            document if document is not None else said_under(given.document_key, "document_key", one, position),
+            user if user is not None else account_key(own.user_key, "user_key", one, position),
+            document if document is not None else account_key(own.document_key, "document_key", one, position),
         )
         for position, one in enumerate(documents)
     ]
-    return Taken(
+    return SplitInput(
         units,
         lambda released: [with_texts(walk(position, _ignore), texts) for position, texts in enumerate(released)],
         Counter(notes),
     )
 
 
-def _prompt(value: PromptValue, rules: Rules, user: str | None, document: str | None, keys: Collection[str]) -> Taken:
+def _prompt(
+    value: PromptValue, rules: Rules, user: str | None, document: str | None, keys: Collection[str]
+) -> SplitInput:
     if isinstance(value, StringPromptValue):
         unit = Unit((value.text,), user, document)
-        return Taken([unit], lambda released: StringPromptValue(text=released[0][0]), Counter())
+        return SplitInput([unit], lambda released: StringPromptValue(text=released[0][0]), Counter())
     if isinstance(value, ImagePromptValue):
         if rules.messages.media != "keep":
             raise InvalidParameter(
                 f"Expected a prompt with text, not an image, under media={rules.messages.media!r}: only text can be "
                 "sanitized."
             )
-        return Taken([], lambda _: value, Counter({"an image prompt passed in clear": 1}))
-    taken = _messages(value.to_messages(), rules, user, document, keys)
+        return SplitInput([], lambda _: value, Counter({"an image prompt passed in clear": 1}))
+    parts = _messages(value.to_messages(), rules, user, document, keys)
     kind = ChatPromptValueConcrete if isinstance(value, ChatPromptValueConcrete) else ChatPromptValue
-
-    return dataclasses.replace(taken, put=lambda released: kind(messages=taken.put(released)))
+    return dataclasses.replace(parts, join=lambda released: kind(messages=parts.join(released)))
 
 
 def _ignore(note: str) -> None:
-    """The second walk has nothing new to say."""
+    """Drop a note: the second walk repeats those of the first."""

@@ -1,6 +1,6 @@
-"""Replaces the entities that recognizers find by placeholders, and puts them back. Promises nothing formal.
+"""Replaces recognized entities by placeholders, and restores them. No formal privacy.
 
-What recognizers miss, and everything else, passes in clear. Every certificate of this mode is ``private=False``.
+All other text passes in clear. Every certificate of this mode says ``private=False``.
 """
 
 from __future__ import annotations
@@ -36,21 +36,19 @@ _FOLDED = {"PERSON", "LOCATION", "ORGANIZATION", "EMAIL", "TERM"}
 _SPACED = {"PHONE", "IBAN", "CREDIT_CARD"}
 _AROUND = re.compile(r"(<[A-Z][A-Z0-9_]*_[1-9][0-9]*>)")
 ESCAPED = "LITERAL"
-"""Label of what already looked like a placeholder before anything was replaced."""
+"""Label of raw text that looks like a placeholder."""
 
 
 @runtime_checkable
 class FindsEntities(Protocol):
-    """Finds what is to be hidden."""
+    """Finds the entities to hide."""
 
     @property
     def name(self) -> str:
         """Name of the recognizer, for certificates."""
-        ...
 
     def find(self, text: str) -> Sequence[tuple[int, int, str]]:
         """Start, end and kind of every entity in ``text``; they may overlap."""
-        ...
 
 
 Entry = tuple[str, str, str]
@@ -58,9 +56,9 @@ Entry = tuple[str, str, str]
 
 
 def alike(label: str, original: str) -> str:
-    """What is equal for spellings of one entity: spaces of names and of numbers, and the case of names.
+    """Normal form of an entity: without spaces of names and numbers, and without the case of names.
 
-    Names are compared without their kind, as recognizers change their mind about it.
+    Names are compared without their kind, which recognizers change from text to text.
     """
     if label == ESCAPED:
         return f"{label}\0{original}"
@@ -73,7 +71,7 @@ def alike(label: str, original: str) -> str:
 
 
 class PlaceholderMap:
-    """Which placeholder stands for what. Private: it stays in this process and is shown to nobody."""
+    """Maps entities to placeholders. Private: it stays in this process."""
 
     def __init__(self, allowed_hosts: Collection[str] = ()) -> None:
         self._lock = threading.Lock()
@@ -85,26 +83,25 @@ class PlaceholderMap:
         self._allowed_hosts = checked_hosts(allowed_hosts)
         self._left: set[str] = set()
         self._known: dict[tuple[str, str], tuple[str, frozenset[str] | None]] = {}
-        self._looked = 0  # entries that were looked at for the line above
+        self._looked = 0  # number of entries in ``_known``
 
     def placeholder(self, label: str, original: str) -> str:
-        """The placeholder of one entity; the same for equal entities of one kind."""
-        same = alike(label, original)
+        """The placeholder of an entity; the same for equal entities of one kind."""
+        form = alike(label, original)
         with self._lock:
-            found = self._placeholders.get(same)
-            if found is None:
+            placeholder = self._placeholders.get(form)
+            if placeholder is None:
                 self._counts[label] += 1
-                found = f"<{label}_{self._counts[label]}>"
-                self._placeholders[same] = found
-                self._add(label, original, found)
-            return found
+                placeholder = self._placeholders[form] = f"<{label}_{self._counts[label]}>"
+                self._add(label, original, placeholder)
+            return placeholder
 
     def _add(self, label: str, original: str, placeholder: str) -> None:
         self._entries[placeholder] = (label, original, placeholder)
         self._beginnings.update(placeholder[:length] for length in range(1, len(placeholder)))
 
     def learn(self, entries: Iterable[Entry]) -> None:
-        """Take over what was kept elsewhere. What is known of the same placeholders already gives way to it."""
+        """Add stored entries. They replace entries of the same placeholders."""
         with self._lock:
             for label, original, placeholder in entries:
                 match = PLACEHOLDER.fullmatch(placeholder)
@@ -117,20 +114,20 @@ class PlaceholderMap:
             self._known, self._looked = {}, 0
 
     def entries(self) -> list[Entry]:
-        """Everything in it, oldest first. Private."""
+        """All entries, oldest first. Private."""
         with self._lock:
             return list(self._entries.values())
 
     def counts(self) -> dict[str, int]:
-        """How many different entities of each kind it holds."""
+        """Number of different entities of each kind."""
         with self._lock:
             return dict(Counter(label for label, _, _ in self._entries.values()))
 
     def again(self, text: str) -> list[Span]:
-        """Where in ``text`` originals stand that are known already, as whole words: of three characters, or two letters
-        of writing that puts no spaces between words, at least.
+        """Find known originals in ``text``, as whole words of at least three characters, or two letters of writing
+        without spaces.
 
-        In any letters, small or capital; a single word as it was met and in capitals only: "will" is seldom Will.
+        A single word is found as it was met and in capitals ("will" is seldom Will), others in any case.
         """
         with self._lock:
             for kind, original, _ in itertools.islice(self._entries.values(), self._looked, None):
@@ -141,16 +138,16 @@ class PlaceholderMap:
             self._looked = len(self._entries)
             known = list(self._known.items())
         copy = caseless(text)
-        found = []
+        spans = []
         for (word, _), (kind, written) in known:
             for place in standing_alone(word, copy.text):
                 start, end = copy.span(*place)
                 if written is None or text[start:end] in written:
-                    found.append((start, end, kind))
-        return found
+                    spans.append((start, end, kind))
+        return spans
 
     def begins(self, start: str) -> bool:
-        """Whether a placeholder in it begins with ``start`` and is longer."""
+        """Whether a longer placeholder begins with ``start``."""
         return start in self._beginnings
 
     def restore(
@@ -161,13 +158,10 @@ class PlaceholderMap:
         scanner: AddressScanner | None = None,
         value: bool = False,
     ) -> str:
-        """Put back what the placeholders in ``text`` stand for; unknown ones stay, and those in addresses of others.
+        """Replace known placeholders by originals, except in addresses of other hosts.
 
-        Args:
-            text: The text, or a piece of it.
-            shown: Writes an original, such as with escapes.
-            scanner: Follows a text that comes in pieces.
-            value: Whether the text is a value by itself, as an argument of a tool is.
+        ``shown`` writes an original, such as with escapes. ``scanner`` follows a text in pieces. ``value`` marks one
+        value, such as an argument of a tool.
         """
         if scanner is None:
             if "<" not in text:
@@ -180,7 +174,7 @@ class PlaceholderMap:
             if entry is not None and scanner.begins is None:
                 out.append(shown(entry[1]))
                 if BEGINS.match(entry[1]):
-                    seen = entry[1]  # what is attached to it is a part of that address
+                    seen = entry[1]  # attached text is a part of that address
             elif entry is not None and scanner.host() in self._allowed_hosts:
                 out.append(shown(quote(entry[1], safe="")))
             else:
@@ -192,7 +186,7 @@ class PlaceholderMap:
 
     @property
     def left_in_addresses(self) -> int:
-        """How many placeholders stayed in addresses, each counted once."""
+        """Number of different placeholders that stayed in addresses."""
         return len(self._left)
 
     def __contains__(self, placeholder: object) -> bool:
@@ -209,12 +203,12 @@ class PlaceholderMap:
 
 
 class PlaceholderReleases:
-    """Replaces entities by placeholders. Charges nothing, because nothing formal is promised.
+    """Replaces entities by placeholders, without a charge, because nothing formal is promised.
 
     Args:
         finder: Finds the entities.
-        kept: The map to fill. Originals in it are replaced wherever they stand, found once more or not.
-        hidden: Whether texts went through here before: placeholders of the map then stay as they are.
+        kept: Map to fill. Its originals are replaced everywhere, recognized again or not.
+        hidden: Whether texts hold placeholders of the map, which then stay.
         remaining_text_sanitizer: Releases the words between the placeholders; None: they pass in clear.
     """
 
@@ -229,44 +223,44 @@ class PlaceholderReleases:
         self._finder = finder
         self._key = secrets.token_bytes(32)
         self._hidden = hidden
-        self._then = remaining_text_sanitizer
+        self._rest = remaining_text_sanitizer
         self.map = kept
 
     def streams(self, document: str | None) -> bool:
-        """Never: an entity may begin in any piece of a text."""
+        """Never: an entity may cross pieces of a text."""
         return False
 
-    def release(self, units: Sequence[Unit], met: Counter[str] | None = None) -> list[Texts]:
-        """Return every unit with its entities replaced, and its other words released, charged in one go."""
+    def release(self, units: Sequence[Unit], seen: Counter[str] | None = None) -> list[Texts]:
+        """Replace the entities of every unit, and release its other words under one charge."""
         hidden: list[Texts] = [
             run_redacted(lambda *texts: (*map(self._replaced, texts),), PrivateArgs(*unit.texts)) for unit in units
         ]
-        if self._then is None:
+        if self._rest is None:
             return hidden
-        cut = [[_AROUND.split(text) for text in texts] for texts in hidden]  # other text and placeholders in turn
+        # Other text and placeholders alternate.
+        cuts = [[_AROUND.split(text) for text in texts] for texts in hidden]
         rests = [
-            dataclasses.replace(unit, texts=tuple(rest for parts in cuts for rest in parts[::2]))
-            for unit, cuts in zip(units, cut, strict=True)
+            dataclasses.replace(unit, texts=tuple(rest for parts in texts for rest in parts[::2]))
+            for unit, texts in zip(units, cuts, strict=True)
         ]
         whole = []
-        for cuts, texts in zip(cut, self._then.release(rests, met), strict=True):
-            left = iter(texts)
-            for parts in cuts:
-                parts[::2] = [next(left) for _ in parts[::2]]
-            whole.append(tuple(" ".join(filter(None, parts)) for parts in cuts))
+        for texts, released in zip(cuts, map(iter, self._rest.release(rests, seen)), strict=True):
+            for parts in texts:
+                parts[::2] = [next(released) for _ in parts[::2]]
+            whole.append(tuple(" ".join(filter(None, parts)) for parts in texts))
         return whole
 
     def stamp(self) -> dict[str, Any]:
-        """What a sanitized message says of itself."""
+        """Facts written into a sanitized message."""
         return {"private": False, "mechanism": self._mechanism}
 
     def mark(self, texts: Texts) -> str:
-        """Keyed mark of public texts."""
+        """Mark public texts under a key of this object."""
         return hmac.new(self._key, json.dumps(texts).encode(), hashlib.sha256).hexdigest()
 
     def notes(self) -> tuple[str, ...]:
-        """What passes in clear."""
-        if self._then is not None:
+        """Facts for certificates: everything that passes in clear."""
+        if self._rest is not None:
             return (
                 "How many entities were found, of which kinds, between which words, and which of them are equal is in "
                 "clear, and so is what was missed, but for what the sanitizer of the other words promises.",
@@ -277,16 +271,11 @@ class PlaceholderReleases:
         )
 
     def certificate(self, notes: Sequence[str], parameters: Mapping[str, float | int | str]) -> MetricCertificate:
-        """What is not promised, and why."""
+        """Certificate without a promise, with the reason."""
         return MetricCertificate(
-            mechanism=self._mechanism,
-            eta=math.inf,
-            table="none",
-            private=False,
-            reason=REASON,
-            notes=tuple(notes),
+            mechanism=self._mechanism, eta=math.inf, table="none", private=False, reason=REASON, notes=tuple(notes),
             parameters=parameters,
-        )
+        )  # fmt: skip
 
     @property
     def _mechanism(self) -> str:
@@ -294,30 +283,30 @@ class PlaceholderReleases:
 
     def _replaced(self, text: str) -> str:
         stay = [(start, end) for start, end, _ in united(text, self._own)] if self._hidden and "_" in text else []
-        found = [(start, end, label_of(kind)) for start, end, kind in united(text, self._found)]
-        if outside := [span for span in found if not 0 <= span[0] < span[1] <= len(text)]:
+        spans = [(start, end, label_of(kind)) for start, end, kind in united(text, self._find)]
+        if outside := [span for span in spans if not 0 <= span[0] < span[1] <= len(text)]:
             start, end, _ = min(outside)
             raise InvalidParameter(
                 f"Expected entities inside the text, found one from {start} to {end} of {len(text)}."
             )
         out, position = [], 0
-        for start, end, label in _around(stay, _whole_addresses(merged(found), text)):
+        for start, end, label in _around(stay, _whole_addresses(merged(spans), text)):
             out += [text[position:start], self.map.placeholder(label, text[start:end])]
             position = end
         return "".join([*out, text[position:]])
 
-    def _found(self, text: str) -> list[Span]:
-        """Entities in one reading of a text, and what looks like a placeholder."""
-        with sealed(Level.QUIET):  # a recognizer may ask a model, which no callback is told of
-            found = [*self._finder.find(text)]
-        return [*found, *self.map.again(text), *((*match.span(), ESCAPED) for match in PLACEHOLDER.finditer(text))]
+    def _find(self, text: str) -> list[Span]:
+        """Entities in one reading of a text, and text that looks like a placeholder."""
+        with sealed(Level.QUIET):  # a recognizer may call a model, hidden from callbacks
+            entities = [*self._finder.find(text)]
+        return [*entities, *self.map.again(text), *((*match.span(), ESCAPED) for match in PLACEHOLDER.finditer(text))]
 
     def _own(self, text: str) -> list[Span]:
         return [(*match.span(), ESCAPED) for match in PLACEHOLDER.finditer(text) if match[0] in self.map]
 
 
 def _around(stay: Iterable[tuple[int, int]], spans: Iterable[Span]) -> Iterator[Span]:
-    """Spans, in order, without the placeholders that stay."""
+    """Cut the placeholders that stay out of the spans."""
     places = sorted(stay)
     for start, end, label in spans:
         while places and places[0][1] <= start:
@@ -333,7 +322,7 @@ def _around(stay: Iterable[tuple[int, int]], spans: Iterable[Span]) -> Iterator[
 
 
 def _whole_addresses(spans: list[Span], text: str) -> list[Span]:
-    """Spans, of which one in an address is the whole address: a placeholder in an address would not be put back."""
+    """Widen spans in an address to the whole address: a placeholder in an address would not be restored."""
     touched = []
     number = 0
     for start, end in addresses(text) if spans else ():
@@ -345,6 +334,6 @@ def _whole_addresses(spans: list[Span], text: str) -> list[Span]:
 
 
 def label_of(kind: str) -> str:
-    """A kind as placeholders write it."""
+    """Name of a kind in placeholders."""
     label = re.sub(r"[^A-Z0-9]+", "_", str(kind).upper()).strip("_")
     return label if label[:1].isalpha() else f"ENTITY_{label}".rstrip("_")

@@ -1,10 +1,8 @@
-"""The attacker: which word stood there, guessed from a released word, with all that is public.
+"""The attacker: guesses a private word from its release, with all public knowledge.
 
-Calibration and the attacks of :mod:`langchain_dp.attacks` ask this one. It knows the table, the mechanism, eta and how
-often each word occurs, and takes the word of the largest posterior. A channel says how likely a mechanism is to show
-what was seen, for every word that may have stood there, in logarithms and up to a constant for each thing seen.
-
-What is simulated here has fixed seeds: the same numbers for the same table on every machine.
+Calibration and :mod:`langchain_dp.attacks` use it. It knows the table, the mechanism, eta and the word frequencies, and
+takes the word of the largest posterior. A channel gives the log-likelihood of an observation for every candidate word,
+up to a constant per observation. Simulations have fixed seeds, so every machine gets the same numbers for a table.
 """
 
 from __future__ import annotations
@@ -31,23 +29,23 @@ Ids = NDArray[np.int64]
 Release = Callable[[Ids, float], Ids]
 
 DRAWS = 1_000
-"""Simulated releases by which the shape of the noise mechanism's channel is fitted."""
-_RELEASES = 20231  # seed of what is attacked; the attacker's own simulations have another
-_SIMULATED = 20232
+"""Simulated releases to fit the shape of the noise mechanism's channel."""
+_RELEASES = 20231  # seed of the attacked releases
+_SIMULATED = 20232  # seed of the attacker's own simulations
 _SLOPES = (0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.16, 0.25, 0.35, 0.5, 0.7, 1.0)
 _BONUSES = (0.0, 1.0, 2.0, 4.0, 8.0)
 _REPEATS = 2  # releases of each word of the sample
-_PSEUDO = 64.0  # simulated vectors that the fitted shape is worth
+_PSEUDO = 64.0  # weight of the fitted shape, in simulated vectors
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class UnigramPrior:
-    """Words that may have stood there, with how likely each is before anything is seen.
+    """Candidate words with their prior probabilities.
 
     Args:
-        ids: Their ids in the vocabulary, distinct.
-        log: Logarithms of their chances, which add up to 1.
-        unseen: Chance of all other words of the table together. Among these only words that came out are ever guessed.
+        ids: Their distinct ids in the vocabulary.
+        log: Logarithms of their probabilities, which sum to 1.
+        unseen: Total probability of all other words of the table. Of these only released words are ever guessed.
 
     Examples:
         >>> prior = unigram_prior(vocabulary, ["fever cough fever rash"])
@@ -65,10 +63,7 @@ class UnigramPrior:
         return int(self.ids[self.log.argmax()])
 
     def including(self, seen: Ids, vocabulary: Vocabulary) -> UnigramPrior:
-        """With the words that came out, each as likely as any word that the prior lacks.
-
-        A name is in no public text; where it came out as it stood, it is there to be read.
-        """
+        """Add the released words, each as likely as any word that the prior lacks: a name is in no public text."""
         new = np.setdiff1d(seen, self.ids)
         if not (self.unseen and len(new)):
             return self
@@ -78,17 +73,17 @@ class UnigramPrior:
 
 
 def running_words(vocabulary: Vocabulary, texts: Sequence[str]) -> Ids:
-    """Ids of the running words, in order; that of an unknown word is negative."""
+    """Ids of the running words, in order; unknown words are negative."""
     return np.array([i for text in texts for i in vocabulary.encode(tokenize.clean(text))], dtype=np.int64)
 
 
 def known_words(vocabulary: Vocabulary, texts: Sequence[str]) -> Ids:
-    """Those that the table holds and may write: what an attacker can guess at all."""
+    """Ids of the running words that an attacker can guess."""
     return guessable(vocabulary, running_words(vocabulary, texts))
 
 
 def guessable(vocabulary: Vocabulary, ids: Ids) -> Ids:
-    """Ids of words that may be written, of these."""
+    """Those of the ids that are in the table and may be written."""
     ids = ids[ids >= 0]
     return np.asarray(ids[vocabulary.allowed[ids]])
 
@@ -97,12 +92,11 @@ class Channel(Protocol):
     """Log-likelihoods of the candidates."""
 
     def log_likelihood(self, seen: NDArray[np.generic]) -> Floats:
-        """Of each thing seen under each candidate, (seen, candidates), up to a constant for each row."""
-        ...
+        """Matrix (seen, candidates), up to a constant per row."""
 
 
 class VectorChannel:
-    """The noisy vector itself, exactly: its density falls as exp(-eta |x - seen|)."""
+    """A noisy vector, exactly: its density falls as exp(-eta |x - seen|)."""
 
     def __init__(self, vocabulary: Vocabulary, prior: UnigramPrior, eta: float) -> None:
         self._vectors = vocabulary.points(prior.ids)
@@ -114,7 +108,7 @@ class VectorChannel:
         return -self._eta * self.distances(np.asarray(seen, dtype=np.float64))
 
     def distances(self, points: Floats) -> Floats:
-        """Of each point to each candidate."""
+        """Distance of each point to each candidate."""
         squares = self._squares + np.einsum("ij,ij->i", points, points)[:, None]
         apart = squares - 2 * (points @ self._vectors.T)
         i, j = np.nonzero(apart < 1e-6 * squares)  # where only rounding is left
@@ -125,8 +119,7 @@ class VectorChannel:
 class ExponentialChannel:
     """A word released by the exponential mechanism, exactly: exp(-(eta/2) |x - w|) over its sum for x.
 
-    A word in a crowd comes out as any one word less often than a lonely word does: without the sum, its norm, the
-    attacker misses what the density of the table tells.
+    The sum, its norm, holds the density of the table: a word in a crowd comes out as any one word less often.
     """
 
     def __init__(self, vocabulary: Vocabulary, prior: UnigramPrior, eta: float, *, norm: Floats | None = None) -> None:
@@ -151,19 +144,19 @@ class ExponentialChannel:
 
 
 class LaplaceChannel:
-    """A word released by the noise mechanism: the chance that noise ends in its cell, which has no closed form.
+    """A word released by the noise mechanism: the probability that noise ends in its cell, without a closed form.
 
-    The posterior given a word is the mean of the exact posteriors given the noisy vectors that end in its cell. It is
-    estimated from simulated releases of words of the prior, and tends to the exact one as ``draws`` grows. For words
-    that few draws end in, a fitted shape fills in, b [x = w] - c eta |x - w|, which is worth 64 draws; b and c are
-    those that guess most simulated releases. In high dimension, with many words, that shape is nearly all there is.
+    The posterior given a word is the mean of the exact posteriors given the noisy vectors in its cell. It is estimated
+    from simulated releases of words of the prior, and converges as ``draws`` grows. Words with few draws use a fitted
+    shape, b [x = w] - c eta |x - w|, which is worth 64 draws; b and c guess most simulated releases. In high dimension
+    with many words that shape dominates.
 
     Args:
         vocabulary: Public table.
         prior: Candidates.
         eta: Privacy loss per unit of distance.
-        draws: Number of simulated releases. Seeded: it is the attacker's own simulation of public things.
-        threads: Threads to simulate with; by default as many as there are processors.
+        draws: Number of simulated releases, seeded: the attacker's own simulation of public values.
+        threads: Threads to simulate with; by default one per processor.
     """
 
     def __init__(
@@ -189,13 +182,13 @@ class LaplaceChannel:
         return np.asarray(likelihood[which])
 
     def to_weigh(self) -> LaplaceChannel:
-        """The same in the shape that makes simulated releases likeliest, to be weighed against further knowledge."""
+        """The same with the shape that makes simulated releases likeliest, to combine with further knowledge."""
         other = copy.copy(self)
         other._slope, other._bonus = self._likeliest
         return other
 
     def _simulated(self, count: int) -> tuple[Ids, Ids, Floats]:
-        """Places of the words among the candidates, what came out, and the noisy vectors between."""
+        """Positions of the words among the candidates, their releases, and the noisy vectors."""
         rng, coins = NotPrivateSeededRandomness(_SIMULATED), np.random.default_rng(_SIMULATED)
         true = coins.choice(len(self._prior.ids), count, p=np.exp(self._prior.log))
         points = (
@@ -212,22 +205,22 @@ class LaplaceChannel:
         return _posterior(log, self._prior)
 
     def _fitted(self, true: Ids, released: Ids) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Slope and bonus that guess most, and those under which the truth is likeliest."""
+        """Slope and bonus that guess most, and those of the largest likelihood."""
         apart = self._vectors.distances(self._vocabulary.points(released))
         same = released[:, None] == self._prior.ids
         every, own = np.arange(len(true)), same.argmax(axis=1)
         known = same[every, own]
-        found = []
+        fits = []
         for slope in _SLOPES:
             log = self._prior.log - slope * self._eta * apart
             guess, norm = log.argmax(axis=1), logsumexp(log, axis=1)
             here = log[every, own]
-            for bonus in _BONUSES:  # it changes one entry of a row, which need not be gone through again
+            for bonus in _BONUSES:  # a bonus changes one entry per row, so guesses and norms are updated
                 shown = np.where(known & (here + bonus > log[every, guess]), own, guess)
                 total = np.where(known, np.logaddexp(norm, here + np.log(np.expm1(bonus))), norm) if bonus else norm
                 fit = float((log[every, true] + bonus * same[every, true] - total).mean())
-                found.append((int((shown == true).sum()), fit, (slope, bonus)))
-        return max(found)[2], max(found, key=lambda one: one[1])[2]
+                fits.append((int((shown == true).sum()), fit, (slope, bonus)))
+        return max(fits)[2], max(fits, key=lambda one: one[1])[2]
 
 
 def _posterior(log_likelihood: Floats, prior: UnigramPrior) -> Floats:
@@ -239,7 +232,7 @@ def _posterior(log_likelihood: Floats, prior: UnigramPrior) -> Floats:
 
 
 def simulated(vocabulary: Vocabulary, mechanism: str, threads: int | None) -> Release:
-    """The mechanism as a function of words and eta, with the same coins for every eta."""
+    """The mechanism as a function of words and eta, with the same seed for every eta."""
 
     def laplace(ids: Ids, eta: float) -> Ids:
         rng = NotPrivateSeededRandomness(_RELEASES)
@@ -255,17 +248,17 @@ def simulated(vocabulary: Vocabulary, mechanism: str, threads: int | None) -> Re
 
 
 def likeliest(channel: Channel, prior: UnigramPrior, seen: np.ndarray) -> Ids:
-    """Ids of the words that are likeliest given what was seen."""
+    """Ids of the likeliest words given the observations."""
     if seen.ndim > 1:
         return np.asarray(prior.ids[(channel.log_likelihood(seen) + prior.log).argmax(axis=1)])
-    distinct, which = np.unique(seen, return_inverse=True)  # equal words have equal posteriors
+    distinct, which = np.unique(seen, return_inverse=True)
     blocks = np.array_split(distinct, -(-len(distinct) // ROWS))
     best = np.concatenate([(channel.log_likelihood(block) + prior.log).argmax(axis=1) for block in blocks])
     return np.asarray(prior.ids[best[which]])
 
 
 class Inversion:
-    """Success against the words of a text of an attacker who sees a release and knows how frequent they are in it."""
+    """Success of an attacker who sees a release and knows the word frequencies of the text."""
 
     def __init__(self, population: Ids) -> None:
         ids, self._which, counts = np.unique(population, return_inverse=True, return_counts=True)
@@ -278,7 +271,7 @@ class Inversion:
 
 
 class ExactInversion(Inversion):
-    """The exponential mechanism: the best attacker, whose success is a sum over all words that may come out."""
+    """Success of the best attacker on the exponential mechanism: a sum over all releases."""
 
     def __init__(
         self, population: Ids, vocabulary: Vocabulary, log_norm: Callable[[Ids, float], Floats], threads: int | None
@@ -289,7 +282,7 @@ class ExactInversion(Inversion):
         self._threads = threads
 
     def guessed(self, eta: float) -> Floats:
-        """Chance of each running word to be guessed."""
+        """Probability that each running word is guessed."""
         norm = self._log_norm(self.prior.ids, eta)
         channel = ExponentialChannel(self._vocabulary, self.prior, eta, norm=norm)
         words = np.flatnonzero(self._vocabulary.allowed)
@@ -305,7 +298,7 @@ class ExactInversion(Inversion):
 
 
 class SimulatedInversion(Inversion):
-    """The noise mechanism: the better of two attackers. One takes the released word, the other the likeliest."""
+    """Success of the better of two attackers on the noise mechanism: the released word, or the likeliest."""
 
     def __init__(self, population: Ids, sample: Ids, vocabulary: Vocabulary, threads: int | None) -> None:
         super().__init__(population)
@@ -315,7 +308,7 @@ class SimulatedInversion(Inversion):
         self._threads = threads
 
     def guessed(self, eta: float) -> Floats:
-        """How often each word of the sample is guessed by the more successful attacker."""
+        """Share of releases in which each word of the sample is guessed."""
         released = self._release(self._sample, eta)
         channel = LaplaceChannel(self._vocabulary, self.prior, eta, DRAWS, threads=self._threads)
         tried = (released, likeliest(channel, self.prior, released))
@@ -324,6 +317,6 @@ class SimulatedInversion(Inversion):
 
 
 def distinct_outputs(words: Ids, releases: int, release: Release, eta: float) -> float:
-    """Mean number of distinct words that come out in this many releases of one word."""
+    """Mean number of distinct words in this many releases of one word."""
     out = release(np.repeat(words, releases), eta).reshape(len(words), releases)
     return float(np.mean([len(np.unique(line)) for line in out]))

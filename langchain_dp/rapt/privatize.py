@@ -1,4 +1,4 @@
-"""Texts in, privatized texts out: every token goes through a mechanism of metric privacy on its own."""
+"""Privatizes texts: every token passes through a mechanism of metric privacy on its own."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ from langchain_dp.rapt.vocabulary import PAD, UNKNOWN, ForeignTokenizer, Vocabul
 Mechanism = Literal["laplace", "exponential"]
 Keep = Sequence[str] | Callable[[str], bool]
 
-_LISTED = 20  # kept words that a note names before it only counts
+_LISTED = 20  # kept words that a note names
 _BLOCK = 8192  # tokens whose vectors are in memory together
-_DRAWN = 8 * _BLOCK  # tokens drawn together by the other mechanism, which asks for the vectors of distinct words alone
-
+_DRAWN = 8 * _BLOCK  # the same for the exponential mechanism, which reads the vectors of distinct words only
 
 Treatment = Literal["privatize", "keep", "placeholder"]
 _FIELDS: dict[Kind, tuple[str, str]] = {
@@ -46,21 +45,21 @@ _FIELDS: dict[Kind, tuple[str, str]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Policies:
-    """How each kind of feature is treated. By default nothing but the number of tokens leaves in clear.
+    """Treatment of each kind of feature. By default only the number of tokens leaves in clear.
 
-    "privatize" replaces it like a word (a number, date or address that the vocabulary does not hold is an unknown
-    word; code is privatized token by token). "keep" passes it through in clear. "placeholder" writes its kind in
-    brackets, which tells that such a feature stands there and where.
+    "privatize" replaces a feature like a word (a number, date or address outside the vocabulary is an unknown word;
+    code is privatized per token). "keep" passes it in clear. "placeholder" writes its kind in brackets, which reveals
+    that such a feature is there and where.
 
     Args:
         numbers: Numbers, times and amounts.
         dates: Dates, in digits or with the English name of a month.
         urls: Addresses of pages and of mail.
-        punctuation: Punctuation marks and symbols. Kept marks show where sentences end and how long they are.
-        code: Blocks between two fences, and pieces of a line between two backticks that no letter touches from outside.
-        unknown: "vector" treats every unknown word as one public vector; "random" as a public word drawn at random,
-            anew each time: it then counts as far from a known word as the farthest public word is, and hides among
-            unknown words only. Noise comes on top in both cases. An unknown word is never written out.
+        punctuation: Punctuation marks and symbols. Kept marks reveal the ends and lengths of sentences.
+        code: Text between two fences, or in a line between two backticks without a letter beside them.
+        unknown: "vector" gives every unknown word one public vector. "random" replaces it by a random public word: it
+            then hides among unknown words only, and its distance to a known word is that to the farthest public word.
+            Noise is added in both cases. An unknown word is never written out.
 
     Examples:
         >>> policies = Policies(numbers="placeholder", punctuation="keep")
@@ -81,22 +80,21 @@ class Policies:
 
     def of(self, kind: Kind) -> Treatment:
         """Treatment of one kind of feature; words are always privatized."""
-        treatment: Treatment = getattr(self, _FIELDS[kind][0]) if kind in _FIELDS else "privatize"
-        return treatment
+        return getattr(self, _FIELDS[kind][0]) if kind in _FIELDS else "privatize"  # type: ignore[no-any-return]
 
     @property
     def in_clear(self) -> bool:
-        """Whether any kind of feature is passed through or named."""
+        """Whether any kind of feature is kept or named."""
         return any(getattr(self, field) != "privatize" for field, _ in _FIELDS.values())
 
     def notes(self) -> tuple[str, ...]:
-        """What these policies let through in clear, and what they do to the promise, for certificates."""
-        said = {
+        """Facts for certificates: features in clear, and effects on the promise."""
+        sentences = {
             "keep": "{} are passed through in clear.",
             "placeholder": "{} are replaced by a placeholder: that they are there, and where, is in clear.",
         }
         treated = [(name, getattr(self, field)) for field, name in _FIELDS.values()]
-        notes = [said[treatment].format(name) for name, treatment in treated if treatment != "privatize"]
+        notes = [sentences[treatment].format(name) for name, treatment in treated if treatment != "privatize"]
         if self.unknown == "random":
             notes.append(
                 "A word outside the table is first replaced by a public word drawn at random: between it and a known "
@@ -110,9 +108,9 @@ class PrivatizedText:
     """One privatized text.
 
     Args:
-        text: What may leave.
-        tokens: PrivatizedText tokens, pads among them. Each cost eta per unit of distance.
-        kept: Features that are in clear by the user's choice, placeholders among them.
+        text: Text that may leave.
+        tokens: Number of privatized tokens, with pads. Each cost eta per unit of distance.
+        kept: Number of features in clear by the user's choice, with placeholders.
 
     Examples:
         >>> [privatized] = privatizer.privatize(["Anna takes prednisone."])
@@ -125,27 +123,27 @@ class PrivatizedText:
 
 
 class TextPrivatizer:
-    """Replaces every token of a text by a random word of a public vocabulary, near words more often than far ones.
+    """Replaces every token of a text by a random word of a public vocabulary, near words more often.
 
     Args:
         vocabulary: Public table.
         eta: Privacy loss per unit of distance and token, at least 1e-9. Calibrate it: its scale depends on the table.
-        mechanism: "laplace" adds noise to the token's vector and takes the nearest word; "exponential" draws a word
-            by its distance, and keeps more meaning at the same eta.
-        policies: What happens to numbers, dates, addresses, marks, code and unknown words.
-        keep: Words that stay in clear, compared in lower case, or a function that says so of a feature's text.
-        length: Every text comes out as exactly this many tokens and kept features: shorter ones are filled with
-            privatized pads, longer ones are cut. By default a text keeps its length, which is then in clear.
-        casing: Whether a word that replaces a capitalized one is capitalized. This puts the casing in clear.
-        rng: Source of randomness; operating-system entropy by default.
-        threads: Threads to search with; by default as many as there are processors.
-        cache_bytes: Memory of the exponential mechanism for what it keeps of words seen before, at least 0. A word
-            that is not kept costs a pass over the table; by default there is room for 32,000 words.
+        mechanism: "laplace" adds noise to the token's vector and takes the nearest word. "exponential" draws a word by
+            its distance, and keeps more meaning at the same eta.
+        policies: Treatment of numbers, dates, addresses, marks, code and unknown words.
+        keep: Words that stay in clear, compared in lower case, or a function that decides per feature.
+        length: Fixed number of tokens and kept features of every output: shorter texts get privatized pads, longer ones
+            are cut. By default the length of a text is in clear.
+        casing: Whether to capitalize the replacement of a capitalized word. This puts the casing in clear.
+        rng: Source of randomness; by default the operating system.
+        threads: Threads to search with; by default one per processor.
+        cache_bytes: Memory of the exponential mechanism for words seen before, at least 0; by default 32,000 words.
+            Another word costs a pass over the table.
 
     Formal guarantee:
         For two texts that agree on what :meth:`notes` says is in clear (by default the number of tokens), the chance
-        of any output changes by at most exp(eta * sum_i |x_i - x'_i|), x_i the public vector of token i; all unknown
-        words have the same vector, but under ``Policies(unknown="random")``: there |x_i - x'_i| is 0 between two
+        of any output changes by at most exp(eta * sum_i |x_i - x'_i|), x_i the public vector of token i. All unknown
+        words have the same vector, except under ``Policies(unknown="random")``: there |x_i - x'_i| is 0 between two
         unknown words, and between an unknown and a known one the distance of that to the farthest word that may be
         written. Privatizing the same text k times costs k times as much. This is metric privacy: eta is not an epsilon,
         and close words are protected more than far ones.
@@ -185,7 +183,7 @@ class TextPrivatizer:
         self.threads = None if threads is None else validate.integer("threads", threads, at_least=1)
         self.casing = validate.one_of("casing", casing, (True, False))
         if casing:
-            vocabulary.surfaces("")  # refused now where the tokenizer cannot tell
+            vocabulary.surfaces("")  # raises if the tokenizer does not know them
         self._rng = rng or SystemRandomness()
         self.private = self._rng.private
         self._words: MetricLaplace | MetricExponential = (
@@ -194,9 +192,9 @@ class TextPrivatizer:
             else MetricExponential(event, vocabulary.table, cache_bytes=cache_bytes, threads=self.threads)
         )
         self._keep = keep if callable(keep) else _kept_words(keep)
-        # A function has no name that lasts: what was kept under one is not reused under another.
+        # A function has no lasting name, so no release under it is reused.
         self._named_keep = secrets.token_hex(16) if callable(keep) else sorted(keep)
-        code = policies.code != "privatize"  # else tokens are written one by one, and none spans much
+        code = policies.code != "privatize"  # a feature of many tokens
         self.streams = not (self.pads or code or isinstance(vocabulary.tokenizer, ForeignTokenizer))
         self._all_privatized = not (policies.in_clear or self._keep)
 
@@ -219,7 +217,7 @@ class TextPrivatizer:
 
     @functools.cached_property
     def settings(self) -> str:
-        """Everything public that the law of a release depends on: another setting is another release."""
+        """Every public value that the distribution of a release depends on."""
         return json.dumps({**self._law, "eta": repr(self.eta)}, sort_keys=True)
 
     @functools.cached_property
@@ -228,7 +226,7 @@ class TextPrivatizer:
         return hashlib.sha256(json.dumps(self._law, sort_keys=True).encode()).hexdigest()[:16]
 
     def notes(self) -> tuple[str, ...]:
-        """What is passed through in clear, for certificates."""
+        """Facts for certificates: everything that passes in clear."""
         notes = list(self.policies.notes())
         if self.length is None:
             notes.append("The number of tokens of every text is in clear.")
@@ -246,13 +244,13 @@ class TextPrivatizer:
         return tuple(notes)
 
     def privatize(self, texts: Sequence[str]) -> list[PrivatizedText]:
-        """Privatize texts, each token with its own noise; one result per text, in order."""
+        """Privatize texts, each token with its own noise. Return one result per text, in order."""
         return self.prepare(texts)()
 
     def prepare(self, texts: Sequence[str]) -> Callable[[], list[PrivatizedText]]:
-        """Do all of :meth:`privatize` that can fail on a text, and return what draws the words.
+        """Do all work of :meth:`privatize` that can fail on a text. Return a function that draws the words.
 
-        Charge for the release in between: then a text that cannot be cut costs nothing.
+        Charge in between, so that a text that cannot be cut costs nothing.
         """
         if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
             raise InvalidParameter(
@@ -274,12 +272,12 @@ class TextPrivatizer:
         return draw
 
     def written(self, texts: Sequence[str]) -> Callable[[], list[str]]:
-        """As :meth:`prepare`; what is returned draws the privatized texts alone."""
+        """:meth:`prepare` for the texts alone."""
         draw = self.prepare(texts)
         return lambda: [released.text for released in draw()]
 
     def release(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Privatize token ids: one released id of the vocabulary per given one.
+        """Privatize token ids: one released id per given one.
 
         Args:
             ids: Ids of the vocabulary; -1 for an unknown word and -2 for a pad.
@@ -320,7 +318,7 @@ class TextPrivatizer:
         return items
 
     def _in_clear(self, kind: Kind, surface: str) -> str | None:
-        """What is written for a feature without privatizing it; None for nearly all."""
+        """Text of a feature that is not privatized, or None."""
         treatment = self.policies.of(kind)
         if treatment == "placeholder":
             return f"[{kind.upper()}]"
@@ -328,12 +326,12 @@ class TextPrivatizer:
             return surface
         if not callable(self._keep):
             return surface if tokenize.normal(surface) in self._keep else None
-        failure = ""
         try:
-            with sealed(Level.QUIET):  # the function may ask a model
+            with sealed(Level.QUIET):  # the function may call a model
                 return surface if self._keep(surface) else None
-        except Exception as error:  # raised again below: its text and context may hold the word
+        except Exception as error:
             failure = type(error).__name__
+        # Raised outside: text and context of the error may hold the word.
         raise InvalidParameter(f"Expected keep= to answer for every word, but it raised {failure}.")
 
     def _add(self, items: Items, text: str) -> None:
@@ -343,10 +341,10 @@ class TextPrivatizer:
                 items.surfaces += self.vocabulary.surfaces(text)
 
     def pieces(self, text: str) -> list[str]:
-        """Privatize a stretch of a text, as pieces for ``langchain_dp.rapt.tokenize.join``.
+        """Privatize a part of a text, as pieces for ``langchain_dp.rapt.tokenize.join``.
 
-        Stretches that no feature crosses, privatized one after the other and joined at the end, follow the law of the
-        whole text privatized at once; not under ``length``, which counts the whole.
+        Parts that no feature crosses, privatized in turn and joined, have the distribution of the whole text privatized
+        at once; not under ``length``, which counts the whole.
         """
         items = self._parse(0, text)
         return self._pieces(items, self.release(np.array(items.ids, dtype=np.int64)).tolist())
@@ -367,15 +365,15 @@ class TextPrivatizer:
 
 @dataclasses.dataclass(repr=False)
 class Items:
-    """A parsed text: ids to privatize, and what stands in clear before which id. Private."""
+    """A parsed text: ids to privatize, and literals with the number of ids before them. Private."""
 
     ids: list[int] = dataclasses.field(default_factory=list)
     surfaces: list[str] = dataclasses.field(default_factory=list)
     literals: list[tuple[int, str]] = dataclasses.field(default_factory=list)
 
     def fit(self, length: int, *, cased: bool) -> None:
-        """Cut to, or fill up to, this many tokens and literals together."""
-        # Before the literal with number k stand `place` ids and k literals.
+        """Cut or pad to this many tokens and literals together."""
+        # `place` ids and k literals precede literal number k.
         self.literals = [(place, text) for k, (place, text) in enumerate(self.literals) if place + k < length]
         room = length - len(self.literals)
         del self.ids[room:], self.surfaces[room:]
@@ -396,9 +394,9 @@ def _kept_words(keep: Sequence[str]) -> frozenset[str]:
 
 
 def _rest(vocabulary: Vocabulary) -> str:
-    """Digest of what else of a table a release depends on: special vectors, what is not written, how it cuts."""
-    how = vocabulary.tokenizer.embeds if isinstance(vocabulary.tokenizer, ForeignTokenizer) else vocabulary.tokenizer
-    digest = hashlib.sha256(f"{type(how).__module__}.{type(how).__qualname__} {sorted(vocabulary.never)}".encode())
+    """Digest of the other facts of a table: tokenizer, special vectors, words that are never written."""
+    cuts = vocabulary.tokenizer.embeds if isinstance(vocabulary.tokenizer, ForeignTokenizer) else vocabulary.tokenizer
+    digest = hashlib.sha256(f"{type(cuts).__module__}.{type(cuts).__qualname__} {sorted(vocabulary.never)}".encode())
     for special in (vocabulary.unknown, vocabulary.pad):
         digest.update(np.ascontiguousarray(special).tobytes())
     return digest.hexdigest()

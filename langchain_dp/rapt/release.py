@@ -1,11 +1,9 @@
-"""Releases under metric privacy: look up, charge, draw, keep. No caller may change this order.
+"""Releases under metric privacy: look up, charge, draw, store. No caller may change this order.
 
-A text that was released before is given out again, which costs nothing. Which texts count as the same must itself
-tell nothing: two *different* documents of one call that happen to be equal get releases of their own (their place among
-the equals is part of the key), and so do texts of different users. What remains: whoever sees two calls sees which
-of their texts are the same. Under a limit for each document the account is another matter: a document that nobody names
-is then known by its user and its texts alone, so that equal ones of one call add up, or handing a text in twice would
-get around the limit.
+A text that was released before is returned again at no cost. The choice of equal texts must itself reveal nothing. So
+equal documents of one call get separate releases (their number among the equals is part of the key), and so do texts of
+different users. An observer of two calls still sees which of their texts are equal. Under a limit per document the
+account identifies an unnamed document by its user and texts alone. Otherwise repeated texts would evade the limit.
 """
 
 from __future__ import annotations
@@ -56,13 +54,13 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Unit:
-    """What is released at once, under one charge: a text, a message, or a document with its metadata.
+    """Unit of release under one charge: a text, a message, or a document with its metadata.
 
     Args:
         texts: Its texts, in order.
-        user: Whose it is, or None.
-        document: Which document it is, if somebody says so; None: its content says it.
-        place: Its place among equal ones, if somebody counts them; None: those of one call are counted.
+        user: Its user, or None.
+        document: Key of its document; None: its content is the key.
+        place: Its number among equal units; None: count those of the call.
     """
 
     texts: Texts
@@ -75,7 +73,7 @@ class Unit:
 
 
 class Engine(Protocol):
-    """What draws words. If it ``pads``, every text, even an empty one, comes out at one fixed length."""
+    """Draws words. If it ``pads``, every text comes out at one fixed length, even an empty one."""
 
     event: MetricEvent
     pads: bool
@@ -86,14 +84,14 @@ class Engine(Protocol):
 
     @property
     def settings(self) -> str:
-        """Everything public that the law of a release depends on: another setting is another release."""
+        """Every public value that the distribution of a release depends on."""
 
     def written(self, texts: Sequence[str]) -> Callable[[], list[str]]:
-        """Do all that can fail on a text; what is returned draws a fresh release of each, in order, once."""
+        """Do all work that can fail on a text. Return a function that draws a release of each, in order, once."""
 
 
 class Drawer(Engine, Protocol):
-    """An engine under a formal promise, and what certificates say of it. It ``streams`` if it has pieces."""
+    """An engine with a formal promise. If it ``streams``, it has ``pieces``."""
 
     eta: float
     private: bool
@@ -104,14 +102,14 @@ class Drawer(Engine, Protocol):
         """Name of the mechanism."""
 
     def notes(self) -> tuple[str, ...]:
-        """What passes in clear."""
+        """Facts for certificates: everything that passes in clear."""
 
     def pieces(self, text: str) -> list[str]:
-        """Release a stretch of a text, where it streams."""
+        """Release a part of a text."""
 
 
 class Releases:
-    """Releases units under one engine, each charged before it is drawn; with ``reuse``, once only."""
+    """Charges each unit and then draws it; with ``reuse``, only once."""
 
     def __init__(self, engine: Engine, ledger: MetricLedger, *, reuse: bool, chain: str) -> None:
         self.engine = engine
@@ -120,16 +118,15 @@ class Releases:
         self._chain = chain
         self._flights = _Flights()
 
-    def release(self, units: Sequence[Unit], met: Counter[str] | None = None) -> list[Texts]:
-        """Release every unit: all of the new ones are charged together, or none.
+    def release(self, units: Sequence[Unit], seen: Counter[str] | None = None) -> list[Texts]:
+        """Release every unit: all new ones are charged together, or none.
 
-        Where one call releases its units in several rounds, ``met`` is the same empty counter in each: units of
-        different rounds that are equal then get releases of their own, as those of one round do.
+        ``seen`` counts the units of earlier rounds of the same call, so that equal units get separate releases.
         """
-        names, owners = self._named(units, Counter() if met is None else met)
-        wanted = [i for i, unit in enumerate(units) if self._says_something(unit)]
+        names, owners = self._named(units, Counter() if seen is None else seen)
+        wanted = [i for i, unit in enumerate(units) if self._has_content(unit)]
         if not self._reuse:
-            drawn = self._draw({i: units[i] for i in wanted}, {i: owners[i] for i in wanted})
+            drawn = self._draw({i: (units[i], owners[i]) for i in wanted})
             return [drawn[i] if i in drawn else _blank(unit) for i, unit in enumerate(units)]
         released = self.ledger.released()
         keys = {i: self._key(names[i]) for i in wanted}
@@ -139,69 +136,66 @@ class Releases:
             mine, others = self._flights.claim(missing)
             try:
                 known = released.get(mine)
-                new = [key for key in mine if key not in known]
-                drawn_now = self._draw(
-                    {key: units[places[key]] for key in new}, {key: owners[places[key]] for key in new}, keys=new
-                )
+                new = {key: (units[places[key]], owners[places[key]]) for key in mine if key not in known}
+                drawn_now = self._draw(new, keys=list(new))
                 answers |= known | (released.put(drawn_now) if drawn_now else {})
-            except AlreadyReleased:  # by another process, since it was looked up: now it is found
+            except AlreadyReleased:  # by another process since the look-up; the next round finds it
                 pass
             finally:
                 self._flights.settle(mine)
-            # Nothing is held while waiting, so no two calls can wait for each other.
-            for flight in others:
+            for flight in others:  # no claim is held while waiting, so two calls cannot block each other
                 flight.result()
         return [answers[keys[i]] if i in keys else _blank(unit) for i, unit in enumerate(units)]
 
     def to_charge(self, rounds: Iterable[Sequence[Unit]]) -> list[Owner]:
-        """Who is charged, once for each release, if rounds of units are released one after the other."""
+        """Owners to charge, one per release, for successive rounds of units."""
         new: dict[bytes | tuple[int, int], list[Owner]] = {}
         for number, units in enumerate(rounds):
             names, owners = self._named(units, Counter())
             for i, owner in enumerate(owners):
-                if self._says_something(units[i]):
+                if self._has_content(units[i]):
                     key = self._key(names[i]) if self._reuse else (number, i)
                     new[key] = [owner] * self._times(units[i])
         known = self.ledger.released().get([key for key in new if isinstance(key, bytes)])
         return [owner for key, owners in new.items() if key not in known for owner in owners]
 
     def _named(self, units: Iterable[Unit], seen: Counter[str]) -> tuple[list[str], list[Owner]]:
-        """What tells units apart (user, document, texts, place among equal ones), and whose accounts are charged."""
-        limited = self.ledger.document_limit is not None  # then all that are equal are one document
+        """Name each unit by user, document, texts and number among equals, and find the accounts to charge."""
+        limited = self.ledger.document_limit is not None  # then all equal units are one document
         names, owners = [], []
         for unit in units:
-            said = json.dumps([unit.user, unit.document, unit.texts])
-            name = f"{said}#{seen[said] if unit.place is None else unit.place}"
-            seen[said] += 1
+            content = json.dumps([unit.user, unit.document, unit.texts])
+            name = f"{content}#{seen[content] if unit.place is None else unit.place}"
+            seen[content] += 1
             names.append(name)
-            account = f"{said}#0" if limited else name
+            account = f"{content}#0" if limited else name
             owners.append(Owner(account if unit.document is None else unit.document, unit.user))
         return names, owners
 
     def _key(self, name: str) -> bytes:
-        """Under which a release is kept."""
         return self.ledger.digest("release", f"{self.engine.settings}\0{name}")
 
     def _times(self, unit: Unit) -> int:
-        """How many releases a unit is: one, where distances of words add up; one a text, where texts are rewritten."""
+        """Number of releases: one where distances of words add up, one per text where texts are rewritten."""
         return sum(bool(text.strip()) for text in unit.texts) if self.engine.table == WHOLE_TEXTS else 1
 
-    def _says_something(self, unit: Unit) -> bool:
-        """Without padding, the length is public, and a blank text has nothing else to it."""
+    def _has_content(self, unit: Unit) -> bool:
+        """Whether it must be drawn. Without padding the length is public, and a blank text holds nothing else."""
         return bool(unit.texts) and (self.engine.pads or any(text.strip() for text in unit.texts))
 
-    def _draw(self, units: dict[K, Unit], owners: dict[K, Owner], keys: Sequence[bytes] = ()) -> dict[K, Texts]:
+    def _draw(self, units: Mapping[K, tuple[Unit, Owner]], keys: Sequence[bytes] = ()) -> dict[K, Texts]:
         if not units:
             return {}
-        draw = run_redacted(self.engine.written, PrivateArgs([text for unit in units.values() for text in unit.texts]))
-        charged = [owners[key] for key, unit in units.items() for _ in range(self._times(unit))]
+        texts = PrivateArgs([text for unit, _ in units.values() for text in unit.texts])
+        draw = run_redacted(self.engine.written, texts)
+        charged = [owner for unit, owner in units.values() for _ in range(self._times(unit))]
         self.ledger.spend(self.engine.event.eta, charged, table=self.engine.table, caller=self._chain, keys=keys)
         fresh = iter(run_redacted(draw, PrivateArgs()))
-        return {key: tuple(next(fresh) for _ in unit.texts) for key, unit in units.items()}
+        return {key: tuple(next(fresh) for _ in unit.texts) for key, (unit, _) in units.items()}
 
 
 class FormalReleases(Releases):
-    """Releases of a sanitizer, and everything else that it asks of what draws the words."""
+    """Releases of a sanitizer, with its calibration, limits and certificate."""
 
     def __init__(
         self,
@@ -216,18 +210,18 @@ class FormalReleases(Releases):
         self.engine: Drawer = engine
         self._calibration = calibration
         self._lock = threading.Lock()
-        self._told_of_limit = False
+        self._warned = False
         forks.renew_lock(self)
 
     @property
     def words(self) -> TextPrivatizer:
-        """The engine of a sanitizer that draws words."""
+        """The engine, if it draws words."""
         if not isinstance(self.engine, TextPrivatizer):
             raise InvalidParameter(f"Expected a sanitizer that draws words: a {self.engine.mechanism!r} has no table.")
         return self.engine
 
     def calibration(self) -> Calibration:
-        """What eta means on this table; measured once."""
+        """Measure eta on this table, once."""
         with self._lock:
             if not isinstance(self._calibration, Calibration):
                 self._calibration = self._calibration()
@@ -236,14 +230,14 @@ class FormalReleases(Releases):
     def streams(self, document: str | None) -> bool:
         """Whether words may leave before the text is complete.
 
-        Not under a limit for each document, if nobody names this one: its content says which it is, once it is there.
+        Not under a limit per document without a document key: the key is then the complete content.
         """
         return self.engine.streams and (document is not None or self.ledger.document_limit is None)
 
     def unreachable_limit(self, *, user: bool) -> float | None:
-        """The limit that documents without a name of their own never reach; None if one bites, or there is none.
+        """The limit that unnamed documents never reach; None if they can reach it, or there is none.
 
-        Who is not named has no account as a ``user``, and where texts are reused such a document is charged but once.
+        Without ``user`` no user has an account. Where texts are reused such a document is charged only once.
         """
         limit = self.ledger.document_limit
         if limit is not None and (limit < self.engine.eta or not self._reuse):
@@ -253,7 +247,7 @@ class FormalReleases(Releases):
         return None if user else self.ledger.limit
 
     def stream(self, *, user: str | None, document: str | None) -> TextStream:
-        """Charge one release of a text that is still to come, and return what releases it.
+        """Charge one release of a text that is still to come, and return its stream.
 
         Its content is not known yet, so without a name it is a document of its own.
         """
@@ -268,17 +262,17 @@ class FormalReleases(Releases):
 
         return TextStream(pieces)
 
-    def _draw(self, units: dict[K, Unit], owners: dict[K, Owner], keys: Sequence[bytes] = ()) -> dict[K, Texts]:
+    def _draw(self, units: Mapping[K, tuple[Unit, Owner]], keys: Sequence[bytes] = ()) -> dict[K, Texts]:
         self.warn_unreachable_limit(
-            named=not any(unit.user is None and unit.document is None for unit in units.values())
+            named=not any(unit.user is None and unit.document is None for unit, _ in units.values())
         )
-        return super()._draw(units, owners, keys)
+        return super()._draw(units, keys)
 
     def warn_unreachable_limit(self, *, named: bool) -> None:
-        """Warn once, before anything is charged, of a limit that a text without a name never reaches."""
-        limit = None if named or self._told_of_limit else self.unreachable_limit(user=False)
+        """Warn once, before any charge, of a limit that an unnamed text never reaches."""
+        limit = None if named or self._warned else self.unreachable_limit(user=False)
         if limit is not None:
-            self._told_of_limit = True
+            self._warned = True
             warn_caller(
                 f"Nobody is named whose text is released, so it counts towards no user's limit={limit:g}, and as a "
                 "document of its own it is charged once. Say whose it is: user=..., or in a chain "
@@ -288,32 +282,27 @@ class FormalReleases(Releases):
             )
 
     def stamp(self) -> dict[str, Any]:
-        """What a sanitized message says of itself."""
-        return {
-            "private": self.engine.private,
-            "mechanism": self.engine.mechanism,
-            "eta": self.engine.eta,
-            "table": self.engine.table,
-        }
+        """Facts written into a sanitized message."""
+        return {name: getattr(self.engine, name) for name in ("private", "mechanism", "eta", "table")}
 
     def mark(self, texts: Texts) -> str:
-        """Keyed mark of public texts, under the ledger's key."""
+        """Mark public texts under the ledger's key."""
         return self.ledger.digest("reply", json.dumps(texts)).hex()
 
     def notes(self) -> tuple[str, ...]:
-        """What passes in clear, whatever the input."""
+        """Facts for certificates: everything that passes in clear for every input."""
         reused = (REUSED,) if self._reuse else ()
         return (*self.engine.notes(), *reused, *self.account_notes())
 
     def account_notes(self) -> tuple[str, ...]:
-        """What the account counts as one document, and whom its limit leaves out."""
+        """Facts on the account: its unit, and releases outside its limit."""
         unnamed = () if self.ledger.limit is None else (UNNAMED,)
         return (COUNTED[self.ledger.document_limit is not None], *unnamed)
 
     def certificate(self, notes: Sequence[str], parameters: Mapping[str, float | int | str]) -> MetricCertificate:
-        """The promise, with what is spent so far."""
+        """The promise, with the loss spent so far."""
         calibration = None
-        with contextlib.suppress(InvalidParameter):  # a table without the words of the texts: then nothing is said
+        with contextlib.suppress(InvalidParameter):  # the table lacks the words of the texts
             calibration = self.calibration()
         return self.ledger.certificate(
             mechanism=self.engine.mechanism,
@@ -333,12 +322,12 @@ class FormalReleases(Releases):
 
 
 def _blank(unit: Unit) -> Texts:
-    """What blank texts are released as: which blanks they hold is not said."""
+    """Release of blank texts: empty, so the kind of blanks stays private."""
     return ("",) * len(unit.texts)
 
 
 class _Flights(forks.ForkSafe):
-    """Which releases are under way in this process, so that two users of the same text share one."""
+    """Releases under way in this process, so that concurrent calls share the release of one text."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -349,16 +338,15 @@ class _Flights(forks.ForkSafe):
         self._under_way = {}
 
     def claim(self, keys: Sequence[bytes]) -> tuple[list[bytes], list[concurrent.futures.Future[None]]]:
-        """The keys that are the caller's to release, and what to wait for before asking again for the others."""
+        """Claim free keys. Return them, and the futures to await before claiming the others."""
         with self._lock:
             mine = [key for key in keys if key not in self._under_way]
             others = [self._under_way[key] for key in keys if key in self._under_way]
-            for key in mine:
-                self._under_way[key] = concurrent.futures.Future()
+            self._under_way.update((key, concurrent.futures.Future()) for key in mine)
         return mine, others
 
     def settle(self, keys: Sequence[bytes]) -> None:
-        """Wake whoever waits for these keys."""
+        """Release these keys and wake the waiting calls."""
         with self._lock:
             ended = [self._under_way.pop(key) for key in keys]
         for flight in ended:

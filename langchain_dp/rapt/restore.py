@@ -1,4 +1,7 @@
-"""Puts the originals back where placeholders stand: the last step of a reversible chain, inside the trust boundary."""
+"""Replaces placeholders by originals: the last step of a reversible chain, inside the trust boundary."""
+
+# LangChain names the parameter ``input``:
+# ruff: noqa: A002
 
 from __future__ import annotations
 
@@ -23,139 +26,132 @@ from langchain_dp.rapt.placeholders import PlaceholderMap
 
 WITHHELD = "<withheld: the output of a restorer>"
 _SCALARS = (type(None), bool, int, float, enum.Enum, datetime.date, datetime.time)
-"""What a structured answer may be that holds no placeholder."""
+"""Structured answers without placeholders."""
 
 
 class TextRestorer:
-    """One text in pieces, restored as it comes. What may be the beginning of a placeholder waits for its end.
-
-    So nothing waits that is as long as the longest placeholder.
-    """
+    """Restores one text in pieces, and holds back less than the longest placeholder."""
 
     def __init__(self, placeholders: PlaceholderMap) -> None:
         self._map = placeholders
-        self._held = ""
+        self._rest = ""
         self._scanner = AddressScanner()
 
     def push(self, text: str) -> str:
-        """Take the next piece and return what can be said by now."""
-        text = self._held + text
+        """Take the next piece and return the restored text so far."""
+        text = self._rest + text
         ready = _ready(text, self._map)
-        self._held = text[len(ready) :]
+        self._rest = text[len(ready) :]
         return self._map.restore(ready, scanner=self._scanner)
 
     def finish(self) -> str:
         """Return the rest."""
-        rest, self._held = self._held, ""
+        rest, self._rest = self._rest, ""
         return rest
 
 
 class JsonRestorer:
-    """JSON in pieces, restored string by string: a string that is an address shows it in its whole form only."""
+    """Restores JSON in pieces, string by string: only a whole string shows whether it is an address."""
 
     def __init__(self, placeholders: PlaceholderMap) -> None:
         self._map = placeholders
-        self._held = ""
+        self._rest = ""
 
     def push(self, text: str) -> str:
-        """Take the next piece and return what is complete by now."""
-        inside = self._held[:1] == '"'
-        self._held += text
+        """Take the next piece and return the complete parts."""
+        inside = self._rest[:1] == '"'
+        self._rest += text
         if inside and '"' not in text:
             return ""
-        done, position = [], 0
-        while match := _JSON_PART.match(self._held, position):
-            done.append(self._string(match[0]))
+        parts, position = [], 0
+        while match := _JSON_PART.match(self._rest, position):
+            parts.append(self._restored(match[0]))
             position = match.end()
-        self._held = self._held[position:]
-        return "".join(done)
+        self._rest = self._rest[position:]
+        return "".join(parts)
 
     def finish(self) -> str:
         """Return the rest."""
-        rest, self._held = self._held, ""
+        rest, self._rest = self._rest, ""
         return self._map.restore(rest[:1], in_json) + self._map.restore(rest[1:], in_json, value=True)
 
-    def _string(self, part: str) -> str:
+    def _restored(self, part: str) -> str:
         if part[0] != '"':
             return part
         try:
             text = json.loads(part)
         except ValueError:
             return part[0] + self._map.restore(part[1:], in_json, value=True)
-        changed = self._map.restore(text, value=True)
-        return part if changed == text else json.dumps(changed, ensure_ascii=False)
+        restored = self._map.restore(text, value=True)
+        return part if restored == text else json.dumps(restored, ensure_ascii=False)
 
 
 _JSON_PART = re.compile(r'"(?:[^"\\]|\\.)*+"|[^"]+', re.DOTALL)
 
 
 def _ready(text: str, placeholders: PlaceholderMap) -> str:
-    """A text without what at its end may be the beginning of a placeholder."""
+    """Cut off a possible start of a placeholder at the end."""
     start = text.rfind("<")
     return text[:start] if start >= 0 and placeholders.begins(text[start:]) else text
 
 
 class ChunkRestorer:
-    """One message in chunks, restored as they come: its text, its blocks of text, and the arguments of its calls."""
+    """Restores one message in chunks: its text, its blocks of text, and the arguments of its calls."""
 
     def __init__(self, placeholders: PlaceholderMap) -> None:
         self._map = placeholders
         self._texts: dict[tuple[str, Any], TextRestorer | JsonRestorer] = {}
 
     def push(self, chunk: AIMessageChunk) -> AIMessageChunk:
-        """Restore one chunk; the last one brings what waited."""
-        last = chunk.chunk_position == "last"
+        """Restore one chunk; the last one includes the rest."""
         content: Any = chunk.content
         if isinstance(content, str):
-            content = self._said(("text", None), content)
+            content = self._push(("text", None), content)
         else:
             content = [self._block(block, place) for place, block in enumerate(content)]
         calls: Any = [
-            {**call, "args": call["args"] and self._said(("args", call.get("index")), call["args"])}
+            {**call, "args": call["args"] and self._push(("args", call.get("index")), call["args"])}
             for call in chunk.tool_call_chunks
         ]
-        restored = AIMessageChunk(  # a chunk anew, so that its calls are parsed again from what is in it now
-            content=content,
-            tool_call_chunks=calls,
-            id=chunk.id,
-            name=chunk.name,
-            response_metadata=chunk.response_metadata,
-            usage_metadata=chunk.usage_metadata,
-            chunk_position=chunk.chunk_position,
-        )
-        rest = self.finish(chunk.id) if last else None
+        fields = {name: getattr(chunk, name) for name in _CHUNK_FIELDS}
+        # A new chunk parses its calls from the restored arguments.
+        restored = AIMessageChunk(content=content, tool_call_chunks=calls, **fields)
+        rest = self.finish(chunk.id) if chunk.chunk_position == "last" else None
         return restored if rest is None else restored + rest
 
-    def finish(self, given: str | None = None) -> AIMessageChunk | None:
-        """What still waits, as a chunk of the message of this id; None if nothing does."""
-        said = {place: rest for place, text in self._texts.items() if (rest := text.finish())}
-        if not said:
+    def finish(self, message_id: str | None = None) -> AIMessageChunk | None:
+        """Return the rest as a chunk of the message; None if there is none."""
+        rests = {place: rest for place, text in self._texts.items() if (rest := text.finish())}
+        if not rests:
             return None
-        content: Any = said.pop(("text", None), "")
+        content: Any = rests.pop(("text", None), "")
         blocks: list[Any] = []
         calls: list[Any] = []
-        for (kind, index), rest in said.items():
+        for (kind, index), rest in rests.items():
             if kind == "args":
                 calls.append({"name": None, "id": None, "index": index, "args": rest})
             else:
                 blocks.append({"type": "text", "text": rest, **({} if index is None else {"index": index})})
-        return AIMessageChunk(content=blocks or content, tool_call_chunks=calls, id=given)
+        return AIMessageChunk(content=blocks or content, tool_call_chunks=calls, id=message_id)
 
     def _block(self, block: Any, place: int) -> Any:
         if isinstance(block, str):
-            return self._said(("text", None), block)
+            return self._push(("text", None), block)
         if isinstance(block.get("text"), str):
-            return {**block, "text": self._said(("block", block.get("index", place)), block["text"])}
+            return {**block, "text": self._push(("block", block.get("index", place)), block["text"])}
         return each_text(block, functools.partial(self._map.restore, value=True))
 
-    def _said(self, place: tuple[str, Any], text: str) -> str:
+    def _push(self, place: tuple[str, Any], text: str) -> str:
         if place not in self._texts:
             self._texts[place] = (JsonRestorer if place[0] == "args" else TextRestorer)(self._map)
         return self._texts[place].push(text)
 
 
+_CHUNK_FIELDS = ("id", "name", "response_metadata", "usage_metadata", "chunk_position")
+
+
 def _grew(before: Any, after: Any) -> bool:
-    """Whether a structured answer may be the beginning of another."""
+    """Whether a structured answer may have grown into another."""
     if isinstance(before, dict) and isinstance(after, dict):
         return all(key in after and _grew(inner, after[key]) for key, inner in before.items())
     if isinstance(before, list) and isinstance(after, list):
@@ -166,32 +162,32 @@ def _grew(before: Any, after: Any) -> bool:
 
 
 class WholeRestorer:
-    """A structured answer that grows, each chunk the whole by now, as a parser of JSON streams it.
+    """Restores a growing structured answer: each chunk is the whole so far, as a JSON parser streams it.
 
-    A string in it that ends as a placeholder may begin is shown without that end, until it goes on. Where the next one
-    is no longer the same answer, what was held back of the last one is shown first.
+    A possible start of a placeholder at the end of a string is held back. If the next chunk is another answer, the
+    complete last one comes first.
     """
 
     def __init__(self, restore: Callable[[Any], Any], placeholders: PlaceholderMap) -> None:
         self._restore = restore
         self._map = placeholders
         self._last: Any = None
-        self._said: Any = None
+        self._shown: Any = None
 
     def push(self, chunk: Any) -> list[Any]:
-        """Restore what it is by now."""
+        """Restore the answer so far."""
 
         def ready(value: Any) -> Any:
             return _ready(value, self._map) if isinstance(value, str) else value
 
         before = [] if _grew(self._last, chunk) else self.finish()
-        self._last, self._said = chunk, self._restore(each_text(chunk, ready))
-        return [*before, self._said]
+        self._last, self._shown = chunk, self._restore(each_text(chunk, ready))
+        return [*before, self._shown]
 
     def finish(self) -> list[Any]:
-        """The whole once more, if something in it was not shown."""
+        """Return the whole again, if a part was held back."""
         whole = self._restore(self._last)
-        return [] if whole == self._said else [whole]
+        return [] if whole == self._shown else [whole]
 
 
 def in_json(original: str) -> str:
@@ -200,9 +196,9 @@ def in_json(original: str) -> str:
 
 
 def each_text(value: Any, change: Callable[[Any], Any], *, keys: bool = False) -> Any:
-    """A nested value with each string, message and document in it changed; numbers and other objects stay.
+    """Change each string, message and document in a nested value; numbers and other objects stay.
 
-    Keys of mappings stay too, unless ``keys``. Pydantic models and dataclasses, as structured answers are, are copied.
+    Keys of mappings stay too, unless ``keys``. Pydantic models and dataclasses are copied.
     """
 
     def inside(value: Any) -> Any:
@@ -219,22 +215,21 @@ def each_text(value: Any, change: Callable[[Any], Any], *, keys: bool = False) -
         changed = [inside(inner) for inner in value]
         return type(value)(*changed) if hasattr(value, "_fields") else tuple(changed)
     if isinstance(value, BaseModel):
-        given = {name: inside(inner) for name, inner in value if name in value.model_fields_set}
-        return value.model_copy(update=given)
+        return value.model_copy(update={key: inside(inner) for key, inner in value if key in value.model_fields_set})
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        made = copy.copy(value)
+        copied = copy.copy(value)
         for field in dataclasses.fields(value):
-            object.__setattr__(made, field.name, inside(getattr(value, field.name)))  # it may be frozen
-        return made
+            object.__setattr__(copied, field.name, inside(getattr(value, field.name)))  # it may be frozen
+        return copied
     return value
 
 
 class Restorer(Runnable[Any, Any]):
-    """Restores what a sanitizer's placeholders stand for. Its own run shows callbacks what it is given only.
+    """Restores the originals of placeholders. Callbacks see the input of its run only.
 
-    The run around it, of the whole chain, shows the outcome all the same: use ``with private_run():``.
-    A stream of texts, of chunks of one message, of mappings of these as parallel steps give them, or of an answer in
-    JSON that grows, is restored as it comes, wherever it is cut; others piece by piece.
+    The run of the whole chain still shows the output: use ``with private_run():``. It restores streams as they come,
+    cut at any place: of texts, of chunks of one message, of mappings of these from parallel steps, or of a growing JSON
+    answer. Other streams are restored piece by piece.
     """
 
     name = "Restorer"
@@ -246,10 +241,10 @@ class Restorer(Runnable[Any, Any]):
         return "Restorer(<private>)"
 
     def restore(self, value: Any) -> Any:
-        """Return a copy of a str, messages, a prompt value or documents with the originals put back.
+        """Return a copy with the originals: of a str, messages, a prompt value, documents or a structured answer.
 
-        Also of a structured answer: a mapping, a list, a pydantic model (which is not validated anew), a dataclass. A
-        number, a date, an Enum's member or None is returned as it is.
+        A structured answer is a mapping, a list, a pydantic model (which is not validated again) or a dataclass. A
+        number, a date, an Enum's member or None is returned unchanged.
         """
         structured = dataclasses.is_dataclass(value) and not isinstance(value, type)
         if structured or isinstance(value, (str, list, tuple, dict, BaseModel, *_SCALARS)):
@@ -260,9 +255,9 @@ class Restorer(Runnable[Any, Any]):
         )
 
     def inside(self, value: Any, *, arguments: bool = False) -> Any:
-        """A part of a value with the originals put back: what is of another type stays as it is.
+        """Restore a part of a value; other types stay.
 
-        Of the ``arguments`` of a tool, or a block that is no text, a string that begins with an address is one.
+        In the ``arguments`` of a tool, or a block without text, a string that begins like an address is one.
         """
         return each_text(value, functools.partial(self._one, arguments=arguments), keys=True)
 
@@ -277,8 +272,8 @@ class Restorer(Runnable[Any, Any]):
             "content": self._map.restore(content) if isinstance(content, str) else [*map(self._block, content)]
         }
         for calls in ("tool_calls", "invalid_tool_calls", "tool_call_chunks"):
-            if found := getattr(value, calls, None):
-                changed[calls] = [{**call, "args": self.inside(call["args"], arguments=True)} for call in found]
+            if old := getattr(value, calls, None):
+                changed[calls] = [{**call, "args": self.inside(call["args"], arguments=True)} for call in old]
         return value.model_copy(update=changed)
 
     def _block(self, block: Any) -> Any:
@@ -290,7 +285,7 @@ class Restorer(Runnable[Any, Any]):
         return self.inside(block, arguments=True)
 
     def pushing(self, *, inside: bool = False) -> tuple[Callable[[Any], list[Any]], Callable[[], list[Any]]]:
-        """For one stream: what returns what may be said after the next chunk, and what returns the rest at the end."""
+        """Two functions for one stream: restore the next chunk, and return the rest at the end."""
         text, chunks = TextRestorer(self._map), ChunkRestorer(self._map)
         whole = WholeRestorer(self.inside if inside else self.restore, self._map)
         last: list[str | None] = [None]
@@ -298,14 +293,14 @@ class Restorer(Runnable[Any, Any]):
 
         def push(chunk: Any) -> list[Any]:
             if isinstance(chunk, str):
-                return [said for said in [text.push(chunk)] if said]
+                return [restored for restored in [text.push(chunk)] if restored]
             if isinstance(chunk, AIMessageChunk):
                 last[0] = chunk.id
                 return [chunks.push(chunk)]
             if isinstance(chunk, AddableDict):
                 for key in chunk:
                     keys.setdefault(key, self.pushing(inside=True))
-                return [AddableDict({key: said}) for key, value in chunk.items() for said in keys[key][0](value)]
+                return [AddableDict({key: part}) for key, value in chunk.items() for part in keys[key][0](value)]
             return whole.push(chunk)
 
         def finish() -> list[Any]:
@@ -314,45 +309,37 @@ class Restorer(Runnable[Any, Any]):
 
         return push, finish
 
-    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         """Restore one value."""
-        held: list[Any] = []
+        restored: list[Any] = []
 
         def run(value: Any) -> str:
-            held.append(self.restore(value))
+            restored.append(self.restore(value))
             return WITHHELD
 
         self._call_with_config(run, input, config)
-        return held[0]
+        return restored[0]
 
-    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         """Restore one value."""
-        held: list[Any] = []
+        restored: list[Any] = []
 
         async def run(value: Any) -> str:
-            held.append(self.restore(value))
+            restored.append(self.restore(value))
             return WITHHELD
 
         await self._acall_with_config(run, input, config)
-        return held[0]
+        return restored[0]
 
-    def transform(
-        self,
-        input: Iterator[Any],  # noqa: A002
-        config: RunnableConfig | None = None,
-        **kwargs: Any,
-    ) -> Iterator[Any]:
-        """Restore what arrives in chunks, as it comes. Callbacks are told nothing of it: it has no run of its own."""
+    def transform(self, input: Iterator[Any], config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
+        """Restore chunks as they come. Callbacks see nothing: it has no run of its own."""
         push, finish = self.pushing()
         for chunk in input:
             yield from push(chunk)
         yield from finish()
 
     async def atransform(
-        self,
-        input: AsyncIterator[Any],  # noqa: A002
-        config: RunnableConfig | None = None,
-        **kwargs: Any,
+        self, input: AsyncIterator[Any], config: RunnableConfig | None = None, **kwargs: Any
     ) -> AsyncIterator[Any]:
         """Async twin of :meth:`transform`."""
         push, finish = self.pushing()

@@ -1,4 +1,7 @@
-"""A retriever whose queries, or documents, or both are privatized on their way."""
+"""Sanitizes the queries and the documents of a retriever."""
+
+# LangChain names the parameter ``input``:
+# ruff: noqa: A002
 
 from __future__ import annotations
 
@@ -26,32 +29,31 @@ IN_RETRIEVER = "in the inner retriever"
 
 
 class SanitizingRetriever(HeldInputs, BaseRetriever):
-    """Wraps a retriever: the query that leaves is sanitized, or the documents that come back, or both.
+    """Wraps a retriever and sanitizes the query that leaves, the documents that come back, or both.
 
-    ``query=True`` is for a search engine outside the trust boundary: it sees, and so do callbacks and tracers, the
-    sanitized query only. ``documents=True`` is for a private index whose documents go on to a model outside: the inner
-    retriever is then called unseen (no callbacks, no tracing, no logs), and only sanitized documents are shown.
+    Use ``query=True`` for a search engine outside the trust boundary: engine, callbacks and tracers see the sanitized
+    query only. Use ``documents=True`` for a private index whose documents go to a model outside: the inner retriever
+    runs without callbacks, tracing and logs, and only sanitized documents are shown.
 
-    For the account, a query is a document of who asks, and what comes back are documents as of
-    :meth:`RAPTSanitizer.transform_documents`. A limit for users holds for queries that come with ``user=``.
+    A query is a document of the user who asks. Returned documents are charged as by
+    :meth:`RAPTSanitizer.transform_documents`. A limit per user holds for queries that come with ``user=``.
 
     Args:
-        retriever: The retriever inside, or any Runnable from a str to documents.
-        sanitizer: Sanitizes both; its metadata options and user key apply to the documents.
-        query: Whether the query is sanitized.
-        documents: Whether the documents are.
-        k: At most this many documents are given back (and paid for).
+        retriever: Inner retriever, or any Runnable from a str to documents.
+        sanitizer: Sanitizer of both. Its metadata rules and user key apply to the documents.
+        query: Whether to sanitize the query.
+        documents: Whether to sanitize the documents.
+        k: Largest number of documents to return and pay for.
 
     Raises:
-        InvalidParameter: Neither is to be sanitized, a value is of another type, or the sanitizer has a limit that no
-            document could ever reach: where neither ``user_key`` nor ``document_key`` is set, each is charged once.
-        UnsafeEnvironment: With ``documents=True``, a global setting that would print them.
+        InvalidParameter: Neither is to be sanitized, a value is of another type, or no document could ever reach the
+            sanitizer's limit: without ``user_key`` and ``document_key`` each is charged once.
+        UnsafeEnvironment: With ``documents=True``, a global setting would print them.
 
     Formal guarantee:
-        That of the sanitizer, for what it sanitizes: one release for each query and each document. Which documents come
-        back, in which order and how many, is NOT covered: an index compares what they hold, and who may ask it much
-        finds out words of them. Where users are not trusted, sanitize first and index what came out
-        (:meth:`RAPTSanitizer.transform_documents`).
+        That of the sanitizer: one release per query and per document. Which documents come back, in which order and how
+        many, is NOT covered: an index compares their contents, and many queries can reveal their words. For untrusted
+        users, sanitize first and index the result (:meth:`RAPTSanitizer.transform_documents`).
 
     Examples:
         >>> SanitizingRetriever(retriever=retriever, sanitizer=sanitizer).invoke(question)  # the query leaves sanitized
@@ -74,7 +76,7 @@ class SanitizingRetriever(HeldInputs, BaseRetriever):
         k: int | None = None,
         **kwargs: Any,
     ) -> None:
-        # Before pydantic sees them: its errors print what they were given, and a retriever may hold its documents.
+        # Checked before pydantic, whose errors print values: a retriever may hold its documents.
         if not isinstance(retriever, Runnable):
             raise InvalidParameter(f"Expected retriever of type {type(retriever).__name__} to be a retriever.")
         if not isinstance(sanitizer, RAPTSanitizer):
@@ -97,92 +99,71 @@ class SanitizingRetriever(HeldInputs, BaseRetriever):
 
     @hold_arguments("input")
     def invoke(  # type: ignore[override]  # one more keyword
-        self,
-        input: str,  # noqa: A002  # Runnable's name
-        config: RunnableConfig | None = None,
-        *,
-        user: str | None = None,
-        **kwargs: Any,
+        self, input: str, config: RunnableConfig | None = None, *, user: str | None = None, **kwargs: Any
     ) -> list[Document]:
-        """Retrieve.
+        """Retrieve documents.
 
         Args:
-            input: The query.
-            config: LangChain config.
-            user: Who asks: whose account the query is charged to; by default the config's, as of the sanitizer.
-                Documents are charged to whom their metadata name (the sanitizer's ``user_key``), and each to an account
-                of its own, whoever asks.
-            **kwargs: ``k`` for this call; all others go to the inner retriever.
+            input: Query.
+            config: LangChain config, which may name the user.
+            user: User whose account is charged for the query. Documents are charged to the user in their metadata
+                (``user_key``), and each to an account of its own.
+            **kwargs: ``k`` for this call; others go to the inner retriever.
 
         Raises:
             InvalidParameter: The query is no str, or there is a user and no query to charge.
             BudgetExceeded: An account has too little left for the query, or for the documents.
         """
-        query: PrivateArgs = run_redacted(self._told, PrivateArgs(*PrivateArgs.of(input).values, user, config))
-        ask: Callable[..., list[Document]] = super().invoke
+        query = run_redacted(self._outgoing_query, PrivateArgs(*PrivateArgs.of(input).values, user, config))
+        retrieve: Callable[..., list[Document]] = super().invoke
         if self.query:
-            return ask(*query.values, config, **kwargs)
-        return run_redacted(lambda raw: ask(raw, config, **kwargs), query, IN_RETRIEVER)
+            return retrieve(*query.values, config, **kwargs)
+        return run_redacted(lambda raw: retrieve(raw, config, **kwargs), query, IN_RETRIEVER)
 
     @hold_arguments("input")
     async def ainvoke(  # type: ignore[override]
-        self,
-        input: str,  # noqa: A002
-        config: RunnableConfig | None = None,
-        *,
-        user: str | None = None,
-        **kwargs: Any,
+        self, input: str, config: RunnableConfig | None = None, *, user: str | None = None, **kwargs: Any
     ) -> list[Document]:
         """Async twin of :meth:`invoke`."""
-        held = PrivateArgs(*PrivateArgs.of(input).values, user, config)
-        ask: Callable[..., Awaitable[list[Document]]] = super().ainvoke
-        query = await asyncio.to_thread(run_redacted, self._told, held)
+        private = PrivateArgs(*PrivateArgs.of(input).values, user, config)
+        retrieve: Callable[..., Awaitable[list[Document]]] = super().ainvoke
+        query = await asyncio.to_thread(run_redacted, self._outgoing_query, private)
         if self.query:
-            return await ask(*query.values, config, **kwargs)
-        return await arun_redacted(lambda raw: ask(raw, config, **kwargs), query, IN_RETRIEVER)
+            return await retrieve(*query.values, config, **kwargs)
+        return await arun_redacted(lambda raw: retrieve(raw, config, **kwargs), query, IN_RETRIEVER)
 
     def _get_relevant_documents(
-        self,
-        query: str,
-        *,
-        run_manager: CallbackManagerForRetrieverRun,
-        k: int | None = None,
-        **kwargs: Any,
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None, **kwargs: Any
     ) -> list[Document]:
         most = self._most(k)
         if not self.documents:
-            return _listed(self.retriever.invoke(query, {"callbacks": run_manager.get_child()}, **kwargs))[:most]
+            return _document_list(self.retriever.invoke(query, {"callbacks": run_manager.get_child()}, **kwargs))[:most]
         check_environment()
 
-        def ask(query: str) -> PrivateArgs:
-            return PrivateArgs(_listed(self.retriever.invoke(query, {"callbacks": []}, **kwargs))[:most])
+        def retrieve(query: str) -> PrivateArgs:
+            return PrivateArgs(_document_list(self.retriever.invoke(query, {"callbacks": []}, **kwargs))[:most])
 
         with sealed(Level.QUIET):
-            found = run_redacted(ask, PrivateArgs(query), IN_RETRIEVER)
-        return run_redacted(self._sanitized, found)
+            raw = run_redacted(retrieve, PrivateArgs(query), IN_RETRIEVER)
+        return run_redacted(self._sanitized, raw)
 
     async def _aget_relevant_documents(
-        self,
-        query: str,
-        *,
-        run_manager: AsyncCallbackManagerForRetrieverRun,
-        k: int | None = None,
-        **kwargs: Any,
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None, **kwargs: Any
     ) -> list[Document]:
         most = self._most(k)
         if not self.documents:
-            return _listed(await self.retriever.ainvoke(query, {"callbacks": run_manager.get_child()}, **kwargs))[:most]
+            config = {"callbacks": run_manager.get_child()}
+            return _document_list(await self.retriever.ainvoke(query, config, **kwargs))[:most]
         check_environment()
 
-        async def ask(query: str) -> PrivateArgs:
-            return PrivateArgs(_listed(await self.retriever.ainvoke(query, {"callbacks": []}, **kwargs))[:most])
+        async def retrieve(query: str) -> PrivateArgs:
+            return PrivateArgs(_document_list(await self.retriever.ainvoke(query, {"callbacks": []}, **kwargs))[:most])
 
         with sealed(Level.QUIET):
-            found = await arun_redacted(ask, PrivateArgs(query), IN_RETRIEVER)
-        return await asyncio.to_thread(run_redacted, self._sanitized, found)
+            raw = await arun_redacted(retrieve, PrivateArgs(query), IN_RETRIEVER)
+        return await asyncio.to_thread(run_redacted, self._sanitized, raw)
 
-    def _told(self, query: object, user: str | None, config: RunnableConfig | None) -> PrivateArgs:
-        """What the inner retriever is asked."""
+    def _outgoing_query(self, query: object, user: str | None, config: RunnableConfig | None) -> PrivateArgs:
         if not isinstance(query, str):
             raise InvalidParameter(f"Expected a query of type {type(query).__name__} to be a str.")
         if user is not None and not self.query:
@@ -195,8 +176,8 @@ class SanitizingRetriever(HeldInputs, BaseRetriever):
     def _most(self, k: int | None) -> int | None:
         return self.k if k is None else validate.integer("k", k, at_least=1)
 
-    def _sanitized(self, found: list[Document]) -> list[Document]:
-        return self.sanitizer.sanitize(found) if found else []
+    def _sanitized(self, documents: list[Document]) -> list[Document]:
+        return self.sanitizer.sanitize(documents) if documents else []
 
     @safe_repr
     def __repr__(self) -> str:
@@ -209,10 +190,9 @@ class SanitizingRetriever(HeldInputs, BaseRetriever):
         raise PrivateDataError("SanitizingRetriever holds an open account and cannot be pickled: build it anew.")
 
 
-def _listed(found: Any) -> list[Document]:
-    """What a retriever found; a text would come apart into its letters."""
-    if isinstance(found, (str, bytes, Mapping, BaseModel)):
+def _document_list(documents: Any) -> list[Document]:
+    if isinstance(documents, (str, bytes, Mapping, BaseModel)):  # a str would become a list of letters
         raise InvalidParameter(
-            f"Expected the inner retriever to return a list of documents, but it returned {type(found).__name__}."
+            f"Expected the inner retriever to return a list of documents, but it returned {type(documents).__name__}."
         )
-    return list(found)
+    return list(documents)

@@ -1,4 +1,4 @@
-"""Few-shot examples, privatized as they are selected for a prompt."""
+"""Sanitizes few-shot examples as they are selected for a prompt."""
 
 from __future__ import annotations
 
@@ -18,29 +18,28 @@ from langchain_dp.redact import redact_errors
 
 
 class SanitizingExampleSelector(BaseExampleSelector):
-    """Wraps a selector, or a plain list of examples: what it selects is sanitized before it enters a prompt.
+    """Wraps a selector or a list of examples, and sanitizes the selected examples before they enter a prompt.
 
-    For ``FewShotPromptTemplate`` and ``FewShotChatMessagePromptTemplate``. An example that was selected before is given
-    out again, at no further cost. Braces, but for those of JSON, become parentheses: the first of the two formats its
-    text twice.
+    For ``FewShotPromptTemplate`` and ``FewShotChatMessagePromptTemplate``. An example that was selected before is
+    returned again at no cost. Braces outside JSON become parentheses, because the first of these formats its text
+    twice.
 
-    An example is a document, for its account: what it holds says which, and ``user_key`` whose.
+    For its account, an example is a document: its content is the document key, and ``user_key`` names the user.
 
     Args:
-        examples: A selector, or the examples themselves, all of which are selected.
-        sanitizer: Sanitizes every value of an example, as one release.
+        examples: A selector, or a list of examples, all of which are selected.
+        sanitizer: Sanitizes all values of an example as one release.
         keep: Keys whose values pass in clear, such as the label.
-        user_key: Key under which an example says whose it is; it is not passed on.
-        inputs: Whether the input that the selector compares with examples is sanitized, too: for a selector whose
-            embeddings are computed outside the trust boundary.
+        user_key: Key of the example's user; it is not passed on.
+        inputs: Whether to sanitize the selector's input too, for embeddings computed outside the trust boundary.
 
     Raises:
-        InvalidParameter: A value is of another type, no example has a key of ``keep``, or the sanitizer has a limit
-            that no example could ever reach: one that is named by nobody is charged once.
+        InvalidParameter: A value is of another type, no example has a key of ``keep``, or no example could ever reach
+            the sanitizer's limit: without a user, each is charged once.
 
     Formal guarantee:
-        That of the sanitizer for each example, if which examples are selected depends on public things only. A selector
-        that compares contents lets its choice depend on them, and that choice is not covered.
+        That of the sanitizer for each example, if the selection depends on public values only. The choice of a selector
+        that compares contents is not covered.
 
     Examples:
         >>> selector = SanitizingExampleSelector(examples, sanitizer, keep=["label"])
@@ -74,18 +73,13 @@ class SanitizingExampleSelector(BaseExampleSelector):
 
     @redact_errors("while examples were selected")
     def add_example(self, example: dict[str, str]) -> Any:
-        """Add a raw example to the selector, which keeps it inside the trust boundary."""
-        if self._inner is not None:
-            return self._inner.add_example(example)
-        self._examples.append(_checked(example))
-        return None
+        """Add a raw example to the selector, inside the trust boundary."""
+        return self._examples.append(_checked(example)) if self._inner is None else self._inner.add_example(example)
 
     @redact_errors("while examples were selected")
     async def aadd_example(self, example: dict[str, str]) -> Any:
         """Async twin of :meth:`add_example`."""
-        if self._inner is not None:
-            return await self._inner.aadd_example(example)
-        return self.add_example(example)
+        return self.add_example(example) if self._inner is None else await self._inner.aadd_example(example)
 
     @redact_errors("while examples were selected")
     def select_examples(self, input_variables: dict[str, str]) -> list[dict[str, Any]]:
@@ -114,7 +108,8 @@ class SanitizingExampleSelector(BaseExampleSelector):
     def _sanitized(self, examples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         released = self._sanitizer.sanitize_mappings(examples, keep=self._keep, user_key=self._user_key)
         return [
-            {key: each if key in self._keep else _without_braces(each) for key, each in one.items()} for one in released
+            {key: value if key in self._keep else _without_braces(value) for key, value in one.items()}
+            for one in released
         ]
 
     @safe_repr
@@ -129,10 +124,10 @@ _BRACES = str.maketrans("{}", "()")
 
 
 def _without_braces(value: Any) -> Any:
-    def changed(text: Any) -> Any:
+    def replace(text: Any) -> Any:
         return text.translate(_BRACES) if isinstance(text, str) and json_container(text) is None else text
 
-    return each_text(value, changed)
+    return each_text(value, replace)
 
 
 def _checked(example: object) -> Mapping[str, Any]:

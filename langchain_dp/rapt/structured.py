@@ -1,8 +1,7 @@
-"""Text inside nested values: JSON-like arguments, metadata, and strings that hold JSON themselves.
+"""Swaps the texts inside nested values: JSON-like arguments, metadata, and strings that hold JSON.
 
-A walk is a function that rebuilds a value and passes every text in it through ``swap``. It runs twice: once to collect
-the texts, once to put the released ones in their places. So there is one description of what is text, and sync and
-async, caches and ledgers need not know it.
+A walk rebuilds a value and passes every text in it through ``swap``. It runs twice: first to collect the texts, then to
+insert the released ones.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ T = TypeVar("T")
 
 
 def texts_in(walk: Callable[[Swap], object]) -> tuple[str, ...]:
-    """The texts that ``walk`` passes through its swap, in order."""
-    found: list[str] = []
+    """Collect the texts that ``walk`` swaps, in order."""
+    texts: list[str] = []
 
     def collect(text: str) -> str:
-        found.append(text)
+        texts.append(text)
         return text
 
     walk(collect)
-    return tuple(found)
+    return tuple(texts)
 
 
 def with_texts(walk: Callable[[Swap], T], released: Sequence[str]) -> T:
-    """What ``walk`` rebuilds when its texts become ``released``, in order."""
+    """Rebuild a value with ``released`` as its texts, in order."""
     left = iter(released)
     rebuilt = walk(lambda _: next(left))
     assert next(left, None) is None  # both walks see the same texts
@@ -38,10 +37,9 @@ def with_texts(walk: Callable[[Swap], T], released: Sequence[str]) -> T:
 
 
 def structured(value: Any, swap: Swap, keys: Collection[str]) -> Any:
-    """Rebuild a JSON-like value with every leaf and every key swapped; nesting, lengths and nulls stay.
+    """Rebuild a JSON-like value with every leaf and key swapped. Nesting, lengths and nulls stay.
 
-    A number or a truth value is a text like any other and comes out as one; so does any other object, by its ``str``. A
-    string that holds a JSON object or list is one again afterwards.
+    Numbers, booleans and other objects become texts. A string that holds a JSON object or list still does afterwards.
     """
     try:
         return _structured(value, swap, keys)
@@ -51,7 +49,7 @@ def structured(value: Any, swap: Swap, keys: Collection[str]) -> Any:
 
 
 def text_or_json(text: str, swap: Swap, keys: Collection[str]) -> str:
-    """Swap a text, or the leaves and keys of the JSON object or list that it holds."""
+    """Swap a text, or the leaves and keys of the JSON object or list in it."""
     inner = json_container(text)
     return swap(text) if inner is None else json.dumps(structured(inner, swap, keys), ensure_ascii=False)
 
@@ -65,9 +63,9 @@ def _structured(value: Any, swap: Swap, keys: Collection[str]) -> Any:
     if isinstance(value, Mapping):
         return _object(value, swap, keys)
     if isinstance(value, (set, frozenset)):
-        # By the order of its texts a retry finds what was released. What is released comes in an order of its own, or
-        # the place of each would tell how its text compares with the others.
-        return sorted((_structured(inner, swap, keys) for inner in sorted(value, key=_said)), key=str)
+        # Sorted texts let a retry find the earlier release. Releases are sorted anew, or their order would tell how the
+        # texts compare.
+        return sorted((_structured(inner, swap, keys) for inner in sorted(value, key=_stable_text)), key=str)
     if isinstance(value, (list, tuple)):
         return [_structured(inner, swap, keys) for inner in value]
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -77,13 +75,11 @@ def _structured(value: Any, swap: Swap, keys: Collection[str]) -> Any:
     return swap(str(value))
 
 
-def _said(value: Any) -> str:
-    """A value in words that are the same in every process, in which a set inside has another order."""
+def _stable_text(value: Any) -> str:
+    """The same text in every process, where sets have another order."""
     if isinstance(value, (set, frozenset)):
-        return f"{{{', '.join(sorted(map(_said, value)))}}}"
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_said, value))}]"
-    return str(value)
+        return f"{{{', '.join(sorted(map(_stable_text, value)))}}}"
+    return f"[{', '.join(map(_stable_text, value))}]" if isinstance(value, (list, tuple)) else str(value)
 
 
 def _object(value: Mapping[Any, Any], swap: Swap, keys: Collection[str]) -> dict[str, Any]:
@@ -94,7 +90,7 @@ def _object(value: Mapping[Any, Any], swap: Swap, keys: Collection[str]) -> dict
         if name not in declared:
             name = drawn = swap(name)
             times = 1
-            while name in rebuilt or name in declared:  # two keys became one word: none of their values is lost
+            while name in rebuilt or name in declared:  # two keys became one word; keep both values
                 times += 1
                 name = f"{drawn} {times}"
         rebuilt[name] = _structured(inner, swap, keys)

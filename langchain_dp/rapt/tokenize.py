@@ -1,7 +1,7 @@
 """Cuts a text into features (words, numbers, dates, addresses, marks, code) by public rules, and joins words to a text.
 
-Every rule here is public and the same for all texts, and the joining looks at released words only: neither can carry a
-private feature around the mechanism. All patterns run in time linear in the text.
+All rules are public and the same for all texts, and joining reads released words only. So no private feature can bypass
+the mechanism. All patterns run in time linear in the text.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Literal
 Kind = Literal["word", "number", "date", "url", "punctuation", "code"]
 
 
-_MONTH = (  # the only words whose casing is ignored: ignored everywhere, a k would be the Kelvin sign, a symbol
+_MONTH = (  # casing is ignored in months only: elsewhere a k would match the Kelvin sign
     r"(?i:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?"
     r"|nov(?:ember)?|dec(?:ember)?)"
 )
 _DAY = r"\d{1,2}(?:st|nd|rd|th)?"
-# What is no part of a word: space and control characters, marks and symbols, characters that are words by themselves
-# (Han, kana, fractions and a few signs), and pictographs. Everything else, with its combining marks, makes words. A
-# mark may be kept in clear, so none stands for a letter or a digit: braille, circled and letterlike ones make words.
+# No part of a word: space and control characters, marks and symbols, characters that are words by themselves (Han,
+# kana, fractions, a few signs), and pictographs. All others make words. A mark may be kept in clear, so braille,
+# circled and letterlike symbols, which stand for letters and digits, make words.
 _MARKS = (
     r"!-/:-@\[-`{-~\xa1-\xa9\xab\xac\xae-\xb1\xb4\xb6-\xb8\xbb\xbf\xd7\xf7\u055a-\u055f\u0589\u05be\u05c0\u05c3\u05f3\u05f4"
     r"\u060c\u060d\u061b\u061e\u061f\u066a-\u066d\u06d4\u0964\u0965\u0e4f\u0e5a\u0e5b\u104a-\u104f\u1360-\u1368"
@@ -51,7 +51,7 @@ _FEATURES = rf"""
 | (?P<punctuation>\.{{2,3}}|-{{2,3}}|''|``|[{_MARKS}])
 """
 GLUE = "\x00"
-"""Beginning of a piece that continues the one before. No feature holds it: it counts as space."""
+"""First character of a piece that continues the one before. No feature holds it: it counts as space."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ENDINGS = ("n't", "'s", "'re", "'ve", "'ll", "'d", "'m")
 _WIDE_CLOSING = "\u2026\u3001\u3002\uff0c\uff01\uff1f\uff1b\uff1a\uff09\u300d\u300f"
@@ -62,7 +62,7 @@ _STRAIGHT = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Feature:
-    """A part of a text, by position, and what kind it is."""
+    """A part of a text, by position and kind."""
 
     kind: Kind
     start: int
@@ -75,12 +75,12 @@ def _pattern(code: bool) -> re.Pattern[str]:
 
 
 def clean(text: str) -> str:
-    """The text without what no vocabulary and no output can hold: lone surrogates become U+FFFD."""
+    """Replace lone surrogates, which no vocabulary and no output can hold, by U+FFFD."""
     return _SURROGATE.sub("\ufffd", text)
 
 
 def features(text: str, *, code: bool = True) -> Iterator[Feature]:
-    """Features of a text, in order, without the space between them; without ``code`` it is cut like prose."""
+    """Cut a text into features, in order, without space. Without ``code``, code is cut like prose."""
     for match in _pattern(code).finditer(text):
         name = match.lastgroup
         kind: Kind = "word" if name in (None, "picture") else name  # type: ignore[assignment]  # a group is a kind
@@ -88,14 +88,14 @@ def features(text: str, *, code: bool = True) -> Iterator[Feature]:
 
 
 def normal(word: str) -> str:
-    """The form in which words are looked up and compared: composed, lower case, straight quotes."""
+    """Normal form of a word for look-ups: composed, lower case, straight quotes."""
     if not word.isascii():
         word = unicodedata.normalize("NFC", word).translate(_STRAIGHT)
     return word.lower()
 
 
 def ending(word: str) -> list[str]:
-    """A word and its ending, where it has one ("do", "n't"; "dog", "'s")."""
+    """Split off the ending of a word, if any ("do", "n't"; "dog", "'s")."""
     straight = word.replace("\u2019", "'")
     for end in _ENDINGS:
         if len(word) > len(end) and straight.lower().endswith(end):
@@ -104,7 +104,7 @@ def ending(word: str) -> list[str]:
 
 
 def joints(word: str) -> list[str]:
-    """The words that hyphens and the like join to one, and what joins them."""
+    """Split a word at hyphens and the like, which are pieces too."""
     return [piece for piece in re.split(r"([-_&.'])", word) if piece]
 
 
@@ -118,7 +118,7 @@ def cased(word: str, like: str) -> str:
 
 
 def join(pieces: Sequence[str]) -> str:
-    """Words and marks with the spacing of running text; a piece that begins with ``GLUE`` continues the one before."""
+    """Join words and marks with the spacing of running text. ``GLUE`` continues the piece before."""
     out: list[str] = []
     glue = True
     quoted = False
@@ -143,17 +143,16 @@ def join(pieces: Sequence[str]) -> str:
     return "".join(out)
 
 
-# A text in pieces. A word, and a date of several words, must be whole before it can be privatized. So text is held back
-# until two whole words follow it: then every date shows itself ("12 of" is none yet, "12 of May" is), and nothing else
-# that belongs together has space in it, but code between fences. What leaves comes out one piece at a time: a chunk for
-# each stretch between two spaces would say how many tokens ("well-known" has three) the stretch has.
+# Streams: a word, or a date of several words, must be whole before it is privatized. So text is held back until two
+# whole words follow it, which shows every date ("12 of" is none yet, "12 of May" is). Of other features only fenced
+# code holds space. Each piece leaves alone: chunks between spaces would reveal tokens ("well-known" has three).
 
 _BLANKS = re.compile(r"[ \n\t\r]+")
-_HELD = 2  # whole words after a cut
+_HELD = 2  # whole words, each with space behind it, after a cut
 
 
 class TextStream:
-    """One text, fed in pieces; each piece of it is released once."""
+    """One text in pieces, each of which is released once."""
 
     def __init__(self, pieces: Callable[[str], Sequence[str]]) -> None:
         self._pieces = pieces
@@ -163,7 +162,7 @@ class TextStream:
         self._quoted = False
 
     def push(self, text: str) -> list[str]:
-        """Take the next piece of the text and return what may leave by now."""
+        """Take the next piece of the text and return the chunks that may leave."""
         self._text += text
         cut = _last_cut(self._text)
         if not cut:
@@ -178,16 +177,15 @@ class TextStream:
         return [chunk for chunk in last if chunk]
 
     def _each(self, pieces: Sequence[str]) -> list[str]:
-        """A chunk for each piece that has something to write by now."""
         return [chunk for piece in pieces if (chunk := self._join([piece], end=False))]
 
     def _join(self, pieces: Sequence[str], *, end: bool) -> str:
         pieces = [*self._waiting, *pieces]
-        # The spacing around an apostrophe hangs on the piece after it.
+        # The next piece decides the spacing around an apostrophe.
         self._waiting = [pieces.pop()] if pieces and pieces[-1] == "'" and not end else []
         if not pieces:
             return ""
-        # The spacing before a piece hangs on the one before, and on whether a quotation is open there.
+        # The piece before, and an open quotation, decide the spacing before a piece.
         before = [*(['"'] if self._quoted else []), *self._last]
         joined = join([*before, *pieces])[len(join(before)) :]
         self._quoted ^= [*self._last, *pieces[:-1]].count('"') % 2 == 1
@@ -196,9 +194,8 @@ class TextStream:
 
 
 def _last_cut(text: str) -> int:
-    """Where the part of ``text`` ends that no further text can change; 0 if there is none."""
+    """End of the part of ``text`` that no further text can change, or 0."""
     spaces = [match.start() for match in _BLANKS.finditer(text)]
-    # After the last possible cut come so many words, each with space behind it.
     candidates = spaces[:-_HELD] if len(spaces) > _HELD else []
     if not candidates:
         return 0

@@ -1,7 +1,7 @@
-"""Public tables of embeddings: the words, their vectors, and how a text is cut into them.
+"""Public tables of embeddings: words, vectors, and the tokenizer that cuts a text.
 
-Everything in a vocabulary is public and fixed before any private text is seen. That is what makes the nearest word free
-post-processing of a noisy vector.
+A vocabulary is public and fixed before any private text is seen. So the nearest word is free post-processing of a noisy
+vector.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from langchain_dp.ports import EmbedsSubwords
 from langchain_dp.rapt import tokenize
 
 UNKNOWN = -1
-"""Id of every word that a vocabulary does not hold."""
+"""Id of a word outside the vocabulary."""
 PAD = -2
-"""Id of what fills a text up to a fixed length."""
+"""Id of a pad, which fills a text up to a fixed length."""
 
 _NAMED = 60
 _ROWS = 8192
 
 
 class Tokenizer(Protocol):
-    """Cuts a text into ids of a vocabulary, and writes ids as pieces of a text."""
+    """Cuts a text into ids, and writes ids as pieces of a text."""
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text; ``UNKNOWN`` where the vocabulary has none."""
+        """Ids of a text, or ``UNKNOWN``."""
 
     def surfaces(self, text: str) -> list[str]:
-        """What stood in the text for each id of :meth:`encode`, for its casing."""
+        """The characters behind each id of :meth:`encode`, for their casing."""
 
     def decode(self, ids: Sequence[int]) -> list[str]:
         """Pieces of text for :func:`langchain_dp.rapt.tokenize.join`."""
 
 
 class WordTokenizer:
-    """Words of a table of whole words, looked up in lower case unless the table holds the casing of the text."""
+    """Looks up whole words, in lower case unless the table holds the casing of the text."""
 
     def __init__(self, words: Sequence[str], index: dict[str, int]) -> None:
         self._words = words
@@ -56,7 +56,7 @@ class WordTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of the words, numbers and marks of a text."""
-        return [found for found, _ in self._tokens(text)]
+        return [word_id for word_id, _ in self._tokens(text)]
 
     def surfaces(self, text: str) -> list[str]:
         """Each word as it stood in the text."""
@@ -70,19 +70,12 @@ class WordTokenizer:
         tokens: list[tuple[int, str]] = []
         for feature in tokenize.features(text, code=False):
             surface = text[feature.start : feature.end]
-            found = self._find(surface)
-            if found < 0 and feature.kind == "word":
-                tokens += [(self._find(piece), piece) for piece in self._pieces(surface)]
-            else:
-                tokens.append((found, surface))
+            pieces = [surface]
+            if feature.kind == "word" and self._find(surface) < 0:
+                parts = tokenize.ending(surface)
+                pieces = [one for part in parts for one in ([part] if self._find(part) >= 0 else tokenize.joints(part))]
+            tokens += [(self._find(piece), piece) for piece in pieces]
         return tokens
-
-    def _pieces(self, surface: str) -> list[str]:
-        """Smaller words of a word that the table does not hold."""
-        pieces: list[str] = []
-        for part in tokenize.ending(surface):
-            pieces += [part] if self._find(part) >= 0 else tokenize.joints(part)
-        return pieces
 
     def _find(self, surface: str) -> int:
         exact = self._index.get(surface)
@@ -90,10 +83,7 @@ class WordTokenizer:
 
 
 class WordPieceTokenizer:
-    """The tokenizer of a BERT-like model, from its ``tokenizer.json``.
-
-    Its own cutting to a longest text and padding are switched off: every token is privatized, none dropped unseen.
-    """
+    """The tokenizer of a BERT-like model, without its truncation and padding, so that no token is dropped."""
 
     def __init__(self, path: Path, words: Sequence[str], unknown: int | None) -> None:
         self._words = words
@@ -102,7 +92,7 @@ class WordPieceTokenizer:
             tokenizers: Any = importlib.import_module("tokenizers")
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        except Exception:  # the package raises no type of its own
+        except Exception:  # the package has no error type
             raise InvalidParameter(f"Expected {str(path)!r} to be a tokenizer's file. Fetch the model again.") from None
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -117,24 +107,24 @@ class WordPieceTokenizer:
         return [text[a:b] for a, b in self._tokenizer.encode(text, add_special_tokens=False).offsets]
 
     def decode(self, ids: Sequence[int]) -> list[str]:
-        """The subwords; one that the table begins with ``##`` continues the one before."""
+        """The subwords; ``##`` continues the one before."""
         words = (self._words[i] for i in ids)
         return [tokenize.GLUE + word[2:] if word.startswith("##") and len(word) > 2 else word for word in words]
 
 
 class ForeignTokenizer:
-    """Whatever cuts texts for an object that the user gives: byte pairs, sentence pieces."""
+    """The tokenizer of a user's object: byte pairs, sentence pieces."""
 
     def __init__(self, embeds: EmbedsSubwords, size: int) -> None:
         self.embeds = embeds
         self._size = size
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text, checked to lie in the table."""
+        """Ids of a text, checked against the table."""
         ids, failure = [], ""
         try:
             ids = [int(i) for i in self.embeds.encode(text)]
-        except Exception as error:  # raised again below, without its text and without this context
+        except Exception as error:  # raised below, without text and context
             failure = type(error).__name__
         if failure:
             raise InvalidParameter(f"Expected embeddings.encode to cut a text, but it raised {failure}.")
@@ -147,7 +137,7 @@ class ForeignTokenizer:
         return [UNKNOWN if i == unknown else i for i in ids]
 
     def surfaces(self, text: str) -> list[str]:
-        """Refused: a foreign tokenizer does not say where its pieces stood."""
+        """Refuse: a foreign tokenizer does not know the offsets of its pieces."""
         raise InvalidParameter(
             "Expected casing=True with a table of words or of WordPiece tokens; this tokenizer does not say where its "
             "pieces stood. Give casing=False."
@@ -173,15 +163,15 @@ class Vocabulary:
         words: Words or subwords, each once.
         vectors: Their vectors, (n, d), finite. Kept as float32; the attribute is read-only.
         name: Name of the table, for certificates.
-        unknown: Public vector of every word outside the table; the mean of the vectors that may be written by default.
-        pad: Public vector of what fills a text up to a fixed length; ``unknown`` by default.
-        never: Ids that are never written out (special and unused tokens), whatever the input.
-        tokenizer: How a text is cut; whole words by default.
+        unknown: Public vector of every word outside the table; by default the mean of the vectors that may be written.
+        pad: Public vector of pads; by default ``unknown``.
+        never: Ids that are never written out, such as special and unused tokens.
+        tokenizer: Cuts a text; by default into whole words.
         kind: "word" or "subword".
 
     Raises:
-        InvalidParameter: Words and vectors do not match, a word stands there twice, a vector holds NaN, or fewer than
-            two words may be written.
+        InvalidParameter: Words and vectors do not match, a word occurs twice, a vector holds NaN, or fewer than two
+            words may be written.
 
     Examples:
         >>> vocabulary = Vocabulary(["fever", "cough", "rash"], [[0.0, 1.0], [0.2, 0.9], [1.0, 0.0]])
@@ -203,7 +193,7 @@ class Vocabulary:
     encode: Callable[[str], list[int]] = dataclasses.field(init=False)
     """Ids of a text; private, like the text."""
     surfaces: Callable[[str], list[str]] = dataclasses.field(init=False)
-    """What stood in the text for each id of ``encode``."""
+    """The characters behind each id of ``encode``."""
     decode: Callable[[Sequence[int]], list[str]] = dataclasses.field(init=False)
     """Pieces of text of released ids."""
 
@@ -249,17 +239,17 @@ class Vocabulary:
         return int(self.vectors.shape[1])
 
     def share(self, folder: Path) -> None:
-        """Keep the vectors in a file in ``folder`` that all processes of a machine which do so map, read-only.
+        """Map the vectors from a read-only file that the processes of a machine share.
 
         Args:
-            folder: Writable by its owner alone; made if absent. Where it cannot be written, nothing changes.
+            folder: Writable by its owner alone; created if absent. If it cannot be written, nothing changes.
         """
         self.table.share(folder)
         object.__setattr__(self, "vectors", self.table.vectors)
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of words and vectors: two tables under one name measure other distances."""
+        """SHA-256 of words and vectors."""
         digest = hashlib.sha256("\0".join(self.words).encode("utf-8", "surrogatepass"))
         for start in range(0, len(self), 4096):
             digest.update(self.vectors[start : start + 4096].astype("<f4").tobytes())
@@ -267,11 +257,11 @@ class Vocabulary:
 
     @property
     def allowed(self) -> NDArray[np.bool_]:
-        """Which ids may be written out: all but special and unused ones."""
+        """Mask of ids that may be written out."""
         return self.table.allowed
 
     def points(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Vectors of ids, in double precision, with the public vectors of ``UNKNOWN`` and ``PAD``."""
+        """Vectors of ids in double precision, with those of ``UNKNOWN`` and ``PAD``."""
         points = self.vectors[np.maximum(ids, 0)].astype(np.float64)
         for special, vector in ((UNKNOWN, self.unknown), (PAD, self.pad)):
             points[ids == special] = vector
@@ -292,9 +282,9 @@ def _index(words: Sequence[str]) -> dict[str, int]:
     return index
 
 
-def _matrix(words: Sequence[str], given: ArrayLike) -> NDArray[np.floating]:
+def _matrix(words: Sequence[str], values: ArrayLike) -> NDArray[np.floating]:
     try:
-        vectors = np.asanyarray(given)
+        vectors = np.asanyarray(values)
     except ValueError:
         raise InvalidParameter("Expected vectors to be a matrix, but its rows differ in length.") from None
     if vectors.ndim != 2 or vectors.shape[1] < 1 or vectors.dtype.kind not in "iuf":
@@ -318,9 +308,9 @@ def _matrix(words: Sequence[str], given: ArrayLike) -> NDArray[np.floating]:
 
 
 def _vector(
-    name: str, given: NDArray[np.float32] | None, otherwise: NDArray[np.float32], dimension: int
+    name: str, value: NDArray[np.float32] | None, default: NDArray[np.float32], dimension: int
 ) -> NDArray[np.float32]:
-    vector = np.array(otherwise if given is None else given, dtype=np.float32)
+    vector = np.array(default if value is None else value, dtype=np.float32)
     if vector.shape != (dimension,) or not np.isfinite(vector).all():
         raise InvalidParameter(f"Expected {name} of shape {vector.shape} to be {dimension} finite numbers.")
     vector.setflags(write=False)
@@ -328,7 +318,7 @@ def _vector(
 
 
 def table_name(vocabulary: Vocabulary) -> str:
-    """Name of a metric: two tables with one name and other vectors measure other distances."""
+    """Name of a metric, with a digest: tables of one name with other vectors measure other distances."""
     digest = hashlib.sha256()
     for start in range(0, len(vocabulary), _ROWS):
         digest.update(np.ascontiguousarray(vocabulary.vectors[start : start + _ROWS]).tobytes())

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 from dp_accounting.dp_event import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent, ZCDpEvent
 
-from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, MetricEvent, NoisyMaxEvent, PartEvent
+from langchain_dp.accounting import (
+    ExponentialEvent,
+    LimitedDomainEvent,
+    MetricEvent,
+    NoisyMaxEvent,
+    PartEvent,
+    VectorSumEvent,
+)
 from langchain_dp.accounting.events import event_from_json, event_to_json
 from langchain_dp.errors import InvalidParameter
 
@@ -16,6 +23,7 @@ EVENTS = [
     NoisyMaxEvent(1.3, 0.01, "resample"),
     LimitedDomainEvent(1.8, 5e-7, 0.015),
     ExponentialEvent(0.5),
+    VectorSumEvent(7.46, replaced=1.5),
     MetricEvent(73.0),
     GaussianDpEvent(2.0),
     LaplaceDpEvent(1.5),

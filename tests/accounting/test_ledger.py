@@ -399,7 +399,7 @@ def test_the_repr_of_a_ledger_waits_for_nobody_and_never_raises(
     holder.execute("BEGIN EXCLUSIVE")
     assert repr(ledger).endswith("closed or in use)")
     holder.close()
-    with ledger._account.store.transaction(write=False):
+    with ledger._account.store.read():
         assert repr(ledger).endswith("closed or in use)")
     assert "left=3" in repr(ledger)
     assert naps == []

@@ -95,7 +95,7 @@ def _die_while_writing(path: pathlib.Path) -> None:
     if pid == 0:
         try:
             store = PrivacyLedger(BUDGET, path)._account.store
-            with store.transaction(write=True) as connection:
+            with store.backend.transaction(write=True) as connection:
                 connection.execute("PRAGMA cache_size = 1")  # pages go to the file before the commit
                 connection.executemany(
                     "INSERT INTO entries (time, item, count, caller) VALUES ('', 1, 1, ?)", [("x" * 200,)] * 500
@@ -179,7 +179,7 @@ def test_a_creator_killed_at_any_moment_leaves_a_whole_ledger_or_none(tmp_path: 
 
 def test_a_power_cut_needs_a_sync_for_every_spend(path: pathlib.Path) -> None:
     """If this fails, a power cut brings back a spend's journal, or the pages before it: synchronous is not EXTRA."""
-    with PrivacyLedger(BUDGET, path) as ledger, ledger._account.store.transaction(write=False) as connection:
+    with PrivacyLedger(BUDGET, path) as ledger, ledger._account.store.read() as connection:
         assert connection.execute("PRAGMA synchronous").fetchone() == (3,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
 
@@ -193,7 +193,7 @@ def test_a_spend_does_the_same_work_however_many_came_before(
         assert plan is not None
         store = ledger._account.store
         monkeypatch.setattr(ledger._account, "cost", None)  # composing is what takes long
-        with store.transaction(write=False) as connection:
+        with store.read() as connection:
             statements: list[str] = []
             connection.set_trace_callback(statements.append)
         work = []
@@ -201,7 +201,7 @@ def test_a_spend_does_the_same_work_however_many_came_before(
             plan.spend(VOTE, caller="bench")
             work.append(len(statements))
             statements.clear()
-        with store.transaction(write=False) as same:
+        with store.read() as same:
             assert same is connection
     assert 0 < work[0] <= 10
     assert max(work) == work[0]

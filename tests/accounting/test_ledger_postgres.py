@@ -147,7 +147,7 @@ def test_charges_are_synced_whatever_the_session_says(url: str) -> None:
     """If it breaks, a setting of the role or a pooler lets a crash forget the last charges."""
     with (
         PrivacyLedger(BUDGET, f"{url}&options=-c%20synchronous_commit%3Doff") as ledger,
-        ledger._store.transaction(write=True) as connection,
+        ledger._store.backend.transaction(write=True) as connection,
     ):
         assert connection.execute("SELECT current_setting('synchronous_commit')").fetchone() == ("on",)
 
@@ -321,8 +321,8 @@ def test_a_commit_that_took_back_is_no_charge(url: str) -> None:
     """If it breaks, a transaction that the server gave up counts as written, and is answered."""
     with PrivacyLedger(BUDGET, url) as ledger:
         with (
-            pytest.raises(LedgerUnwritable, match="took back"),
-            ledger._store.transaction(write=True) as connection,
+            pytest.raises(LedgerUnwritable, match="rolled the charge back"),
+            ledger._store.backend.transaction(write=True) as connection,
             contextlib.suppress(psycopg.Error),
         ):
             connection.execute("SELECT 1 / 0")
@@ -343,7 +343,7 @@ def test_ids_have_no_gaps_after_a_spend_that_was_taken_back(url: str) -> None:
     """If it breaks, every ledger that ever refused something looks damaged."""
     with PrivacyLedger(BUDGET, url) as ledger:
         store = ledger._store
-        with contextlib.suppress(ZeroDivisionError), store.transaction(write=True) as connection:
+        with contextlib.suppress(ZeroDivisionError), store.backend.transaction(write=True) as connection:
             store._enter(connection, time="", item=1, count=1, caller="")
             raise ZeroDivisionError
         spend(ledger)

@@ -17,7 +17,7 @@ from langchain_dp.attacks.words import Prompt, words_of
 from langchain_dp.audit.report.results import attacked
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt import templates
-from langchain_dp.rapt._english import TEXTS as ENGLISH
+from langchain_dp.rapt.calibrate import english_texts
 
 ROWS = [
     "Nurse Bram woke me gently, and the sedation went beautifully.",
@@ -218,9 +218,9 @@ def test_on_the_sample_rows_are_found_and_strangers_are_not() -> None:
     assert copied.spans[0].bits > 25
 
 
-ORDINARY = sorted({word.folded for text in ENGLISH for word in words_of(text)} | {"spoke"})
+ORDINARY = sorted({word.folded for text in english_texts() for word in words_of(text)} | {"spoke"})
 ORDINARY += [f"filler{i}" for i in range(1000)] + ["smith", "maria"]
-CROWD = [text[:120] for text in ENGLISH]
+CROWD = [text[:120] for text in english_texts()]
 SECRETS = {
     "a name": ("She said that Zbigniew told her to wait.", "A line about ZBIGNIEW is a complaint.", "ZBIGNIEW"),
     "a name and a surname that many have": (

@@ -90,7 +90,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: PortScorer(MODEL, {"a": "A", "b": "B"}), "to score labels"),
     (lambda: PortScorer(NamingEngine(), ["a", "b"]), "to map labels"),  # type: ignore[arg-type]
     (lambda: PortScorer(NamingEngine(), {"a": "A", "b": "B"})("p", ROWS), "1 have another"),
-    (lambda: PortScorer(NamingEngine(), {"a": "A", "b": "B"})("p", [{"label": "a"}]), "what body names"),
+    (lambda: PortScorer(NamingEngine(), {"a": "A", "b": "B"})("p", [{"label": "a"}]), "that body names"),
     (lambda: answers(build=MODEL), "build of type object"),
     (lambda: answers(build=lambda data: MODEL), "what build returns of type object.*chain.invoke"),
     (lambda: answers(build=lambda data: lambda question: ROWS[0]), "to return a str"),

@@ -184,7 +184,7 @@ def test_who_watches_cannot_write(kind: str, request: pytest.FixtureRequest) -> 
     watched.report()
     for statement in ("UPDATE ledger SET time = 'x'", "DELETE FROM entries", "CREATE TABLE more (x)"):
         for write in (True, False):
-            with pytest.raises(LedgerError), watched.open()._store.transaction(write=write) as connection:
+            with pytest.raises(LedgerError), watched.open()._store.backend.transaction(write=write) as connection:
                 connection.execute(statement)
     watched.figures()
     watched.close()

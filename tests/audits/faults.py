@@ -6,7 +6,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from audits import accountant, chains, coins, draws, icl, neighbors, opt, planted, rapt, synth
+from audits import accountant, aggregate, chains, coins, draws, icl, neighbors, opt, planted, rapt, synth
+from audits import planted_aggregate as summed
 from audits import planted_chains as swaps
 from audits import planted_neighbors as near
 from audits import planted_texts as texts
@@ -127,6 +128,9 @@ def faults() -> Faults:
         "nobody": under(synth.nobody, texts.NOBODY),
         "texts": under(rapt.faces, swaps.FACES),
         "padded": under(rapt.padded, swaps.PADS),
+        "sums": under(aggregate.sums, summed.SUMS),
+        "sum noise": under(aggregate.noise, summed.NOISE),
+        "names": under(aggregate.named, summed.NAMES),
         "cost caches": under(accountant.caches, planted.CACHES),
         "accountant": {
             "charged at sensitivity 1": lambda: accountant.references(planted.charged_at_sensitivity_one(epsilon))

@@ -23,7 +23,7 @@ if __name__ == "__main__":  # before numpy: threads of two processes would wait 
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent.parent))  # run as a script, from anywhere, and by its worker processes
 
-from audits import accountant, chains, coins, draws, icl, neighbors, opt, rapt, synth
+from audits import accountant, aggregate, chains, coins, draws, icl, neighbors, opt, rapt, synth
 from audits.check import Check, Finding
 from audits.faults import CLASSIC, faults
 from audits.stubs import RECORD, LogRecorder
@@ -63,7 +63,7 @@ class AuditRow:
 
 def checks() -> list[Check]:
     """List all audits, in the order of the table."""
-    modules = (draws, coins, chains, icl, neighbors, opt, synth, rapt, accountant)
+    modules = (draws, coins, chains, icl, neighbors, opt, synth, rapt, aggregate, accountant)
     return [check for module in modules for check in module.CHECKS]
 
 

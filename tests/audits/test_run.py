@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from audits import accountant, chains, icl, neighbors, opt, planted, planted_chains, rapt, run, synth
+from audits import accountant, aggregate, chains, icl, neighbors, opt, planted, planted_chains, rapt, run, synth
 from audits.check import Check, Finding
 from audits.faults import CLASSIC, faults
 from langchain_dp import PrivacyBudget
@@ -41,6 +41,9 @@ SMALL: dict[str, Callable[[], Finding]] = {
     "text blocks": lambda: synth.blocks(["groups"]),
     "text canary": lambda: synth.canary(60),
     "nobody": lambda: synth.nobody(50),
+    "sums": lambda: aggregate.sums(aggregate.pairs()[11:]),
+    "sum noise": lambda: aggregate.noise(12),
+    "names": lambda: aggregate.named(aggregate.pairs()[11:]),
     "cost caches": lambda: accountant.caches(deltas=(1e-2, 1e-6)),
 }
 """Smaller runs of dear audits."""

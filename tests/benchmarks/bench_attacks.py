@@ -58,7 +58,7 @@ from langchain_dp.attacks import (
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
 from langchain_dp.opt import DISASTER, MPQA, SST2, TREC
 from langchain_dp.rapt import TextPrivatizer, Vocabulary, calibrate, load
-from langchain_dp.rapt._english import TEXTS
+from langchain_dp.rapt.calibrate import english_texts
 from langchain_dp.records import read_jsonl
 from langchain_dp.synth import DPExampleSynthesizer
 
@@ -95,7 +95,7 @@ def inversion(options: argparse.Namespace) -> Arms:
     """Nearest neighbour and maximum a posteriori, on vectors and on released words."""
     sources = {
         "trustpilot": (partial(texts, "trustpilot", "test", options.rows), partial(texts, "trustpilot", "train", 3000)),
-        "english": (lambda: list(TEXTS), lambda: list(TEXTS)),
+        "english": (lambda: list(english_texts()), lambda: list(english_texts())),
     }
     for source, (attacked, frequencies) in sources.items():
         for replacement in REPLACEMENT:

@@ -42,7 +42,7 @@ from made import keep, made
 
 from langchain_dp.mechanisms import _nearest as nearest
 from langchain_dp.rapt import TextPrivatizer, Vocabulary, load
-from langchain_dp.rapt._english import TEXTS
+from langchain_dp.rapt.calibrate import english_texts
 from langchain_dp.records import read_jsonl
 
 Row = tuple[str, dict[str, Any], dict[str, float]]
@@ -65,7 +65,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 def running_words(vocabulary: Vocabulary, count: int) -> np.ndarray:
     """Ids of running English, as many as asked for."""
-    ids = np.array([i for text in TEXTS for i in vocabulary.encode(text) if i >= 0])
+    ids = np.array([i for text in english_texts() for i in vocabulary.encode(text) if i >= 0])
     return np.resize(ids, count)
 
 
@@ -139,7 +139,7 @@ def measure(name: str, options: argparse.Namespace) -> Row:
     ids = running_words(vocabulary, options.tokens)
     threads = options.threads
     laplace = TextPrivatizer(vocabulary, ETA[name, "laplace"], threads=threads)
-    texts = list(TEXTS) * max(1, options.tokens // 1_000)
+    texts = list(english_texts()) * max(1, options.tokens // 1_000)
     in_texts = sum(len(vocabulary.encode(text)) for text in texts)
     speed = rates(
         {

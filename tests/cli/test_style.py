@@ -28,7 +28,7 @@ from langchain_dp.cli.synthesize import Synthesize
 from langchain_dp.ensemble.reservation import affordable
 from langchain_dp.errors import BudgetExceeded
 from langchain_dp.rapt import Vocabulary, _tables
-from langchain_dp.rapt._english import TEXTS
+from langchain_dp.rapt.calibrate import english_texts
 
 ATTACK = {"name": "inversion", "rate": 0.5, "low": 0.4, "high": 0.6, "baseline": 0.1, "n": 10, "settings": {}}
 
@@ -191,7 +191,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("pseudonyms.json").write_text(json.dumps([Pseudonymizer().report().to_dict()]))
     with PrivacyLedger(PrivacyBudget(3.0), "privacy.ledger") as ledger:
         ledger.reserve([(NoisyMaxEvent(4.0, 0.1), 10)], name="tickets").spend(NoisyMaxEvent(4.0, 0.1), 2)
-    words = sorted({word for text in TEXTS for word in re.findall("[a-z]+", text.lower())})
+    words = sorted({word for text in english_texts() for word in re.findall("[a-z]+", text.lower())})
     lines = (f"{word} {place % 9} {place // 9 % 9} {place // 81}\n" for place, word in enumerate(words))
     Path("words.vec").write_text("".join(lines))
     small = _tables.load("words.vec")

@@ -54,7 +54,7 @@ async def test_its_llama_answers_one_call_after_the_other(llama: Any) -> None:
     assert chain.invoke("a fine film") in chain.labels
     assert await chain.ainvoke("a dull film") in chain.labels
     assert left(chain) == 3
-    assert "ChatLlamaCpp is one llama.cpp context, asked one call after the other" in str(chain.certificate())
+    assert "ChatLlamaCpp is one llama.cpp context that reuses the common start" in str(chain.certificate())
 
 
 def test_its_llama_takes_no_time_limit(llama: Any) -> None:

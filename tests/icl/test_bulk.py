@@ -165,5 +165,5 @@ def test_a_column_to_keep_that_is_not_there_costs_nothing(place: str) -> None:
 
 def test_a_plan_of_several_askers_is_refused_where_nobody_can_say_who_asks(place: str) -> None:
     """If it breaks, the first batch of a cluster fails, and the message names a config that no batch has."""
-    with pytest.raises(InvalidParameter, match="without quotas=: a batch does not say who asks"):
+    with pytest.raises(InvalidParameter, match="without quotas=: a batch names no user"):
         ClassifyBatches(functools.partial(chain, place, quotas=Quotas(default=1)), "text")

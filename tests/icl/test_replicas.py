@@ -216,7 +216,7 @@ def test_no_text_is_in_the_ledger_and_nothing_there_can_be_taken_back(place: str
     chain.invoke("Where is Zebedee?")
     chain.forget("case-5")
     ledger = chain._reservation.plan._account.store
-    with ledger.transaction(write=False) as connection:
+    with ledger.read() as connection:
         rows = [
             [bytes(value) if isinstance(value, memoryview) else value for value in row]
             for table in ("answers", "forgotten", "plans", "entries", "items")
@@ -230,7 +230,7 @@ def test_no_text_is_in_the_ledger_and_nothing_there_can_be_taken_back(place: str
         "DELETE FROM answers",
         "UPDATE answers SET answer = ''",
     ):
-        with pytest.raises(LedgerError), ledger.transaction(write=True) as connection:
+        with pytest.raises(LedgerError), ledger.backend.transaction(write=True) as connection:
             connection.execute(statement)
 
 

@@ -326,7 +326,7 @@ def test_a_class_that_stands_before_the_gate_of_caches_is_refused() -> None:
         keeps_no_prompts: ClassVar[bool] = True
 
     Stubborn.cache = property(lambda self: cache)  # type: ignore[assignment]
-    with pytest.raises(UnsafeEnvironment, match=r"Stubborn has an attribute cache of its own making.*Make it a field"):
+    with pytest.raises(UnsafeEnvironment, match=r"Stubborn defines its own attribute cache.*Make it a field"):
         IsolatedModel(Stubborn().bind())
 
 
@@ -346,7 +346,7 @@ def test_a_langchain_that_passes_the_gate_of_caches_by_is_refused(
     quiet = IsolatedModel(Chat())
     quiet.batch(["p"])
     monkeypatch.setattr(owner, method, generate)
-    with pytest.raises(UnsafeEnvironment, match=f"no model to ask its cache inside a quiet call, but {kind} does"):
+    with pytest.raises(UnsafeEnvironment, match=f"no model to ask its cache inside an isolated call, but {kind} does"):
         quiet.batch(["p"])
 
 
@@ -380,7 +380,7 @@ def test_a_bare_llama_context_is_asked_one_call_after_the_other() -> None:
 
     bare, guarded = (IsolatedModel(kind(client=llama()), max_concurrency=16) for kind in (Bare, Guarded))
     assert (bare.at_once, guarded._places.count, IsolatedModel(Bare()).at_once > 1) == (1, 16, True)
-    assert "is one llama.cpp context, asked one call after the other" in " ".join(bare.notes)
+    assert "is one llama.cpp context that reuses the common start" in " ".join(bare.notes)
     assert "llama.cpp" not in " ".join(guarded.notes)
     with pytest.raises(InvalidParameter, match="answers one call after the other"):
         bare.check_timeout(1.0)

@@ -511,6 +511,6 @@ async def test_what_a_graph_asks_in_a_private_run_reaches_no_handler(monkeypatch
     for name in ("get_sync_graph_callback_manager_for_config", "get_async_graph_callback_manager_for_config"):
         with monkeypatch.context() as patched:
             patched.setattr(callbacks, name, lambda config: CallbackManager(config.get("callbacks", [])))
-            with pytest.raises(UnsafeEnvironment, match="to give no handlers inside a quiet call"):
+            with pytest.raises(UnsafeEnvironment, match="to give no handlers inside an isolated call"):
                 check_environment()
     check_environment()

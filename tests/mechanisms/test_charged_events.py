@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dp_accounting.dp_event import DpEvent
-from fakes import optimizers, rapt, synthesizers, voters
+from fakes import encoders, optimizers, rapt, synthesizers, voters
 
 from langchain_dp import mechanisms
 from langchain_dp.accounting import (
@@ -23,6 +23,7 @@ from langchain_dp.accounting import (
     NoisyMaxEvent,
     PartEvent,
     PrivacyBudget,
+    VectorSumEvent,
 )
 from langchain_dp.ensemble.subsets import KeyedCoins, SubsetSampler
 from langchain_dp.mechanisms import (
@@ -32,6 +33,7 @@ from langchain_dp.mechanisms import (
     MetricExponential,
     MetricLaplace,
     ReportNoisyMax,
+    VectorSum,
 )
 from langchain_dp.mechanisms._nearest import NearestVector
 
@@ -41,6 +43,7 @@ MADE: list[Any] = [
     LimitedDomain(LimitedDomainEvent(1.0, 1e-6), domain=99),
     Exponential(ExponentialEvent(1.0)),
     ClippedSum(ClippedSumRoundEvent(0.4, 5), members=30),
+    VectorSum(VectorSumEvent(2.0)),
     MetricLaplace(MetricEvent(1.0), TABLE),
     MetricExponential(MetricEvent(1.0), TABLE),
 ]
@@ -61,6 +64,8 @@ CHAINS: dict[str, tuple[Callable[[], Any], set[type]]] = {
         ),
         {ClippedSum, Exponential},
     ),
+    "prototypes": (lambda: encoders.fitted(), {VectorSum}),
+    "names": (lambda: encoders.named(), {Exponential}),
     "examples": (lambda: synthesizers.synthesizer().invoke(synthesizers.rows()), {ClippedSum}),
     "groups of examples": (
         lambda: synthesizers.synthesizer(scheme="groups").invoke(synthesizers.rows()),
@@ -139,5 +144,5 @@ def test_a_chain_charges_the_event_of_the_mechanism_that_draws(chain: str, steps
             assert told == (getattr(paid, "sampling", "fixed"), paid.sampling_probability)
         else:
             assert told.event == paid
-            # One text is drawn in blocks, and a round token by token, under one charge.
-            paid = paid if isinstance(paid, MetricEvent | ClippedSumRoundEvent) else None
+            # One text is drawn in blocks, a round token by token, and the names of all labels together: one charge.
+            paid = paid if chain == "names" or isinstance(paid, MetricEvent | ClippedSumRoundEvent) else None

@@ -19,7 +19,7 @@ from langchain_dp.mechanisms import NotPrivateSeededRandomness
 from langchain_dp.rapt import TextPrivatizer, Vocabulary, calibrate, load
 from langchain_dp.rapt import _curves as curves
 from langchain_dp.rapt._curves import ExponentialCurve, LaplaceCurve
-from langchain_dp.rapt._english import TEXTS as ENGLISH
+from langchain_dp.rapt.calibrate import english_texts
 from langchain_dp.rapt.posterior import ExactInversion, SimulatedInversion, distinct_outputs, simulated
 
 SMALL = vocabularies.small()
@@ -235,9 +235,9 @@ def test_on_a_real_table_an_attack_reaches_the_target_and_no_more(table: str) ->
         pytest.skip("the table is not installed")
     found = calibrate(vocabulary, inversion=0.3, threads=2)
     assert 0.298 < found.inversion <= 0.3
-    prior = dataclasses.replace(unigram_prior(vocabulary, list(ENGLISH)), unseen=0.0)
+    prior = dataclasses.replace(unigram_prior(vocabulary, list(english_texts())), unseen=0.0)
     attacked = {"mechanism": found.mechanism, "prior": prior, "rng": NotPrivateSeededRandomness(3)}
-    done = invert_words(list(ENGLISH) * 3, vocabulary=vocabulary, eta=found.eta, **attacked)
+    done = invert_words(list(english_texts()) * 3, vocabulary=vocabulary, eta=found.eta, **attacked)
     assert found.inversion_interval[0] < done.rate < found.inversion_interval[1]
 
 

@@ -175,8 +175,8 @@ def test_10_000_random_cuts_are_restored_and_little_is_held_back() -> None:
         for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
             said += restorer.push(text[start:end])
             fed = end
-            assert len(restorer._held) < pieces.longest
-            assert said + restorer._held == pieces.map.restore(text[:fed])
+            assert len(restorer._rest) < pieces.longest
+            assert said + restorer._rest == pieces.map.restore(text[:fed])
         said += restorer.finish()
         assert said == pieces.map.restore(text)
 

@@ -1,7 +1,6 @@
-"""Where a ledger lies, seen from its store: transactions, one at a time in a process, and never one over a fork.
+"""The database under a store: transactions, one at a time in a process, and never one over a fork.
 
-Threads queue here and not in the database. A child of a fork must not use what its parent opened: see ``forks.py``.
-A database of its own kind is a subclass that fills in :class:`Backend`'s abstract methods.
+Threads queue here and not in the database. A forked child must not use what its parent opened: see ``forks.py``.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from langchain_dp.accounting.store.schema import LedgerKind
 from langchain_dp.errors import LedgerError, LedgerUnwritable
 
 BUSY_SECONDS = 30.0
-"""How long a spend waits for the ledger's lock: long enough for 64 racers that fsync one after the other."""
+"""How long a charge waits for the ledger's lock: enough for 64 racers that fsync one after the other."""
 
 
 class Connection(Protocol):
-    """An open connection, as Python's standard for databases has it. Values stand in a statement as question marks."""
+    """An open connection by Python's DB-API, with question marks for values."""
 
     def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Any:
         """Run one statement and return its cursor: ``fetchone``, ``fetchall``, ``rowcount``, ``description``."""
@@ -33,32 +32,27 @@ class Connection(Protocol):
         ...
 
     def rollback(self) -> None:
-        """Take back what was not committed."""
+        """Undo everything since the last commit."""
         ...
 
     def close(self) -> None:
-        """Give the connection up."""
+        """Close the connection."""
         ...
 
 
-class LockUnavailable(Exception):  # no error: whoever asked says it in words of its own
-    """A run is somebody else's, or cannot be taken for the reason that is given."""
+class LockUnavailable(Exception):  # no error: the caller words it
+    """Another holder has the lock of a run, or it cannot be taken for the given reason."""
 
 
 class Backend(abc.ABC):
-    """Transactions on one ledger at ``path``, or on a memory (None) that only this process may use.
+    """Transactions on one ledger at ``path``, or in memory (None) that only this process may use.
 
-    A given ``ledger_id`` must be found there.
+    A given ``ledger_id`` must exist there.
     """
 
-    errors: ClassVar[type[Exception]]
-    """What the database raises."""
-
-    lost_key: ClassVar[str]
-    """Where to find a key that is gone, or not the right one, as a sentence with a place for it."""
-
-    reading = False
-    """Whether the ledger is only looked at."""
+    errors: ClassVar[type[Exception]]  # of the database
+    lost_key: ClassVar[str]  # the remedy for a lost or wrong key, a sentence with a placeholder for the key
+    reading = False  # whether nothing is ever written
 
     def __init__(self, path: str | None, kind: LedgerKind, ledger_id: str | None = None) -> None:
         self.path = path
@@ -74,60 +68,59 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def _memory(self) -> Connection:
-        """An empty ledger in memory."""
+        """Return an empty ledger in memory."""
 
     @abc.abstractmethod
     def _find_or_make(self, fill: Callable[[Connection], str]) -> None:
-        """See that a ledger of this kind stands at the path: the one of ``ledger_id`` if known, else a new one.
+        """Find a ledger of this kind (the one of ``ledger_id`` if known) at the path, or make it whole and atomically.
 
-        No moment exists at which half a ledger is there. ``fill`` writes the one row of a new one.
+        ``fill`` writes the one row of a new ledger.
         """
 
     @abc.abstractmethod
     def _open(self, wait: float) -> Connection:
-        """A connection whose commits are durable when they return, to a ledger of this kind and of a known version.
+        """Return a connection with durable commits, to a ledger of this kind and of a known version.
 
-        Sets ``ledger_id``, and raises LedgerError where another one was expected.
+        Sets ``ledger_id``; LedgerError if another one was expected.
         """
 
     @abc.abstractmethod
-    def _begin(self, connection: Connection, write: bool, wait: float) -> None:
-        """Begin a transaction that has its lock. Refuse a ledger that was replaced, or is not durable any more."""
+    def _begin(self, write: bool, wait: float) -> Connection:
+        """Connect and begin a transaction that has its lock. Refuse a ledger that was replaced or lost durability."""
 
     @abc.abstractmethod
     def _commit(self, connection: Connection, wait: float) -> None:
-        """End it, durably."""
+        """Commit durably."""
 
     @staticmethod
     @abc.abstractmethod
     def refusal(error: Exception, path: str | None, wait: float, kind: LedgerKind) -> LedgerError:
-        """What an ``error`` of the database means for the ledger at ``path``, after ``wait`` seconds."""
+        """Return the ledger's error for an ``error`` of the database after ``wait`` seconds."""
 
     @abc.abstractmethod
     def damage(self, connection: Connection) -> str:
-        """What the database itself finds wrong with what it keeps; empty if nothing."""
+        """Return damage that the database finds in itself, or an empty text."""
 
     @abc.abstractmethod
     def newest_id(self, connection: Connection) -> int:
-        """The highest id that an entry ever had, whether it is still there or not."""
+        """Return the highest id that an entry ever had."""
 
     @property
     @abc.abstractmethod
     def key_file(self) -> str:
-        """Where the ledger's key lies: never with the ledger's own data."""
+        """Path of the ledger's key: never with the ledger's own data."""
 
     @abc.abstractmethod
     def _hold(self, name: str) -> Callable[[], None]:
-        """Take the lock of a run, for this one holder, and return what gives it back; LockUnavailable if it is not
-        free.
+        """Take the lock of a run and return its release; LockUnavailable if it is not free.
 
-        Whatever the holder dies of, the lock is free then.
+        The death of the holder frees the lock, whatever its cause.
         """
 
     def begin(self, fill: Callable[[Connection], str], verify: Callable[[Connection], None]) -> None:
-        """Find the ledger or make it, and see that it can be trusted and written, before its first use.
+        """Find or make the ledger, and verify and write it before its first use.
 
-        ``fill`` writes the one row of a new ledger and returns its id. ``verify`` raises LedgerError on wrong contents.
+        ``fill`` writes the row of a new ledger and returns its id. ``verify`` raises LedgerError on wrong contents.
         """
         if self.path is None:
             with self.transaction(write=True) as connection:
@@ -155,14 +148,14 @@ class Backend(abc.ABC):
 
     @contextlib.contextmanager
     def transaction(self, *, write: bool, wait: float | None = None) -> Iterator[Connection]:
-        """Run the block in one transaction: durable when the block is left, rolled back when it raises.
+        """Run the block in one transaction: durable when it ends, rolled back when it raises.
 
         It waits ``wait`` seconds for others, by default ``BUSY_SECONDS``. Errors of the database become LedgerErrors.
         """
         wait = BUSY_SECONDS if wait is None else wait
         with self._exclusive(wait):
             try:
-                connection = self._begun(write, wait)
+                connection = self._begin(write, wait)
                 yield connection
                 self._commit(connection, wait)
             except self.errors as error:
@@ -171,12 +164,6 @@ class Backend(abc.ABC):
             except BaseException:
                 self._abandon(drop=False)
                 raise
-
-    def _begun(self, write: bool, wait: float) -> Connection:
-        """The connection, in a transaction that has its lock."""
-        connection = self._connect(wait)
-        self._begin(connection, write, wait)
-        return connection
 
     @contextlib.contextmanager
     def run_lock(self, name: str) -> Iterator[None]:
@@ -195,7 +182,7 @@ class Backend(abc.ABC):
         return functools.partial(self._runs.discard, name)
 
     def _abandon(self, *, drop: bool) -> None:
-        """Roll back; after a database error also drop the connection, whose state is no longer certain."""
+        """Roll back; after a database error also drop the connection, whose state is uncertain."""
         connection = self._connection
         if connection is None or self._process != forks.process():
             return
@@ -219,14 +206,14 @@ class Backend(abc.ABC):
                     f"spent twice. Share one budget between processes by a file: {self.kind.opener}."
                 )
             if self._connection is not None:  # forked by code that runs no fork handlers
-                raise LedgerError("The process was forked around Python. Open the ledger anew in the child.")
+                raise LedgerError("The process was forked around Python. Open the ledger again in the child.")
             self._process = forks.process()
         if self._connection is None:
             self._connection = self._open(wait)
         return self._connection
 
     def close(self) -> None:
-        """Close the connection. Every later use of this ledger object is refused."""
+        """Close the connection. Later uses of this ledger object are refused."""
         if self._process != forks.process() and self._connection is not None:
             forks.disown(self._connection)
             self._connection, self._closed = None, True
@@ -247,7 +234,7 @@ class Backend(abc.ABC):
                 connection.close()
 
     def after_fork(self) -> None:
-        """Let transactions start again, in the parent and in the child, where no other thread waits."""
+        """Allow transactions again, in the parent and in the child, where no other thread waits."""
         if self._forking == forks.process():
             assert self._give_back is not None  # before_fork waited for it
             self._give_back()
@@ -255,8 +242,8 @@ class Backend(abc.ABC):
             self._lock = FairSemaphore(1, watched=False)
 
     def __del__(self) -> None:
-        # Nobody else can hold the lock here; half-built objects may lack it, and at exit modules are gone one by one.
+        # No other thread can hold the lock here. Half-built objects may lack it, and modules may be gone at exit.
         try:  # noqa: SIM105  # contextlib may be gone, too
             self.close()
-        except Exception:  # noqa: S110  # nobody is left to be told
+        except Exception:  # noqa: S110  # no caller is left
             pass

@@ -1,6 +1,6 @@
-"""What the stores of both ledgers share: how one is opened and trusted, its key, and its entries, one for each charge.
+"""The common store of both ledgers: opening, verification, the key, and one entry per charge.
 
-The SQL of the stores is one for every database: values as question marks, ids by RETURNING, no word of one dialect.
+The SQL runs on every database: values as question marks, ids by RETURNING, no word of one dialect.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LIKE_A_URL = re.compile(r"[a-z][a-z0-9+.-]*://|postgres[a-z0-9+]*:", re.IGNOREC
 def backend_at(path: str | os.PathLike[str] | None, kind: LedgerKind, ledger_id: str | None = None) -> Backend:
     """Open a SQLite file, a PostgreSQL schema by its URL, or memory (None) that dies with this process.
 
-    A given ``ledger_id`` must exist at ``path`` (a pickle that comes back).
+    A given ``ledger_id`` (of a pickle) must exist at ``path``.
     """
     if path == ":memory:":
         raise InvalidParameter("Expected path=':memory:' to be a path of a file, or None for a ledger in memory.")
@@ -41,9 +41,9 @@ def backend_at(path: str | os.PathLike[str] | None, kind: LedgerKind, ledger_id:
 
 
 def file_at(path: str | os.PathLike[str]) -> str:
-    """The real path of a ledger's file, with ``~`` for the home folder.
+    """Return the real path of a ledger's file, with ``~`` for the home folder.
 
-    Resolved once: a later chdir, or a second name through a symlink, must not lead to another file.
+    It is resolved once: a later chdir, or a symlink, must not lead to another file.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise InvalidParameter(
@@ -57,18 +57,18 @@ def file_at(path: str | os.PathLike[str]) -> str:
 
 
 def is_url(path: object) -> bool:
-    """Whether it is the URL of a database. A misspelt or other URL is refused and not shown: it may hold a password."""
-    found = isinstance(path, str) and path.startswith(_SCHEMES)
-    if not found and isinstance(path, str) and _LIKE_A_URL.match(path):
+    """Return whether ``path`` is a PostgreSQL URL. Other URLs are refused and not shown: they may hold a password."""
+    postgres: bool = isinstance(path, str) and path.startswith(_SCHEMES)
+    if not postgres and isinstance(path, str) and _LIKE_A_URL.match(path):
         raise InvalidParameter(
             "Expected a ledger's place to be the path of a file, or a URL that begins with postgresql://, but it is "
             "another URL. Write ./ before it if it is a file."
         )
-    return found
+    return postgres
 
 
 def is_there(path: str | os.PathLike[str]) -> bool:
-    """Whether anything is at ``path`` that a ledger could be."""
+    """Return whether ``path`` holds anything that could be a ledger."""
     if is_url(path):
         from langchain_dp.accounting.store.postgres import is_made
 
@@ -77,14 +77,11 @@ def is_there(path: str | os.PathLike[str]) -> bool:
 
 
 class LedgerStore(abc.ABC):
-    """Durable state of one ledger, shared by threads, and by processes when it has a path."""
+    """Durable state of one ledger, shared by threads, and by processes if it has a path."""
 
-    _charges: ClassVar[str]
-    """What messages call entries."""
-    _wrong: ClassVar[tuple[str, str]]
-    """SQL that counts what does not equal the sum of its entries, and what that is."""
-    _orphaned: ClassVar[str]
-    """SQL condition on an entry that belongs to nothing."""
+    _charges: ClassVar[str]  # word for entries in messages
+    _wrong: ClassVar[tuple[str, str]]  # SQL that counts totals unlike the sum of their entries, and a word for them
+    _orphaned: ClassVar[str]  # SQL condition on an entry that belongs to nothing
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -99,24 +96,22 @@ class LedgerStore(abc.ABC):
 
     @property
     def path(self) -> str | None:
-        """Where the ledger lies; None in memory."""
+        """Place of the ledger; None in memory."""
         return self.backend.path
 
     @property
     def ledger_id(self) -> str:
-        """What tells this ledger from every other."""
+        """Unique id of the ledger."""
         return str(self.backend.ledger_id)
 
     @contextlib.contextmanager
-    def transaction(self, *, write: bool, wait: float | None = None) -> Iterator[Connection]:
-        """Run a block in one transaction: see :meth:`Backend.transaction`.
+    def read(self, wait: float | None = None) -> Iterator[Connection]:
+        """Read in one transaction, from no older copy than this process has seen.
 
-        What is read is of no older copy than this process has seen. A block that writes calls :meth:`check_newest`, or
-        :meth:`_enter`, which looks as well.
+        A block that writes uses ``backend.transaction``, and calls :meth:`check_newest` or :meth:`_enter` itself.
         """
-        with self.backend.transaction(write=write, wait=wait) as connection:
-            if not write:
-                self.check_newest(connection)
+        with self.backend.transaction(write=False, wait=wait) as connection:
+            self.check_newest(connection)
             yield connection
 
     def close(self) -> None:
@@ -125,7 +120,7 @@ class LedgerStore(abc.ABC):
 
     @abc.abstractmethod
     def _terms(self) -> dict[str, Any]:
-        """The row of a new ledger by column, beside its id and its time."""
+        """Return the row of a new ledger by column, beside its id and its time."""
 
     @abc.abstractmethod
     def _check_terms(self, connection: Connection) -> None:
@@ -133,10 +128,10 @@ class LedgerStore(abc.ABC):
 
     @abc.abstractmethod
     def _check_totals(self, connection: Connection, entries: int) -> None:
-        """Refuse a ledger whose totals are beyond its terms."""
+        """Refuse a ledger whose totals exceed its terms."""
 
     def _opened(self) -> None:  # noqa: B027  # not every store needs more
-        """Whatever else must be there before the first use."""
+        """Prepare further state before the first use."""
 
     def _fill(self, connection: Connection) -> str:
         ledger_id = uuid.uuid4().hex
@@ -145,7 +140,7 @@ class LedgerStore(abc.ABC):
         return ledger_id
 
     def _verify(self, connection: Connection) -> None:
-        """Check what the database keeps, the terms, and that totals and entries agree with one another."""
+        """Check the database, the terms, and that totals and entries agree."""
         if wrong := self.backend.damage(connection):
             raise self.damaged(wrong)
         self._check_terms(connection)
@@ -163,45 +158,43 @@ class LedgerStore(abc.ABC):
         self.check_newest(connection)
 
     def damaged(self, what: str) -> LedgerCorrupt:
-        """The error of a ledger whose contents contradict one another."""
+        """Return the error of a ledger whose contents contradict each other."""
         kind = self.backend.kind
         return LedgerCorrupt(f"The {kind.name} {self.path} is damaged: {what}. {kind.restore}")
 
     def key(self) -> bytes:
-        """The key of this ledger's hashes, made at its first use: see ``key_file.py``. In memory it dies with it."""
+        """Return the key of this ledger's hashes, made at its first use: see ``key_file.py``."""
         if self._key is None:
             if self.path is None:
                 self._key = new_key()
             else:
-                file = self.backend.key_file
-                with self.transaction(write=True) as connection:
-                    self._key = bound_key(
-                        connection, file, self.ledger_id, self.backend.kind.name, self.backend.lost_key
-                    )
+                backend = self.backend
+                file = backend.key_file
+                with backend.transaction(write=True) as connection:
+                    self._key = bound_key(connection, file, self.ledger_id, backend.kind.name, backend.lost_key)
         return self._key
 
     def digest(self, domain: str, text: str) -> bytes:
-        """Keyed hash of ``text``; equal texts of two domains have different hashes."""
+        """Return a keyed hash of ``text``; equal texts of two domains have different hashes."""
         return digest(self.key(), domain, text)
 
     def check_newest(self, connection: Connection) -> None:
-        """Refuse a ledger that lacks the newest entry that this process has seen: what it paid for may not be kept.
+        """Refuse a ledger without the newest entry that this process has seen; its charges may be lost.
 
-        By its time, too: others may have gone on from an older copy, so that another entry has its id. What is the
-        newest now is seen from then on, whoever wrote it.
+        Id and time must match, because others may have continued an older copy and reused the id.
         """
         rows = connection.execute(
             "SELECT id, time FROM entries WHERE id = ? OR id = (SELECT max(id) FROM entries) ORDER BY id",
             (self._newest[0],),
         ).fetchall()
-        found = [(int(number), str(time)) for number, time in rows]
-        if self._newest[0] and self._newest not in found:
+        entries = [(int(number), str(time)) for number, time in rows]
+        if self._newest[0] and self._newest not in entries:
             raise self.forgotten()
-        if found:
-            self._saw(found[-1])
+        if entries:
+            self._saw(entries[-1])
 
     def forgotten(self) -> LedgerCorrupt:
-        """The error of a ledger in whose place an older copy was put."""
+        """Return the error of a ledger that an older copy replaced."""
         return LedgerCorrupt(
             f"The {self.backend.kind.name} {self.path} forgot entries that this process has seen: an older copy was "
             "put in its place. Restore the newest copy; until then nothing may be released."
@@ -218,15 +211,18 @@ class LedgerStore(abc.ABC):
             raise self.forgotten()
         return int(newest), time
 
-    def _saw(self, newest: tuple[int, str]) -> None:
-        # Only after the commit: an entry that was rolled back gives its id to the next one.
+    def _saw(self, newest: tuple[int, str] | None) -> bool:
+        """Remember a new entry, after its commit: a rolled back entry gives its id to the next one."""
+        if newest is None:
+            return False
         self._newest = max(self._newest, newest)
+        return True
 
     def _rows_after(self, query: str, parameters: Sequence[Any] = ()) -> Iterator[Any]:
-        """Yield rows of entries, which begin with their ids, in order. Pages: no lock is held between two of them."""
+        """Yield rows of entries, which begin with their ids, in order. No lock is held between two pages."""
         last = 0
         while True:
-            with self.transaction(write=False) as connection:
+            with self.read() as connection:
                 rows = connection.execute(
                     f"{query} AND entries.id > ? ORDER BY entries.id LIMIT ?", (*parameters, last, _PAGE)
                 ).fetchall()
@@ -237,7 +233,7 @@ class LedgerStore(abc.ABC):
 
 
 def now() -> str:
-    """Time of writing, ISO 8601 in UTC."""
+    """Return the time, ISO 8601 in UTC."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
 
 

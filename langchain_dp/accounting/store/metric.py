@@ -1,4 +1,4 @@
-"""What a metric ledger keeps: one account per document and per user, under keyed hashes, and one entry per release.
+"""Metric accounts: one per document and per user, under keyed hashes, and one entry per release.
 
 Etas are counted in whole billionths, rounded up: sums are exact, whatever their order.
 """
@@ -26,67 +26,53 @@ TICKS = 10**9
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What the releases of one user, and of one document, may add up to, in ticks; None for no limit."""
+    """Largest sums of the releases of one user, and of one document, in ticks; None for no limit."""
 
     user: int | None
     document: int | None
 
     def of(self, whose: Whose) -> int | None:
-        """The limit of a user's or of a document's account."""
+        """Return the limit of a user's or of a document's account."""
         return self.user if whose == "user" else self.document
 
 
 @dataclasses.dataclass(frozen=True)
 class MetricEntry:
-    """One recorded release. Names nobody: hashes are HMAC-SHA256 under the ledger's key.
+    """One charged release. Names nobody: hashes are HMAC-SHA256 under the ledger's key."""
 
-    Args:
-        id: Position in the ledger, from 1, without gaps.
-        time: When it was written, ISO 8601 in UTC.
-        document: Keyed hash of the document, in hex.
-        user: Keyed hash of the user, in hex, or None.
-        eta: What was charged, in nats per unit of distance.
-        caller: Short public name of the caller.
-    """
-
-    id: int
-    time: str
-    document: str
-    user: str | None
-    eta: float
+    id: int  # position in the ledger, from 1, without gaps
+    time: str  # ISO 8601 in UTC
+    document: str  # keyed hash, in hex
+    user: str | None  # keyed hash, in hex
+    eta: float  # nats per unit of distance
     caller: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Shortfall:
-    """The account that would exceed its limit, at a ``position`` of the request. Nothing was charged.
-
-    ``spent`` is from before the request, which charges ``asked`` releases to the account.
-    """
+    """The account that would exceed its limit, at a ``position`` of the request. Nothing was charged."""
 
     position: int
     whose: Whose
-    spent: int
-    asked: int = 1
+    spent: int  # before the request
+    asked: int = 1  # releases that the request charges to the account
 
 
 def ticks(eta: float) -> int:
-    """Whole units of account of ``eta``, rounded up from its shortest decimal form: 0.1 is a tenth."""
+    """Return ``eta`` in ticks, rounded up from its shortest decimal form: 0.1 is a tenth."""
     return ceil(Fraction(repr(float(eta))) * TICKS)
 
 
 def units(spent: int) -> float:
-    """The eta that so many ticks are."""
+    """Return ticks as an eta."""
     return spent / TICKS
 
 
 class MetricStore(LedgerStore):
     """Durable accounts of one metric ledger.
 
-    Args:
-        limits: Stored with a new ledger; must equal those of an existing one. None: take the existing one's.
-        backend: Where it lies.
-        key: Secret of the hashes, kept by the caller; None: a random one is kept in a file beside the ledger.
+    ``limits`` must equal those of an existing ledger; None takes them. ``key`` is the secret of the hashes, if the
+    caller keeps it; None: a random one in a file beside the ledger.
     """
 
     _charges = "releases"
@@ -132,7 +118,7 @@ class MetricStore(LedgerStore):
     def _opened(self) -> None:
         if self.backend.reading:  # nobody is looked up: the key stays where it is
             return
-        with self.transaction(write=False) as connection:
+        with self.read() as connection:
             given, check = connection.execute("SELECT key_given, key_check FROM ledger").fetchone()
         if given != (self._given_key is not None):
             raise LedgerMismatch(
@@ -157,21 +143,16 @@ class MetricStore(LedgerStore):
     ) -> Shortfall | str | None:
         """Charge one release of ``eta`` ticks to each (document, user), durably, all of them or none.
 
-        What is released will be kept under ``keys``, if there are any.
-
-        Raises:
-            AlreadyReleased: Something is kept there.
-
-        Returns:
-            None if all were charged; else the account that stands in the way, or the ledger's metric if it is another.
+        Return None if all were charged; otherwise the short account, or the ledger's metric if it is another.
+        AlreadyReleased if a text is stored under one of ``keys``, under which these releases will be stored.
         """
         newest = 0, ""
         try:
-            with self.transaction(write=True) as connection:
+            with self.backend.transaction(write=True) as connection:
                 connection.execute("UPDATE ledger SET metric = ? WHERE metric IS NULL", (metric,))
-                found = str(connection.execute("SELECT metric FROM ledger").fetchone()[0])
-                if found != metric:
-                    raise _Refused(found)
+                stored = str(connection.execute("SELECT metric FROM ledger").fetchone()[0])
+                if stored != metric:
+                    raise _Refused(stored)
                 claim(connection, keys)
                 time = now()
                 for position, (document, user) in enumerate(owners):
@@ -184,8 +165,8 @@ class MetricStore(LedgerStore):
         return None
 
     def _charge(self, connection: Connection, position: int, whose: Whose, key: bytes, eta: int) -> int:
-        found = connection.execute("SELECT account, spent FROM accounts WHERE whose = ? AND hash = ?", (whose, key))
-        account, spent = found.fetchone() or (None, 0)
+        rows = connection.execute("SELECT account, spent FROM accounts WHERE whose = ? AND hash = ?", (whose, key))
+        account, spent = rows.fetchone() or (None, 0)
         limit = self.limits.of(whose)
         if limit is not None and spent + eta > limit:
             raise _Refused(Shortfall(position, whose, spent))
@@ -197,14 +178,14 @@ class MetricStore(LedgerStore):
         return int(new.fetchone()[0])
 
     def spent(self, whose: Whose, key: bytes) -> int:
-        """What the releases of one user or document add up to."""
-        with self.transaction(write=False) as connection:
+        """Return the sum of one user's or document's releases."""
+        with self.read() as connection:
             row = connection.execute("SELECT spent FROM accounts WHERE whose = ? AND hash = ?", (whose, key)).fetchone()
         return 0 if row is None else int(row[0])
 
     def summary(self, *, wait: float | None = None) -> tuple[int, int | None, int | None, str | None]:
-        """Number of releases, the largest account of a document and of a user, and the metric."""
-        with self.transaction(write=False, wait=wait) as connection:
+        """Return the number of releases, the largest account of a document and of a user, and the metric."""
+        with self.read(wait) as connection:
             releases = connection.execute("SELECT count(*) FROM entries").fetchone()[0]
             most = dict(connection.execute("SELECT whose, max(spent) FROM accounts GROUP BY whose"))
             metric = connection.execute("SELECT metric FROM ledger").fetchone()[0]
@@ -229,12 +210,12 @@ class _Refused(Exception):
         self.why = why
 
 
-def _before(found: Shortfall, owners: Sequence[tuple[bytes, bytes | None]], eta: int) -> Shortfall:
-    """The same without what the request itself had charged: that was rolled back."""
-    accounts = [owner[found.whose == "user"] for owner in owners]
-    mine = accounts[found.position]
-    earlier = accounts[: found.position].count(mine)
-    return dataclasses.replace(found, spent=found.spent - earlier * eta, asked=accounts.count(mine))
+def _before(short: Shortfall, owners: Sequence[tuple[bytes, bytes | None]], eta: int) -> Shortfall:
+    """Correct a shortfall for the request's own charges, which were rolled back."""
+    accounts = [owner[short.whose == "user"] for owner in owners]
+    account = accounts[short.position]
+    earlier = accounts[: short.position].count(account)
+    return dataclasses.replace(short, spent=short.spent - earlier * eta, asked=accounts.count(account))
 
 
 def _said(limits: Limits) -> str:

@@ -1,6 +1,6 @@
-"""What a ledger keeps: plans, their used counts, one entry per charge, and the journal of a plan's run.
+"""Plans of a ledger: their used counts, one entry per charge, and the journal of each plan's run.
 
-The store knows counts and claims, never what they cost: composition lives in ``_account.py``.
+The store knows counts and claims, but no costs: ``_account.py`` composes them.
 """
 
 from __future__ import annotations
@@ -20,58 +20,44 @@ SLACK = 1e-9
 """Relative float slack when claims are added up and compared with the budget."""
 
 QUOTAS = "quotas"
-"""Where the shares of a plan's users are kept among its settings, which never change."""
+"""Key of the quotas among a plan's settings, which never change."""
 
 LEAST_CLAIM = 1e-12
-"""Nats at which a plan is read whose events cost epsilon 0: at its delta nothing is left for an epsilon to cover.
-
-Such a plan is written as 0. Read as this it is a budget like any other, which 0 is not, and no smaller than it was.
-"""
+"""Nats of a plan that is stored with epsilon 0, because its delta covers everything: a valid budget is above 0."""
 
 _ITS_OWN = "item = ? AND plan = (SELECT plan FROM plans WHERE name = ? AND time = ?) AND event = ? AND max_count = ?"
 
 
 @dataclasses.dataclass(frozen=True)
 class LedgerEntry:
-    """One durable spend. Holds public parameters only, no private text.
+    """A durable charge. Holds public parameters only, no private text."""
 
-    Args:
-        id: Position in the ledger, from 1, without gaps.
-        time: When it was written, ISO 8601 in UTC.
-        plan: Name of the plan it was charged to.
-        event: The event as JSON.
-        count: How many releases of the event were charged at once.
-        caller: Short name of the caller.
-    """
-
-    id: int
-    time: str
+    id: int  # position in the ledger, from 1, without gaps
+    time: str  # ISO 8601 in UTC
     plan: str
-    event: str
+    event: str  # JSON
     count: int
     caller: str
 
 
 @dataclasses.dataclass(frozen=True)
 class StoredPlan:
-    """A reserved plan as it was stored; never changes. ``items`` maps an event's JSON to (row, max_count).
+    """A stored plan, which never changes.
 
-    ``epsilon`` is above 0: a claim of 0 is read as ``LEAST_CLAIM``. Name and ``time`` together tell it from a plan that
-    was reserved anew under its name. ``settings`` are the public settings it was reserved for, None if none were kept.
-    ``quotas`` is who has which share of it, None if whoever asks may use it up.
+    Name and ``time`` together identify it: another plan may be reserved under its name in an older copy.
     """
 
     name: str
-    epsilon: float
+    epsilon: float  # above 0: a claim of 0 is read as LEAST_CLAIM
     delta: float
     time: str
-    settings: Mapping[str, Any] | None
-    items: dict[str, tuple[int, int]]
-    quotas: Mapping[str, Any] | None = None
+    settings: Mapping[str, Any] | None  # public
+    items: dict[str, tuple[int, int]]  # event JSON -> (row, max_count)
+    quotas: Mapping[str, Any] | None = None  # None if every user may use it up
 
 
 class UserRefused(Exception):
-    """A user's quota has too few releases left. Nothing was charged."""
+    """Too few releases are left in a user's quota. Nothing was charged."""
 
 
 class PlanStore(LedgerStore):
@@ -115,7 +101,7 @@ class PlanStore(LedgerStore):
 
     def plans(self) -> list[StoredPlan]:
         """Return every reserved plan in the order of reservation."""
-        with self.transaction(write=False) as connection:
+        with self.read() as connection:
             return self._stored(connection)
 
     def _stored(self, connection: Connection) -> list[StoredPlan]:
@@ -127,21 +113,21 @@ class PlanStore(LedgerStore):
 
     def used(self, plans: Sequence[StoredPlan]) -> dict[int, int]:
         """Return the used count of every item of ``plans`` by its row, read at one moment."""
-        with self.transaction(write=False) as connection:
-            found = _used(connection)
+        with self.read() as connection:
+            rows = _used(connection)
         for plan in plans:
             for event, (item, most) in plan.items.items():
-                if found.get(item, ())[1:] != (plan.name, plan.time, event, most):
+                if rows.get(item, ())[1:] != (plan.name, plan.time, event, most):
                     raise self.lost(plan)
-        return {item: row[0] for item, row in found.items()}
+        return {item: row[0] for item, row in rows.items()}
 
     def glance(self, *, wait: float = 0.0) -> tuple[list[StoredPlan], dict[int, int]]:
-        """Return all plans with their used counts at one moment, waiting for nobody longer than ``wait`` seconds."""
-        with self.transaction(write=False, wait=wait) as connection:
+        """Return all plans with their used counts at one moment, waiting at most ``wait`` seconds."""
+        with self.read(wait) as connection:
             return self._stored(connection), {item: row[0] for item, row in _used(connection).items()}
 
     def lost(self, plan: StoredPlan) -> LedgerCorrupt:
-        """The error of a ledger that does not hold a plan any more."""
+        """Return the error of a ledger that no longer holds a plan."""
         return LedgerCorrupt(
             f"The ledger {self.path} no longer holds the plan {plan.name!r} as this process knows it: another copy was "
             "put in its place. Nothing was charged. Restore the newest copy; until then nothing may be released."
@@ -157,15 +143,14 @@ class PlanStore(LedgerStore):
         journal: str = "",
         quotas: Mapping[str, Any] | None = None,
     ) -> tuple[StoredPlan | None, list[StoredPlan]]:
-        """Store a plan, and the first journal of its run unless it is empty, if its claim fits beside the others.
+        """Store a plan, and its run's first journal unless empty, if its claim fits.
 
-        Returns:
-            The plan of that name, new or found (None if it does not fit), and the plans that were there before.
+        Return the plan of that name, new or found (None if it does not fit), and the earlier plans.
         """
-        kept = None if settings is None and quotas is None else dict(settings or {})
-        if kept is not None and quotas is not None:
-            kept[QUOTAS] = dict(quotas)
-        with self.transaction(write=True) as connection:
+        stored = None if settings is None and quotas is None else dict(settings or {})
+        if stored is not None and quotas is not None:
+            stored[QUOTAS] = dict(quotas)
+        with self.backend.transaction(write=True) as connection:
             self.check_newest(connection)
             before = self._stored(connection)
             for plan in before:
@@ -175,7 +160,7 @@ class PlanStore(LedgerStore):
                 return None, before
             row = connection.execute(
                 "INSERT INTO plans (name, epsilon, delta, time, settings) VALUES (?, ?, ?, ?, ?) RETURNING plan",
-                (name, epsilon, delta, now(), None if kept is None else json.dumps(kept, sort_keys=True)),
+                (name, epsilon, delta, now(), None if stored is None else json.dumps(stored, sort_keys=True)),
             ).fetchone()[0]
             connection.executemany(
                 "INSERT INTO items (plan, event, max_count) VALUES (?, ?, ?)",
@@ -188,29 +173,21 @@ class PlanStore(LedgerStore):
     def add_use(
         self, plan: StoredPlan, event: str, count: int, caller: str, user_id: tuple[str, int] | None = None
     ) -> bool:
-        """Charge ``count`` uses of a plan's event, durably. Returns False, with nothing charged, if too few are left.
+        """Charge ``count`` uses of a plan's event, durably. Return False, with nothing charged, if too few are left.
 
-        ``user_id`` is who asks, and the share of theirs that is charged with it.
-
-        Raises:
-            UserRefused: Too few are left in the share. Nothing was charged.
-            LedgerCorrupt: The file does not hold the plan any more, or forgot entries. Nothing was charged.
+        ``user_id`` is a user and their quota, charged in the same step. A quota that is used up raises UserRefused.
         """
-        with self.transaction(write=True) as connection:
+        with self.backend.transaction(write=True) as connection:
             newest = self._charge(connection, plan, event, count, caller, user_id)
-        return self._charged(newest)
+        return self._saw(newest)
 
     def add_missing(self, plan: StoredPlan, event: str, count: int, caller: str) -> int:
-        """Charge, durably, what ``caller`` has not been charged of ``count`` uses yet.
+        """Charge, durably, the part of ``count`` uses that ``caller`` has not been charged yet.
 
-        Returns:
-            0; or how many are missing, if too few are left. Then nothing was charged.
-
-        Raises:
-            LedgerCorrupt: The file does not hold the plan any more, or forgot entries. Nothing was charged.
+        Return 0; or the number of missing uses if too few are left. Then nothing was charged.
         """
         item, _ = plan.items[event]
-        with self.transaction(write=True) as connection:
+        with self.backend.transaction(write=True) as connection:
             self.check_newest(connection)
             self._check_own(connection, plan, event)
             sums = "SELECT coalesce(sum(count), 0) FROM entries WHERE item = ? AND caller = ?"
@@ -218,7 +195,7 @@ class PlanStore(LedgerStore):
             if missing <= 0:
                 return 0
             newest = self._charge(connection, plan, event, missing, caller)
-        return 0 if self._charged(newest) else missing
+        return 0 if self._saw(newest) else missing
 
     def _charge(
         self,
@@ -229,7 +206,7 @@ class PlanStore(LedgerStore):
         caller: str,
         user_id: tuple[str, int] | None = None,
     ) -> tuple[int, str] | None:
-        """The new entry; None, with nothing charged, if too few are left."""
+        """Return the new entry; None, with nothing charged, if too few are left."""
         item, _ = plan.items[event]
         charged = connection.execute(
             f"UPDATE items SET used = used + ? WHERE {_ITS_OWN} AND used + ? <= max_count",  # noqa: S608  # no value in it
@@ -243,20 +220,14 @@ class PlanStore(LedgerStore):
         return self._enter(connection, time=now(), item=item, count=count, caller=caller)
 
     def _check_own(self, connection: Connection, plan: StoredPlan, event: str) -> None:
-        """Refuse a file whose row of the event is another plan's, or gone."""
+        """Refuse a file in which the event's row is gone or belongs to another plan."""
         there = connection.execute(f"SELECT 1 FROM items WHERE {_ITS_OWN}", _its_own(plan, event))  # noqa: S608  # as above
         if there.fetchone() is None:
             raise self.lost(plan)
 
-    def _charged(self, newest: tuple[int, str] | None) -> bool:
-        if newest is None:
-            return False
-        self._saw(newest)
-        return True
-
     def quotas(self, plan: StoredPlan) -> dict[str, int]:
-        """How many releases each user of a plan has used; those without any are left out."""
-        with self.transaction(write=False) as connection:
+        """Return the number of releases of each user of a plan; users without any are left out."""
+        with self.read() as connection:
             rows = connection.execute(
                 "SELECT user_id, used FROM quotas JOIN plans USING (plan) WHERE name = ? AND plans.time = ? "
                 "ORDER BY user_id",
@@ -265,18 +236,16 @@ class PlanStore(LedgerStore):
         return {str(user_id): int(used) for user_id, used in rows}
 
     def journal(self, plan: str) -> str:
-        """The journal of a plan's run; empty if it has none."""
-        with self.transaction(write=False) as connection:
-            found = connection.execute("SELECT state FROM journals JOIN plans USING (plan) WHERE name = ?", (plan,))
-            return str((found.fetchone() or ("",))[0])
+        """Return the journal of a plan's run; empty without one."""
+        with self.read() as connection:
+            rows = connection.execute("SELECT state FROM journals JOIN plans USING (plan) WHERE name = ?", (plan,))
+            return str((rows.fetchone() or ("",))[0])
 
     def keep_journal(self, plan: str, journal: str, expected: str) -> None:
-        """Write the journal of a plan's run, durably, in place of the one that its writer knows.
-
-        Raises:
-            LedgerError: Another one stands there, or the charge of what it holds is gone. Nothing was written.
+        """Replace the journal ``expected`` of a plan's run, durably. LedgerError if another one is there, or the charge
+        is gone.
         """
-        with self.transaction(write=True) as connection:
+        with self.backend.transaction(write=True) as connection:
             self.check_newest(connection)
             wrote = connection.execute(
                 "INSERT INTO journals (plan, state) SELECT plan, ? FROM plans LEFT JOIN journals USING (plan) "
@@ -286,7 +255,7 @@ class PlanStore(LedgerStore):
             if not wrote:
                 raise LedgerError(
                     f"The journal of the run {plan!r} in the ledger {self.path} was changed by somebody else, or is "
-                    "that of another moment. What was just drawn is not kept and may not leave: start the run again."
+                    "that of another moment. The values just drawn are not kept and may not leave: start the run again."
                 )
 
     def entries(self, plan: str | None = None) -> Iterator[LedgerEntry]:
@@ -301,13 +270,13 @@ class PlanStore(LedgerStore):
 
 
 def _its_own(plan: StoredPlan, event: str) -> tuple[Any, ...]:
-    """Values of ``_ITS_OWN``. Not the row alone: in an older copy of the file the row may be another plan's."""
+    """Return the values of ``_ITS_OWN``: in an older copy of the file the row may be another plan's."""
     item, most = plan.items[event]
     return item, plan.name, plan.time, event, most
 
 
 def fits(budget: PrivacyBudget, claims: Sequence[tuple[float, float]]) -> bool:
-    """Whether claims stay inside the budget under basic composition: epsilons add up, deltas add up."""
+    """Return whether claims stay within the budget under basic composition."""
     return (
         math.fsum(epsilon for epsilon, _ in claims) <= budget.epsilon * (1 + SLACK)
         and math.fsum(delta for _, delta in claims) <= budget.delta * (1 + SLACK)
@@ -316,10 +285,10 @@ def fits(budget: PrivacyBudget, claims: Sequence[tuple[float, float]]) -> bool:
 
 def _plans(connection: Connection) -> list[StoredPlan]:
     plans: dict[int, StoredPlan] = {}
-    for row, name, epsilon, delta, time, kept in connection.execute(
+    for row, name, epsilon, delta, time, stored in connection.execute(
         "SELECT plan, name, epsilon, delta, time, settings FROM plans ORDER BY plan"
     ):
-        settings = json.loads(kept or "null")
+        settings = json.loads(stored or "null")
         quotas = None if settings is None else settings.pop(QUOTAS, None)
         public = None if quotas is not None and not settings else settings
         plans[row] = StoredPlan(name, max(epsilon, LEAST_CLAIM), delta, time, public, {}, quotas)
@@ -340,10 +309,10 @@ def _charge_user(connection: Connection, item: int, count: int, user_id: str, mo
             (user_id, most, count, item),
         ).rowcount
     if not charged:
-        raise UserRefused  # out of the transaction, which takes back the charge of the plan
+        raise UserRefused  # out of the transaction, which rolls the plan's charge back
 
 
 def _used(connection: Connection) -> dict[int, tuple[Any, ...]]:
-    """Used count of every item by its row, and what the item is: name and time of its plan, event, maximum count."""
+    """Map each item to its used count, its plan's name and time, its event and its maximum count."""
     rows = connection.execute("SELECT item, used, name, time, event, max_count FROM items JOIN plans USING (plan)")
     return {row[0]: row[1:] for row in rows}

@@ -1,12 +1,11 @@
-"""A ledger in a PostgreSQL database: one schema is one ledger, shared by as many machines as reach the server.
+"""A ledger in a PostgreSQL database: one schema is one ledger, shared by all machines that reach the server.
 
-A transaction that writes begins with the lock of the ledger's one row, so writers follow one another as they do on a
-file. A connection may be gone when a transaction begins: idle for too long, ended by an administrator, or from before a
-restart. Nothing was written then, and the transaction begins once more over a new one. Later nothing is tried again. A
-COMMIT whose answer is lost may have been carried out: nobody knows. It is raised, counts as spent, and nothing is
-released for it.
+A writing transaction begins with the lock of the ledger's one row, so writers follow one another as on a file. A
+connection may be gone when a transaction begins: idle for too long, ended by an administrator, or from before a
+restart. Nothing was written then, and the transaction begins again over a new one. Later nothing is retried. A COMMIT
+whose answer is lost may have succeeded: it raises, counts as spent, and nothing is released for it.
 
-Nothing hangs on the state of a session, so that a pooler may stand between: what a transaction needs is set in it.
+Nothing depends on the state of a session, so a pooler may stand between: each transaction sets what it needs.
 """
 
 from __future__ import annotations
@@ -37,19 +36,15 @@ with needs("postgres", "psycopg", why=", which reaches a ledger in PostgreSQL"):
     from psycopg import conninfo
 
 KEY_FOLDER = "LANGCHAIN_DP_KEYS"
-"""Environment variable: the folder of the keys of ledgers whose URLs say no ``key_file``."""
+"""Environment variable: the folder of the keys of ledgers whose URLs have no ``key_file``."""
 
 _SCHEMA = "langchain_dp"
 _SECRETS = {"password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"}
+# By default a vanished server is noticed within about a minute.
 _ALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000}
-"""A server that vanished is noticed within about a minute, where the URL says nothing else."""
-
+# Classes of errors: the connection, the role, the database, a deadlock, a full disk, a shutdown, the system.
 _OUT_OF_REACH = {"08", "28", "3D", "40", "53", "54", "57", "58"}
-"""Classes of errors: the connection, the role, the database, a deadlock, a full disk, a shutdown, the system."""
-
-_ENCODINGS = ("UTF8", "SQL_ASCII")
-"""Encodings of a database that keep every text as it is."""
-
+_ENCODINGS = ("UTF8", "SQL_ASCII")  # those that store every text unchanged
 _GRANTS = (
     "Grant its role what it lacks: USAGE on the schema and SELECT, INSERT, UPDATE on all its tables; or, for a new "
     "ledger, CREATE on the database or on an empty schema"
@@ -66,17 +61,16 @@ class Place:
         # The URL is not shown before it is known to hold no password.
         try:
             parts = urllib.parse.urlsplit(url)
-            given = urllib.parse.parse_qsl(parts.query, keep_blank_values=True)
-            ours = {name: value for name, value in given if name in ("schema", "key_file")}
-            rest = urllib.parse.urlencode(
-                [pair for pair in given if pair[0] not in ours], quote_via=urllib.parse.quote, safe="/"
-            )
-            reached = conninfo.conninfo_to_dict(urllib.parse.urlunsplit(parts._replace(query=rest)))
+            options = urllib.parse.parse_qsl(parts.query, keep_blank_values=True)
+            ours = {name: value for name, value in options if name in ("schema", "key_file")}
+            others = [option for option in options if option[0] not in ours]
+            rest = urllib.parse.urlencode(others, quote_via=urllib.parse.quote, safe="/")
+            server = conninfo.conninfo_to_dict(urllib.parse.urlunsplit(parts._replace(query=rest)))
         except (ValueError, psycopg.Error):
             raise InvalidParameter(
                 "Expected the URL of a ledger to be postgresql://user@host/database?schema=name, but it cannot be read."
             ) from None
-        if _SECRETS & reached.keys():
+        if _SECRETS & server.keys():
             raise InvalidParameter(
                 "Expected the URL of a ledger to hold no password, since URLs are shown and stored. Give it by "
                 "PGPASSFILE or a service."
@@ -90,34 +84,34 @@ class Place:
         self.key_file = ours.get("key_file")
         if self.key_file is not None and not os.path.isabs(self.key_file):
             raise InvalidParameter(f"Expected key_file={self.key_file!r} to be an absolute path.")
-        self._reached = {**_ALIVE, **reached}
+        self._server = {**_ALIVE, **server}
 
     def connect(self, wait: float) -> psycopg.Connection[Any]:
-        """A new connection, which begins no transaction by itself and leaves nothing in the server's session."""
+        """Return a new connection, which begins no transaction by itself and leaves nothing in the server's session."""
         timeout = max(2, math.ceil(min(wait, BUSY_SECONDS)))
         return psycopg.connect(
-            conninfo.make_conninfo("", **{"connect_timeout": timeout, **self._reached, "client_encoding": "utf8"}),
+            conninfo.make_conninfo("", **{"connect_timeout": timeout, **self._server, "client_encoding": "utf8"}),
             autocommit=True,
             prepare_threshold=None,
         )
 
     @property
     def facts(self) -> str:
-        """The statement that finds the ledger and what its server could forget."""
+        """The statement that reads the ledger's id, and the server settings that could forget charges."""
         # By the name of the schema: a path leaves out a schema that the role may not use, as if it were not there.
         checks = "current_setting('fsync'), current_setting('full_page_writes'), pg_is_in_recovery()"
         return f'SELECT ledger_id, tableoid::bigint, {checks} FROM "{self.schema}".ledger'  # noqa: S608  # a checked name
 
     def begin(self, raw: psycopg.Connection[Any], *, write: bool, wait: float, then: str = "") -> Any:
-        """Begin a transaction on the schema, in one journey, and return the row that the statement ``then`` finds."""
+        """Begin a transaction on the schema, in one round trip, and return the first row of the statement ``then``."""
         kind = "READ COMMITTED" if write else "REPEATABLE READ READ ONLY"
         statements = [
             f"BEGIN ISOLATION LEVEL {kind}",
-            # In a later transaction the session may be another one: a pooler's.
+            # A pooler may give each transaction another session.
             f'SET LOCAL search_path = "{self.schema}", pg_temp',
             f"SET LOCAL lock_timeout = {max(1, math.ceil(wait * 1000))}",
             "SET LOCAL synchronous_commit = on",
-            "SET LOCAL extra_float_digits = 1",  # or claims are read rounded, and add up to less
+            "SET LOCAL extra_float_digits = 1",  # otherwise claims are read rounded, and add up to less
             *([then] if then else []),
         ]
         cursor = raw.execute("; ".join(statements).encode())
@@ -127,7 +121,7 @@ class Place:
 
 
 class _Speaking:
-    """A connection on which a question mark stands for a value."""
+    """A connection with question marks for values."""
 
     def __init__(self, raw: psycopg.Connection[Any]) -> None:
         self.raw = raw
@@ -150,7 +144,7 @@ class _Speaking:
 class Postgres(Backend):
     """Transactions on one ledger in a schema of a database. ``path`` is its URL: see :class:`Place`.
 
-    ``reading``: the ledger is only looked at. Then nothing is made, and nothing written.
+    With ``reading``, nothing is made and nothing written.
     """
 
     errors = psycopg.Error
@@ -166,7 +160,7 @@ class Postgres(Backend):
         raise AssertionError("a ledger in memory is SQLite's")
 
     def begin(self, fill: Callable[[Connection], str], verify: Callable[[Connection], None]) -> None:
-        """As every backend; one that only reads verifies."""
+        """Begin like every backend; with ``reading``, only verify."""
         if not self.reading:
             super().begin(fill, verify)
             return
@@ -250,18 +244,18 @@ class Postgres(Backend):
                     "crash forgets spends. Switch it on."
                 )
 
-    def _begun(self, write: bool, wait: float) -> Connection:
-        """Begin, once more over a new connection where the kept one is gone: nothing but BEGIN was sent over it."""
+    def _begin(self, write: bool, wait: float) -> Connection:
+        """Begin, and retry over a new connection if the kept one is gone: nothing but BEGIN was sent over it."""
         kept = self._connection
         try:
-            return super()._begun(write, wait)
+            return self._begin_over(self._connect(wait), write, wait)
         except self.errors:
             if not isinstance(kept, _Speaking) or not kept.raw.closed:
                 raise
         self._abandon(drop=True)
-        return super()._begun(write, wait)
+        return self._begin_over(self._connect(wait), write, wait)
 
-    def _begin(self, connection: Connection, write: bool, wait: float) -> None:
+    def _begin_over(self, connection: Connection, write: bool, wait: float) -> Connection:
         assert isinstance(connection, _Speaking)
         facts = self._place.facts
         row = self._place.begin(connection.raw, write=write, wait=wait, then=f"{facts} FOR UPDATE" if write else facts)
@@ -276,27 +270,28 @@ class Postgres(Backend):
                 "was there."
             )
         self._check_server(*row[2:])
+        return connection
 
     def _commit(self, connection: Connection, wait: float) -> None:
-        """End it; where the answer is lost nobody knows whether it was written, and it is never tried again."""
+        """Commit. If the answer is lost, the outcome is unknown, and it is never retried."""
         assert isinstance(connection, _Speaking)
         try:
-            said = connection.raw.execute(b"COMMIT").statusmessage
+            status = connection.raw.execute(b"COMMIT").statusmessage
         except self.errors as error:
             if not connection.raw.closed:
                 raise  # refused, so rolled back
             raise LedgerUnwritable(
                 f"The connection to the {self.kind.name} {self.path} was lost while a charge was written: it counts as "
-                "spent, whether it was or not. Release nothing for it; ask anew, which is charged anew."
+                "spent, whether it was or not. Release nothing for it; a new request is charged again."
             ) from error
-        if said != "COMMIT":
+        if status != "COMMIT":
             raise LedgerUnwritable(
-                f"The server of the {self.kind.name} {self.path} took back what was to be written. Nothing was charged."
+                f"The server of the {self.kind.name} {self.path} rolled the charge back. Nothing was charged."
             )
 
     @staticmethod
     def refusal(error: Exception, path: str | None, wait: float, kind: LedgerKind) -> LedgerError:
-        """Return the error of this package that says what the server's ``error`` means for a ledger."""
+        """Return this package's error for the server's ``error``."""
         code = getattr(error, "sqlstate", None) or ""
         diagnosis = getattr(error, "diag", None)
         why = getattr(diagnosis, "message_primary", None) or next(iter(str(error).splitlines()), type(error).__name__)
@@ -330,16 +325,16 @@ class Postgres(Backend):
         return LedgerCorrupt(f"The {name} is damaged or not a {kind.name} ({why}). {kind.restore}")
 
     def damage(self, connection: Connection) -> str:
-        """Triggers that are gone, or tables that a crash would empty. Pages are left to the server."""
+        """Return missing triggers, or tables that a crash would empty. The server checks its pages itself."""
         return missing(connection, self._place.schema, self.kind)
 
     def newest_id(self, connection: Connection) -> int:
-        """The counter of ids, which never falls."""
+        """Return the counter of ids, which never falls."""
         return int(connection.execute("SELECT newest FROM store").fetchone()[0])
 
     @property
     def key_file(self) -> str:
-        """Where the URL says, or in the folder that the environment names: never in the database."""
+        """Path from the URL, or in the folder of the environment variable: never in the database."""
         folder = os.environ.get(KEY_FOLDER, "")
         if self._place.key_file is None and not os.path.isabs(folder):
             raise InvalidParameter(
@@ -349,7 +344,7 @@ class Postgres(Backend):
         return self._place.key_file or os.path.join(folder, f"{self.ledger_id}.key")
 
     def _hold(self, name: str) -> Callable[[], None]:
-        """By the server, in a transaction that stays open: it gives the lock back when the connection ends."""
+        """Take a lock of the server, in an open transaction: it ends with the connection."""
         try:
             raw = self._place.connect(BUSY_SECONDS)
             try:
@@ -367,7 +362,7 @@ class Postgres(Backend):
 
 
 def kind_at(place: Place, connection: Connection, wait: float, path: str) -> tuple[int, int]:
-    """The mark and the version of the ledger in a schema, in a transaction that is left open."""
+    """Return the mark and the version of the ledger in a schema, in a transaction that is left open."""
     assert isinstance(connection, _Speaking)
     place.begin(connection.raw, write=False, wait=wait)
     if "store" not in (tables := _tables(connection, place.schema)) and tables:
@@ -386,18 +381,18 @@ def _tables(connection: Connection, schema: str) -> set[str]:
 
 
 def _number(what: str) -> int:
-    """A number for an advisory lock: these are shared by all of a database."""
+    """Return the number of an advisory lock: all of a database share them."""
     return int.from_bytes(hashlib.sha256(f"langchain-dp {what}".encode()).digest()[:8], "big", signed=True)
 
 
 def is_made(url: str) -> bool:
-    """Whether there is anything in the schema."""
+    """Return whether there is anything in the schema."""
     with _looking(url) as (connection, place):
         return bool(_tables(connection, place.schema))
 
 
 def terms_at(url: str) -> tuple[int, Sequence[Any] | None]:
-    """The mark of the ledger in a schema, and its budget (epsilon, delta, neighbours) if it is one of a budget."""
+    """Return the mark of the ledger in a schema, and its budget (epsilon, delta, neighbors) if it has one."""
     with _looking(url) as (connection, place):
         if not _tables(connection, place.schema):
             raise InvalidParameter(f"Expected {url} to be a ledger, but nothing is there. Check it.")

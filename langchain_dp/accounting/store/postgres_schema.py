@@ -1,4 +1,4 @@
-"""What a ledger's schema holds, in the words of PostgreSQL: its tables, its rules as triggers, ids without gaps."""
+"""A ledger's schema in PostgreSQL: its tables, its rules as triggers, ids without gaps."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _names(kind: LedgerKind) -> list[str]:
 
 
 def make_schema(connection: Connection, schema: str, kind: LedgerKind) -> None:
-    """Make the tables of an empty schema, on whose search path the connection is, and what they refuse."""
+    """Make the tables and rules of an empty schema, which is on the connection's search path."""
     for statement in _tables(kind):
         connection.execute(statement)
     connection.execute(
@@ -92,7 +92,7 @@ def make_schema(connection: Connection, schema: str, kind: LedgerKind) -> None:
 
 
 def missing(connection: Connection, schema: str, kind: LedgerKind) -> str:
-    """What of it is not there any more, or switched off; empty if nothing."""
+    """Return a missing or disabled part of the schema; empty if there is none."""
     lost = connection.execute(
         "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(?) AND relkind = 'r' "
         "AND relpersistence <> 'p' LIMIT 1",

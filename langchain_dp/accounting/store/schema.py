@@ -1,6 +1,6 @@
-"""What a ledger holds, and what it refuses, said once for both kinds of ledger and for every database that holds one.
+"""Tables and rules of a ledger, once for both kinds of ledger and for every database.
 
-The words are SQLite's: INTEGER and REAL of 64 bits, BLOB, AUTOINCREMENT. Another database puts its own in their place.
+The SQL is SQLite's: INTEGER and REAL of 64 bits, BLOB, AUTOINCREMENT. Another database translates it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,7 @@ from langchain_dp.errors import LedgerCorrupt, LedgerMismatch
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """What the database itself must refuse, whoever asks: ``before`` a statement, ``when`` a condition on OLD and NEW.
-
-    An empty ``when`` is always.
-    """
+    """A rule that the database enforces: it refuses the statement ``before`` if ``when`` holds (empty: always)."""
 
     name: str
     before: str
@@ -25,35 +22,22 @@ class Rule:
 
 @dataclasses.dataclass(frozen=True)
 class LedgerKind:
-    """One kind of ledger, all kept with the same discipline.
+    """One kind of ledger."""
 
-    Args:
-        name: What messages call it.
-        opener: How a caller opens it.
-        restore: What to do about a lost or damaged one.
-        application_id: Its mark, so that no kind is taken for another.
-        version: Version of its schema.
-        terms: Columns of the one row of ``ledger``, beside its id, its time and the check value of its key.
-        charges: Columns of ``entries``, beside their ids without gaps, their times and their callers.
-        others: Its other tables, as statements.
-        refuses: Its rules, beside those of every ledger.
-        owner_only: Whether it is readable by its owner alone.
-    """
-
-    name: str
-    opener: str
-    restore: str
-    application_id: int
-    version: int
-    terms: str
-    charges: str
-    others: tuple[str, ...]
-    refuses: tuple[Rule, ...]
-    owner_only: bool = False
+    name: str  # in messages
+    opener: str  # how a caller opens it
+    restore: str  # the remedy for a lost or damaged one
+    application_id: int  # the mark of its kind
+    version: int  # of its schema
+    terms: str  # columns of the one row of ``ledger``, beside its id, its time and the check value of its key
+    charges: str  # columns of ``entries``, beside their ids without gaps, their times and their callers
+    others: tuple[str, ...]  # statements of the other tables
+    refuses: tuple[Rule, ...]  # beside the rules of every ledger
+    owner_only: bool = False  # whether it is readable by its owner alone
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """Statements that make those of its tables that are not there yet."""
+        """Statements that make the missing tables."""
         return (
             "CREATE TABLE IF NOT EXISTS ledger (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), "
             f"ledger_id TEXT NOT NULL, time TEXT NOT NULL, key_check BLOB NOT NULL, {self.terms})",
@@ -64,7 +48,7 @@ class LedgerKind:
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """What must never happen: a refund, an edited history, another key."""
+        """Rules against a refund, an edited history, another key."""
         return (*_ALWAYS, *self.refuses)
 
 
@@ -169,16 +153,15 @@ METRIC_LEDGER = LedgerKind(
 
 
 KINDS = {kind.application_id: kind for kind in (LEDGER, METRIC_LEDGER)}
-"""Both, by their marks."""
 
 
 def of_another_kind(path: str | None, mark: int, kind: LedgerKind) -> LedgerMismatch | None:
-    """What to say of a ledger of the other kind; None for what is no ledger of this package."""
-    found = KINDS.get(mark)
-    if found is None:
+    """Return the error for a ledger of the other kind; None if it is no ledger of this package."""
+    other = KINDS.get(mark)
+    if other is None:
         return None
     return LedgerMismatch(
-        f"Expected {path} to be a {kind.name}, of {kind.opener}, but it is a {found.name}, of {found.opener}. Give "
+        f"Expected {path} to be a {kind.name}, of {kind.opener}, but it is a {other.name}, of {other.opener}. Give "
         "another place."
     )
 

@@ -1,11 +1,12 @@
-"""A ledger in a SQLite file, or in memory: its connection, its locks, and what is checked before each use.
+"""A ledger in a SQLite file, or in memory: its connection, its locks, and the checks before each use.
 
-SQLite counts its file locks in memory, so a child that inherited an open file would believe in locks that only its
-parent holds: see ``forks.py``.
+SQLite counts its file locks in memory, so a child with an inherited open file would believe in its parent's locks: see
+``forks.py``.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import random
@@ -34,15 +35,12 @@ FIRST_NAP, LONGEST_NAP = 0.0005, 0.004
 """Seconds between two tries for the file's lock, at most. Only the first in line tries: see ``sqlite_queue.py``."""
 
 _JITTER = random.SystemRandom()  # a generator with a state would be the same in parent and child after a fork
+_LONGEST = 60  # letters of a run's name in a file's
 T = TypeVar("T")
 
 
-_LONGEST = 60
-"""Letters of a run's name in a file's."""
-
-
 class SQLite(Backend):
-    """Transactions on one ledger file, or on a memory that only this process may use. ``path`` is the real path."""
+    """Transactions on one ledger file, or in memory. ``path`` is the real path."""
 
     errors = sqlite3.Error
     refusal = staticmethod(refusal)
@@ -85,11 +83,12 @@ class SQLite(Backend):
     def _opened_file(self) -> Connection:
         return open_connection(self._file())
 
-    def _begin(self, connection: Connection, write: bool, wait: float) -> None:
-        """Refuse when the path leads to another file now, or the file holds another ledger, or its journal is off."""
-        found = self._in_turn(lambda: _begun(connection, write), wait, write=write)
+    def _begin(self, write: bool, wait: float) -> Connection:
+        """Refuse if the path leads to another file, the file holds another ledger, or its journal mode changed."""
+        connection = self._connect(wait)
+        found = self._in_turn(functools.partial(_begun, connection, write), wait, write=write)
         if self.path is None:
-            return
+            return connection
         if found != self.ledger_id:
             raise LedgerMismatch(
                 f"The {self.kind.name} {self.path} was replaced by another one while it was in use. Nothing was "
@@ -101,9 +100,10 @@ class SQLite(Backend):
                 "was there."
             )
         verify_journal(connection, self.path, self.kind)
+        return connection
 
     def _in_turn(self, step: Callable[[], T], wait: float, *, write: bool = False) -> T:
-        """Return what ``step`` returns, after the processes that wait already. Only readers may go first."""
+        """Run ``step`` after the processes that wait already. Only readers may go first."""
         if self.path is None:
             return step()
         end = time.monotonic() + wait
@@ -113,16 +113,16 @@ class SQLite(Backend):
             except sqlite3.OperationalError as error:
                 if not held(error) or not wait:
                     raise
-        # A queue that does not move, behind a process that was stopped, must not cost the whole time.
+        # A queue behind a stopped process does not move, and must not cost the whole time.
         with turn(self.path, wait / 2):
             return _patiently(step, end - time.monotonic())
 
     def _commit(self, connection: Connection, wait: float) -> None:
-        # Who waits here for readers to end keeps new ones out, so that no reader starves a writer.
-        _patiently(lambda: connection.execute("COMMIT"), wait)
+        # A writer that waits here keeps new readers out, so that they cannot starve it.
+        _patiently(functools.partial(connection.execute, "COMMIT"), wait)
 
     def damage(self, connection: Connection) -> str:
-        """What is wrong with the pages of the file, or rules of it that are gone."""
+        """Return damage of the file's pages, or a missing rule."""
         checked = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
         if checked != "ok":
             return checked
@@ -132,32 +132,32 @@ class SQLite(Backend):
 
     @property
     def key_file(self) -> str:
-        """Beside the ledger."""
+        """Path beside the ledger."""
         return self._file() + SUFFIX
 
     def _hold(self, name: str) -> Callable[[], None]:
-        """By SQLite, on an empty file beside the ledger, so the operating system takes it back from a dead process."""
+        """Lock an empty SQLite file beside the ledger; the operating system frees it if the process dies."""
         connection = sqlite3.connect(
             f"{beside(self._file(), name)}.lock", timeout=0, isolation_level=None, check_same_thread=False
         )
         try:
             connection.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError as problem:
+        except sqlite3.OperationalError as error:
             connection.close()
-            raise LockUnavailable(*() if held(problem) else ("its folder is not writable: make it so",)) from None
+            raise LockUnavailable(*() if held(error) else ("its folder is not writable: make it so",)) from None
         except BaseException:
             connection.close()
             raise
         return connection.close
 
     def newest_id(self, connection: Connection) -> int:
-        """The sequence table remembers the last id."""
+        """Return the last id of the sequence table."""
         found = connection.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'entries'")
         return int(found.fetchone()[0])
 
 
 def _patiently(step: Callable[[], T], wait: float) -> T:
-    """Return what ``step`` returns, trying again at short random intervals while another process holds the lock."""
+    """Run ``step``, and retry at short random intervals while another process holds the lock."""
     end, nap = time.monotonic() + wait, FIRST_NAP
     while True:
         try:
@@ -171,8 +171,8 @@ def _patiently(step: Callable[[], T], wait: float) -> T:
 
 def _begun(connection: Connection, write: bool) -> str | None:
     """Begin a transaction that has its lock, and return the id of the ledger in it."""
-    # SQLite takes pages for fresh whenever the file's change counter is what it was, and a copy put in its place may
-    # have come to the same number: forget them all, and read the few that are needed.
+    # SQLite reuses pages if the file's change counter is unchanged, and a copy put in its place may have the same
+    # count: forget all pages, and read the few that are needed.
     connection.execute("PRAGMA shrink_memory")
     connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
     try:
@@ -184,7 +184,7 @@ def _begun(connection: Connection, write: bool) -> str | None:
 
 
 def beside(path: str, name: str) -> str:
-    """Path of a run's files beside the ledger at ``path``, but for their last ending."""
+    """Return the path of a run's files beside the ledger at ``path``, without their last ending."""
     short = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
     if short != name or len(short) > _LONGEST:
         short = f"{short[:_LONGEST]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
@@ -192,9 +192,9 @@ def beside(path: str, name: str) -> str:
 
 
 def place_of(path: str) -> tuple[int, int]:
-    """What the path leads to: the device, and the file on it."""
+    """Return the device and the file on it that the path leads to."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except FileNotFoundError:
         raise LedgerError(
             f"The file {path} vanished while the ledger was in use. Nothing may be released: restore it."
@@ -203,4 +203,4 @@ def place_of(path: str) -> tuple[int, int]:
         raise LedgerUnwritable(
             f"The file {path} cannot be reached: {error.strerror}. Make its folder readable."
         ) from error
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino

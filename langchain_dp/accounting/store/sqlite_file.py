@@ -1,8 +1,8 @@
-"""The file of a ledger: how it comes into being whole, and what must hold before it is trusted.
+"""The file of a ledger: its atomic creation, and the checks before it is trusted.
 
-SQLite keeps a rollback journal here, not a log of writes still to be merged: every acknowledged spend is in the one
-file, so a copy of it forgets none, and locks sit on the file itself, whatever path it is reached by. A journal beside
-the file exists only while a transaction runs, or after a crash in one; SQLite then takes back the unfinished spend.
+SQLite uses a rollback journal here, not a write-ahead log: every acknowledged charge is in the one file, so a copy of
+it forgets none, and locks sit on the file itself, whatever its path. A journal beside the file exists only during a
+transaction, or after a crash in one; SQLite then rolls the unfinished charge back.
 """
 
 from __future__ import annotations
@@ -22,26 +22,20 @@ from langchain_dp.accounting.store.schema import LedgerKind, check_version, of_a
 from langchain_dp.errors import LedgerCorrupt, LedgerError, LedgerUnwritable
 
 MOUNTS = "/proc/self/mountinfo"
-
-
 _HELD = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 _UNWRITABLE = {
-    sqlite3.SQLITE_READONLY,
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_PERM,
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR,
     sqlite3.SQLITE_NOLFS,
-}
+}  # fmt: skip
 
 
 def held(error: sqlite3.Error) -> bool:
-    """Whether another process holds a lock on the file, and it is worth while to ask again."""
+    """Return whether another process holds a lock on the file, so that a retry makes sense."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def refusal(error: Exception, path: str | None, wait: float, kind: LedgerKind) -> LedgerError:
-    """Return the error of this package that says what SQLite's ``error`` means for a ledger."""
+    """Return this package's error for SQLite's ``error``."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code in _HELD:
         return LedgerUnwritable(
@@ -77,7 +71,7 @@ def make_schema(connection: Connection, kind: LedgerKind) -> None:
 
 
 def inspect_file(path: str, kind: LedgerKind) -> bool:
-    """Return whether a file of this kind stands at ``path``; refuse what could never be one."""
+    """Return whether a file of this kind is at ``path``; refuse other files."""
     try:
         found = os.stat(path)
     except FileNotFoundError:
@@ -144,7 +138,7 @@ def _building_name(folder: str) -> str:
 
 
 def _drop_building_names(path: str) -> None:
-    """Remove the second name that the file has while its creator is between link and unlink, or when it died there."""
+    """Remove the second name of a file whose creator is between link and unlink, or died there."""
     for name in pathlib.Path(path).parent.glob(".ledger-*.new"):
         with contextlib.suppress(FileNotFoundError):
             if os.path.samefile(name, path):
@@ -154,8 +148,7 @@ def _drop_building_names(path: str) -> None:
 def create_file(path: str, fill: Callable[[Connection], object], kind: LedgerKind) -> None:
     """Put a whole new file of this kind at ``path``, or leave the one that another process put there first.
 
-    It is built under another name and linked into place, so that no moment exists at which ``path`` is half a
-    ledger: a process that dies here leaves nothing, or everything.
+    It is built under another name and linked into place, so a process that dies here leaves nothing, or everything.
     """
     building = _building_name(os.path.dirname(path))
     try:
@@ -170,8 +163,8 @@ def create_file(path: str, fill: Callable[[Connection], object], kind: LedgerKin
         sync(building)
         with contextlib.suppress(FileExistsError):
             os.link(building, path)
-        # Before anyone opens it: an inode with two names is refused above. Who looks at the file in this moment has
-        # removed the second name already, see _drop_building_names.
+        # Before anyone opens it: an inode with two names is refused above. A process that inspects the file meanwhile
+        # removes the second name, see _drop_building_names.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(building)
         sync_folder(os.path.dirname(path))
@@ -193,7 +186,7 @@ def _uri(path: str, mode: str) -> str:
 
 
 def open_connection(path: str) -> sqlite3.Connection:
-    """Return a connection whose commits are durable when they return. Never creates a file, never waits for a lock."""
+    """Return a connection with durable commits. Never creates a file, never waits for a lock."""
     connection = sqlite3.connect(_uri(path, "rw"), uri=True, timeout=0, isolation_level=None, check_same_thread=False)
     try:
         # EXTRA: the removal of the journal, which is what commits, is synced to the folder as well.
@@ -206,7 +199,7 @@ def open_connection(path: str) -> sqlite3.Connection:
 
 
 def verify_header(connection: Connection, path: str, kind: LedgerKind) -> str:
-    """Check that the file calls itself one of this kind and of this version; return its id."""
+    """Check the file's kind and version; return its id."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     if application != kind.application_id:
         raise of_another_kind(path, application, kind) or LedgerCorrupt(

@@ -1,13 +1,12 @@
 """A queue of the processes that use one ledger file: first come, first served.
 
-SQLite has no queue. Its writers ask again and again, and whoever asks at the right moment goes next, so beside busy
-processes a writer can wait for half a minute. Here processes line up at a lock on an empty file beside the ledger,
-which the kernel hands over in the order of arrival. Only the first in line asks SQLite for the ledger's own lock. It
-leaves the line as soon as it has that, so the next process wakes up while the first one still writes.
+SQLite has no queue: its writers retry, and the luckiest goes next, so a writer beside busy processes can wait for half
+a minute. Here processes line up at a lock on an empty file beside the ledger, which the kernel hands over in order of
+arrival. Only the first in line tries SQLite's own lock, and leaves the line as soon as it has it, so the next process
+wakes up while the first one still writes.
 
-The queue decides who goes next and nothing else: SQLite's own lock alone protects the ledger. So a process without the
-queue still works, with longer waits: on a system or a file system without such locks, or in a folder that takes no
-file. The kernel takes the lock back from a process that dies.
+SQLite's own lock alone protects the ledger. A process without the queue still works, with longer waits: on a system or
+file system without such locks, or in a folder that takes no file. The kernel frees the lock of a dead process.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 SUFFIX = ".queue"
-"""What is added to the path of a ledger's file. The file is made when two processes meet, and stays."""
+"""Ending of the queue's file beside the ledger. It is made when two processes meet, and stays."""
 
 _FLAGS = os.O_RDONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 def is_in_use(path: str) -> bool:
-    """Whether processes have met at the ledger at ``path``. Then each lines up, or it would overtake the others."""
+    """Return whether processes have met at the ledger at ``path``. Then all line up, or one would overtake others."""
     return fcntl is not None and os.path.lexists(path + SUFFIX)
 
 
 @contextlib.contextmanager
 def turn(path: str, wait: float) -> Iterator[None]:
-    """Run the block as the first in line at the ledger at ``path``; out of turn after ``wait`` seconds."""
+    """Run the block as the first in line at the ledger at ``path``, or out of turn after ``wait`` seconds."""
     descriptor = None if fcntl is None else _first_in_line(path, wait)
     try:
         yield
@@ -46,9 +45,9 @@ def turn(path: str, wait: float) -> Iterator[None]:
 
 
 def _first_in_line(path: str, wait: float) -> int | None:
-    """The open file whose lock is held; None where there is no lock to have, or not in time."""
+    """Return the open file whose lock is held; None without a lock, or not in time."""
     try:
-        # An open file of its own for each wait: locks belong to open files, so a fork never shares one.
+        # Each wait opens the file: locks belong to open files, so a fork never shares one.
         descriptor = os.open(path + SUFFIX, _FLAGS, os.stat(path).st_mode & 0o666)
     except OSError:
         return None
@@ -63,7 +62,7 @@ def _first_in_line(path: str, wait: float) -> int | None:
 
 
 def _waited(descriptor: int, wait: float) -> bool:
-    """Wait for the lock in a thread, since the call knows no timeout. After ``wait`` the thread closes the file."""
+    """Wait for the lock in a thread, since flock knows no timeout. After ``wait`` the thread closes the file."""
     waiter: Future[None] = Future()
 
     def block() -> None:

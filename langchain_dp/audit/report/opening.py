@@ -89,19 +89,19 @@ def name_of(path: str | os.PathLike[str]) -> str:
 
 def made(ledger: PrivacyLedger | MetricLedger) -> str:
     """When the ledger was made, ISO 8601 in UTC."""
-    with ledger._store.transaction(write=False) as connection:
+    with ledger._store.read() as connection:
         return str(connection.execute("SELECT time FROM ledger").fetchone()[0])
 
 
 def plan_times(ledger: PrivacyLedger) -> list[str]:
     """When each plan was reserved, in order."""
-    with ledger._store.transaction(write=False) as connection:
+    with ledger._store.read() as connection:
         return [str(row[0]) for row in connection.execute("SELECT time FROM plans ORDER BY plan")]
 
 
 def accounts(ledger: MetricLedger) -> dict[str, list[int]]:
     """What the accounts of documents and of users have spent, largest first, in billionths. Names nobody."""
-    with ledger._store.transaction(write=False) as connection:
+    with ledger._store.read() as connection:
         rows = connection.execute("SELECT whose, spent FROM accounts ORDER BY spent DESC").fetchall()
     return {whose: [spent for kind, spent in rows if kind == whose] for whose in ("document", "user")}
 

@@ -1,6 +1,6 @@
-"""Pseudonyms: placeholders for a whole conversation, which come back in what is answered. NOT formal privacy.
+"""Pseudonyms: placeholders for a conversation, replaced by the originals in answers. NOT formal privacy.
 
-What no recognizer finds passes in clear. There is no epsilon: every report and certificate says ``private: false``.
+Text that no recognizer finds passes in clear. There is no epsilon: reports and certificates say ``private: false``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The two ends of an agent under pseudonyms: what goes in is hidden before it, what comes out put back behind it."""
+"""An agent under pseudonyms: hides its input, and restores its output."""
+
+# LangChain names the parameter ``input``:
+# ruff: noqa: A002
 
 from __future__ import annotations
 
@@ -14,22 +17,23 @@ from langchain_core.messages import AIMessageChunk, BaseMessage, RemoveMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.rapt.parts import listed
+from langchain_dp.rapt.parts import message_list
 from langchain_dp.rapt.pseudonyms.keeping import Conversation, Conversations
 from langchain_dp.rapt.restore import ChunkRestorer, Restorer, each_text
 from langchain_dp.redact import HeldInputs, PrivateArgs, hold_arguments, run_redacted
 
 PARTS = "pseudonyms"
-"""Key of the state under which the conversation is named."""
+"""Key of the state that names the conversation."""
 
 STAMP = "pseudonyms"
-"""Key of ``response_metadata`` under which a message is marked that holds placeholders only."""
+"""Key of ``response_metadata`` that marks a message with placeholders only."""
 
 M = TypeVar("M", bound=BaseMessage)
+Config = RunnableConfig | None
 
 
 def stamped(conversation: Conversation, message: M) -> M:
-    """The message, marked as one that holds placeholders only; any change to what it says voids the mark."""
+    """Mark a message with placeholders only; any change to its content voids the mark."""
     metadata = {**message.response_metadata, STAMP: conversation.mark(message)}
     return message.model_copy(update={"response_metadata": metadata})
 
@@ -42,29 +46,24 @@ def _is_stamped(conversation: Conversation, message: BaseMessage) -> bool:
 
 
 def hidden_messages(conversation: Conversation, messages: Sequence[BaseMessage], **whose: bool) -> list[BaseMessage]:
-    """Messages with their entities hidden; those that were hidden in this conversation are the same objects.
+    """Hide the entities of messages, except of unchanged ones that were hidden in this conversation.
 
-    Args:
-        conversation: Its placeholders.
-        messages: Of system messages the rules of messages say whether they pass. One that was changed since is hidden
-            again.
-        **whose: ``hidden`` or ``named``, as of :meth:`Pseudonymizer.sanitize`.
+    ``whose`` is ``hidden`` or ``named``, as of :meth:`Pseudonymizer.sanitize`.
     """
-    told = []
-    for message in messages:
-        if isinstance(message, RemoveMessage) or _is_stamped(conversation, message):
-            told.append(message)
-        else:
-            told.append(stamped(conversation, conversation.pseudonymizer.sanitize(message, **whose)))
-    return told
+    return [
+        message
+        if isinstance(message, RemoveMessage) or _is_stamped(conversation, message)
+        else stamped(conversation, conversation.pseudonymizer.sanitize(message, **whose))
+        for message in messages
+    ]
 
 
 class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
-    """An agent as its users call it; made by :meth:`PseudonymMiddleware.around`. It has no run of its own.
+    """An agent for its users, from :meth:`PseudonymMiddleware.around`. It has no run of its own.
 
     Args:
         agent: The graph.
-        conversations: Those of its middleware.
+        conversations: Conversations of its middleware.
     """
 
     name = "PseudonymousAgent"
@@ -77,59 +76,54 @@ class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
         return "PseudonymousAgent(NOT PRIVATE: no epsilon)"
 
     @hold_arguments("input")
-    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
-        """Run the agent on hidden messages and return its state with the originals put back."""
-        conversation, told = self._begun(PrivateArgs.of(input), self._parts(config))
-        return _Restored(conversation).whole(self.agent.invoke(told, config, **kwargs))
+    def invoke(self, input: Any, config: Config = None, **kwargs: Any) -> Any:
+        """Run the agent on hidden messages and return its state with the originals."""
+        conversation, hidden = self._begin(PrivateArgs.of(input), self._parts(config))
+        return _Restored(conversation).whole(self.agent.invoke(hidden, config, **kwargs))
 
     @hold_arguments("input")
-    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
+    async def ainvoke(self, input: Any, config: Config = None, **kwargs: Any) -> Any:
         """Async twin of :meth:`invoke`."""
-        conversation, told = await asyncio.to_thread(self._begun, PrivateArgs.of(input), await self._aparts(config))
-        return _Restored(conversation).whole(await self.agent.ainvoke(told, config, **kwargs))
+        conversation, hidden = await asyncio.to_thread(self._begin, PrivateArgs.of(input), await self._aparts(config))
+        return _Restored(conversation).whole(await self.agent.ainvoke(hidden, config, **kwargs))
 
     @hold_arguments("input")
-    def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:  # noqa: A002
-        """Run the agent on hidden messages and yield what it streams, in any mode, with the originals put back."""
-        conversation, told = self._begun(PrivateArgs.of(input), self._parts(config))
+    def stream(self, input: Any, config: Config = None, **kwargs: Any) -> Iterator[Any]:
+        """Run the agent on hidden messages and stream its output, in any mode, with the originals."""
+        conversation, hidden = self._begin(PrivateArgs.of(input), self._parts(config))
         restored = _Restored(conversation)
-        for part in self.agent.stream(told, config, **kwargs):
+        for part in self.agent.stream(hidden, config, **kwargs):
             yield restored.part(part)
         yield from restored.rest()
 
     @hold_arguments("input")
-    async def astream(
-        self,
-        input: Any,  # noqa: A002
-        config: RunnableConfig | None = None,
-        **kwargs: Any,
-    ) -> AsyncIterator[Any]:
+    async def astream(self, input: Any, config: Config = None, **kwargs: Any) -> AsyncIterator[Any]:
         """Async twin of :meth:`stream`."""
-        conversation, told = await asyncio.to_thread(self._begun, PrivateArgs.of(input), await self._aparts(config))
+        conversation, hidden = await asyncio.to_thread(self._begin, PrivateArgs.of(input), await self._aparts(config))
         restored = _Restored(conversation)
-        async for part in self.agent.astream(told, config, **kwargs):
+        async for part in self.agent.astream(hidden, config, **kwargs):
             yield restored.part(part)
         for rest in restored.rest():
             yield rest
 
     def get_state(self, config: RunnableConfig, **kwargs: Any) -> Any:
-        """What the graph keeps of a conversation, with the originals put back: to show it again, for example."""
-        return self._put_back(self.agent.get_state(config, **kwargs))
+        """The graph's state of a conversation, with the originals."""
+        return self._restored_state(self.agent.get_state(config, **kwargs))
 
     async def aget_state(self, config: RunnableConfig, **kwargs: Any) -> Any:
         """Async twin of :meth:`get_state`."""
-        return await asyncio.to_thread(self._put_back, await self.agent.aget_state(config, **kwargs))
+        return await asyncio.to_thread(self._restored_state, await self.agent.aget_state(config, **kwargs))
 
     def get_state_history(self, config: RunnableConfig, **kwargs: Any) -> Iterator[Any]:
-        """The graph's states of a conversation, newest first, each with the originals put back."""
-        yield from map(self._put_back, self.agent.get_state_history(config, **kwargs))
+        """The graph's states of a conversation, newest first, with the originals."""
+        yield from map(self._restored_state, self.agent.get_state_history(config, **kwargs))
 
     async def aget_state_history(self, config: RunnableConfig, **kwargs: Any) -> AsyncIterator[Any]:
         """Async twin of :meth:`get_state_history`."""
         async for snapshot in self.agent.aget_state_history(config, **kwargs):
-            yield await asyncio.to_thread(self._put_back, snapshot)
+            yield await asyncio.to_thread(self._restored_state, snapshot)
 
-    def _put_back(self, snapshot: Any) -> Any:
+    def _restored_state(self, snapshot: Any) -> Any:
         parts = list(snapshot.values.get(PARTS) or ())
         if not parts:
             return snapshot
@@ -139,55 +133,51 @@ class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
         )
 
     def astream_events(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refused: events are the graph's own, and hold placeholders."""
+        """Refuse: the graph's events hold placeholders."""
         raise InvalidParameter(
             "Expected astream(..., stream_mode=...) in place of astream_events: events are those of the graph, which "
             "holds placeholders. To see these, ask agent.agent."
         )
 
-    def _begun(self, given: PrivateArgs, parts: list[str]) -> tuple[Conversation, Any]:
+    def _begin(self, input: PrivateArgs, parts: list[str]) -> tuple[Conversation, Any]:
         conversation = self._conversations.open(parts)
-        return conversation, run_redacted(_hidden, PrivateArgs(conversation, *given.values, parts))
+        return conversation, run_redacted(_hidden, PrivateArgs(conversation, *input.values, parts))
 
-    def _parts(self, config: RunnableConfig | None) -> list[str]:
-        if not self._keeps(config):
-            return []
-        return list(self.agent.get_state(config).values.get(PARTS) or ())
+    def _parts(self, config: Config) -> list[str]:
+        return list(self.agent.get_state(config).values.get(PARTS) or ()) if self._is_stored(config) else []
 
-    async def _aparts(self, config: RunnableConfig | None) -> list[str]:
-        if not self._keeps(config):
-            return []
-        return list((await self.agent.aget_state(config)).values.get(PARTS) or ())
+    async def _aparts(self, config: Config) -> list[str]:
+        return list((await self.agent.aget_state(config)).values.get(PARTS) or ()) if self._is_stored(config) else []
 
-    def _keeps(self, config: RunnableConfig | None) -> bool:
+    def _is_stored(self, config: Config) -> bool:
         return bool(getattr(self.agent, "checkpointer", None)) and "thread_id" in (config or {}).get("configurable", {})
 
 
-def _hidden(conversation: Conversation, given: Any, parts: Sequence[str]) -> Any:
-    """What a graph is given, with every text hidden: messages as such, all else text by text."""
-    if isinstance(given, dict):
-        return {**_hidden_state(conversation, given), PARTS: conversation.news(parts)}
-    if dataclasses.is_dataclass(given) and not isinstance(given, type):
-        return _hidden_command(conversation, given, parts)
-    if given is not None:  # which goes on with an interrupted run
+def _hidden(conversation: Conversation, value: Any, parts: Sequence[str]) -> Any:
+    """Hide every text in the input of a graph."""
+    if isinstance(value, dict):
+        return {**_hidden_state(conversation, value), PARTS: conversation.news(parts)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _hidden_command(conversation, value, parts)
+    if value is not None:  # None resumes an interrupted run
         raise InvalidParameter(
             f"Expected the input of an agent to be a mapping such as {{'messages': [('user', text)]}}, or a Command, "
-            f"got {type(given).__name__}. Nothing was sent."
+            f"got {type(value).__name__}. Nothing was sent."
         )
-    return given
+    return value
 
 
 def _hidden_state(conversation: Conversation, state: dict[str, Any], **whose: bool) -> dict[str, Any]:
-    """What a node is given, without the name of its conversation: messages as such, all else text by text."""
+    """Hide the messages and all other texts of a state, and leave out the name of the conversation."""
     hide = functools.partial(conversation.pseudonymizer.sanitize, **whose)
-    told = {key: each_text(value, hide) for key, value in state.items() if key not in ("messages", PARTS)}
+    hidden = {key: each_text(value, hide) for key, value in state.items() if key not in ("messages", PARTS)}
     if "messages" in state:
-        told["messages"] = hidden_messages(conversation, _bare(listed(state["messages"])), **whose)
-    return told
+        hidden["messages"] = hidden_messages(conversation, _bare(message_list(state["messages"])), **whose)
+    return hidden
 
 
 def _hidden_command(conversation: Conversation, command: Any, parts: Sequence[str]) -> Any:
-    """A ``Command`` with what it resumes with, puts into the state and sends to nodes hidden."""
+    """Hide the resume value, the update and the sent states of a ``Command``."""
     hide, update = conversation.pseudonymizer.sanitize, getattr(command, "update", None)
     changed: dict[str, Any] = {"resume": _resumed(getattr(command, "resume", None), hide)}
     if isinstance(update, dict):
@@ -204,43 +194,42 @@ def _hidden_command(conversation: Conversation, command: Any, parts: Sequence[st
 
 
 _DECISIONS = ("approve", "edit", "reject", "respond", "ignore", "accept", "response")
-"""What a person decides of a call, as LangChain names it: no text of anybody's."""
+"""LangChain's names for a person's decision on a call: public."""
 
 
 def _resumed(value: Any, hide: Callable[[Any], Any]) -> Any:
-    """What a run resumes with, hidden, but for the decisions in it and the names of tools that an edited call has."""
+    """Hide a resume value, except decisions, and names of tools in an edited call."""
     if isinstance(value, list):
         return [_resumed(inner, hide) for inner in value]
     if not isinstance(value, dict):
         return each_text(value, hide)
-    told = {key: _resumed(inner, hide) for key, inner in value.items()}
+    hidden = {key: _resumed(inner, hide) for key, inner in value.items()}
     if value.get("type") in _DECISIONS:
-        told["type"] = value["type"]
+        hidden["type"] = value["type"]
     edited = value.get("edited_action")
     if isinstance(edited, dict) and isinstance(edited.get("name"), str):
-        told["edited_action"] = {**told["edited_action"], "name": edited["name"]}
-    return told
+        hidden["edited_action"] = {**hidden["edited_action"], "name": edited["name"]}
+    return hidden
 
 
 def hidden_goto(conversation: Conversation, goto: Any, parts: Sequence[str], **whose: bool) -> list[Any]:
-    """Where a ``Command`` goes, with the state that it sends to nodes hidden; that names the conversation, too."""
-    found = []
-    for one in goto if isinstance(goto, (list, tuple)) else [goto]:
-        if not hasattr(one, "arg"):
-            found.append(one)
-            continue
-        sent = copy.copy(one)
-        if isinstance(one.arg, dict):
-            told = _hidden_state(conversation, one.arg, **whose)
-            sent.arg = {**told, PARTS: [*parts, *conversation.news(parts)]}
-        else:
-            sent.arg = each_text(one.arg, functools.partial(conversation.pseudonymizer.sanitize, **whose))
-        found.append(sent)
-    return found
+    """Hide the states that a ``Command`` sends to nodes, and name the conversation in them."""
+    targets = []
+    for target in goto if isinstance(goto, (list, tuple)) else [goto]:
+        if hasattr(target, "arg"):
+            sent = copy.copy(target)
+            if isinstance(sent.arg, dict):
+                hidden = _hidden_state(conversation, sent.arg, **whose)
+                sent.arg = {**hidden, PARTS: [*parts, *conversation.news(parts)]}
+            else:
+                sent.arg = each_text(sent.arg, functools.partial(conversation.pseudonymizer.sanitize, **whose))
+            target = sent
+        targets.append(target)
+    return targets
 
 
 def _bare(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Without stamps: what comes from outside was hidden by nobody."""
+    """Drop the stamps: a message from outside was never hidden."""
     return [
         message.model_copy(
             update={"response_metadata": {k: v for k, v in message.response_metadata.items() if k != STAMP}}
@@ -250,7 +239,7 @@ def _bare(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
 
 
 class _Restored:
-    """What a graph gives, with the originals put back. One object a run."""
+    """Restores the output of one run of a graph."""
 
     def __init__(self, conversation: Conversation) -> None:
         self._map = conversation.pseudonymizer.placeholders
@@ -267,7 +256,7 @@ class _Restored:
         return self._restorer.inside(value)
 
     def part(self, part: Any) -> Any:
-        """One part of a stream: a chunk of a message has the rest of a placeholder before it, or waits for it."""
+        """One part of a stream; a cut placeholder is held back until its end."""
         return self._streamed(part, lambda inner: inner)
 
     def _streamed(self, part: Any, around: Any) -> Any:
@@ -285,8 +274,8 @@ class _Restored:
         return self.whole(part)
 
     def rest(self) -> Iterator[Any]:
-        """What still waits when the stream ends without a last chunk."""
-        for given, (restorer, around) in self._chunks.items():
-            chunk = restorer.finish(given)
+        """Chunks still held back when the stream ends without a last chunk."""
+        for message_id, (restorer, around) in self._chunks.items():
+            chunk = restorer.finish(message_id)
             if chunk is not None:
                 yield around(chunk)

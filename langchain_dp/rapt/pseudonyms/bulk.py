@@ -1,4 +1,4 @@
-"""Pseudonyms for columns of batches in many workers: every row is a conversation of its own. NOT formal privacy."""
+"""Pseudonyms for columns of batches in many workers; each row is a conversation. NOT formal privacy."""
 
 from __future__ import annotations
 
@@ -16,26 +16,25 @@ from langchain_dp.redact import redact_errors
 
 
 class PseudonymizeBatches(WorksOnBatches[tuple[Pseudonymizer, Any]]):
-    """Replaces entities in columns of a batch as :class:`Pseudonymizer` does, wherever the batch is worked on.
+    """Replaces entities in columns of a batch, like :class:`Pseudonymizer`, in any worker.
 
-    NOT formal privacy: there is no epsilon, and what no recognizer finds passes in clear.
+    NOT formal privacy: there is no epsilon, and text that no recognizer finds passes in clear.
 
     For ``ray.data.Dataset.map_batches``, ``datasets.Dataset.map(batched=True)`` and, by :meth:`in_pandas`, Spark's
     ``mapInPandas``. A batch is a mapping of columns (lists, numpy arrays, Arrow arrays), an Arrow table or a pandas
-    frame; the same type comes back. Columns that nobody names are dropped.
+    frame; the same type comes back. Unnamed columns are dropped.
 
-    A row is a conversation: its columns share placeholders, which begin at 1 in every row. No text hangs on chance, so
-    a batch that is worked on again comes out the same, but for the bytes of encrypted maps. It is pickled without
-    recognizers, terms and key: each worker builds them for itself.
+    A row is a conversation: its columns share placeholders, which start at 1. Nothing is random, so a repeated batch
+    comes out the same, except for the bytes of encrypted maps. It is pickled without recognizers, terms and key: each
+    worker builds them.
 
     Args:
-        build: Builds the pseudonymizer, without arguments, in each worker.
-        columns: Names of the columns with texts, or nothing (None, NaN) in a row.
+        build: Function without arguments that builds the pseudonymizer in each worker.
+        columns: Names of the columns with texts, or nothing (None, NaN).
         keep_columns: Names of columns that pass in clear.
-        map_column: Name of a new column with the row's map, encrypted, from which :meth:`restore` puts back what was
-            hidden; None: it cannot be put back.
-        key: Gives the key of the maps in each worker, as ``Fernet.generate_key`` makes it: a function that reads it
-            from where it lies. Needed with ``map_column``.
+        map_column: Name of a new column with the row's encrypted map, for :meth:`restore`; None: it cannot be restored.
+        key: Function that reads the key of the maps in each worker, as from ``Fernet.generate_key``. Needed with
+            ``map_column``.
 
     Raises:
         InvalidParameter: ``build()`` is no Pseudonymizer, or one with ``remaining_text_sanitizer=``, or names
@@ -91,10 +90,10 @@ class PseudonymizeBatches(WorksOnBatches[tuple[Pseudonymizer, Any]]):
             batch: Columns of equal length. It is not changed.
 
         Returns:
-            The columns with placeholders and those to keep, in the batch's order, and the maps, in its type.
+            The columns with placeholders, the kept columns and the maps, in the order and type of the batch.
 
         Raises:
-            InvalidParameter: A column is not there or holds something else than texts.
+            InvalidParameter: A column is missing or holds other values than texts.
         """
         columns = Columns(batch)
         columns.check_only(self._kept)
@@ -106,24 +105,24 @@ class PseudonymizeBatches(WorksOnBatches[tuple[Pseudonymizer, Any]]):
             for name, text in zip(self._columns, texts, strict=True):
                 new[name].append(None if text is None else row.pseudonymizer.sanitize(text))
             maps.append(row.news([])[0])
-        made = columns.with_only(new, self._kept)
+        hidden = columns.with_only(new, self._kept)
         if self._map is None:
-            return made  # type: ignore[no-any-return]  # its type
+            return hidden  # type: ignore[no-any-return]  # its type
         kept = [*self._columns, *self._kept]
-        return Columns(made).with_new(self._map, maps, like=self._columns[0], kept=kept)  # type: ignore[no-any-return]
+        return Columns(hidden).with_new(self._map, maps, like=self._columns[0], kept=kept)  # type: ignore[no-any-return]
 
     @redact_errors()
     def restore(self, batch: B) -> B:
-        """Put back, in the columns of texts, what the placeholders of each row stand for.
+        """Replace the placeholders of each row by originals.
 
         Args:
-            batch: As it came out of a call, whatever was written into its texts since; with its column of maps.
+            batch: Result of a call, with its column of maps. Its texts may have changed since.
 
         Returns:
-            The columns of texts and those to keep; the maps are dropped.
+            The columns of texts and the kept columns; the maps are dropped.
 
         Raises:
-            InvalidParameter: There is no ``map_column``, or it is not there.
+            InvalidParameter: There is no ``map_column``, or the batch lacks it.
             PrivateDataError: A map was made under another key, or changed.
         """
         if self._map is None:
@@ -140,18 +139,18 @@ class PseudonymizeBatches(WorksOnBatches[tuple[Pseudonymizer, Any]]):
         return columns.with_only(new, self._kept)  # type: ignore[no-any-return]  # its type
 
     def certificate(self) -> MetricCertificate:
-        """What is not promised, and why."""
+        """Certificate without a promise, with the reason."""
         return self._open()[0].certificate()
 
     def _built(self) -> tuple[Pseudonymizer, Any]:
-        made = self._build()
-        if not isinstance(made, Pseudonymizer) or made.sanitizes_the_rest:
+        pseudonymizer = self._build()
+        if not isinstance(pseudonymizer, Pseudonymizer) or pseudonymizer.sanitizes_the_rest:
             raise InvalidParameter(
-                f"Expected build() of type {type(made).__name__} to be a Pseudonymizer without "
-                f"remaining_text_sanitizer=: what is drawn "
-                "for other words would be drawn anew when a batch comes again. Put SanitizeBatches after it."
+                f"Expected build() of type {type(pseudonymizer).__name__} to be a Pseudonymizer without "
+                "remaining_text_sanitizer=, which would draw other words for a repeated batch. Put SanitizeBatches "
+                "after it."
             )
-        return made, None if self._key is None else cipher_of(self._key())
+        return pseudonymizer, None if self._key is None else cipher_of(self._key())
 
     @safe_repr
     def __repr__(self) -> str:

@@ -1,8 +1,7 @@
-"""The maps of conversations: in the memory of this process, or encrypted in the state of a graph.
+"""Stores the maps of conversations: in the memory of this process, or encrypted in the state of a graph.
 
-A graph's state holds a list of strings. The first part of each is the conversation's name. Under a key, the rest is a
-part of the map, encrypted and authenticated; parts are only ever added, so that tools that run side by side can each
-add theirs.
+A graph's state holds a list of strings. Each begins with the conversation's name. Under a key, the rest is an encrypted
+and authenticated part of the map. Parts are only added, so that concurrent tools can each add theirs.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from langchain_dp.rapt.pseudonyms.runnable import Pseudonymizer, PseudonymReport
 MOST = 10_000  # conversations in memory
 
 _UNSAID = {"id", "type", "response_metadata", "usage_metadata"}
-"""Fields of a message that are no part of what a model is told, or that a graph may set."""
+"""Fields of a message that no model reads, or that a graph may set."""
 
 
 class Conversation:
-    """One conversation. Its map is in memory, or encrypted by ``cipher``; ``secret`` keys the marks of messages."""
+    """One conversation, with its map in memory or encrypted by ``cipher``. ``secret`` keys the marks of messages."""
 
     def __init__(self, name: str, pseudonymizer: Pseudonymizer, cipher: Any, secret: bytes | None = None) -> None:
         self.name = name
@@ -42,7 +41,7 @@ class Conversation:
         self._read: dict[str, frozenset[str]] = {}
 
     def learn(self, parts: Iterable[str]) -> None:
-        """Take over what is in the parts and was not read before."""
+        """Read new parts of the map."""
         if self._cipher is None:
             return
         for part in parts:
@@ -52,7 +51,7 @@ class Conversation:
                 self._read[part] = frozenset(placeholder for _, _, placeholder in entries)
 
     def news(self, parts: Sequence[str]) -> list[str]:
-        """What is to be added to the parts so that they hold the whole map; encrypted, so for any eye."""
+        """Encrypted parts to add, so that the parts hold the whole map."""
         if self._cipher is None:
             return [] if parts else [self.name]
         known = {placeholder for part in parts for placeholder in self._read.get(part, ())}
@@ -65,15 +64,15 @@ class Conversation:
         return [part]
 
     def mark(self, message: BaseMessage) -> str:
-        """Keyed mark of what a message says: who has no key makes none, and what was changed since has another."""
-        said = message_chunk_to_message(message).model_dump(exclude=_UNSAID)
-        text = repr([self.name, type(message).__name__.removesuffix("Chunk"), _ordered(said)])
+        """Keyed mark of the content of a message; a change voids it."""
+        content = message_chunk_to_message(message).model_dump(exclude=_UNSAID)
+        text = repr([self.name, type(message).__name__.removesuffix("Chunk"), _ordered(content)])
         return hmac.new(self._secret, text.encode(errors="surrogatepass"), hashlib.sha256).hexdigest()
 
     def _opened(self, part: str) -> list[tuple[str, str, str]]:
         try:
             name, entries = json.loads(self._cipher.decrypt(part.partition(".")[2].encode()))
-        except Exception:  # its text may hold what was decrypted
+        except Exception:  # its text may hold decrypted text
             name, entries = None, []
         if name != self.name:
             raise PrivateDataError(
@@ -87,19 +86,19 @@ class Conversation:
 
 
 def _ordered(value: Any) -> Any:
-    """The same for equal values, whatever the order of their keys; tuples, which no checkpoint keeps, are lists."""
+    """Equal results for values that differ in key order, or in tuples, which a checkpoint makes lists."""
     if isinstance(value, dict):
         return sorted(((repr(key), _ordered(inner)) for key, inner in value.items()), key=lambda pair: pair[0])
     return [_ordered(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
 class Conversations:
-    """All conversations that this process takes part in.
+    """All conversations of this process.
 
     Args:
-        settings: Whose settings each of them has.
-        key: Under which maps are kept in the state: 32 bytes, in URL-safe base64, as ``Fernet.generate_key`` gives
-            them; None: they stay in memory.
+        settings: Settings of each.
+        key: Key of the maps in the state: 32 bytes in URL-safe base64, as from ``Fernet.generate_key``; None: they stay
+            in memory.
     """
 
     def __init__(self, settings: Pseudonymizer, key: str | bytes | None) -> None:
@@ -112,27 +111,27 @@ class Conversations:
         self._open: OrderedDict[str, Conversation] = OrderedDict()
 
     def open(self, parts: Sequence[str]) -> Conversation:
-        """The conversation of a state; a new one if there are no parts."""
+        """The conversation of a state; without parts, a new one."""
         name = parts[0].partition(".")[0] if parts else secrets.token_hex(8)
         with self._lock:
-            found = self._open.get(name)
-            if found is None:
+            conversation = self._open.get(name)
+            if conversation is None:
                 if parts and self._cipher is None:
                     raise PrivateDataError(
                         "Expected the map of this conversation in the memory of this process, and it is not there: "
                         "another process had it. Give key=, and the checkpointer keeps it encrypted."
                     )
-                found = self._open[name] = Conversation(
-                    name, self._settings.new_conversation(), self._cipher, self._secret
-                )
+                pseudonymizer = self._settings.new_conversation()
+                conversation = Conversation(name, pseudonymizer, self._cipher, self._secret)
+                self._open[name] = conversation
                 if len(self._open) > MOST:
                     self._open.popitem(last=False)
             self._open.move_to_end(name)
-            found.learn(parts)
-        return found
+            conversation.learn(parts)
+        return conversation
 
     def reports(self) -> list[PseudonymReport]:
-        """What was hidden in each of those that are open here."""
+        """Report of each open conversation."""
         with self._lock:
             known = list(self._open.values())
         return [one.pseudonymizer.report() for one in known]
@@ -142,12 +141,12 @@ class Conversations:
 
 
 def joined(before: list[str] | None, new: list[str] | None) -> list[str]:
-    """Parts of a state, and those that are new; the reducer of a graph's channel."""
+    """Join parts of a state and new ones: the reducer of a graph's channel."""
     return list(dict.fromkeys([*(before or []), *(new or [])]))
 
 
 def cipher_of(key: str | bytes) -> Any:
-    """What encrypts maps under a key; errors as of :class:`Conversations`."""
+    """Cipher of the maps."""
     with needs("encrypted", "cryptography", why=" to keep maps under a key"):
         fernet: Any = importlib.import_module("cryptography.fernet")
     try:

@@ -1,4 +1,4 @@
-"""An agent under pseudonyms: its model, its outside tools, its state and its traces hold placeholders alone."""
+"""Keeps an agent under pseudonyms: its model, outside tools, state and traces hold placeholders only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.isolation.run import private_run
 from langchain_dp.rapt.messages import REMOVE_ALL
 from langchain_dp.rapt.middleware import agents_middleware, has_hooks, nothing
-from langchain_dp.rapt.parts import listed
+from langchain_dp.rapt.parts import message_list
 from langchain_dp.rapt.pseudonyms.agent import PARTS, PseudonymousAgent, hidden_goto, hidden_messages, stamped
 from langchain_dp.rapt.pseudonyms.keeping import Conversation, Conversations, joined
 from langchain_dp.rapt.pseudonyms.runnable import Pseudonymizer, PseudonymReport
@@ -31,34 +31,33 @@ with needs("agents", "langchain", why=", 1.4 or newer, whose agents take middlew
 
 
 class PseudonymState(AgentState[Any]):
-    """The state of an agent, and the name of its conversation or its map under a key."""
+    """State of an agent, with the name of its conversation, or its encrypted map."""
 
     pseudonyms: NotRequired[Annotated[list[str], OmitFromOutput, joined]]  # LangGraph looks for the reducer at the end
 
 
 class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Keeps an agent under pseudonyms. NOT formal privacy: what no recognizer finds passes in clear; no epsilon.
+    """Keeps an agent under pseudonyms. NOT formal privacy: text that no recognizer finds passes in clear; no epsilon.
 
-    Call the agent through :meth:`around`: what goes in is hidden before the graph sees it, and what comes out is put
-    back after it, in streams too. Model, checkpoints and traces then hold placeholders only (of what is no message in
-    the input, or in a ``Command``, texts are hidden; keys inside them, numbers and sets pass as they are). Called
-    without it, the agent's model is told placeholders all the same, but the checkpoint of the input and the graph's
-    trace hold it as it came, a middleware before this one that asks a model of its own tells it so, and placeholders
-    stand in the answer.
+    Call the agent through :meth:`around`: it hides the input before the graph sees it, and restores the output, in
+    streams too. Model, checkpoints and traces then hold placeholders only. (In other input than messages, or in a
+    ``Command``, texts are hidden; keys, numbers and sets pass unchanged.) Without :meth:`around` the model still reads
+    placeholders, but the input's checkpoint and the graph's trace are raw, an earlier middleware that asks its own
+    model shows it raw messages, and placeholders stay in the answer.
 
-    Tools are outside the trust boundary if they are not named: they are given placeholders. A tool inside is given
-    the originals, in a run that no callback sees, and what it returns is hidden before it enters the state. Of what a
-    tool returns as a ``Command``, messages are hidden, and other updates of the state stay as they are.
+    Tools are outside the trust boundary unless they are named, and get placeholders. A tool inside gets the originals,
+    in a run without callbacks, and its result is hidden before it enters the state. Of a ``Command`` that a tool
+    returns, messages are hidden, and other updates of the state stay unchanged.
 
-    It stands last in the list of middleware: what a later one adds to a request would not be hidden, and a call that a
-    later one changes would not be put back. ``create_agent`` is stopped by an :class:`InvalidParameter` then.
+    Put it last in the list of middleware: additions of a later one to a request would not be hidden, and its changes to
+    a call would not be restored. ``create_agent`` raises :class:`InvalidParameter` otherwise.
 
     Args:
-        pseudonymizer: Its settings hold for each conversation, whose map is its own. None: ``Pseudonymizer()``.
-        tools_inside: Names of the tools that are given the originals, or "all".
-        key: Keeps the map encrypted in the agent's state, and so in its checkpointer: 32 bytes in URL-safe base64, as
-            ``Fernet.generate_key()`` gives them. None: it stays in the memory of this process, of the 10,000
-            conversations that were used last. One conversation runs in one process at a time.
+        pseudonymizer: Settings of each conversation, which has its own map. None: ``Pseudonymizer()``.
+        tools_inside: Names of the tools that get the originals, or "all".
+        key: Key to store the map encrypted in the agent's state, and so in its checkpointer: 32 bytes in URL-safe
+            base64, as from ``Fernet.generate_key()``. None: this process stores the maps of the 10,000 conversations
+            that were used last. Run a conversation in one process at a time.
 
     Raises:
         InvalidParameter: A value is of another type.
@@ -96,7 +95,7 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
 
     @property
     def name(self) -> str:
-        """Name of this middleware. ``create_agent`` asks for it while it has the whole list, whose order is checked."""
+        """Name of this middleware. ``create_agent`` reads it while it has the list, whose order is checked here."""
         middleware = list(agents_middleware())
         place = next((number for number, one in enumerate(middleware) if one is self), len(middleware))
         for one in middleware[place + 1 :]:
@@ -109,14 +108,14 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         return super().name
 
     def around(self, agent: Any) -> PseudonymousAgent:
-        """The agent as its users call it: originals go in and come out, and it sees placeholders only.
+        """Wrap the agent for its users, who send and get originals. The agent sees placeholders only.
 
         Args:
-            agent: What ``create_agent`` made with this middleware in its list.
+            agent: Result of ``create_agent`` with this middleware in its list.
 
         Raises:
-            InvalidParameter: It is no graph, or one without this middleware; or ``tools_inside`` gives a name that none
-                of its tools has.
+            InvalidParameter: It is no graph, or one without this middleware; or ``tools_inside`` names a tool that it
+                lacks.
         """
         if not isinstance(agent, PregelProtocol):
             raise InvalidParameter(
@@ -133,7 +132,7 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         return PseudonymousAgent(agent, self._conversations)
 
     def _check_inside(self, nodes: Any) -> None:
-        """A name that is mistyped would give a tool placeholders, and nobody would see it: they are put back."""
+        """Refuse unknown names: a mistyped tool would get placeholders, which nobody would notice in the answer."""
         node = nodes.get("tools") if isinstance(nodes, Mapping) else None
         tools = getattr(getattr(node, "bound", None), "tools_by_name", None) or {}
         unknown = sorted((self._inside or frozenset()) - set(tools))
@@ -144,15 +143,15 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
             )
 
     def report(self, state: Any) -> PseudonymReport:
-        """What was hidden in the conversation of a state, and what nobody looked for.
+        """Report on the conversation of a state.
 
         Args:
-            state: What the graph's own ``get_state(config)`` gives, or its values. What an agent returns names no
+            state: Result of the graph's own ``get_state(config)``, or its values. The output of an agent names no
                 conversation.
 
         Raises:
             InvalidParameter: The state names no conversation.
-            PrivateDataError: Its map is not to be had here.
+            PrivateDataError: Its map is not available here.
         """
         parts = _parts(getattr(state, "values", state))
         if not parts:
@@ -163,7 +162,7 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         return self._conversations.open(list(parts)).pseudonymizer.report()
 
     def reports(self) -> list[PseudonymReport]:
-        """The same for every conversation that this process knows: the 10,000 that were used last.
+        """Report on every conversation of this process, at most the 10,000 that were used last.
 
         Examples:
             >>> report("privacy.ledger", pseudonyms=middleware.reports()).pseudonyms[0].conversations
@@ -176,7 +175,7 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
 
     @hold_arguments("state")
     def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
-        """Hide what in the state is not hidden yet, and name the conversation."""
+        """Hide new messages of the state, and name the conversation."""
         return run_redacted(self._before, PrivateArgs.of(state))
 
     @hold_arguments("state")
@@ -199,29 +198,29 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> Any:
-        """Call the model with hidden messages, also of those that other middleware put in."""
-        conversation, told = run_redacted(self._told, PrivateArgs.of(request))
-        return self._answered(conversation, PrivateArgs.of(request).values[0], handler(told))
+        """Call the model with hidden messages, including those of other middleware."""
+        conversation, hidden = run_redacted(self._hidden_request, PrivateArgs.of(request))
+        return self._answered(conversation, PrivateArgs.of(request).values[0], handler(hidden))
 
     @hold_arguments("request")
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> Any:
         """Async twin of :meth:`wrap_model_call`."""
-        conversation, told = await asyncio.to_thread(run_redacted, self._told, PrivateArgs.of(request))
-        return self._answered(conversation, PrivateArgs.of(request).values[0], await handler(told))
+        conversation, hidden = await asyncio.to_thread(run_redacted, self._hidden_request, PrivateArgs.of(request))
+        return self._answered(conversation, PrivateArgs.of(request).values[0], await handler(hidden))
 
-    def _told(self, request: ModelRequest[Any]) -> tuple[Conversation, ModelRequest[Any]]:
+    def _hidden_request(self, request: ModelRequest[Any]) -> tuple[Conversation, ModelRequest[Any]]:
         conversation = self._conversation(request.state)
         messages = hidden_messages(conversation, request.messages, named=True)
-        # What an inner middleware or the model is handed of the state is hidden, too.
+        # Inner middleware and the model get a hidden state, too.
         changed: dict[str, Any] = {"messages": messages, "state": {**request.state, "messages": messages}}
         if request.system_message is not None:
             changed["system_message"] = conversation.pseudonymizer.sanitize(request.system_message, named=True)
         return conversation, request.override(**changed)
 
     def _answered(self, conversation: Conversation, request: ModelRequest[Any], response: Any) -> Any:
-        # The model, and what answers its structured output, knows placeholders only.
+        # The model, and the answer to its structured output, know placeholders only.
         result = [
             stamped(conversation, one) if isinstance(one, (AIMessage, ToolMessage)) else one for one in response.result
         ]
@@ -230,36 +229,48 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         return ExtendedModelResponse(answer, Command(update={PARTS: news})) if news else answer
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) -> Any:
-        """Give a tool inside the originals, and hide what it returns."""
-        conversation, told, inside = run_redacted(self._given, PrivateArgs(request))
+        """Give a tool inside the originals, and hide its result."""
+        conversation, call, inside = run_redacted(self._tool_call, PrivateArgs(request))
         if not inside:
-            return run_redacted(self._returned, PrivateArgs(conversation, request, handler(told), True))
+            return run_redacted(self._returned, PrivateArgs(conversation, request, handler(call), True))
+
+        def run(call: ToolCallRequest) -> Any:
+            try:
+                return handler(call)
+            except GraphBubbleUp as stop:  # of the graph; raised again in _result
+                return stop
+
         try:
             with private_run():
-                result = run_redacted(_passing(handler), PrivateArgs(told), "in a tool")
+                result = run_redacted(run, PrivateArgs(call), "in a tool")
         finally:
-            del told
-        return run_redacted(self._returned, PrivateArgs(conversation, request, _raised(conversation, result), False))
+            del call
+        return run_redacted(self._returned, PrivateArgs(conversation, request, _result(conversation, result), False))
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Any]]
     ) -> Any:
         """Async twin of :meth:`wrap_tool_call`."""
-        conversation, told, inside = run_redacted(self._given, PrivateArgs(request))
+        conversation, call, inside = run_redacted(self._tool_call, PrivateArgs(request))
         if not inside:
-            result = await handler(told)
-            return await asyncio.to_thread(
-                run_redacted, self._returned, PrivateArgs(conversation, request, result, True)
-            )
+            private = PrivateArgs(conversation, request, await handler(call), True)
+            return await asyncio.to_thread(run_redacted, self._returned, private)
+
+        async def run(call: ToolCallRequest) -> Any:
+            try:
+                return await handler(call)
+            except GraphBubbleUp as stop:
+                return stop
+
         try:
             with private_run():
-                result = await arun_redacted(_apassing(handler), PrivateArgs(told), "in a tool")
+                result = await arun_redacted(run, PrivateArgs(call), "in a tool")
         finally:
-            del told
-        held = PrivateArgs(conversation, request, _raised(conversation, result), False)
-        return await asyncio.to_thread(run_redacted, self._returned, held)
+            del call
+        private = PrivateArgs(conversation, request, _result(conversation, result), False)
+        return await asyncio.to_thread(run_redacted, self._returned, private)
 
-    def _given(self, request: ToolCallRequest) -> tuple[Conversation, ToolCallRequest, bool]:
+    def _tool_call(self, request: ToolCallRequest) -> tuple[Conversation, ToolCallRequest, bool]:
         conversation = self._conversation(request.state)
         call = request.tool_call
         if self._inside is not None and call["name"] not in self._inside:
@@ -282,7 +293,7 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         return dataclasses.replace(one, update={**(one.update or {}), PARTS: news})
 
     def _hidden(self, conversation: Conversation, result: Any, parts: Sequence[str], outside: bool) -> Any:
-        """A message that a tool returned, or a ``Command``, with its messages hidden."""
+        """Hide the messages in the result of a tool: a message, or a ``Command``."""
         if not isinstance(result, Command):
             return hidden_messages(conversation, [result], hidden=outside)[0]
         changed: dict[str, Any] = {}
@@ -294,51 +305,23 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
                 f"Expected the update of a Command that a tool returned to be a mapping, got {type(update).__name__}."
             )
         if update and "messages" in update:
-            messages = hidden_messages(conversation, listed(update["messages"]), hidden=outside)
+            messages = hidden_messages(conversation, message_list(update["messages"]), hidden=outside)
             changed["update"] = {**update, "messages": messages}
         return dataclasses.replace(result, **changed)
 
 
 def _parts(state: Any) -> Sequence[str]:
-    found: Sequence[str] = state.get(PARTS) or () if isinstance(state, dict) else getattr(state, PARTS, None) or ()
-    return found
+    parts: Sequence[str] = state.get(PARTS) or () if isinstance(state, dict) else getattr(state, PARTS, None) or ()
+    return parts
 
 
-class _Interrupted:
-    """What a graph raises to stop at a tool: it must arrive as it is."""
-
-    def __init__(self, reason: GraphBubbleUp) -> None:
-        self.reason = reason
-
-
-def _passing(handler: Callable[[ToolCallRequest], Any]) -> Callable[[ToolCallRequest], Any]:
-    def call(request: ToolCallRequest) -> Any:
-        try:
-            return handler(request)
-        except GraphBubbleUp as reason:
-            return _Interrupted(reason)
-
-    return call
-
-
-def _apassing(handler: Callable[[ToolCallRequest], Awaitable[Any]]) -> Callable[[ToolCallRequest], Awaitable[Any]]:
-    async def call(request: ToolCallRequest) -> Any:
-        try:
-            return await handler(request)
-        except GraphBubbleUp as reason:
-            return _Interrupted(reason)
-
-    return call
-
-
-def _raised(conversation: Conversation, result: Any) -> Any:
-    """What a tool returned; what stops the graph is raised, with what it asks a person hidden for the checkpoint."""
-    if not isinstance(result, _Interrupted):
+def _result(conversation: Conversation, result: Any) -> Any:
+    """Return the result of a tool, or raise a stop of the graph with its questions hidden for the checkpoint."""
+    if not isinstance(result, GraphBubbleUp):
         return result
-    reason = result.reason
-    if isinstance(reason, GraphInterrupt) and reason.args:
-        asked = [copy.copy(one) for one in reason.args[0]]
-        for one in asked:
-            one.value = each_text(one.value, conversation.pseudonymizer.sanitize)
-        reason = type(reason)(asked)
-    raise reason
+    if isinstance(result, GraphInterrupt) and result.args:
+        questions = [copy.copy(one) for one in result.args[0]]
+        for question in questions:
+            question.value = each_text(question.value, conversation.pseudonymizer.sanitize)
+        result = type(result)(questions)
+    raise result

@@ -1,6 +1,6 @@
-"""Entities with a form of their own: patterns propose them, and well-kept libraries decide.
+"""Finds entities by their form: patterns propose them, and maintained libraries decide.
 
-Every pattern is bounded or possessive, so a text takes time linear in its length whatever it holds.
+Every pattern is bounded or possessive, so it takes time linear in any text.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ _TRAILING = ".,;:!?)]}*_|"
 
 
 class PatternEntities:
-    """Finds entities with a form of their own: no names of people, places or companies.
+    """Finds entities by their form, not names of people, places or companies.
 
-    An IBAN and a card number must have the right checksum, and an IP address must be one. A phone number must be
-    possible: with its country code, or without it in one of 21 regions such as US, GB and DE. A number has at least six
-    digits, is a sort code, or follows a word such as "account" with at least five. A date names a day, in figures or
-    with an English month: no year or weekday alone.
+    IBANs and card numbers need the right checksum, and IP addresses must be valid. A phone number must be possible,
+    with its country code or, in one of 21 regions such as US, GB and DE, without it. A number has at least six digits,
+    is a sort code, or follows a word such as "account" with at least five. A date names a day, in figures or with an
+    English month, not a year or weekday alone.
 
     Args:
-        kinds: Which of DATE, EMAIL, PHONE, IBAN, CREDIT_CARD, URL, IP and NUMBER to look for; None for all.
-        patterns: Further kinds, and the regular expression of each. A text can make a careless expression slow.
+        kinds: Some of DATE, EMAIL, PHONE, IBAN, CREDIT_CARD, URL, IP and NUMBER; None for all.
+        patterns: Further kinds, with the regular expression of each. A careless expression can be slow.
 
     Raises:
         InvalidParameter: A kind has no pattern, or a pattern is not a regular expression.
@@ -96,21 +96,21 @@ class PatternEntities:
 
     @property
     def name(self) -> str:
-        """Name for reports: the kinds that are looked for."""
+        """Name for reports, with the kinds."""
         return f"patterns ({', '.join(self.kinds)})"
 
     def find(self, text: str) -> list[Span]:
         """Start, end and kind of every entity; they may overlap."""
-        found: list[Span] = []
+        entities: list[Span] = []
         for kind, pattern in self._patterns.items():
             spans = _DECIDE[kind](pattern, text)
             if kind in ("PHONE", "NUMBER"):  # neither may be a piece of what has a better form
-                certain = _places(found, len(text))
+                certain = _places(entities, len(text))
                 spans = (span for span in spans if not any(certain[slice(*span)]))
-            found += ((start, end, kind) for start, end in spans)
+            entities += ((start, end, kind) for start, end in spans)
         for kind, pattern in self._own.items():
-            found += [(*match.span(), kind) for match in pattern.finditer(text) if match[0]]
-        return found
+            entities += [(*match.span(), kind) for match in pattern.finditer(text) if match[0]]
+        return entities
 
 
 def _places(spans: Sequence[Span], length: int) -> bytearray:
@@ -130,7 +130,7 @@ def _urls(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
 def _grouped(
     is_right: Callable[[str], bool], digits: tuple[int, int]
 ) -> Callable[[re.Pattern[str], str], Iterator[tuple[int, int]]]:
-    """Decide on groups of letters and digits: the longest run of whole groups that is right, from every group on."""
+    """Find the longest valid run of groups of letters and digits, from each group on."""
 
     def decide(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
         position = 0
@@ -150,15 +150,15 @@ _GROUP = re.compile(r"[^\W_]++")
 
 
 def _ends(text: str, start: int, last: int, fewest: int, most: int) -> list[int]:
-    """Where groups end in a part of a text, from the last on, after so many letters and digits."""
-    count, found = 0, []
+    """Ends of groups in a part of a text, last first, after ``fewest`` to ``most`` letters and digits."""
+    count, ends = 0, []
     for group in _GROUP.finditer(text, start, last):
         count += group.end() - group.start()
         if fewest <= count <= most:
-            found.append(group.end())
-    if found and found[-1] == last and text[last : last + 1].isalnum():
-        found.pop()
-    return found[::-1]
+            ends.append(group.end())
+    if ends and ends[-1] == last and text[last : last + 1].isalnum():
+        ends.pop()
+    return ends[::-1]
 
 
 def _is_iban(text: str) -> bool:
@@ -175,7 +175,7 @@ def _is_card(text: str) -> bool:
 
 def _is_phone(text: str) -> bool:
     if re.fullmatch(r"\d{4}[-./]\d{1,2}[-./]\d{1,2}|\d{1,2}([./-])\d{1,2}\1\d{2,4}|\d{1,3}(?:\.\d{1,3}){3}", text):
-        return False  # dates, and addresses of machines
+        return False  # dates and IP addresses
     number, extension, _ = re.sub(r"\s*(?:x|ext\.?|#)\s*", "x", text).partition("x")
     digits = re.sub(r"\D", "", number)
     if "+" in number[:2]:
@@ -193,7 +193,7 @@ def _is_phone(text: str) -> bool:
 
 @cache
 def _national() -> re.Pattern[str]:
-    """The numbers of all regions as they are dialled there, by the tables of the library."""
+    """Numbers of all regions as dialled there, from the library's tables."""
     forms = []
     for region in REGIONS:
         table: Any = PhoneMetadata.metadata_for_region(region)
@@ -206,7 +206,7 @@ def _national() -> re.Pattern[str]:
 def _is_date(text: str) -> bool:
     figures = [int(mark) for mark in re.findall(r"\d+", text)[:3]]
     if len(figures) < 3 or re.search(r"[A-Za-z]{3}", text):
-        return True  # with a month's name, and the pattern bounds the day
+        return True  # it names a month, and the pattern bounds the day
     first, second = figures[1:] if figures[0] > 31 else figures[:2]
     return min(first, second) <= 12 and max(first, second) <= 31 and min(first, second) > 0
 
@@ -223,7 +223,7 @@ def _machines(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
         if match[0].count(":") < 2 or len(match[0]) > 64:
             continue
         start, end = match.span()
-        # A colon before it, or punctuation behind it, is no part of it.
+        # Drop a colon before it and punctuation behind it.
         start += match[0][0] in ":." and match[0][:2] != "::"
         end -= len(text[start:end]) - len(text[start:end].rstrip("."))
         end -= text[start:end].endswith(":") and not text[start:end].endswith("::")
@@ -249,5 +249,5 @@ _DECIDE: dict[str, Callable[[re.Pattern[str], str], Iterator[tuple[int, int]]]] 
     "IP": _machines,
     "DATE": lambda pattern, text: (match.span() for match in pattern.finditer(text) if _is_date(match[0])),
     "PHONE": _grouped(_is_phone, (7, 20)),
-    "NUMBER": lambda pattern, text: (found.span("code" if found["code"] else 0) for found in pattern.finditer(text)),
+    "NUMBER": lambda pattern, text: (match.span("code" if match["code"] else 0) for match in pattern.finditer(text)),
 }

@@ -16,7 +16,7 @@ Recognizer = FindsEntities | Callable[[str], Spans]
 """An object with ``name`` and ``find``, or a function of a text: start, end and kind of each entity."""
 
 KINDS = ("PERSON", "LOCATION", "ORGANIZATION", "DATE", "EMAIL", "PHONE", "IBAN", "CREDIT_CARD", "URL", "IP", "NUMBER")
-"""Kinds that a report looks through: what of these nobody looked for is said."""
+"""Usual kinds. A report names those without a recognizer."""
 
 _OTHER_NAMES = {
     "EMAIL_ADDRESS": "EMAIL",
@@ -31,18 +31,18 @@ _OTHER_NAMES = {
 }
 
 _KIND = re.compile(r"[^\W\d]\w{0,31}")
-"""What a kind is called: it is shown, so a term that stands in its place by mistake must not pass."""
+"""Name of a kind. It is shown, so a term given by mistake must not pass."""
 
 
 class TermEntities:
-    """Finds terms that the caller knows: names of customers, of projects, of places. Upper and lower case are alike.
+    """Finds given terms, such as names of customers, projects and places, in any case.
 
     Args:
         terms: The terms, or a mapping of each to its kind. Private: they are in no repr.
-        kind: Kind of those without one.
+        kind: Kind of terms without one.
 
     Raises:
-        InvalidParameter: No terms, one that is no text, or a kind that is not one word.
+        InvalidParameter: There are no terms, one is no text, or a kind is not one word.
 
     Examples:
         >>> TermEntities({"Project Heron": "PROJECT"}).find("What of project heron?")
@@ -81,7 +81,7 @@ class TermEntities:
 
 
 class AllEntities:
-    """What any of several recognizers finds, under one name for each kind."""
+    """Several recognizers as one, with one name per kind."""
 
     def __init__(self, recognizers: Sequence[Recognizer]) -> None:
         if not recognizers:
@@ -96,7 +96,7 @@ class AllEntities:
 
     @property
     def name(self) -> str:
-        """Names of all."""
+        """Names of all recognizers."""
         return "; ".join(
             one.name if isinstance(one, FindsEntities) else f"the function {getattr(one, '__name__', '')}".rstrip()
             for one in self._recognizers
@@ -104,19 +104,17 @@ class AllEntities:
 
     @property
     def kinds(self) -> frozenset[str] | None:
-        """Kinds that are looked for; None if one of the recognizers does not say."""
-        said = [getattr(one, "kinds", None) for one in self._recognizers]
-        if any(kinds is None for kinds in said):
-            return None
-        return frozenset(_kind(kind) for kinds in said for kind in kinds or ())
+        """Kinds that are looked for; None if a recognizer does not declare them."""
+        declared = [getattr(one, "kinds", None) for one in self._recognizers]
+        return None if None in declared else frozenset(_kind(kind) for kinds in declared for kind in kinds or ())
 
     def find(self, text: str) -> list[tuple[int, int, str]]:
         """Start, end and kind of every entity; they may overlap."""
-        found = []
-        for one in self._recognizers:
-            spans = one.find(text) if isinstance(one, FindsEntities) else one(text)
-            found += [(start, end, _kind(kind)) for start, end, kind in spans]
-        return found
+        return [
+            (start, end, _kind(kind))
+            for one in self._recognizers
+            for start, end, kind in (one.find(text) if isinstance(one, FindsEntities) else one(text))
+        ]
 
 
 def _kind(given: str) -> str:

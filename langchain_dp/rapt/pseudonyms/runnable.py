@@ -1,4 +1,4 @@
-"""One conversation under pseudonyms, as a Runnable: the same type comes out, and can be put back."""
+"""One conversation under pseudonyms, as a Runnable that can restore the originals."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from langchain_dp.redact import redact_errors
 
 @dataclasses.dataclass(frozen=True)
 class PseudonymReport:
-    """What was hidden in one conversation, and what nobody looked for. No private text is in it.
+    """Report on one conversation, without private text.
 
     Args:
-        counts: How many different entities of each kind became placeholders.
+        counts: Number of different hidden entities of each kind.
         looked_for: Names of the recognizers.
-        not_looked_for: Usual kinds that none of them looks for; empty if one does not say what it looks for.
-        unknown: Whether one of them does not say what it looks for.
-        remaining_text_sanitizer: What was promised for the words that remain, under ``remaining_text_sanitizer=``;
-            None: they passed in clear.
-        system_in_clear: Whether nothing was looked for in system messages.
-        left_in_addresses: How many placeholders were not put back, because they stood in a web address whose host is
-            not allowed.
+        not_looked_for: Usual kinds that no recognizer looks for; empty if one does not declare its kinds.
+        unknown: Whether a recognizer does not declare its kinds.
+        remaining_text_sanitizer: Promise for the other words, under ``remaining_text_sanitizer=``; None: they passed in
+            clear.
+        system_in_clear: Whether system messages were not searched.
+        left_in_addresses: Number of placeholders that were not restored, because they stood in a web address whose host
+            is not allowed.
         private: False. Pseudonyms are no formal privacy and have no epsilon.
 
     Examples:
@@ -53,16 +53,11 @@ class PseudonymReport:
     private: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values that strict JSON can hold, as ``langchain-dp audit --pseudonyms`` reads them."""
+        """Plain values for strict JSON, as ``langchain-dp audit --pseudonyms`` reads them."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {
-            **fields,
-            "counts": dict(self.counts),
-            "not_looked_for": list(self.not_looked_for),
-            "remaining_text_sanitizer": None
-            if self.remaining_text_sanitizer is None
-            else self.remaining_text_sanitizer.to_dict(),
-        }
+        rest = None if self.remaining_text_sanitizer is None else self.remaining_text_sanitizer.to_dict()
+        lists = {"counts": dict(self.counts), "not_looked_for": list(self.not_looked_for)}
+        return {**fields, **lists, "remaining_text_sanitizer": rest}
 
     def __str__(self) -> str:
         hidden = ", ".join(f"{count} {kind}" for kind, count in sorted(self.counts.items())) or "nothing"
@@ -90,39 +85,39 @@ class PseudonymReport:
 
 
 class Pseudonymizer(SanitizerShell):
-    """Replaces what its recognizers find by placeholders such as ``<PERSON_1>``, the same in a whole conversation.
+    """Replaces recognized entities by placeholders such as ``<PERSON_1>``, the same in a whole conversation.
 
-    NOT formal privacy: there is no epsilon, and what no recognizer finds passes in clear. Takes a str, a message, a
-    list of messages, a prompt value, a document or a list of documents, and gives the same type back;
-    :meth:`restore` puts the originals back, and :meth:`restorer` does so as the last step of a chain, in streams too.
+    NOT formal privacy: there is no epsilon, and text that no recognizer finds passes in clear. Accepts a str, a
+    message, a list of messages, a prompt value, a document or a list of documents, and returns the same type.
+    :meth:`restore` puts the originals back, and :meth:`restorer` does so as the last step of a chain, also in streams.
 
-    One object is one conversation: equal entities share a placeholder, in any spelling of case and space where these
-    say nothing; different ones never do. What was hidden once is hidden wherever it stands again, found or not, if it
-    has three letters at least, or two of writing without spaces; a single word as it was met, and in capitals. What a
-    text holds that looks like a placeholder becomes one itself. The next conversation needs :meth:`new_conversation`.
+    One object is one conversation: equal entities share a placeholder, also in other case or spacing where these carry
+    no meaning; different entities never do. A hidden entity is hidden everywhere else, recognized or not, if it has at
+    least three letters, or two of writing without spaces; a single word only as it was met, and in capitals. Text that
+    looks like a placeholder becomes one. The next conversation needs :meth:`new_conversation`.
 
-    The map is in memory, and in no repr, trace or error. As with every part of a chain, the ROOT run shows tracers
-    what the chain was given and what it answers: use ``with private_run():``.
+    The map is in memory, and in no repr, trace or error. As with every part of a chain, the ROOT run shows tracers the
+    input and output of the chain: use ``with private_run():``.
 
     Args:
-        recognizers: What finds entities: ``PatternEntities()`` if left out, ``PresidioEntities(...)``,
+        recognizers: Finders of entities: ``PatternEntities()`` by default, ``PresidioEntities(...)``,
             ``GlinerEntities(...)``, a function of a text that returns start, end and kind of each entity, or a list.
-        terms: The caller's own words to hide, or a mapping of each to its kind.
-        remaining_text_sanitizer: A sanitizer for the words that remain, under metric privacy; None: they pass in clear.
-        messages: What of messages passes in clear. By default media do; system messages, which often hold context, are
-            hidden in like all others, but pass where ``remaining_text_sanitizer`` would replace their words.
-        documents: What of a document's metadata passes. By default none does.
-        allowed_hosts: Names of hosts in whose web addresses originals are put back, percent-encoded. In all other
-            addresses placeholders stay: a page or a preview may fetch an address by itself, and a document can make
-            the model write one.
+        terms: Your own words to hide, or a mapping of each to its kind.
+        remaining_text_sanitizer: Sanitizer for the other words, under metric privacy; None: they pass in clear.
+        messages: Parts of messages that pass in clear: by default media. System messages, which often hold context, are
+            searched by default, but pass with ``remaining_text_sanitizer``, which would replace their words.
+        documents: Metadata of a document that pass in clear: by default none.
+        allowed_hosts: Hosts in whose web addresses originals are restored, percent-encoded. In other addresses
+            placeholders stay: a page or preview may fetch an address by itself, and a document can make the model write
+            one.
         name: Name of the run.
 
     Raises:
         InvalidParameter: A recognizer is none, or a value is of another type.
 
     Formal guarantee:
-        None. ``certificate().private`` is False. With ``remaining_text_sanitizer``, its own promise holds for the
-        words between the placeholders alone.
+        None. ``certificate().private`` is False. The promise of ``remaining_text_sanitizer`` holds for the words
+        between the placeholders alone.
 
     Examples:
         >>> pseudonymizer = Pseudonymizer(terms={"Ann Smith": "person"})
@@ -144,19 +139,15 @@ class Pseudonymizer(SanitizerShell):
         name: str = "Pseudonymizer",
     ) -> None:
         if remaining_text_sanitizer is not None and not isinstance(remaining_text_sanitizer, RAPTSanitizer):
-            raise InvalidParameter(
-                f"Expected remaining_text_sanitizer of type {type(remaining_text_sanitizer).__name__} to be a "
-                f"RAPTSanitizer."
-            )
+            kind = type(remaining_text_sanitizer).__name__
+            raise InvalidParameter(f"Expected remaining_text_sanitizer of type {kind} to be a RAPTSanitizer.")
         if remaining_text_sanitizer is not None:
-            remaining_text_sanitizer.check_limit(
-                "text", "Give remaining_text_sanitizer= a sanitizer without a limit.", user=False
-            )
-        if recognizers is None:
-            recognizers = [PatternEntities()]
-        given = list(recognizers) if isinstance(recognizers, (list, tuple)) else [recognizers]
+            remedy = "Give remaining_text_sanitizer= a sanitizer without a limit."
+            remaining_text_sanitizer.check_limit("text", remedy, user=False)
+        if not isinstance(recognizers, (list, tuple)):
+            recognizers = [PatternEntities() if recognizers is None else recognizers]  # type: ignore[list-item]
         self.name = name
-        finder = AllEntities([*given, *([TermEntities(terms)] if terms else [])])  # type: ignore[list-item]
+        finder = AllEntities([*recognizers, *([TermEntities(terms)] if terms else [])])
         if messages is None:
             messages = MessageRules(system="sanitize" if remaining_text_sanitizer is None else "keep")
         rules = group("messages", messages, MessageRules), group("documents", documents, DocumentRules)
@@ -173,10 +164,10 @@ class Pseudonymizer(SanitizerShell):
             return Core(PlaceholderReleases(finder, self._map, hidden=hidden, remaining_text_sanitizer=rest), *rules)
 
         self._core, self._named = core(hidden=False, rest=words), core(hidden=True, rest=words)
-        self._told = core(hidden=True, rest=None)  # who was told sanitized text only has nothing else to say
+        self._hidden = core(hidden=True, rest=None)  # for authors who know sanitized text only
 
     def new_conversation(self) -> Pseudonymizer:
-        """The same settings for another conversation, with a map of its own."""
+        """The same settings for another conversation, with a new map."""
         other = object.__new__(type(self))
         other.name, other._settings, other._allowed_hosts = self.name, self._settings, self._allowed_hosts
         other._begin()
@@ -184,27 +175,27 @@ class Pseudonymizer(SanitizerShell):
 
     @redact_errors()
     def sanitize(self, value: S, *, hidden: bool = False, named: bool = False) -> S:
-        """Do what :meth:`invoke` does, without a run.
+        """:meth:`invoke` without a run.
 
         Args:
-            value: What to hide entities in.
-            hidden: Whether it comes from where only placeholders are known: those of this conversation stay, and its
-                other words are not sanitized by ``remaining_text_sanitizer``.
+            value: Value to hide entities in.
+            hidden: Whether its author knows placeholders only: those of this conversation stay, and
+                ``remaining_text_sanitizer`` does not sanitize its other words.
             named: Whether placeholders of this conversation stay, and the other words are sanitized.
         """
-        return (self._told if hidden else self._named if named else self._core).sanitize(value, None, None)
+        return (self._hidden if hidden else self._named if named else self._core).sanitize(value, None, None)
 
     def restore(self, value: Any) -> Any:
-        """Put back what placeholders stand for: in a str, messages, a prompt value, documents, a structured answer."""
+        """Replace placeholders by originals in a str, messages, a prompt value, documents or a structured answer."""
         return self.restorer().restore(value)
 
     def restorer(self) -> Restorer:
-        """Return :meth:`restore` as the last step of a chain, which restores streams as they come."""
+        """:meth:`restore` as the last step of a chain, which also restores streams."""
         return Restorer(self._map)
 
     @property
     def placeholders(self) -> PlaceholderMap:
-        """The map, for what keeps it. Private."""
+        """The map. Private."""
         return self._map
 
     @property
@@ -213,21 +204,19 @@ class Pseudonymizer(SanitizerShell):
         return self._settings[1] is not None
 
     def certificate(self) -> MetricCertificate:
-        """What is not promised, and why."""
+        """Certificate without a promise, with the reason."""
         return self._core.certificate()
 
     def report(self) -> PseudonymReport:
-        """What was hidden so far, what nobody looked for, and what is promised for all other words."""
-        finder, remaining_text_sanitizer, (messages, _) = self._settings
+        """Report on the hidden entities, the missing recognizers, and the promise for all other words."""
+        finder, rest, (messages, _) = self._settings
         kinds = finder.kinds
         return PseudonymReport(
             counts=self._map.counts(),
             looked_for=finder.name,
             not_looked_for=() if kinds is None else tuple(kind for kind in KINDS if kind not in kinds),
             unknown=kinds is None,
-            remaining_text_sanitizer=None
-            if remaining_text_sanitizer is None
-            else remaining_text_sanitizer.certificate(),
+            remaining_text_sanitizer=None if rest is None else rest.certificate(),
             system_in_clear=messages.system == "keep",
             left_in_addresses=self._map.left_in_addresses,
         )

@@ -1,4 +1,4 @@
-"""Frozen models on torch: loaded without a network and without code of theirs, known again by their weights."""
+"""Frozen torch models, loaded without a network or foreign code, and identified by their weights."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ _NO_HEAD = (
 
 
 class Backbone:
-    """A model with its tokenizer: BERT, RoBERTa and their like (MiniLM among them), or T5.
+    """A model with its tokenizer: BERT, RoBERTa and similar ones (such as MiniLM), or T5.
 
     Args:
-        model: "minilm" (the package of the extra ``minilm``), a folder that ``save_pretrained`` wrote, or a model of
+        model: "minilm" (the package of the extra ``minilm``), a folder of ``save_pretrained``, or a model of
             transformers, which is copied.
         tokenizer: Tokenizer of a given model; by default that of the folder.
-        words: Whether a head that predicts words is needed, for a verbalizer.
+        words: Whether a verbalizer needs a head that predicts words.
 
     Raises:
         InvalidParameter: There is no such folder, transformers cannot load it, it lacks weights, it is of another
-            family, or the model was tuned here before: it is another one now.
+            family, or the model was tuned here before.
         MissingExtra: The package of "minilm" is not installed.
 
     Examples:
@@ -59,7 +59,7 @@ class Backbone:
             model, own = _loaded(model_folder(model, "backbone", extra="tuning"), words)
             tokenizer = own if tokenizer is None else tokenizer
         elif isinstance(model, torch.nn.Module):
-            model = copy.deepcopy(model).float()  # what is learned is added in float32
+            model = copy.deepcopy(model).float()  # training adds in float32
         kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
         if not isinstance(model, transformers.PreTrainedModel) or kind not in (*_ENCODERS, *_SEQ2SEQ):
             raise InvalidParameter(
@@ -90,7 +90,7 @@ class Backbone:
         self.check(words=words)
 
     def check(self, *, words: bool) -> None:
-        """Refuse a model that was tuned already, or lacks a head for ``words``, before anything is charged."""
+        """Refuse a tuned model, or one without a head for ``words``, before any charge."""
         if getattr(self.model, _TUNED, False):
             raise InvalidParameter(
                 "Expected a backbone as it was before tuning, got the inside of a tuned model. Give the model or the "
@@ -100,20 +100,18 @@ class Backbone:
             raise InvalidParameter(_NO_HEAD)
 
     def taken(self) -> Any:
-        """The model, from now on the inside of a tuned one: :meth:`check` refuses it, whatever becomes of it."""
+        """Take the model for tuning; from then on :meth:`check` refuses it."""
         setattr(self.model, _TUNED, True)
         return self.model
 
     def fingerprint_of(self, *, words: bool) -> str:
-        """SHA-256 of tokens and encoder; where words are predicted, also of the head or decoder that does it."""
+        """SHA-256 of tokens and encoder; with ``words`` also of the head or decoder that predicts them."""
         return self._words_fingerprint if words else self.fingerprint
 
     @property
     def encoder(self) -> Any:
         """The part that turns token vectors into activations."""
-        if self.family == "seq2seq":
-            return self.model.get_encoder()
-        return self.model.base_model
+        return self.model.get_encoder() if self.family == "seq2seq" else self.model.base_model
 
     @property
     def embedding(self) -> Any:
@@ -122,21 +120,21 @@ class Backbone:
 
     @property
     def positions(self) -> int | None:
-        """Most tokens of one input, prompt and special tokens among them; None where positions are relative."""
-        found = getattr(self.model.config, "max_position_embeddings", None)
-        if self.family == "seq2seq" or not isinstance(found, int):
+        """Largest number of tokens of one input, with prompt and special tokens; None for relative positions."""
+        most = getattr(self.model.config, "max_position_embeddings", None)
+        if self.family == "seq2seq" or not isinstance(most, int):
             return None
         # RoBERTa counts positions from behind the padding's number.
-        return found if self.kind == "bert" else found - int(self.model.config.pad_token_id or 0) - 1
+        return most if self.kind == "bert" else most - int(self.model.config.pad_token_id or 0) - 1
 
     def cut(self, text: str) -> list[int]:
-        """Tokens of a text; a special token that is spelt out in it is plain text."""
-        whole = text.encode(errors="replace").decode()  # an exception about a lone surrogate would hold the text
-        found = self.tokenizer(whole, add_special_tokens=False, split_special_tokens=True, verbose=False)
-        return list(found["input_ids"])
+        """Tokens of a text; a special token spelled out in it is plain text."""
+        whole = text.encode(errors="replace").decode()  # an error about a lone surrogate would hold the text
+        encoded = self.tokenizer(whole, add_special_tokens=False, split_special_tokens=True, verbose=False)
+        return list(encoded["input_ids"])
 
     def matches(self, vocabulary: Vocabulary) -> bool:
-        """Whether ids of a table are ids of this model."""
+        """Whether the ids of a table are those of this model."""
         return len(vocabulary) <= len(self.tokens) and tuple(vocabulary.words) == self.tokens[: len(vocabulary)]
 
     def table(self) -> BackboneTable:
@@ -182,7 +180,7 @@ class BackboneTable:
 
 
 def backbone_of(given: str | PathLike[str] | Backbone | Any, tokenizer: Any, *, words: bool) -> Backbone:
-    """A backbone to tune, or to load around, of what a user gave; errors as of :class:`Backbone`."""
+    """A checked backbone; other models are loaded."""
     if not isinstance(given, Backbone):
         return Backbone(given, tokenizer=tokenizer, words=words)
     given.check(words=words)
@@ -205,7 +203,7 @@ def _loaded(folder: Path, words: bool) -> tuple[Any, Any]:
             f"Expected backbone={str(folder)!r} to hold a model of transformers and its tokenizer "
             f"({type(problem).__name__})."
         ) from problem
-    # transformers fills up what is missing with random numbers, others at each loading.
+    # transformers fills missing weights with random numbers.
     missing = [name for name in sorted(found["missing_keys"]) if not _unused(name)]
     if missing and kind in _SEQ2SEQ:
         raise InvalidParameter(_NO_DECODER)
@@ -224,7 +222,7 @@ def _unused(name: str) -> bool:
 
 
 def _fingerprint(module: Any, tokens: Sequence[str]) -> str:
-    """SHA-256 of tokens, names, shapes and weights; the pooler, which is not used, left out."""
+    """SHA-256 of tokens, names, shapes and weights, without the unused pooler."""
     digest = hashlib.sha256(json.dumps(tokens).encode())
     for name, tensor in sorted(module.state_dict().items()):
         if _unused(name):

@@ -1,4 +1,4 @@
-"""From privatized rows to tensors: where plain tokens, text and mask stand in every input."""
+"""Makes tensors of privatized rows, with the positions of plain tokens, text and mask."""
 
 from __future__ import annotations
 
@@ -17,14 +17,7 @@ MASK = "{mask}"
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One input of the backbone.
-
-    Args:
-        ids: Its tokens, special ones among them.
-        plain: Where each plain token begins.
-        text: First place of the text, and the place behind its last.
-        mask: Where the word is predicted; -1 without a verbalizer.
-    """
+    """One input of the backbone: token ids, starts of the plain tokens, range of the text, place of the mask or -1."""
 
     ids: list[int]
     plain: list[int]
@@ -34,14 +27,10 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Inputs of one step, filled up to one length L.
+    """Inputs of one step, padded to one length L.
 
-    Args:
-        ids: (B, L).
-        attended: (B, L), whether there is a token.
-        text: (B, L), whether it belongs to the text; where a text is empty, all tokens count.
-        plain: (B, m), where the plain tokens begin.
-        mask: (B,), where the word is predicted.
+    ``ids``, ``attended`` (tokens that are no padding) and ``text`` (tokens of the text; all of them if it is empty) are
+    (B, L), ``plain`` (starts of the plain tokens) is (B, m), ``mask`` (place of the predicted word) is (B,).
     """
 
     ids: Tensor
@@ -56,7 +45,7 @@ class Batch:
 
 
 class Assembler:
-    """Puts special tokens, plain tokens, text and template together."""
+    """Assembles special tokens, plain tokens, text and template."""
 
     def __init__(
         self, backbone: Backbone, *, max_tokens: int, plain_length: int, virtual: int, template: str | None
@@ -84,7 +73,7 @@ class Assembler:
             )
 
     def rows(self, request: PredictionRequest) -> tuple[list[Row], int]:
-        """Rows of a request, and how many of its texts were cut; a request of another model is refused."""
+        """Rows of a request, and the number of its truncated texts."""
         rows, cut = [], 0
         for position, (plain, text) in enumerate(zip(request.plain, request.inputs, strict=True)):
             if len(plain) != self._plain_length:
@@ -105,7 +94,7 @@ class Assembler:
             ids += self._known([token]) if isinstance(token, int) else cut(token) or [self._backbone.unknown]
         own = self._known(text) if isinstance(text, list) else cut(text)
         room = self._max_tokens
-        if self._room is not None:  # words may be of several tokens, so that the plain ones take more room than planned
+        if self._room is not None:  # plain words of several tokens take more room than planned
             room = min(room, max(0, self._room + len(first) - len(ids)))
         start, end = len(ids), len(ids) + min(len(own), room)
         ids += own[:room]
@@ -120,7 +109,7 @@ class Assembler:
 
 
 def collate(rows: Sequence[Row], pad: int) -> Batch:
-    """One batch of rows."""
+    """Make one batch of rows."""
     length = max(len(row.ids) for row in rows)
     ids = torch.full((len(rows), length), pad, dtype=torch.long)
     attended = torch.zeros((len(rows), length), dtype=torch.long)

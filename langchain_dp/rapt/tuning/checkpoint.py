@@ -1,6 +1,6 @@
-"""Where training stands, in files that are each there whole or not at all.
+"""Stores the state of a training in files, each written as a whole, with privatized texts only.
 
-They hold texts as they were privatized: in clear only from :class:`~langchain_dp.rapt.tuning.IdentitySanitizer`.
+An :class:`~langchain_dp.rapt.tuning.IdentitySanitizer` leaves these in clear.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MODEL, _BEST, _OPTIMIZER, _RNG = "model.", "best.", "optimizer.", "rng"
 
 @dataclasses.dataclass
 class Progress:
-    """How far training came."""
+    """Progress of a training."""
 
     steps: int = 0
     epoch: int = 0
@@ -53,7 +53,7 @@ class Progress:
             self.sums[name] += mean * texts  # type: ignore[assignment]  # a Counter of floats
 
     def end_epoch(self, figures: dict[str, float], *, patience: int | None) -> None:
-        """Close an epoch, find out whether it is the best, and whether to stop."""
+        """Close an epoch: update the best one, and decide whether to stop."""
         self.history.append(figures)
         if "validation_loss" in figures:
             lows = [one["validation_loss"] for one in self.history]
@@ -65,16 +65,10 @@ class Progress:
 
 
 class Checkpoint:
-    """A folder with the state of training and the privatized texts of the epoch under way.
+    """A folder with the state of a training and the privatized texts of the current epoch.
 
-    Args:
-        folder: Made if absent.
-        settings: What training is done with; a checkpoint of other settings is refused.
-        identity: Further public facts that must be the same.
-        marks: Names with keyed hashes of private texts, compared only where the folder holds one under the same name.
-
-    Attributes:
-        compared: Whether it did hold one under each name, or was new.
+    Settings and ``identity`` (further public facts) must be equal to resume. ``marks`` are keyed hashes of private
+    texts, compared if the folder holds one under the same name. ``compared`` is False if one is missing.
     """
 
     def __init__(
@@ -101,14 +95,14 @@ class Checkpoint:
             write_whole(self._facts, json.dumps(facts).encode())
             return
         try:
-            found = json.loads(self._facts.read_bytes())
-            own, kept, known = TuningSettings.from_dict(found["settings"]), found["identity"], dict(found["marks"])
+            facts = json.loads(self._facts.read_bytes())
+            own, stored, known = TuningSettings.from_dict(facts["settings"]), facts["identity"], dict(facts["marks"])
         except (ValueError, KeyError, TypeError):
             raise InvalidParameter(
                 f"Expected checkpoint={str(self._folder)!r} to hold a checkpoint of this version. Give another folder."
             ) from None
         others = settings.differences(own)
-        others += sorted(name for name in identity if kept.get(name) != identity[name])
+        others += sorted(name for name in identity if stored.get(name) != identity[name])
         others += sorted(name for name, mark in marks.items() if known.get(name, mark) != mark)
         if others:
             raise InvalidParameter(
@@ -123,12 +117,12 @@ class Checkpoint:
         return any(path != self._facts for path in self._folder.glob("*.json"))
 
     def examples(self, name: str) -> PrivatizedExamples | None:
-        """PrivatizedText texts that were stored under a name: they are not privatized, and not charged, again."""
+        """Stored privatized texts, which are not charged again."""
         path = self._folder / f"{name}.json"
         return PrivatizedExamples.load(path) if path.exists() else None
 
     def keep(self, name: str, examples: PrivatizedExamples) -> None:
-        """Store privatized texts. Those of earlier epochs make room."""
+        """Store privatized texts, and delete those of earlier epochs."""
         examples.save(self._folder / f"{name}.json")
         if name.startswith("epoch-"):
             for path in self._folder.glob("epoch-*.json"):
@@ -136,7 +130,7 @@ class Checkpoint:
                     path.unlink()
 
     def save(self, done: Progress, model: TunedModel, optimizer: Any, scaler: Any) -> None:
-        """Write weights, the best weights, the optimizer's state, the random state and ``done``."""
+        """Write weights, best weights, optimizer, random state and ``done``."""
         learned = model.learned()
         tensors = {f"{_MODEL}{name}": tensor for name, tensor in learned.items()}
         tensors |= {f"{_BEST}{name}": tensor for name, tensor in done.best.items()}
@@ -144,22 +138,22 @@ class Checkpoint:
             for part, value in optimizer.state.get(parameter, {}).items():
                 tensors[f"{_OPTIMIZER}{part}.{name}"] = value
         tensors[_RNG] = torch.get_rng_state()
-        told = {field.name: getattr(done, field.name) for field in dataclasses.fields(done) if field.name != "best"}
-        metadata = {"progress": json.dumps(told), "scaler": json.dumps(scaler.state_dict())}
+        progress = {field.name: getattr(done, field.name) for field in dataclasses.fields(done) if field.name != "best"}
+        metadata = {"progress": json.dumps(progress), "scaler": json.dumps(scaler.state_dict())}
         whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         write_whole(self._state, save(whole, metadata))
 
     def restore(self, model: TunedModel, optimizer: Any, scaler: Any) -> Progress | None:
-        """Go back to where training stood; None if it had not begun. A damaged state is refused."""
+        """Restore the training; None if it had not begun."""
         if not self._state.exists():
             return None
         try:
             with safe_open(self._state, framework="pt") as file:
                 metadata = file.metadata()
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
-            told = json.loads(metadata["progress"])
-            told["sums"] = Counter(told["sums"])
-            done = Progress(**told, best=_part(tensors, _BEST))
+            progress = json.loads(metadata["progress"])
+            progress["sums"] = Counter(progress["sums"])
+            done = Progress(**progress, best=_part(tensors, _BEST))
             scaled, coins = json.loads(metadata["scaler"]), tensors[_RNG]
         except (SafetensorError, KeyError, ValueError, TypeError):
             raise InvalidParameter(

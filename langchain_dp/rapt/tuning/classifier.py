@@ -1,4 +1,7 @@
-"""The tuned classifier as a Runnable: text in, sanitized inside, a label out."""
+"""The tuned classifier as a Runnable: sanitizes a text and returns its label."""
+
+# LangChain names the parameter ``input``:
+# ruff: noqa: A002
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from langchain_core.runnables import ConfigurableFieldSpec, Runnable, RunnableConfig
+from langchain_core.runnables import ConfigurableFieldSpec, Runnable
 from numpy.typing import NDArray
 
 from langchain_dp._util.reprs import safe_repr
@@ -18,7 +21,7 @@ from langchain_dp._util.validate import reject_extra_kwargs
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerError
-from langchain_dp.rapt._shell import WITHHELD, in_thread, named_user, named_users, user_specs
+from langchain_dp.rapt._shell import WITHHELD, Config, Configs, in_thread, named_user, named_users, user_specs
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.tuning.client import IdentitySanitizer, Question, RAPTClient
 from langchain_dp.rapt.tuning.promise import TrainedOn
@@ -33,30 +36,30 @@ CERTIFICATE = "certificate.json"
 
 
 class RAPTClassifier(HeldInputs, Runnable[str, str]):
-    """Answers with a label. The text is sanitized first; only the release reaches the model.
+    """Classifies texts. Each is sanitized first; only the release reaches the model.
 
-    Callbacks and tracers see that something was asked, and the label, never the text. The root run of a chain shows
-    the chain's own input all the same: run it in ``with private_run():``.
+    Callbacks and tracers see the label, never the text. The root run of a chain still shows the chain's input: use
+    ``with private_run():``.
 
-    The same question can get other probabilities, and near one half another label, from call to call: a text that was
-    asked before is given the release of then, but the plain tokens before it are drawn anew, with new noise. They are
-    public, so this protects nothing. ``classifier.client.plain_seed = 0`` derives them from that public seed and the
-    privatized text: equal privatized texts then get equal probabilities, but for rounding. Questions are the same
-    privatized text only where the sanitizer's ``cache`` gives releases out again, to the same user.
+    Probabilities, and near one half the label, can vary between calls: a repeated text reuses its release, but its
+    plain tokens and their noise are drawn again. They are public, so this protects nothing.
+    ``classifier.client.plain_seed = 0`` derives them from that public seed and the privatized text: equal privatized
+    texts then get equal probabilities, except for rounding. Queries are the same privatized text only if the
+    sanitizer's ``cache`` returns the earlier release to the same user.
 
     Args:
-        client: Sanitizes.
-        provider: The tuned model; or a function that posts a JSON body to one and returns the body of its answer. An
-            address alone is none.
+        client: Client that sanitizes.
+        provider: Tuned model, or a function that posts a JSON body to one and returns the body of its answer, not an
+            address.
         training: Certificate of the training texts.
-        report: What training did.
+        report: Report of the training.
         name: Name of the run.
 
     Raises:
-        InvalidParameter: ``client`` or ``provider`` is something else, or they do not belong together.
+        InvalidParameter: ``client`` or ``provider`` is of another type, or they do not belong together.
 
     Formal guarantee:
-        That of the sanitizer for every question, one release each. Labels and probabilities are post-processing.
+        That of the sanitizer for every query, one release each. Labels and probabilities are post-processing.
 
     Examples:
         >>> classifier = tuner.fit(examples)
@@ -83,26 +86,19 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
-        """What a config may say: whose account is charged."""
+        """Fields that a config may set: the user whose account is charged."""
         return user_specs()
 
     @hold_arguments("input")
-    def invoke(
-        self,
-        input: Question,  # noqa: A002  # Runnable's name
-        config: RunnableConfig | None = None,
-        *,
-        user: str | None = None,
-        **kwargs: Any,
-    ) -> str:
+    def invoke(self, input: Question, config: Config = None, *, user: str | None = None, **kwargs: Any) -> str:
         """Classify one text.
 
         Args:
-            input: Private text; of a message, a prompt value or a document its text, of several messages that of the
-                last human one. Callbacks do not see it.
+            input: Private text, message, prompt value or document; of several messages the last human one counts.
+                Callbacks do not see it.
             config: LangChain config.
-            user: Whose account is charged; by default ``config={"configurable": {"user_id": "u-17"}}``, in every call.
-            **kwargs: None are taken.
+            user: User whose account is charged; by default ``config={"configurable": {"user_id": "u-17"}}``.
+            **kwargs: None are accepted.
 
         Raises:
             InvalidParameter: It is no text. Nothing was charged.
@@ -110,66 +106,46 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
         reject_extra_kwargs(kwargs)
-        held = PrivateArgs(list(PrivateArgs.of(input).values), [named_user(user, config)])
-        return self._call_with_config(lambda _: _chosen(self._answer(held))[0], WITHHELD, config)
+        private = PrivateArgs(list(PrivateArgs.of(input).values), [named_user(user, config)])
+        return self._call_with_config(lambda _: _best_labels(self._answer(private))[0], WITHHELD, config)
 
     @hold_arguments("input")
-    async def ainvoke(
-        self,
-        input: Question,  # noqa: A002
-        config: RunnableConfig | None = None,
-        *,
-        user: str | None = None,
-        **kwargs: Any,
-    ) -> str:
-        """Async twin of :meth:`invoke`; the work is done in a thread."""
+    async def ainvoke(self, input: Question, config: Config = None, *, user: str | None = None, **kwargs: Any) -> str:
+        """Async twin of :meth:`invoke`; works in a thread."""
         reject_extra_kwargs(kwargs)
-        held = PrivateArgs(list(PrivateArgs.of(input).values), [named_user(user, config)])
-        work = in_thread(lambda: _chosen(self._answer(held))[0])
+        private = PrivateArgs(list(PrivateArgs.of(input).values), [named_user(user, config)])
+        work = in_thread(lambda: _best_labels(self._answer(private))[0])
         return await self._acall_with_config(work, WITHHELD, config)
 
     @hold_arguments("inputs")
     def batch(
-        self,
-        inputs: Sequence[Question],
-        config: RunnableConfig | list[RunnableConfig] | None = None,
-        *,
-        return_exceptions: bool = False,
-        user: str | None = None,
-        **kwargs: Any,
-    ) -> list[str]:
-        """Classify many texts: one charge for all of them, all or none, and few passes of the model.
+        self, inputs: Sequence[Question], config: Configs = None, *, return_exceptions: bool = False,
+        user: str | None = None, **kwargs: Any,
+    ) -> list[str]:  # fmt: skip
+        """Classify many texts under one charge, all or none, with few passes of the model.
 
-        With ``return_exceptions`` a text that is refused does not keep the others back, and what goes wrong with the
-        provider is the result of the texts it was asked about: nothing is privatized, or charged, a second time.
+        With ``return_exceptions`` a refused text does not stop the others. An error of the provider is the result of
+        the texts in its request: no text is privatized, or charged, twice.
 
-        Raises: As :meth:`invoke`; and InvalidParameter where one string stands in place of a list.
+        Raises: As :meth:`invoke`; and InvalidParameter where one string replaces the list.
         """
         reject_extra_kwargs(kwargs)
-        held, count = _listed(PrivateArgs.of(inputs))
-        held = PrivateArgs(*held.values, named_users(user, config, count))
+        texts, count = _text_list(PrivateArgs.of(inputs))
+        private = PrivateArgs(*texts.values, named_users(user, config, count))
+        shown = [WITHHELD] * count
         return self._batch_with_config(
-            lambda _: self._all(held, return_exceptions),
-            [WITHHELD] * count,
-            config,
-            return_exceptions=return_exceptions,
+            lambda _: self._all(private, return_exceptions), shown, config, return_exceptions=return_exceptions
         )
 
     @hold_arguments("inputs")
     async def abatch(
-        self,
-        inputs: Sequence[Question],
-        config: RunnableConfig | list[RunnableConfig] | None = None,
-        *,
-        return_exceptions: bool = False,
-        user: str | None = None,
-        **kwargs: Any,
-    ) -> list[str]:
+        self, inputs: Sequence[Question], config: Configs = None, *, return_exceptions: bool = False,
+        user: str | None = None, **kwargs: Any,
+    ) -> list[str]:  # fmt: skip
         """Async twin of :meth:`batch`."""
         reject_extra_kwargs(kwargs)
-        held, count = _listed(PrivateArgs.of(inputs))
-        held = PrivateArgs(*held.values, named_users(user, config, count))
-        work = in_thread(self._all, held, return_exceptions)
+        texts, count = _text_list(PrivateArgs.of(inputs))
+        work = in_thread(self._all, PrivateArgs(*texts.values, named_users(user, config, count)), return_exceptions)
         return await self._abatch_with_config(work, [WITHHELD] * count, config, return_exceptions=return_exceptions)
 
     @hold_arguments("texts")
@@ -178,8 +154,8 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
 
         Raises: As :meth:`invoke`.
         """
-        held, count = _listed(PrivateArgs.of(texts))
-        answer = self._answer(PrivateArgs(*held.values, [user] * count))
+        private, count = _text_list(PrivateArgs.of(texts))
+        answer = self._answer(PrivateArgs(*private.values, [user] * count))
         return np.array(answer.probabilities, dtype=np.float64).reshape(count, -1 if count else 0)
 
     @property
@@ -187,83 +163,82 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
         """The public labels, in the order of the probabilities.
 
         Raises:
-            InvalidParameter: The model is behind a function, which tells the labels with its answers only.
+            InvalidParameter: The model is behind a function, whose answers alone name the labels.
         """
         if callable(self.provider):
             raise InvalidParameter("Expected a provider in this process. A remote one tells its labels with answers.")
         return self.provider.labels
 
-    def _answer(self, held: PrivateArgs) -> Answer:
-        """What the provider says of the texts, each with its user, that are held. Its own errors pass as they are."""
-        answers = [self._asked(request) for request in run_redacted(self.client._requests_of, held)]
+    def _answer(self, private: PrivateArgs) -> Answer:
+        """Answer to the texts, each with its user. Errors of the provider pass unchanged."""
+        answers = [self._send(request) for request in run_redacted(self.client._requests_of, private)]
         labels = answers[-1].labels if answers else ()
         if any(answer.labels != labels for answer in answers):
             raise InvalidParameter("Expected the provider to answer with the same labels each time. Ask it again.")
         return Answer(labels, [row for answer in answers for row in answer.probabilities])
 
-    def _asked(self, request: PredictionRequest) -> Answer:
+    def _send(self, request: PredictionRequest) -> Answer:
         if callable(self.provider):
             return Answer.from_json(self.provider(request.to_json()), texts=len(request))
         return self.provider.predict(request)
 
-    def _all(self, held: PrivateArgs, tolerant: bool) -> list[str | Exception]:
-        """One label a text; ``tolerant`` puts errors in place of labels."""
+    def _all(self, private: PrivateArgs, tolerant: bool) -> list[str | Exception]:
+        """One label per text; ``tolerant`` replaces labels by errors."""
         if not tolerant:
-            return list(_chosen(self._answer(held)))
+            return list(_best_labels(self._answer(private)))
         results: list[str | Exception] = []
-        for request in run_redacted(self._released, held):
+        for request in run_redacted(self._released, private):
             if isinstance(request, Exception):
                 results.append(request)
                 continue
             try:
-                results += _chosen(self._asked(request))
-            except Exception as error:  # the provider's: its texts are paid for, and not drawn again
+                results += _best_labels(self._send(request))
+            except Exception as error:  # of the provider: the texts are paid for, and not drawn again
                 results += [error] * len(request)
         return results
 
     def _released(self, texts: list[Question], users: list[str | None]) -> list[PredictionRequest | Exception]:
-        """Requests for all texts; where not all can be released, one for each, or what is in its way."""
+        """Requests for all texts under one charge; if that fails, a request or an error per text."""
         try:
             return list(self.client._requests_of(texts, users))
         except LangChainDPError as error:
-            if isinstance(error, LedgerError):  # what it charged before would be charged twice
+            if isinstance(error, LedgerError):  # it may have charged already
                 raise
-        met: Counter[str] = Counter()
-        found: list[PredictionRequest | Exception] = []
+        seen: Counter[str] = Counter()
+        requests: list[PredictionRequest | Exception] = []
         for text, user in zip(texts, users, strict=True):
             try:
-                found += self.client._requests_of([text], [user], met)
+                requests += self.client._requests_of([text], [user], seen)
             except LangChainDPError as error:
-                found.append(without_frames(error))  # type: ignore[arg-type]  # of the same class
-        return found
+                requests.append(without_frames(error))  # type: ignore[arg-type]  # of the same class
+        return requests
 
     def certificate(self) -> MetricCertificate:
-        """The promise for questions, with what is spent so far; that of the training texts is ``training``.
+        """The promise for queries, with the loss spent so far. ``training`` is that of the training texts.
 
-        Its notes say so where questions are privatized at another eta, or by another mechanism, than training texts
-        were. Without ``training`` the client's file says what those were.
+        Its notes report a difference in eta or mechanism between queries and training texts, as declared by
+        ``training`` or the client's file.
         """
         trained = self.client.trained if self.training is None else TrainedOn.of(self.training)
         other = None if trained is None else trained.note(self.client.eta, self.client.mechanism, self.client.table)
         return self.client.certificate([*self.client.question_notes, *([] if other is None else [other])])
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write both parts: ``client.json``; ``provider.json`` with ``model.safetensors``; and ``certificate.json``.
+        """Write ``client.json``, ``provider.json`` with ``model.safetensors``, and ``certificate.json``.
 
-        No pickle, no text, no account. A provider needs the second part only, a client the first.
+        No pickle, no text, no account. A client needs the first file, a provider the next two.
 
         Raises:
-            InvalidParameter: The folder holds a part of another classifier that this one does not have, and that would
-                be taken for one of this one's. Nothing was written.
+            InvalidParameter: The folder holds a part of another classifier that this one lacks. Nothing was written.
         """
         parts = {
             CERTIFICATE: self.training is not None,
             **dict.fromkeys((PROVIDER, WEIGHTS), not callable(self.provider)),
         }
-        left = [name for name, written in parts.items() if not written and (Path(folder) / name).exists()]
-        if left:
+        foreign = [name for name, written in parts.items() if not written and (Path(folder) / name).exists()]
+        if foreign:
             raise InvalidParameter(
-                f"Expected the folder {folder} to be without {', '.join(left)} of another classifier. Give another."
+                f"Expected the folder {folder} to be without {', '.join(foreign)} of another classifier. Give another."
             )
         Path(folder).mkdir(parents=True, exist_ok=True)
         if not callable(self.provider):
@@ -282,26 +257,27 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
         tokenizer: Any = None,
         device: str = "auto",
     ) -> RAPTClassifier:
-        """Build the classifier that :meth:`save` wrote.
+        """Load a saved classifier.
 
         Args:
-            folder: What was written.
-            sanitizer: Of this machine, over the table of the training; its account is charged for questions.
-            backbone: The backbone of the training.
+            folder: Folder of :meth:`save`.
+            sanitizer: Sanitizer of this machine, over the table of the training. Its account is charged for queries.
+            backbone: Backbone of the training.
             tokenizer: Tokenizer of a given model.
-            device: Where to compute.
+            device: Device to compute on.
 
         Raises:
-            InvalidParameter: A file is damaged, or table or backbone are others.
+            InvalidParameter: A file is damaged, or table or backbone differ from training.
         """
         from langchain_dp.rapt.tuning.provider import RAPTProvider  # torch
 
         client = RAPTClient.load(folder, sanitizer)
         provider = RAPTProvider.load(folder, backbone, tokenizer=tokenizer, device=device)
         path = Path(folder) / CERTIFICATE
-        said = path.read_text(encoding="utf-8", errors="replace") if path.exists() else None
-        training = None if said is None else MetricCertificate.from_json(said)
-        return cls(client, provider, training=training)
+        if not path.exists():
+            return cls(client, provider)
+        certificate = MetricCertificate.from_json(path.read_text(encoding="utf-8", errors="replace"))
+        return cls(client, provider, training=certificate)
 
     @safe_repr
     def __repr__(self) -> str:
@@ -309,12 +285,12 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
         return f"RAPTClassifier({self.client!r}, {where})"
 
 
-def _chosen(answer: Answer) -> list[str]:
+def _best_labels(answer: Answer) -> list[str]:
     return [answer.labels[max(range(len(row)), key=row.__getitem__)] for row in answer.probabilities]
 
 
 def _check_parts(client: RAPTClient, provider: Any) -> None:
-    """Refuse what could not answer, before a question is charged."""
+    """Refuse parts that could not answer, before a query is charged."""
     if not isinstance(client, RAPTClient):
         raise InvalidParameter(
             f"Expected client of type {type(client).__name__} to be a RAPTClient. Give RAPTClient.load(folder, "
@@ -345,9 +321,9 @@ def _check_parts(client: RAPTClient, provider: Any) -> None:
         )
 
 
-def _listed(held: PrivateArgs) -> tuple[PrivateArgs, int]:
-    """A list of texts, and how many; the letters of one text would be asked, and charged, one by one."""
-    if isinstance(held.values[0], (str, bytes)):
+def _text_list(private: PrivateArgs) -> tuple[PrivateArgs, int]:
+    """The texts as a list, and their number."""
+    if isinstance(private.values[0], (str, bytes)):  # each letter would be charged
         raise InvalidParameter("Expected texts to be a list of strings, not one. Give [text], or call invoke.")
-    texts = list(held.values[0])
-    return PrivateArgs(texts), len(texts)
+    private = PrivateArgs(list(*private.values))
+    return private, len(*private.values)

@@ -1,4 +1,4 @@
-"""The client's part: sanitizes texts, puts plain tokens before them and hands out nothing else. No torch, no model."""
+"""The client: sanitizes texts and puts plain tokens before them, without torch or a model."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ AGAIN = (
 )
 EACH = "Every question is privatized and charged like a training text, each time it is asked."
 
-_SHOWN = 160  # letters of a foreign certificate that an error repeats
-_CUT = "+"  # stands after the tokens of a text that was cut
+_SHOWN = 160  # letters of a foreign certificate in an error
+_CUT = "+"  # mark behind the tokens of a truncated text
 
 Question = str | BaseMessage | PromptValue | Document
-"""What can be asked."""
+"""Inputs of a query."""
 
 
 class IdentitySanitizer:
-    """Stands where a sanitizer should: texts pass in CLEAR. For baselines only; every certificate says so.
+    """A sanitizer for baselines that passes texts in CLEAR; every certificate says so.
 
     Args:
-        embeddings: The table that cuts texts and names plain tokens, as of :func:`langchain_dp.rapt.load`.
+        embeddings: Table that cuts texts and names plain tokens, as of :func:`langchain_dp.rapt.load`.
 
     Examples:
         >>> baseline = RAPTPromptTuner(IdentitySanitizer("minilm"), labels=labels).fit(examples)  # texts in CLEAR
@@ -74,7 +74,7 @@ class IdentitySanitizer:
 
 
 class TokenEngine:
-    """A sanitizer's engine whose releases are token ids, written as numbers."""
+    """A sanitizer's engine that releases token ids, written as numbers."""
 
     def __init__(self, words: TextPrivatizer, max_tokens: int) -> None:
         self.event, self.table, self.pads = words.event, words.table, words.pads
@@ -83,7 +83,7 @@ class TokenEngine:
         self.settings = json.dumps(settings, sort_keys=True)
 
     def written(self, texts: Sequence[str]) -> Callable[[], list[str]]:
-        """Cut texts, and return what draws the ids of each, with a mark at the end of a text that was cut."""
+        """Truncate texts, and return a function that draws the ids of each, with a mark behind truncated texts."""
         parsed = [self._privatizer._parse(number, text) for number, text in enumerate(texts)]
         cut = [len(items.ids) > self._max_tokens for items in parsed]
         for items in parsed:
@@ -110,25 +110,24 @@ class TokenEngine:
 
 
 class RAPTClient:
-    """What a user of somebody else's model runs: text in, a :class:`PredictionRequest` of privatized tokens out.
+    """The client of a foreign model: makes a :class:`PredictionRequest` of privatized tokens from texts.
 
     Args:
         sanitizer: Charges and privatizes. :class:`IdentitySanitizer` is for baselines.
-        plain: The plain tokens of the model's training.
-        kind: "tokens" where the sanitizer's table is the vocabulary of the backbone: then the privatized tokens
-            themselves reach it, one for one. "text" for any other table: the backbone's tokenizer cuts the text.
-        max_tokens: Longest text in tokens, under "tokens"; what is longer is cut before it is privatized.
-        plain_seed: Public seed from which :meth:`request` draws the plain tokens before a text, and their noise, so
-            that equal privatized texts make equal requests; None: they are drawn anew each time. Also an attribute,
-            which may be set later.
+        plain: Plain tokens of the model's training.
+        kind: "tokens" if the sanitizer's table is the backbone's vocabulary, so that the backbone reads the privatized
+            tokens themselves. "text" for any other table: the backbone's tokenizer cuts the text.
+        max_tokens: Longest text in tokens, under "tokens"; longer texts are truncated before they are privatized.
+        plain_seed: Public seed for the plain tokens and their noise in :meth:`request`, so that equal privatized texts
+            make equal requests; None: new ones each time. Also an attribute, which may be set later.
 
     Attributes:
-        trained: How the texts were privatized that the model was trained on, where training or a file says so.
+        trained: Privatization of the training texts, if training or a file declares it.
 
     Formal guarantee:
-        That of the sanitizer, for every text; one release each. Plain tokens are public. Everything a provider does
-        with a request is post-processing. So is the choice of plain tokens under ``plain_seed``: it depends on public
-        values and on what was released, and the seed draws no noise of a text.
+        That of the sanitizer, for every text; one release each. Plain tokens are public. All work of a provider on a
+        request is post-processing. So is the choice of plain tokens under ``plain_seed``: it depends on public values
+        and releases, and the seed draws no noise of a text.
 
     Examples:
         >>> client = RAPTClient(RAPTSanitizer("minilm", target_replacement=0.5))
@@ -176,12 +175,11 @@ class RAPTClient:
         """Privatize texts and put plain tokens before them: all are charged together, or none.
 
         Args:
-            texts: Private texts; of a message, a prompt value or a document its text, of several messages that of the
-                last human one.
-            user: Whose account is charged.
+            texts: Private texts, messages, prompt values or documents; of several messages the last human one counts.
+            user: User whose account is charged.
 
         Raises:
-            InvalidParameter: Something is no text, or one string stands where a list should. Nothing was charged.
+            InvalidParameter: A value is no text, or one string replaces the list. Nothing was charged.
             BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
@@ -190,14 +188,14 @@ class RAPTClient:
                 f"Expected at most {MOST} texts in a request, got {len(texts)}. Call requests(texts), which makes as "
                 "many as are needed."
             )
-        made = self._requests_of(texts, user, at_once=MOST)
-        return made[0] if made else PredictionRequest(self.kind, [], [])
+        requests = self._requests_of(texts, user, at_once=MOST)
+        return requests[0] if requests else PredictionRequest(self.kind, [], [])
 
     @redact_errors()
     def requests(
         self, texts: Sequence[Question], *, user: str | None = None, at_once: int = 256
     ) -> list[PredictionRequest]:
-        """The same in several requests of at most ``at_once`` texts (1 to 4,096); all are charged together, or none.
+        """:meth:`request` in several requests of at most ``at_once`` texts (1 to 4,096), under one charge.
 
         Raises: As :meth:`request`.
         """
@@ -207,19 +205,19 @@ class RAPTClient:
         self,
         texts: Sequence[Question],
         user: str | list[str | None] | None,
-        met: Counter[str] | None = None,
+        seen: Counter[str] | None = None,
         *,
         at_once: int = 256,
     ) -> list[PredictionRequest]:
-        """:meth:`requests` for a part of the texts of one call, or with a user each; ``met`` counts earlier parts."""
-        if isinstance(texts, (str, bytes)):  # its letters would be charged one by one
+        """:meth:`requests` for a part of a call, or with a user per text; ``seen`` counts earlier parts."""
+        if isinstance(texts, (str, bytes)):  # each letter would be charged
             raise InvalidParameter("Expected texts to be a list of strings, not one. Give [text].")
         kinds = (BaseMessage, PromptValue, Document)
         plain_texts = [question_fields(one, ["text"])["text"] if isinstance(one, kinds) else one for one in texts]
         validate.integer("at_once", at_once, at_least=1, at_most=MOST)
         self._check_seed()
         users = user if isinstance(user, list) else [user] * len(plain_texts)
-        inputs, _ = self._released(RawExamples(plain_texts, [], users), met=met)
+        inputs, _ = self._released(RawExamples(plain_texts, [], users), seen=seen)
         plain = self.plain.before(inputs, self.plain_seed)
         parts = (slice(start, start + at_once) for start in range(0, len(inputs), at_once))
         return [PredictionRequest(self.kind, plain[part], inputs[part]) for part in parts]
@@ -228,13 +226,13 @@ class RAPTClient:
     def privatize(
         self, examples: Examples, *, labels: Iterable[Label], user_key: str | None = None
     ) -> PrivatizedExamples:
-        """Privatize labelled texts, once, as they may be stored and sent to a provider: charged together, or none.
+        """Privatize labelled texts once, to store or send to a provider: charged together, or none.
 
         Args:
             examples: Mappings with ``text`` and ``label``, or records.
-            labels: The public labels: strings; or whole numbers, or the members of an Enum, which are strings from
-                then on. That of every text is in clear.
-            user_key: Key of an example that says whose account is charged.
+            labels: Public labels: strings, or whole numbers or members of an Enum, which become strings. The label of
+                every text is in clear.
+            user_key: Key of the user whose account is charged.
 
         Raises: As :meth:`request`; and InvalidParameter where an example lacks text or label, or all have one label.
         """
@@ -243,18 +241,18 @@ class RAPTClient:
 
     @redact_errors()
     def privatize_checked(self, raw: RawExamples, labels: Sequence[str], *, fresh: bool = False) -> PrivatizedExamples:
-        """The same for checked examples; ``fresh`` privatizes, and charges, texts anew that were released before."""
+        """:meth:`privatize` for checked examples; ``fresh`` repeats, and charges, earlier releases."""
         inputs, truncated = self._released(raw, fresh=fresh)
-        # The account is named so that who joins two certificates knows whether they count the same releases.
+        # The name of the account tells whether two certificates count the same releases.
         account = {ACCOUNT: self.account} if self.account else {}
         account |= {SETTINGS: self.settings} if self.settings else {}
         certificate = self._certificate([LABELS_IN_CLEAR], account, fresh=fresh)
         return PrivatizedExamples(self.kind, inputs, [labels[number] for number in raw.labels], truncated, certificate)
 
     def _released(
-        self, examples: RawExamples, *, fresh: bool = False, met: Counter[str] | None = None
+        self, examples: RawExamples, *, fresh: bool = False, seen: Counter[str] | None = None
     ) -> tuple[list[PrivatizedText], int]:
-        """Privatize texts, without plain tokens; also how many of them were cut."""
+        """Privatize texts without plain tokens, and count the truncated ones."""
         for position, text in enumerate(examples.texts):
             if not isinstance(text, str):
                 raise InvalidParameter(
@@ -263,7 +261,7 @@ class RAPTClient:
                 )
         if self._formal is not None:
             self._formal.warn_unreachable_limit(named=None not in examples.users)
-            texts = [texts[0] for texts in self._releases[fresh].release(_units(examples), met)]
+            texts = [texts[0] for texts in self._releases[fresh].release(_units(examples), seen)]
             if self.kind == "tokens":
                 rows = [text.split() for text in texts]
                 return [[int(i) for i in row if i != _CUT] for row in rows], sum(row[-1:] == [_CUT] for row in rows)
@@ -275,7 +273,7 @@ class RAPTClient:
 
     @redact_errors()
     def check_room(self, once: Sequence[RawExamples], anew: RawExamples | None, epochs: int) -> None:
-        """Refuse a training that an account has no room for, before its first text is charged."""
+        """Refuse a training that exceeds an account, before its first charge."""
         if self._formal is None or self._formal.ledger.document_limit is self._formal.ledger.limit is None:
             return
         owners = self._releases[False].to_charge([_units(texts) for texts in once])
@@ -286,38 +284,38 @@ class RAPTClient:
         self._formal.ledger.check_room(self.eta, owners, remedy=remedy)
 
     def plain_rows(self, count: int, coins: np.random.Generator) -> tuple[Ids, list[Plain]]:
-        """Draw plain tokens for ``count`` texts: the targets, (count, m), and the rows to send. It is free."""
+        """Draw plain tokens for ``count`` texts, free: the targets, (count, m), and the rows to send."""
         return self.plain.draw(count, coins)
 
     @property
     def table(self) -> str:
-        """Name of the table, with a digest of its vectors."""
+        """Name of the table, with a digest."""
         return table_name(self.vocabulary) if self._formal is None else self._formal.engine.table
 
     @property
     def eta(self) -> float:
-        """Loss of one release in nats per unit of distance; infinite if texts pass in clear."""
+        """Loss of one release, in nats per unit of distance; infinite in clear."""
         return math.inf if self._formal is None else self._formal.engine.eta
 
     @property
     def mechanism(self) -> str:
-        """What draws the words; "none" if texts pass in clear."""
+        """Name of the mechanism; "none" in clear."""
         return "none" if self._formal is None else self._formal.engine.mechanism
 
     @property
     def plain_notes(self) -> tuple[str, ...]:
-        """What a certificate says of plain tokens."""
+        """Facts on plain tokens for a certificate."""
         length = self.plain.settings.length
         return (f"The {length} plain tokens before every text are public; privatizing them is free.",) * bool(length)
 
     @property
     def question_notes(self) -> tuple[str, ...]:
-        """What a certificate says of questions: what asking one costs, and asking it again."""
+        """Facts on the cost of queries and repeats for a certificate."""
         return () if self._formal is None else (AGAIN if self._formal._reuse else EACH,)
 
     @property
     def account(self) -> str:
-        """Tells accounts apart and shows nothing of them; empty if texts pass in clear."""
+        """Opaque name of the account; empty in clear."""
         if self._formal is None:
             return ""
         ledger = self._formal.ledger
@@ -325,68 +323,59 @@ class RAPTClient:
 
     @property
     def settings(self) -> str:
-        """Short digest of what of a text is privatized, and how, but for eta; empty if texts pass in clear.
-
-        Two functions of kept words never have one: nobody can tell whether they keep the same words.
-        """
+        """Digest of the privatization except eta; empty in clear. A function of kept words has a new one each time."""
         return "" if self._formal is None else self._formal.words.treatment
 
     def certificate(self, notes: Sequence[str] = ()) -> MetricCertificate:
-        """The promise for questions, with what is spent so far, and further notes."""
+        """The promise for queries, with the loss spent so far, and further notes."""
         return self._certificate((*self.plain_notes, *notes), {})
 
     def _certificate(
         self, notes: Sequence[str], parameters: Mapping[str, float | int | str], *, fresh: bool = False
     ) -> MetricCertificate:
-        """The same without plain tokens; ``fresh`` for texts that were privatized anew."""
+        """The promise without plain tokens; ``fresh`` for repeated releases."""
         if self._formal is not None:
             formal = self._formal
             clear = (*formal.engine.notes(), *formal.account_notes()) if fresh else formal.notes()
             return formal.certificate((*clear, *notes), parameters)
         return MetricCertificate(
-            mechanism="none",
-            eta=math.inf,
-            table=self.table,
-            private=False,
-            reason=NOT_PRIVATE,
-            notes=tuple(notes),
+            mechanism="none", eta=math.inf, table=self.table, private=False, reason=NOT_PRIVATE, notes=tuple(notes),
             parameters=parameters,
-        )
+        )  # fmt: skip
 
     def mark(self, text: str) -> str:
-        """Keyed hash under the account, on which nobody without the ledger's key can try guesses.
-
-        Where texts pass in clear there is no account, and nothing to be guessed: it has no key.
-        """
+        """Keyed hash of a text, safe from guesses without the ledger's key; without a key if texts pass in clear."""
         if self._formal is None:
             return hashlib.sha256(text.encode()).hexdigest()
         return self._formal.ledger.digest("texts", text).hex()
 
     def differences(self, certificate: MetricCertificate) -> list[str]:
-        """In what the certificate of privatized examples promises something else than this client, but for eta."""
-        found = []
+        """Differences between the promise of privatized examples and of this client, except eta."""
+        differences = []
         if self._formal is not None and self._formal.engine.private and not certificate.private:
-            found.append(f"they are NOT private ({certificate.reason[:_SHOWN]!r})")
+            differences.append(f"they are NOT private ({certificate.reason[:_SHOWN]!r})")
         for name in ("mechanism", "table"):
             theirs, own = getattr(certificate, name), getattr(self, name)
             if theirs != own:
-                found.append(f"their {name} is {theirs[:_SHOWN]!r}, here it is {own!r}")
-        told = certificate.parameters.get(SETTINGS)
-        if told is not None and self.settings and told != self.settings:
-            found.append("they were privatized under other settings: other kept words, policies, lengths or vectors")
-        aside = {REUSED, *COUNTED, UNNAMED, LABELS_IN_CLEAR}  # of the account, and of every training
-        said = set(certificate.notes) - aside
-        here = set(() if self._formal is None else self._formal.notes()) - aside
-        found += [f"only of them it is said: {note[:_SHOWN]!r}" for note in sorted(said - here)]
-        found += [f"only here it is said: {note[:_SHOWN]!r}" for note in sorted(here - said)]
-        return found
+                differences.append(f"their {name} is {theirs[:_SHOWN]!r}, here it is {own!r}")
+        settings = certificate.parameters.get(SETTINGS)
+        if settings is not None and self.settings and settings != self.settings:
+            differences.append(
+                "they were privatized under other settings: other kept words, policies, lengths or vectors"
+            )
+        ignored = {REUSED, *COUNTED, UNNAMED, LABELS_IN_CLEAR}  # of the account, and of every training
+        theirs_only = set(certificate.notes) - ignored
+        own_only = set(() if self._formal is None else self._formal.notes()) - ignored
+        differences += [f"only of them it is said: {note[:_SHOWN]!r}" for note in sorted(theirs_only - own_only)]
+        differences += [f"only here it is said: {note[:_SHOWN]!r}" for note in sorted(own_only - theirs_only)]
+        return differences
 
     def _check_seed(self) -> None:
         if self.plain_seed is not None:
             validate.integer("plain_seed", self.plain_seed, at_least=0)
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write ``client.json``: public facts only, so that another machine can build the same requests."""
+        """Write the public facts to ``client.json``, so that another machine can build the same requests."""
         fields = {
             "format": FORMAT,
             "kind": self.kind,
@@ -402,28 +391,23 @@ class RAPTClient:
 
     @classmethod
     def load(cls, folder: str | PathLike[str], sanitizer: RAPTSanitizer | IdentitySanitizer) -> RAPTClient:
-        """Build the client that :meth:`save` described, around a sanitizer of this machine.
+        """Load a saved client with a sanitizer of this machine.
 
-        Its eta and mechanism may be others than in training: the classifier's certificate then says so.
+        Its eta and mechanism may differ from training: the classifier's certificate then says so.
 
         Raises:
-            InvalidParameter: The file is none, or the sanitizer draws from another table.
+            InvalidParameter: The file is invalid, or the sanitizer draws from another table.
         """
-        found = _ClientForm.load(Path(folder) / FILE, FORMAT)
-        client = cls(
-            sanitizer,
-            PlainTokens(length=0),
-            kind=found.kind,
-            max_tokens=found.max_tokens,
-            plain_seed=found.plain_seed,
-        )
-        if client.table != found.table:
+        form = _ClientForm.load(Path(folder) / FILE, FORMAT)
+        seed = form.plain_seed
+        client = cls(sanitizer, PlainTokens(length=0), kind=form.kind, max_tokens=form.max_tokens, plain_seed=seed)
+        if client.table != form.table:
             raise InvalidParameter(
-                f"Expected a sanitizer over the table {found.table!r}, as in training, got {client.table!r}."
+                f"Expected a sanitizer over the table {form.table!r}, as in training, got {client.table!r}."
             )
-        if (trained := found.trained) is not None:
+        if (trained := form.trained) is not None:
             client.trained = TrainedOn(float(trained.eta), trained.mechanism, trained.table)
-        client.plain.restore(PlainTokens.from_dict(found.settings), found.plain.candidates, found.plain.rows)
+        client.plain.restore(PlainTokens.from_dict(form.settings), form.plain.candidates, form.plain.rows)
         return client
 
     @safe_repr
@@ -431,7 +415,7 @@ class RAPTClient:
         return f"RAPTClient({self.kind}, {self.sanitizer!r})"
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> Self:
-        return copy.copy(self)  # settings of its own: it must not have releases of its own
+        return copy.copy(self)  # it must share the releases
 
 
 def _units(examples: RawExamples) -> list[Unit]:

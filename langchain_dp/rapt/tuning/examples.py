@@ -1,4 +1,4 @@
-"""Labelled texts on their way into training: raw ones are checked, privatized ones can be stored."""
+"""Labelled texts for training: checks raw ones, and stores privatized ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NO_CERTIFICATE = (
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class RawExamples:
-    """Checked raw examples, with numbers of their labels, and whose each is. Private."""
+    """Checked raw examples, with the number of the label and the user of each. Private."""
 
     texts: list[str]
     labels: list[int]
@@ -46,20 +46,19 @@ class RawExamples:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class PrivatizedExamples:
-    """Training texts as a provider may see them: privatized, with their labels in clear.
+    """Privatized training texts for a provider, with their labels in clear.
 
-    The certificate travels with the texts, into files too, and the certificate of a training repeats what it says. It
-    is not signed: it is the word of whoever privatized the texts.
+    The certificate travels with the texts, also into files, and a training certificate repeats it. It is not signed.
 
     Args:
         kind: "tokens" or "text", as of :class:`~langchain_dp.rapt.tuning.wire.PredictionRequest`.
-        inputs: PrivatizedText texts, without plain tokens.
-        labels: Names of their labels. They are in clear.
-        truncated: How many texts were longer than the limit and were cut before they were privatized.
-        certificate: Under which promise.
+        inputs: Privatized texts, without plain tokens.
+        labels: Names of their labels, in clear.
+        truncated: Number of texts above the limit, truncated before they were privatized.
+        certificate: Their promise.
 
     Raises:
-        InvalidParameter: There is no certificate, or there are not as many labels as texts.
+        InvalidParameter: There is no certificate, or the numbers of labels and texts differ.
 
     Examples:
         >>> privatized = tuner.privatize(examples)
@@ -88,7 +87,7 @@ class PrivatizedExamples:
         return f"PrivatizedExamples({len(self)}, {self.certificate!r})"
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write one JSON file, whole or not at all."""
+        """Write one JSON file, atomically."""
         fields = {
             "format": FORMAT,
             "kind": self.kind,
@@ -101,19 +100,19 @@ class PrivatizedExamples:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> PrivatizedExamples:
-        """Read what :meth:`save` wrote.
+        """Read a file of :meth:`save`.
 
         Raises:
-            InvalidParameter: It is no such file, or it holds texts without a certificate.
+            InvalidParameter: The file is invalid, or holds texts without a certificate.
         """
-        found = _ExamplesForm.load(Path(path), FORMAT)
-        if found.certificate is None:
+        form = _ExamplesForm.load(Path(path), FORMAT)
+        if form.certificate is None:
             raise InvalidParameter(_NO_CERTIFICATE.format(f"none in {str(path)!r}"))
-        for start in range(0, len(found.inputs), MOST):  # checked as if they came from outside
-            some = found.inputs[start : start + MOST]
-            PredictionRequest(found.kind, [[] for _ in some], some)
-        certificate = MetricCertificate.from_dict(found.certificate)
-        return cls(found.kind, found.inputs, found.labels, found.truncated, certificate)
+        for start in range(0, len(form.inputs), MOST):  # checked like input from outside
+            some = form.inputs[start : start + MOST]
+            PredictionRequest(form.kind, [[] for _ in some], some)
+        certificate = MetricCertificate.from_dict(form.certificate)
+        return cls(form.kind, form.inputs, form.labels, form.truncated, certificate)
 
 
 class _ExamplesForm(FileForm):
@@ -125,12 +124,7 @@ class _ExamplesForm(FileForm):
 
 
 def checked(
-    examples: Examples,
-    labels: Sequence[str],
-    *,
-    user_key: str | None,
-    what: str = "example",
-    both: bool = True,
+    examples: Examples, labels: Sequence[str], *, user_key: str | None, what: str = "example", both: bool = True
 ) -> RawExamples:
     """Check examples before anything is charged."""
     records = PrivateRecords(examples)

@@ -1,4 +1,4 @@
-"""What is put into a backbone: keys and values before those of a layer, and bottlenecks behind its projections."""
+"""Additions to a backbone: keys and values before those of a layer, and bottlenecks behind its projections."""
 
 from __future__ import annotations
 
@@ -13,16 +13,11 @@ _ADAPTED = (".attention.output.dense", ".output.dense", ".SelfAttention.o", ".En
 
 
 class KeyValuePrefix(nn.Module):
-    """A prefix for attention modules: learned keys and values that every position attends to, and that attend to none.
+    """A prefix for attention modules: ``length`` learned keys and values that every position attends to.
 
-    It stands where a cache of past tokens would: modules of transformers take their own keys and values into it. So
-    relative positions count it as past, and it also reaches encoders whose models do not pass a cache on, such as T5's.
-
-    Args:
-        attentions: Attention modules that take ``past_key_values``, in order.
-        length: Number N of keys and values.
-        heads: Heads of a module.
-        size: Numbers a head.
+    It replaces a cache of past tokens, to which modules of transformers add their own keys and values. So relative
+    positions count it as past, and it also reaches encoders whose models pass no cache on, such as T5's. ``attentions``
+    accept ``past_key_values``; ``size`` is the width of a head.
     """
 
     def __init__(self, attentions: Sequence[nn.Module], *, length: int, heads: int, size: int) -> None:
@@ -33,12 +28,12 @@ class KeyValuePrefix(nn.Module):
             attention.register_forward_pre_hook(self._hook(number), with_kwargs=True)
 
     def fill(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Start from keys and values, (N, heads * size) each, one pair a module."""
+        """Start from keys and values, (N, heads * size) each, one pair per module."""
         _, _, heads, length, size = self.values.shape
         with torch.no_grad():
             for number, pair in enumerate(pairs):
-                for half, found in enumerate(pair):
-                    self.values[number, half] = found.view(length, heads, size).transpose(0, 1)
+                for half, tensor in enumerate(pair):
+                    self.values[number, half] = tensor.view(length, heads, size).transpose(0, 1)
 
     def _hook(self, number: int) -> Callable[..., tuple[Any, dict[str, Any]]]:
         def before(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -55,7 +50,7 @@ class KeyValuePrefix(nn.Module):
 
 
 class _Past:
-    """As much of a cache as an attention module asks for."""
+    """The part of a cache that an attention module uses."""
 
     def __init__(self, key: Tensor, value: Tensor) -> None:
         self._key, self._value = key, value
@@ -72,12 +67,7 @@ def _before(learned: Tensor, own: Tensor) -> Tensor:
 
 
 class Adapter(nn.Module):
-    """A projection followed by a bottleneck with a shortcut (Houlsby et al. 2019); at first it changes nothing.
-
-    Args:
-        projection: The linear layer of the backbone, frozen.
-        size: Width of the bottleneck.
-    """
+    """A frozen projection and a bottleneck with a shortcut (Houlsby et al. 2019), at first without effect."""
 
     def __init__(self, projection: nn.Linear, size: int) -> None:
         super().__init__()
@@ -91,18 +81,18 @@ class Adapter(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """Weight of the projection: T5 looks at its type."""
+        """Weight of the projection, whose type T5 reads."""
         return self.projection.weight
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Projection, plus what the bottleneck makes of it."""
+        """Projection, plus its bottleneck."""
         out: Tensor = self.projection(hidden)
         bottleneck: Tensor = self.up(nn.functional.gelu(self.down(out)))
         return out + bottleneck
 
 
 def adapt(model: nn.Module, size: int) -> None:
-    """Put an adapter behind every attention and every feed-forward block of a model, in place."""
+    """Add an adapter behind every attention and feed-forward block, in place."""
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.Linear) and f".{name}".endswith(_ADAPTED):
             parent, _, last = name.rpartition(".")
@@ -110,29 +100,29 @@ def adapt(model: nn.Module, size: int) -> None:
 
 
 def self_attentions(stack: nn.Module) -> list[nn.Module]:
-    """Self-attention modules of a stack that hold the projections of keys and values, in order."""
+    """Self-attention modules of a stack, in order."""
     ends = (".attention.self", ".SelfAttention")
     return [module for name, module in stack.named_modules() if f".{name}".endswith(ends)]
 
 
 @contextmanager
 def keys_and_values(attentions: Sequence[nn.Module]) -> Iterator[list[list[Tensor]]]:
-    """Record what the key and value projections give while the block runs: [[key, value], ...] in order."""
-    found: list[list[Tensor]] = [[] for _ in attentions]
+    """Record the outputs of the key and value projections in the block: [[key, value], ...] in order."""
+    outputs: list[list[Tensor]] = [[] for _ in attentions]
     handles = []
     for number, attention in enumerate(attentions):
         for names in (("key", "k"), ("value", "v")):
             linear: Any = next(getattr(attention, name) for name in names if hasattr(attention, name))
-            handles.append(linear.register_forward_hook(_recorder(found[number])))
+            handles.append(linear.register_forward_hook(_recorder(outputs[number])))
     try:
-        yield found
+        yield outputs
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _recorder(found: list[Tensor]) -> Callable[..., None]:
+def _recorder(outputs: list[Tensor]) -> Callable[..., None]:
     def record(module: nn.Module, args: Any, output: Tensor) -> None:
-        found.append(output.detach())
+        outputs.append(output.detach())
 
     return record

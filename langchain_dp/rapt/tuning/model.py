@@ -1,4 +1,4 @@
-"""The provider's model: a backbone with what was learned around it, and the heads of the two tasks."""
+"""The provider's model: a backbone with learned parts, and the heads of the two tasks."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from langchain_dp.rapt.tuning.batches import Batch
 from langchain_dp.rapt.tuning.settings import TuningSettings
 
 RECONSTRUCTION = "reconstruction."
-"""Names of the head that is thrown away begin so."""
+"""Prefix of the names of the temporary head."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Losses:
-    """Of one batch, as means: L_rec of a text is the sum, or mean, over its plain tokens."""
+    """Mean losses of one batch; L_rec of a text is the sum, or mean, over its plain tokens."""
 
     total: Tensor
     task: float
@@ -37,10 +37,10 @@ class TunedModel(nn.Module):
     """A backbone with a prompt, prefix, adapters or free weights, a head for the labels, and one for reconstruction.
 
     Args:
-        backbone: Its model becomes part of this one: frozen, unless the method says otherwise.
-        settings: Method, lengths and starting values.
+        backbone: Its model becomes part of this one, frozen except under "full".
+        settings: Method, lengths and initial values.
         labels: Number of labels.
-        words: For a verbalizer, the token that stands for each label; None: a linear head of its own.
+        words: Token of each label, for a verbalizer; None: a linear head of its own.
         reconstruct: Size |T| of the reconstruction head's vocabulary; 0: no such head.
     """
 
@@ -75,7 +75,7 @@ class TunedModel(nn.Module):
         self.prompt: nn.Embedding | None = None
         self.prefixes = nn.ModuleList()
         self.body: Any = backbone.encoder
-        used = self.full if verbalized else self.body  # a decoder that nobody asks must not learn, nor be saved
+        used = self.full if verbalized else self.body  # an unused decoder is neither trained nor saved
         if settings.method == "full":
             used.requires_grad_(True)
         elif settings.method == "adapter":
@@ -93,14 +93,14 @@ class TunedModel(nn.Module):
             )
 
     def _random_words(self) -> Tensor:
-        """As many random ordinary tokens as there are virtual ones, (1, N)."""
+        """N random ordinary tokens, (1, N), one per virtual token."""
         special = set(self.backbone.table().special_ids)
         ordinary = torch.tensor([i for i in range(len(self.backbone.tokens)) if i not in special])
         return ordinary[torch.randint(len(ordinary), (1, self.settings.virtual_tokens))]
 
     def _add_prompt(self) -> None:
         length, words = self.settings.virtual_tokens, self.settings.start == "words"
-        if self.seq2seq:  # peft would place it, but hides the encoder's activations behind the decoder
+        if self.seq2seq:  # peft hides the encoder's activations behind the decoder
             self.prompt = nn.Embedding(length, self.backbone.hidden_size)
             learned = self.prompt
         else:
@@ -127,7 +127,7 @@ class TunedModel(nn.Module):
                 else:
                     learned.mul_(0.02)
             return
-        # peft hands prefixes to the decoder only.
+        # peft passes prefixes to the decoder only.
         config = self.full.config
         stacks = [self.full.get_encoder(), *([self.full.get_decoder()] if verbalized else [])]
         started = self._keys_and_values(stacks[0])
@@ -139,20 +139,20 @@ class TunedModel(nn.Module):
             self.prefixes.append(prefix)
 
     def _keys_and_values(self, encoder: Any) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values of random words in every layer, (N, width) each; none if the start is to be random."""
+        """Keys and values of random words in every layer, (N, width) each; empty for a random start."""
         if self.settings.start == "random":
             return []
         attentions = layers.self_attentions(encoder)
-        with torch.no_grad(), layers.keys_and_values(attentions) as found:
+        with torch.no_grad(), layers.keys_and_values(attentions) as outputs:
             encoder(input_ids=self._random_words().to(self.backbone.embedding.weight.device))
-        return [(key[0], value[0]) for key, value in found]
+        return [(key[0], value[0]) for key, value in outputs]
 
     def learned(self) -> dict[str, Tensor]:
-        """Every tensor that is trained, by name."""
+        """Every trained tensor by name."""
         return {name: tensor for name, tensor in self.named_parameters() if tensor.requires_grad}
 
     def put(self, tensors: Mapping[str, Tensor], *, reconstruction: bool) -> None:
-        """Take over trained tensors, as of :meth:`learned`; ``reconstruction``: with the head for reconstruction."""
+        """Load trained tensors, as of :meth:`learned`; with ``reconstruction`` also those of its head."""
         own = {
             name: tensor
             for name, tensor in self.learned().items()
@@ -170,16 +170,16 @@ class TunedModel(nn.Module):
                 tensor.copy_(tensors[name])
 
     def activations(self, batch: Batch) -> Tensor:
-        """Activations of the tokens (without virtual ones) in the last layer: (B, L, h)."""
-        asked: dict[str, Any] = {"attention_mask": batch.attended}
+        """Activations of the real tokens in the last layer: (B, L, h)."""
+        mask: dict[str, Any] = {"attention_mask": batch.attended}
         if self.prompt is not None:
             vectors = self.backbone.embedding(batch.ids)
             prompt = self.prompt.weight.to(vectors.dtype).expand(len(vectors), -1, -1)
             ones = batch.attended.new_ones((len(vectors), self.virtual))
-            asked["attention_mask"] = torch.cat([ones, batch.attended], dim=1)
-            out = self.body(inputs_embeds=torch.cat([prompt, vectors], dim=1), **asked)
+            mask["attention_mask"] = torch.cat([ones, batch.attended], dim=1)
+            out = self.body(inputs_embeds=torch.cat([prompt, vectors], dim=1), **mask)
         else:
-            out = self.body(input_ids=batch.ids, **asked)
+            out = self.body(input_ids=batch.ids, **mask)
         states: Tensor = out.last_hidden_state
         return states[:, self.virtual :]
 
@@ -195,7 +195,7 @@ class TunedModel(nn.Module):
             return scores
         if self.seq2seq:
             start = batch.ids.new_full((len(batch.ids), 1), int(self.full.config.decoder_start_token_id or 0))
-            # The decoder reads the text's activations only, as a head would.
+            # Like a head, the decoder reads the text's activations only.
             out = self.full(
                 encoder_outputs=BaseModelOutput(last_hidden_state=states),
                 attention_mask=batch.text.to(batch.attended.dtype),
@@ -214,7 +214,6 @@ class TunedModel(nn.Module):
         task = nn.functional.cross_entropy(logits, labels)
         total, rec, recovered = task, 0.0, 0.0
         if self.reconstruction is not None:
-            # One product with the places, not one for each text: (B, m, h).
             places = batch.plain[:, :, None].expand(-1, -1, states.shape[2])
             guesses = self.reconstruction(states.gather(1, places)).float()
             each = nn.functional.cross_entropy(guesses.flatten(0, 1), targets.flatten())
@@ -228,5 +227,5 @@ class TunedModel(nn.Module):
 
 def _wrapped(encoder: Any, config: Any) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers under an old name
+        warnings.simplefilter("ignore", FutureWarning)  # peft uses an old name of transformers
         return peft.get_peft_model(encoder, config)

@@ -1,7 +1,7 @@
-"""Plain tokens: public words before every text, drawn by public coins and privatized by the sanitizer's law.
+"""Plain tokens: random public words before every text, privatized by the sanitizer's mechanism.
 
-They are public, so neither drawing nor privatizing them costs anything. The model learns about the noise by
-reconstructing them, since they carry the same noise as private words.
+They are public, so drawing and privatizing them is free. They carry the noise of private words, so the model learns
+about the noise by reconstructing them.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from langchain_dp.rapt.vocabulary import Vocabulary
 
 Ids = NDArray[np.int64]
 
-_COMMON = 30_000  # tables list common words first: rarer ones stand far from all text
+_COMMON = 30_000  # tables list common words first
 _SHORTEST = 2
 _KEPT = 4 * BUCKETS + 1024  # bytes a word
 _BYTES = 2**27
-_SIZES = 2  # of |T|: a sanitizer keeps the tables of those that were used last
+_SIZES = 2  # different |T| whose tables a sanitizer keeps
 _BLOCK = 8_192  # tokens whose vectors are in memory together
 _SHARED: weakref.WeakKeyDictionary[TextPrivatizer, OrderedDict[int, MetricExponential]] = weakref.WeakKeyDictionary()
 _LOCK = threading.Lock()
@@ -43,13 +43,9 @@ forks.renew_lock(sys.modules[__name__], "_LOCK")
 
 
 class PlainSource:
-    """Rows of plain tokens before texts: ids of the client's public table, or words.
+    """Rows of plain tokens: ids of the client's public table, or words under the kind "text".
 
-    Args:
-        vocabulary: The client's public table.
-        settings: Which tokens, and how many.
-        engine: The sanitizer's engine, whose law privatizes the rows; None leaves them as they are.
-        kind: "tokens" for ids of the table, "text" for words.
+    ``engine`` privatizes the rows; None leaves them unchanged.
     """
 
     def __init__(
@@ -62,15 +58,15 @@ class PlainSource:
         size = min(settings.vocabulary, len(common))
         self.candidates: Ids = np.sort(coins.choice(common, size=size, replace=False))
         self.rows: Ids = coins.integers(0, size, size=(settings.rows, settings.length))
-        if settings.words:  # given words that were not drawn replace some that were
-            given = [_places(vocabulary, row) for row in settings.words]
-            wanted = np.unique(np.concatenate(given))
+        if settings.words:  # given words replace some of the random candidates
+            rows = [_places(vocabulary, row) for row in settings.words]
+            wanted = np.unique(np.concatenate(rows))
             others = np.setdiff1d(self.candidates, wanted)
             self.candidates = np.sort(np.concatenate([wanted, others[: max(0, size - len(wanted))]]))
-            self.rows = np.stack([np.searchsorted(self.candidates, row) for row in given])
+            self.rows = np.stack([np.searchsorted(self.candidates, row) for row in rows])
 
     def restore(self, settings: PlainTokens, candidates: Sequence[str], rows: Sequence[Sequence[int]]) -> None:
-        """Take over what :meth:`to_dict` described; a description that does not fit the table is refused."""
+        """Read a description of :meth:`to_dict`."""
         named = len(candidates) > 0 and all(0 <= one < len(candidates) for row in rows for one in row)
         self.settings, self.candidates = settings, _places(self._vocabulary, candidates)
         if not named or len(rows) != settings.rows or any(len(row) != settings.length for row in rows):
@@ -81,7 +77,7 @@ class PlainSource:
         self.rows = np.array(rows, dtype=np.int64).reshape(settings.rows, settings.length)
 
     def to_dict(self) -> Mapping[str, Any]:
-        """Describe the source by words, not by numbers that another version might draw differently."""
+        """Describe the rows by words, which are stable between versions, not by seeds."""
         return {"candidates": [self._vocabulary.words[i] for i in self.candidates.tolist()], "rows": self.rows.tolist()}
 
     def __len__(self) -> int:
@@ -90,7 +86,7 @@ class PlainSource:
     def draw(self, count: int, coins: np.random.Generator, noise: Randomness | None = None) -> tuple[Ids, list[Plain]]:
         """Draw the targets, as indices in T, (count, m), and the rows to send.
 
-        ``coins`` are public; ``noise`` replaces the sanitizer's source of noise.
+        ``coins`` are public. ``noise`` replaces the sanitizer's source of noise.
         """
         if self.settings.choice == "fresh":
             targets = coins.integers(0, len(self.candidates), size=(count, self.settings.length))
@@ -105,7 +101,7 @@ class PlainSource:
         return targets, [["".join(words([i])).replace(tokenize.GLUE, "") for i in row] for row in ids.tolist()]
 
     def before(self, inputs: Sequence[PrivatizedText], seed: int | None) -> list[Plain]:
-        """Return rows for privatized texts: new ones, or, with a public seed, those that seed and text determine."""
+        """Rows for privatized texts: new ones, or with a public seed those of seed and text."""
         if seed is None:
             return self.draw(len(inputs), np.random.default_rng())[1]
         rows: dict[int, Plain] = {}
@@ -114,21 +110,21 @@ class PlainSource:
             digest = hashlib.sha256(json.dumps([seed, self._kind, text]).encode()).digest()
             numbers.append(number := int.from_bytes(digest, "big"))
             if number not in rows:
-                # The seed never meets a private word: only public ones are drawn with it.
+                # The seed draws public words only.
                 coins, noise = np.random.default_rng(number), NotPrivateSeededRandomness(number)
                 [rows[number]] = self.draw(1, coins, noise)[1]
         return [rows[number] for number in numbers]
 
 
 def _privatized(engine: TextPrivatizer, size: int, noise: Randomness | None, ids: Ids) -> Ids:
-    """M on public ids. The tables of the exponential mechanism stay in memory: there are only |T| words."""
+    """Privatize public ids. The tables of the exponential mechanism for the |T| words stay in memory."""
     table, points = engine.vocabulary.table, engine.vocabulary.points
     noise = noise or engine._rng
     if engine.mechanism == "laplace":
         blocks = [ids[start : start + _BLOCK] for start in range(0, len(ids), _BLOCK)]
         noisy = MetricLaplace(engine.event, table, threads=engine.threads)
         return np.concatenate([noisy.release(points(block), rng=noise) for block in blocks])
-    with _LOCK:  # these tables take long to compute: all clients of one sanitizer share them
+    with _LOCK:  # all clients of one sanitizer share these tables, which take long to compute
         shared = _SHARED.setdefault(engine, OrderedDict())
         if size not in shared:
             while len(shared) >= _SIZES:
@@ -141,7 +137,7 @@ def _privatized(engine: TextPrivatizer, size: int, noise: Randomness | None, ids
 
 
 def _common_words(vocabulary: Vocabulary) -> Ids:
-    """Common words and pieces of letters, by a public rule; all that may be written where there are few."""
+    """Common words and pieces of letters, by a public rule; in a small table all words that may be written."""
     allowed = np.flatnonzero(vocabulary.allowed)[:_COMMON]
     letters = [i for i in allowed.tolist() if _is_word(vocabulary.words[i])]
     return np.array(letters if len(letters) >= _SHORTEST else allowed, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What is said of the texts that a model was trained on: their own promise, and not that of whoever trains."""
+"""The promise for training texts, from their own certificate."""
 
 from __future__ import annotations
 
@@ -11,36 +11,28 @@ from langchain_dp.accounting.metric import MetricCertificate, per
 from langchain_dp.errors import InvalidParameter
 
 ACCOUNT = "account"
-"""Parameter that tells accounts apart and shows nothing of them: two certificates of one count the same releases."""
-
+"""Parameter with an opaque name of the account: two certificates of one account count the same releases."""
 SETTINGS = "settings"
-"""Parameter: digest of what of a text was privatized, and how; see ``RAPTClient.settings``."""
-
+"""Parameter with a digest of the privatization; see ``RAPTClient.settings``."""
 TRAINING_ETA = "training_eta"
 TRAINING_MECHANISM = "training_mechanism"
-"""Parameters of a training certificate: how the training texts alone were privatized."""
+"""Parameters of a training certificate with the privatization of the training texts alone."""
 
 _SPENT = ("user_spent", "document_spent")
 _LIMITS = ("user_limit", "document_limit")
-_SAME = 1e-6  # an eta that was calibrated on another machine may differ in its last digits
+_SAME = 1e-6  # calibrations on two machines may differ in the last digits of eta
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainedOn:
-    """How the texts were privatized that a model was trained on.
-
-    Args:
-        eta: Loss of one release, in nats per unit of distance; infinite if they were in clear.
-        mechanism: What drew their words.
-        table: Whose distances eta is counted by.
-    """
+    """Privatization of the training texts: eta (infinite in clear), mechanism, and table of the distances."""
 
     eta: float
     mechanism: str
     table: str
 
     def note(self, eta: float, mechanism: str, table: str) -> str | None:
-        """What a reader must know where questions are privatized otherwise; None where they are not."""
+        """Warn that queries are privatized differently; None otherwise."""
         one, two = _units(self.table, table)
         if not one and self.mechanism == mechanism and _same(self.eta, eta):
             return None
@@ -51,7 +43,7 @@ class TrainedOn:
 
     @classmethod
     def of(cls, certificate: MetricCertificate) -> TrainedOn:
-        """What a training certificate says of its training texts; its own eta may be that of validation texts."""
+        """Read it from a training certificate, whose own eta may be that of validation texts."""
         known = certificate.parameters
         eta, mechanism = known.get(TRAINING_ETA), known.get(TRAINING_MECHANISM)
         return cls(
@@ -61,16 +53,15 @@ class TrainedOn:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values that strict JSON can hold."""
-        return {"eta": _told(self.eta), "mechanism": self.mechanism, "table": self.table}
+        """Plain values for strict JSON."""
+        return {"eta": _json_eta(self.eta), "mechanism": self.mechanism, "table": self.table}
 
 
 def joined(one: MetricCertificate, other: MetricCertificate) -> MetricCertificate:
-    """One certificate for texts that came under two: nothing in it is smaller than in either.
+    """Join two certificates into one with the larger of each value.
 
-    Certificates of one account count the same releases, so that the later one holds; those of two accounts add up. What
-    came under two accounts names neither, so that a third certificate is added whole: too much may be counted, never
-    too little.
+    Certificates of one account count the same releases, so the later one holds. Those of two accounts add up, and the
+    result names neither, so that a third one is added whole: it may count too much, never too little.
     """
     if one.table != other.table:
         raise InvalidParameter(
@@ -88,7 +79,7 @@ def joined(one: MetricCertificate, other: MetricCertificate) -> MetricCertificat
         for name in (*_SPENT, *_LIMITS):
             both = getattr(one, name), getattr(other, name)
             known = [value for value in both if value is not None]
-            # Of two limits the sum binds; of a limit and none nothing does.
+            # Two limits add up; one limit alone does not bind.
             counts[name] = sum(known) if len(known) == 2 or (known and name in _SPENT) else None
         parameters = {k: v for k, v in {**other.parameters, **one.parameters}.items() if k != ACCOUNT}
     notes = tuple(dict.fromkeys((*one.notes, *other.notes)))
@@ -100,12 +91,11 @@ def _same(one: float, other: float) -> bool:
 
 
 def _units(one: str, other: str) -> tuple[str, str]:
-    """The units of two etas; empty where both count in distances of one table."""
+    """Units of two etas; empty if both count in distances of one table."""
     return ("", "") if one == other else (f" {per(one)}", f" {per(other)}")
 
 
-def _told(eta: float) -> float | str:
-    """As strict JSON, and a certificate's parameter, can hold it."""
+def _json_eta(eta: float) -> float | str:
     return "inf" if math.isinf(eta) else eta
 
 
@@ -118,29 +108,29 @@ def of_training(
     notes: Sequence[str],
     parameters: Mapping[str, float | int | str],
 ) -> MetricCertificate:
-    """The certificate of a training: that of its texts and validation texts (``held``), with what training adds.
+    """Certificate of a training: joins those of its texts and validation texts (``held``), and adds notes.
 
-    ``eta`` is the larger one of both; the parameters name each, and that at which questions are privatized.
+    ``eta`` is the larger one. The parameters name each, and that of queries.
     """
     etas = {TRAINING_ETA: train.eta, "inference_eta": inference_eta}
-    said = list(notes)
+    all_notes = list(notes)
     whole = train
     if held is not None:
         etas["validation_eta"] = held.eta
         whole = joined(train, held)
         if not held.private and train.private:
-            said.append(f"The validation texts are NOT private: {held.reason}.")
+            all_notes.append(f"The validation texts are NOT private: {held.reason}.")
         elif (held.eta, held.mechanism) != (train.eta, train.mechanism):
-            said.append(f"The validation texts were privatized at eta={held.eta:g} ({held.mechanism}).")
+            all_notes.append(f"The validation texts were privatized at eta={held.eta:g} ({held.mechanism}).")
     one, two = _units(train.table, inference_table)
     if one or not _same(train.eta, inference_eta):
-        said.append(
+        all_notes.append(
             f"The training texts were privatized at eta={train.eta:g}{one}; plain tokens were, and questions will be, "
             f"at eta={inference_eta:g}{two}."
         )
-    told = {name: _told(eta) for name, eta in etas.items()}
+    json_etas = {name: _json_eta(eta) for name, eta in etas.items()}
     return dataclasses.replace(
         whole,
-        notes=tuple(dict.fromkeys((*whole.notes, *said))),
-        parameters={**whole.parameters, **told, TRAINING_MECHANISM: train.mechanism, **parameters},
+        notes=tuple(dict.fromkeys((*whole.notes, *all_notes))),
+        parameters={**whole.parameters, **json_etas, TRAINING_MECHANISM: train.mechanism, **parameters},
     )

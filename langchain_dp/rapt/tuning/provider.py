@@ -1,4 +1,4 @@
-"""The provider's part: a tuned model that takes privatized tokens or privatized text, and never a raw one."""
+"""The provider: a tuned model for privatized tokens or privatized text, never a raw one."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ FORMAT = "langchain-dp rapt provider 1"
 class RAPTProvider:
     """Answers requests of privatized texts with probabilities of the labels.
 
-    It holds no sanitizer, no account and no raw text: what it can be told is a :class:`PredictionRequest`. The
-    reconstruction head is not part of it.
+    It has no sanitizer, no account, no raw text and no reconstruction head. Its only input is a
+    :class:`PredictionRequest`.
 
     Args:
-        model: The tuned model.
-        backbone: What it was built around.
-        labels: The public labels.
-        kind: What it was tuned on, and takes: token ids ("tokens") or text ("text"). The other kind is refused, so that
-            a model of tokens cannot be sent a raw text by mistake.
-        verbalizer: Word that stands for each label; None: a head of its own.
+        model: Tuned model.
+        backbone: Backbone inside it.
+        labels: Public labels.
+        kind: Kind of the training texts: token ids ("tokens") or text ("text"). The other kind is refused, so that a
+            model of tokens cannot get a raw text by mistake.
+        verbalizer: Word for each label; None: a head of its own.
         template: Public text behind every input, for a verbalizer.
 
     Examples:
-        >>> provider = RAPTProvider.load(folder)  # what provider.save(folder) wrote
+        >>> provider = RAPTProvider.load(folder)  # as saved by provider.save(folder)
         >>> provider.predict(client.request(["The film was a joy."]))
     """
 
@@ -78,30 +78,27 @@ class RAPTProvider:
         rows, device = self.rows(request), self.device
         if not rows:
             return Answer(self.labels, [])
-        found = probabilities_of(
+        batches = probabilities_of(
             self.model, rows, self.backbone.pad, device, lambda: autocast(self.settings.precision, device)
         )
-        return Answer(self.labels, torch.cat(list(found)).tolist())
+        return Answer(self.labels, torch.cat(list(batches)).tolist())
 
     def rows(self, request: PredictionRequest) -> list[Row]:
-        """Inputs of the backbone; errors as of :meth:`predict`."""
+        """Inputs of the backbone."""
         if request.kind != self.kind:
             raise InvalidParameter(f"Expected a request of the kind {self.kind!r}. Use the client of this model.")
         return self.assembler.rows(request)[0]
 
     def answer(self, body: bytes) -> bytes:
-        """Answer a request in JSON with JSON: all that a server has to call.
+        """Answer a JSON request with JSON, for a server.
 
         Raises:
-            InvalidParameter: ``body`` is no request for this model; the message holds nothing of it.
+            InvalidParameter: ``body`` is no request for this model. The message holds no part of it.
         """
         return self.predict(PredictionRequest.from_json(body)).to_json()
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write ``provider.json`` and ``model.safetensors``: what was learned, without backbone and without pickle.
-
-        Under the method "full" all weights were learned, so that all are written.
-        """
+        """Write ``provider.json`` and ``model.safetensors``: learned weights without backbone (all under "full")."""
         facts = {
             "format": FORMAT,
             "labels": list(self.labels),
@@ -132,16 +129,16 @@ class RAPTProvider:
         tokenizer: Any = None,
         device: str = "auto",
     ) -> RAPTProvider:
-        """Build the provider that :meth:`save` wrote, around the same backbone.
+        """Load a saved provider around the same backbone.
 
         Raises:
-            InvalidParameter: The files are none, or were made with another backbone.
+            InvalidParameter: The files are invalid, or of another backbone.
             MissingExtra: The package of "minilm" is not installed.
         """
-        found = _ProviderForm.load(Path(folder) / PROVIDER, FORMAT)
-        words = found.verbalizer is not None
+        form = _ProviderForm.load(Path(folder) / PROVIDER, FORMAT)
+        words = form.verbalizer is not None
         base = backbone_of(backbone, tokenizer, words=words)
-        wanted, fingerprint = found.backbone, base.fingerprint_of(words=words)
+        wanted, fingerprint = form.backbone, base.fingerprint_of(words=words)
         if fingerprint != wanted.fingerprint:
             raise InvalidParameter(
                 f"Expected the backbone with which {str(folder)!r} was tuned ({wanted.kind}, "
@@ -149,10 +146,9 @@ class RAPTProvider:
                 "that one."
             )
         base = copy.deepcopy(base) if base is backbone else base
-        settings = TuningSettings.from_dict(found.settings)
-        model = TunedModel(
-            base, settings, labels=len(found.labels), words=label_words(base, found.labels, found.verbalizer)
-        )
+        settings = TuningSettings.from_dict(form.settings)
+        token_ids = label_words(base, form.labels, form.verbalizer)
+        model = TunedModel(base, settings, labels=len(form.labels), words=token_ids)
         try:
             tensors = load_file(Path(folder) / WEIGHTS)
         except (OSError, SafetensorError) as error:
@@ -161,9 +157,7 @@ class RAPTProvider:
             ) from None
         model.put(tensors, reconstruction=False)
         model.to(chosen_device(device)).eval()
-        return cls(
-            model, base, labels=found.labels, kind=found.kind, verbalizer=found.verbalizer, template=found.template
-        )
+        return cls(model, base, labels=form.labels, kind=form.kind, verbalizer=form.verbalizer, template=form.template)
 
     @safe_repr
     def __repr__(self) -> str:
@@ -187,7 +181,7 @@ class _ProviderForm(FileForm):
 def assembler(
     backbone: Backbone, settings: TuningSettings, verbalizer: Mapping[str, str] | None, template: str
 ) -> Assembler:
-    """What makes rows of requests for a model of these settings."""
+    """Assembler of rows for a model of these settings."""
     return Assembler(
         backbone,
         max_tokens=settings.max_tokens,
@@ -198,24 +192,24 @@ def assembler(
 
 
 def label_words(backbone: Backbone, labels: Sequence[str], verbalizer: Mapping[str, str] | None) -> list[int] | None:
-    """First token of every label's word; a label without a word, or a word without a token, is refused."""
+    """First token of every label's word."""
     if verbalizer is None:
         return None
     if not isinstance(verbalizer, Mapping) or set(verbalizer) != set(labels):
         raise InvalidParameter(f"Expected verbalizer to name one word for each of {list(labels)}.")
-    found = []
+    token_ids = []
     for label in labels:
-        # Tokenizers of bytes know a word inside a text by the blank before it.
+        # Byte tokenizers recognize a word inside a text by the blank before it.
         space = "" if backbone.family == "seq2seq" or backbone.kind == "bert" else " "
         tokens = backbone.cut(space + verbalizer[label])
         if not tokens or tokens[0] == backbone.unknown:
             raise InvalidParameter(f"Expected the word {verbalizer[label]!r} of label {label!r} to have a token.")
-        found.append(tokens[0])
-    return found
+        token_ids.append(tokens[0])
+    return token_ids
 
 
 def chosen_device(device: str) -> str:
-    """The device itself, or the best that is there; one that torch cannot use is refused."""
+    """The device, or for "auto" the best one; refuse one that torch cannot use."""
     check_device(device)
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,4 +1,4 @@
-"""Public settings of prompt tuning, with the paper's values as defaults. Nothing private, no torch."""
+"""Public settings of prompt tuning, with the paper's values as defaults."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def _listed(value: object) -> bool:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlainTokens:
-    """The public tokens that stand before every text, are privatized with it, and are to be reconstructed.
+    """Public tokens before every text, which are privatized with it and reconstructed.
 
     Args:
-        length: Their number m; 0 for none. The paper has 40.
-        choice: "fixed": the same tokens before every text, as in the paper's main results; "sets": one of ``sets``
-            rows, drawn for each text; "fresh": drawn anew for each text, so that no position can be memorized.
+        length: Number m of tokens; 0 for none. The paper has 40.
+        choice: "fixed": the same tokens before every text, as in the paper's main results. "sets": one of ``sets`` rows
+            per text. "fresh": new ones per text, so that no position can be memorized.
         sets: Number of rows under "sets".
-        vocabulary: Size |T| of the set of tokens that they are drawn from, and of the reconstruction head's output;
-            fewer if the table has fewer that fit. The paper has 7,630.
-        words: The rows themselves, each of ``length`` words of the client's table, instead of drawn ones.
-        seed: Public seed of the drawing.
+        vocabulary: Size |T| of the set of tokens, and of the reconstruction head's output; fewer if fewer of the table
+            fit. The paper has 7,630.
+        words: Given rows of ``length`` words of the client's table, instead of random ones.
+        seed: Public seed of the random rows.
 
     Examples:
         >>> settings = TuningSettings(plain=PlainTokens(length=10, choice="fresh"))
@@ -64,7 +64,7 @@ class PlainTokens:
         ):
             raise InvalidParameter("Expected words to be rows of words. Give [['one', 'two']].")
         words = tuple(tuple(row) for row in self.words)
-        object.__setattr__(self, "words", words)  # frozen: the only way
+        object.__setattr__(self, "words", words)
         if any(len(row) != self.length for row in words):
             raise InvalidParameter(
                 f"Expected every row of words to hold length={self.length} words, got "
@@ -78,43 +78,43 @@ class PlainTokens:
 
     @property
     def rows(self) -> int:
-        """How many rows there are to choose from; 0 if each is drawn anew."""
+        """Number of rows to choose from; 0 under "fresh"."""
         return {"fixed": 1, "sets": self.sets, "fresh": 0}[self.choice]
 
     @classmethod
     def from_dict(cls, fields: Any) -> PlainTokens:
-        """Read plain values, as a client or the settings of a training hold them; as strict as the constructor."""
+        """Read and check plain values."""
         return cls(**_named(cls, fields))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TuningSettings:
-    """What is learned and how. The defaults are the paper's: Adam at 6e-5, batches of 128, 4 epochs, 128 tokens.
+    """Method and hyperparameters. The defaults are the paper's: Adam at 6e-5, batches of 128, 4 epochs, 128 tokens.
 
     Args:
-        method: "prompt": vectors before the input (Lester et al. 2021); "prefix": keys and values before those of
-            every layer (Li and Liang 2021); "adapter": bottlenecks in every layer (Houlsby et al. 2019); "full": all
-            weights of the backbone. But for "full" the backbone is frozen.
-        reconstruction: Whether the plain tokens are reconstructed while training.
+        method: "prompt": vectors before the input (Lester et al. 2021). "prefix": keys and values before those of every
+            layer (Li and Liang 2021). "adapter": bottlenecks in every layer (Houlsby et al. 2019). "full": all weights
+            of the backbone, which is frozen otherwise.
+        reconstruction: Whether to reconstruct the plain tokens in training.
         prompt_length: Vectors of a prompt or prefix; None: 150 and 10, as in the paper.
         adapter_size: Width of an adapter.
-        start: Where a prompt or prefix starts from: "words" (random words of the backbone's vocabulary, or their keys
-            and values: Li and Liang 2021, section 7.4) or "random".
-        plain: The plain tokens.
+        start: Initial prompt or prefix: "words" (random words of the backbone's vocabulary, or their keys and values:
+            Li and Liang 2021, section 7.4) or "random".
+        plain: Plain tokens.
         head_size: Hidden size c of the reconstruction head.
         reconstruction_weight: Factor of L_rec in the loss; the paper has 1.
         reconstruction_reduction: "sum" over the plain tokens, as in the paper's equation 7, or their "mean".
-        pooling: What a classification head reads: the "mean" of the text's outputs, or the "first" output.
-        learning_rate: Of Adam, constant.
-        batch_size: Texts a step.
-        epochs: Passes over the texts, at most.
-        max_tokens: Longest text, in tokens; what is longer is cut, counted and reported.
-        privatize: "once": every training text is privatized once, and the release is used in all epochs; "epoch":
-            anew for each epoch, each time at the full price.
-        patience: Stop when the validation loss did not fall for so many epochs, and keep the best; None: never.
+        pooling: Input of a classification head: the "mean" of the text's outputs, or the "first" output.
+        learning_rate: Constant learning rate of Adam.
+        batch_size: Texts per step.
+        epochs: Largest number of passes over the texts.
+        max_tokens: Longest text, in tokens; longer ones are truncated, counted and reported.
+        privatize: "once": one release per training text for all epochs. "epoch": a new release in each epoch, each at
+            the full price.
+        patience: Stop when the validation loss did not fall for this many epochs, and keep the best; None: never.
         device: "auto", "cpu", "cuda", ...
         precision: "float32", or mixed precision in "bfloat16" or "float16".
-        seed: Public seed of the order of texts, of starting values and of dropout.
+        seed: Public seed of the order of texts, initial values and dropout.
 
     Examples:
         >>> settings = TuningSettings(method="prompt", plain=PlainTokens(length=10), patience=1)
@@ -165,31 +165,31 @@ class TuningSettings:
 
     @property
     def virtual_tokens(self) -> int:
-        """Vectors of the prompt or prefix in force; 0 for the other methods."""
+        """Number of vectors of the prompt or prefix; 0 for other methods."""
         if self.method not in _PROMPT_LENGTH:
             return 0
         return _PROMPT_LENGTH[self.method] if self.prompt_length is None else self.prompt_length
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values that JSON can hold."""
+        """Plain values for JSON."""
         fields = dataclasses.asdict(self)
         fields["plain"]["words"] = [list(row) for row in self.plain.words]
         return fields
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> TuningSettings:
-        """Read what :meth:`to_dict` wrote, and refuse missing and unknown fields."""
+        """Read a result of :meth:`to_dict`."""
         values = _named(cls, fields)
         return cls(**{**values, "plain": PlainTokens.from_dict(values["plain"])})
 
     def differences(self, other: TuningSettings) -> list[str]:
-        """Names of the fields in which two settings differ, but for the device."""
+        """Names of the fields in which two settings differ, except the device."""
         mine, its = self.to_dict(), other.to_dict()
         return sorted(name for name in mine if name != "device" and mine[name] != its[name])
 
 
 def check_device(device: object) -> None:
-    """Refuse what is no name of a device, before torch is there to be asked."""
+    """Refuse other types, without torch."""
     if not isinstance(device, str):
         raise InvalidParameter(
             f"Expected device of type {type(device).__name__} to be a str, such as 'auto', 'cpu' or 'cuda:0'. Give "

@@ -1,4 +1,4 @@
-"""The training loop: privatized rows in, learned tensors and a report out. Nothing private passes here."""
+"""The training loop, from privatized rows to learned tensors and a report, without private values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Rows = tuple[Any, list[Plain]]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class TrainingTexts:
-    """PrivatizedText texts of one epoch, with the numbers of their labels."""
+    """Privatized texts of one epoch, with the numbers of their labels."""
 
     inputs: Sequence[PrivatizedText]
     labels: Sequence[int]
@@ -33,17 +33,17 @@ class TrainingTexts:
 
 @dataclasses.dataclass(frozen=True)
 class TrainingReport:
-    """What training did.
+    """Report of a training.
 
     Args:
         steps: Steps of the optimizer.
-        epochs: One mapping an epoch: loss, task, reconstruction, accuracy, recovered (share of plain tokens), and
-            validation_loss and validation_accuracy if there was a validation.
+        epochs: One mapping per epoch: loss, task, reconstruction, accuracy, recovered (share of plain tokens), and with
+            validation texts validation_loss and validation_accuracy.
         best_epoch: Number of the epoch whose weights were kept, from 0.
         stopped_early: Whether patience ran out.
-        parameters: Numbers that were trained and are kept.
-        head_parameters: Numbers of the reconstruction head, which was thrown away.
-        truncated: Texts that were cut because they were longer than the limit.
+        parameters: Number of trained and kept weights.
+        head_parameters: Number of weights of the temporary reconstruction head.
+        truncated: Number of texts above the limit, which were truncated.
         seconds_per_step: Mean wall-clock time of a step, in this call.
 
     Examples:
@@ -86,7 +86,7 @@ class Trainer:
         self._scaler = torch.amp.GradScaler(device.partition(":")[0], enabled=half)
 
     def fit(self, data: Callable[[int], TrainingTexts], validation: TrainingTexts | None) -> TrainingReport:
-        """Train on ``data`` of each epoch until they are over or patience runs out, and keep the best weights."""
+        """Train on ``data`` of each epoch until patience runs out, and keep the best weights."""
         devices = [torch.device(self._device)] if self._device.startswith("cuda") else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(self._settings.seed)  # type: ignore[no-untyped-call]  # torch's own
@@ -171,15 +171,16 @@ class Trainer:
         done.add(len(rows), correct=losses.correct, means={**figures, "recovered": losses.recovered})
 
     def _rows(self, texts: TrainingTexts, coins: np.random.Generator) -> tuple[Tensor, list[Row], int]:
-        """What is to be reconstructed, rows, and how many of their texts were cut."""
+        """Targets of the reconstruction, rows, and the number of truncated texts."""
         targets, plain = self._plain(len(texts.inputs), coins)
         rows: list[Row] = []
         cut = 0
         for start in range(0, len(plain), MOST):
             some = slice(start, start + MOST)
-            made, longer = self._assembler.rows(PredictionRequest(self._kind, plain[some], list(texts.inputs[some])))
-            rows += made
-            cut += longer
+            request = PredictionRequest(self._kind, plain[some], list(texts.inputs[some]))
+            new_rows, new_cut = self._assembler.rows(request)
+            rows += new_rows
+            cut += new_cut
         return torch.as_tensor(targets), rows, cut
 
     def _evaluate(self, rows: Sequence[Row], labels: Tensor) -> tuple[float, float]:
@@ -198,7 +199,7 @@ class Trainer:
 
 
 def autocast(precision: str, device: str) -> AbstractContextManager[Any]:
-    """Mixed precision where it is asked for."""
+    """Context of mixed precision, if any."""
     if precision == "float32":
         return nullcontext()
     return torch.autocast(device.partition(":")[0], dtype=getattr(torch, precision))

@@ -1,4 +1,4 @@
-"""Tuning a backbone on privatized text, with the privatized plain tokens to be reconstructed."""
+"""Tunes a backbone on privatized text, with privatized plain tokens to reconstruct."""
 
 from __future__ import annotations
 
@@ -20,13 +20,7 @@ from langchain_dp.rapt.tuning.backbone import Backbone, backbone_of
 from langchain_dp.rapt.tuning.checkpoint import Checkpoint
 from langchain_dp.rapt.tuning.classifier import RAPTClassifier
 from langchain_dp.rapt.tuning.client import IdentitySanitizer, RAPTClient
-from langchain_dp.rapt.tuning.examples import (
-    LABELS_IN_CLEAR,
-    Examples,
-    PrivatizedExamples,
-    RawExamples,
-    checked,
-)
+from langchain_dp.rapt.tuning.examples import LABELS_IN_CLEAR, Examples, PrivatizedExamples, RawExamples, checked
 from langchain_dp.rapt.tuning.model import TunedModel
 from langchain_dp.rapt.tuning.promise import TrainedOn, joined, of_training
 from langchain_dp.rapt.tuning.provider import RAPTProvider, assembler, chosen_device, label_words
@@ -43,27 +37,27 @@ NOT_COMPARED = (
 class RAPTPromptTuner:
     """Learns to classify privatized texts: prompt tuning, prefix tuning, adapters or all weights.
 
-    Every training text is privatized by the sanitizer and charged to its ledger; public plain tokens, privatized by the
-    same mechanism, stand before it; the model learns the labels and, with a head that is thrown away afterwards, to
-    reconstruct the plain tokens. The result is a Runnable that sanitizes what it is asked.
+    The sanitizer privatizes every training text and charges its ledger. Public plain tokens, privatized by the same
+    mechanism, precede it. The model learns the labels and, with a temporary head, to reconstruct the plain tokens. The
+    result is a Runnable that sanitizes its queries.
 
     Args:
-        sanitizer: Privatizes training texts and, later, questions. :class:`IdentitySanitizer` is for baselines.
-        labels: The public labels: strings; or whole numbers, or the members of an Enum, which are strings from then on.
+        sanitizer: Privatizes training texts and later queries. :class:`IdentitySanitizer` is for baselines.
+        labels: Public labels: strings, or whole numbers or members of an Enum, which become strings.
         backbone: "minilm", a folder, a model of transformers (which is copied), or a :class:`Backbone`.
         tokenizer: Tokenizer of a given model.
-        settings: What is learned and how; the paper's values by default.
-        verbalizer: A word for each label, predicted by the backbone's own head for words, which "minilm" does not have
-            (in a T5, by its decoder); None: a linear head on the text's activations.
-        template: Public text behind every input of an encoder, with ``{mask}`` where the word is predicted.
-        user_key: Key of an example that says whose account is charged.
+        settings: Method and hyperparameters; the paper's values by default.
+        verbalizer: A word for each label, predicted by the backbone's own head for words (in a T5, by its decoder),
+            which "minilm" lacks; None: a linear head on the text's activations.
+        template: Public text behind every input of an encoder, with ``{mask}`` for the predicted word.
+        user_key: Key of the example's user, whose account is charged.
 
     Raises:
         InvalidParameter: A value is out of bounds, two contradict each other, or the backbone cannot be used.
         MissingExtra: torch, transformers or peft is not installed.
 
     Formal guarantee:
-        That of the sanitizer: metric privacy for the words of every training text, one release each, or one release an
+        That of the sanitizer: metric privacy for the words of every training text, one release each, or one release per
         epoch under ``privatize="epoch"``. The labels, the number of texts and their lengths are in clear. The tuned
         model is post-processing of the releases. It is NOT differentially private in the number or presence of texts.
         Source: Li, Tan, Liu 2023, section 3.2.
@@ -105,7 +99,7 @@ class RAPTPromptTuner:
 
     @redact_errors()
     def privatize(self, examples: Examples) -> PrivatizedExamples:
-        """Privatize labelled texts as :meth:`RAPTClient.privatize` does, which needs no model."""
+        """Privatize labelled texts as :meth:`RAPTClient.privatize`, which needs no model."""
         return self.client.privatize(examples, labels=self.labels, user_key=self._user_key)
 
     @hold_arguments("examples", "validation")
@@ -121,52 +115,51 @@ class RAPTPromptTuner:
     ) -> RAPTClassifier:
         """Privatize, train, and return the classifier.
 
-        The classifier's ``training`` certificate repeats that of the training texts: their mechanism, eta, table,
-        releases and notes. Where they were privatized at another eta than this tuner's sanitizer works at, it names
-        both. With validation texts, eta is the larger of the two, and releases of two accounts are added up.
+        The classifier's ``training`` certificate repeats that of the training texts: mechanism, eta, table, releases
+        and notes. It names both etas if this tuner's sanitizer has another one. With validation texts, eta is the
+        larger of the two, and releases of two accounts add up.
 
         Args:
-            examples: Mappings with ``text`` and ``label``; or what :meth:`privatize` gave, at no further cost.
-            validation: The same for early stopping; they are privatized once and charged like the others.
-            checkpoint: Folder to keep the state in, privatized texts among it; an interrupted call goes on from it
-                when it is repeated, without a further charge for what is stored there. It must be repeated with the
-                same texts: others are refused under the same account, and where they have other labels or another
-                number. Under another account, such as a new one in memory, nobody can tell: a warning and the
-                certificate say so.
+            examples: Mappings with ``text`` and ``label``, or the result of :meth:`privatize`, at no further cost.
+            validation: The same for early stopping, privatized once and charged like the others.
+            checkpoint: Folder for the state, with privatized texts. Repeat an interrupted call with the same texts to
+                resume it, without a further charge for stored texts. Other texts are refused under the same account,
+                and if their labels or number differ. Under another account, such as a new one in memory, this cannot be
+                verified: a warning and the certificate say so.
             checkpoint_every: Steps between two states, beside one after each epoch.
             progress: Whether to show a bar with loss and accuracy.
-            accept_other_promise: Whether privatized texts may come under another promise than this tuner's: of
-                another mechanism, with other things in clear, or not private at all. The certificate says what theirs
-                says. Without it they are refused.
+            accept_other_promise: Whether to accept privatized texts under another promise than this tuner's: another
+                mechanism, other things in clear, or not private at all. The certificate repeats theirs.
 
         Raises:
-            InvalidParameter: As for :meth:`privatize`; privatized texts are under another promise; or the checkpoint
-                is of other settings.
+            InvalidParameter: As for :meth:`privatize`; privatized texts are under another promise; or the checkpoint is
+                of other settings.
             BudgetExceeded: An account has too little left for validation and training texts, in every epoch if they
-                are privatized anew. Nothing was charged, unless somebody else spent of it meanwhile.
+                are privatized each time. Nothing was charged, unless another caller spent of it meanwhile.
         """
-        given = PrivateArgs(*PrivateArgs.of(examples).values, *PrivateArgs.of(validation).values)
+        private = PrivateArgs(*PrivateArgs.of(examples).values, *PrivateArgs.of(validation).values)
         if checkpoint_every is not None:
             validate.integer("checkpoint_every", checkpoint_every, at_least=1)
-        if self.settings.patience is not None and given.values[1] is None:
+        if self.settings.patience is not None and private.values[1] is None:
             raise InvalidParameter(
                 f"Expected patience={self.settings.patience} only with validation=: without it nothing tells when to "
                 "stop. Give some labelled texts as validation."
             )
-        again = self.settings.privatize == "epoch"
-        if again and isinstance(given.values[0], PrivatizedExamples):
+        each_epoch = self.settings.privatize == "epoch"
+        if each_epoch and isinstance(private.values[0], PrivatizedExamples):
             raise InvalidParameter("Expected raw examples under privatize='epoch': they are privatized anew each time.")
 
-        def check(one: Any, two: Any) -> tuple[Any, Any]:
-            train = self._checked(one, "example", both=True, other=accept_other_promise)
-            what = "validation example"
-            return train, None if two is None else self._checked(two, what, both=False, other=accept_other_promise)
+        def check(train: Any, validation: Any) -> tuple[Any, Any]:
+            train = self._checked(train, "example", both=True, other=accept_other_promise)
+            if validation is not None:
+                validation = self._checked(validation, "validation example", both=False, other=accept_other_promise)
+            return train, validation
 
-        train, held = run_redacted(check, given)
+        train, held = run_redacted(check, private)
         state = self._checkpoint(checkpoint, train, held)
         if state is None or not state.begun:
             raw = [one for one in (held, train) if isinstance(one, RawExamples)]
-            self.client.check_room(raw[:-1] if again else raw, train if again else None, self.settings.epochs)
+            self.client.check_room(raw[:-1] if each_epoch else raw, train if each_epoch else None, self.settings.epochs)
         model = TunedModel(
             copy.deepcopy(self.backbone),
             self.settings,
@@ -177,7 +170,7 @@ class RAPTPromptTuner:
         released: list[PrivatizedExamples] = []
 
         def texts(epoch: int) -> TrainingTexts:
-            if again:
+            if each_epoch:
                 before = released[0] if released else self._kept(state, f"epoch-{epoch - 1}")
                 released[:] = [self._stored(state, f"epoch-{epoch}", train, fresh=True, before=before)]
             elif not released:
@@ -197,7 +190,7 @@ class RAPTPromptTuner:
         )
         held_released = None if held is None else self._stored(state, "validation", held)
         report = trainer.fit(texts, None if held_released is None else self._texts(held_released))
-        if not released:  # everything was done when the call was resumed
+        if not released:  # the resumed call was complete
             texts(max(0, len(report.epochs) - 1))
         compared = state is None or state.compared
         return self._classifier(model.eval(), report, released[0], held_released, compared=compared)
@@ -205,7 +198,7 @@ class RAPTPromptTuner:
     def _checked(self, examples: Examples | PrivatizedExamples, what: str, *, both: bool, other: bool) -> Any:
         if not isinstance(examples, PrivatizedExamples):
             return checked(examples, self.labels, user_key=self._user_key, what=what, both=both)
-        # Ids of another table are other words: no promise makes sense of them.
+        # Ids of another table are other words.
         same_words = examples.kind == "text" or examples.certificate.table == self.client.table
         if examples.kind != self.client.kind or not same_words:
             raise InvalidParameter(
@@ -214,9 +207,9 @@ class RAPTPromptTuner:
             )
         if not len(examples):
             raise InvalidParameter(f"Expected at least one {what}, got none.")
-        if not other and (found := self.client.differences(examples.certificate)):
+        if not other and (differences := self.client.differences(examples.certificate)):
             raise InvalidParameter(
-                f"Expected {what}s under the promise of this tuner's sanitizer, but {'; '.join(found)}. "
+                f"Expected {what}s under the promise of this tuner's sanitizer, but {'; '.join(differences)}. "
                 "Privatize them with this tuner or its client, give the tuner their sanitizer, or give "
                 "accept_other_promise=True: the training certificate then says what theirs says."
             )
@@ -241,7 +234,7 @@ class RAPTPromptTuner:
             "privatized examples": _digest(train),
             "privatized validation examples": _digest(held),
         }
-        # Texts of the same account only can be told apart: the key of an account that ended with its process is gone.
+        # Marks have the key of the account, so those of an account in memory cannot be compared later.
         marks = {
             f"{name} of account {self.client.account}" if self.client.account else name: self.client.mark(
                 json.dumps([texts.texts, texts.labels, texts.users])
@@ -261,10 +254,10 @@ class RAPTPromptTuner:
 
     def _labels_of(self, examples: Any) -> str:
         """Digest of labels, which are in clear."""
-        found = [] if examples is None else list(examples.labels)
+        labels = [] if examples is None else list(examples.labels)
         if isinstance(examples, RawExamples):
-            found = [self.labels[number] for number in examples.labels]
-        return hashlib.sha256(json.dumps(found).encode()).hexdigest()
+            labels = [self.labels[number] for number in labels]
+        return hashlib.sha256(json.dumps(labels).encode()).hexdigest()
 
     def _stored(
         self,
@@ -277,23 +270,23 @@ class RAPTPromptTuner:
     ) -> PrivatizedExamples:
         if isinstance(examples, PrivatizedExamples):
             return examples
-        if (found := self._kept(state, name)) is not None:
-            return found
-        found = self.client.privatize_checked(examples, self.labels, fresh=fresh)
-        if before is not None:  # of an earlier epoch, perhaps under an account that ended with its process
-            found = dataclasses.replace(found, certificate=joined(found.certificate, before.certificate))
+        if (stored := self._kept(state, name)) is not None:
+            return stored
+        released = self.client.privatize_checked(examples, self.labels, fresh=fresh)
+        if before is not None:  # of an earlier epoch, perhaps under another account
+            released = dataclasses.replace(released, certificate=joined(released.certificate, before.certificate))
         if state is not None:
-            state.keep(name, found)
-        return found
+            state.keep(name, released)
+        return released
 
     def _kept(self, state: Checkpoint | None, name: str) -> PrivatizedExamples | None:
-        found = None if state is None else state.examples(name)
-        if found is not None and (others := self.client.differences(found.certificate)):
+        stored = None if state is None else state.examples(name)
+        if stored is not None and (differences := self.client.differences(stored.certificate)):
             raise InvalidParameter(
                 f"Expected the checkpoint to hold texts under the promise of this tuner's sanitizer, but "
-                f"{'; '.join(others)}. Give the sanitizer of then, or another folder."
+                f"{'; '.join(differences)}. Give the sanitizer of then, or another folder."
             )
-        return found
+        return stored
 
     def _texts(self, examples: PrivatizedExamples) -> TrainingTexts:
         return TrainingTexts(examples.inputs, [self.labels.index(label) for label in examples.labels])
@@ -317,10 +310,8 @@ class RAPTPromptTuner:
         )
         notes = [*self.client.plain_notes, LABELS_IN_CLEAR, f"Every training text was privatized {how}"]
         if truncated:
-            notes.append(
-                f"{truncated} of {texts} training texts were longer than {self.settings.max_tokens} tokens and were "
-                "cut."
-            )
+            most = self.settings.max_tokens
+            notes.append(f"{truncated} of {texts} training texts were longer than {most} tokens and were cut.")
         if not compared:
             notes.append(NOT_COMPARED)
         certificate = of_training(
@@ -336,16 +327,12 @@ class RAPTPromptTuner:
                 "training_releases_of_a_text": 1 if once else epochs,
             },
         )
-        client = copy.copy(self.client)  # the same account: only what it was trained on is its own
+        client = copy.copy(self.client)  # with the same account
         client.trained = TrainedOn.of(certificate)
         provider = RAPTProvider(
-            model,
-            model.backbone,
-            labels=self.labels,
-            kind=self.client.kind,
-            verbalizer=self._verbalizer,
+            model, model.backbone, labels=self.labels, kind=client.kind, verbalizer=self._verbalizer,
             template=self._template,
-        )
+        )  # fmt: skip
         model.reconstruction = None
         report = dataclasses.replace(report, truncated=truncated)
         return RAPTClassifier(client, provider, training=certificate, report=report)
@@ -356,8 +343,8 @@ class RAPTPromptTuner:
 
 
 def _digest(examples: Any) -> str:
-    """Which stored release is trained on: a certificate must not cover texts that another one was resumed with."""
+    """Digest of the training release: a resumed training must not mix texts of two certificates."""
     if not isinstance(examples, PrivatizedExamples):
         return ""
-    said = [examples.certificate.to_dict(), list(examples.inputs), list(examples.labels)]
-    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+    content = [examples.certificate.to_dict(), list(examples.inputs), list(examples.labels)]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()

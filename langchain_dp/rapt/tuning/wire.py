@@ -1,4 +1,4 @@
-"""What crosses the boundary between client and provider: privatized tokens or privatized text, and nothing else."""
+"""Messages between client and provider: privatized tokens or privatized text only."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from langchain_dp.errors import InvalidParameter
 
 Kind = Literal["tokens", "text"]
 PrivatizedText = list[int] | str
-"""A privatized text: token ids of the backbone, or text that its tokenizer is to cut."""
+"""A privatized text: token ids of the backbone, or text for its tokenizer."""
 Plain = list[int] | list[str]
-"""PrivatizedText plain tokens: ids of the backbone, or words."""
+"""Privatized plain tokens: ids of the backbone, or words."""
 
 PROVIDER, WEIGHTS = "provider.json", "model.safetensors"
-"""Files of a saved provider, by whose names a client's machine knows them without torch."""
+"""Files of a saved provider."""
 
 VERSION = 1
 _ONE = 1 + 1e-6  # as some hardware rounds
 MOST = 4_096
-"""Texts that one request may hold."""
+"""Largest number of texts in a request."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class PredictionRequest:
-    """PrivatizedText texts and the privatized plain tokens before them, as a provider takes them.
+    """Privatized texts and the privatized plain tokens before them, for a provider.
 
     Args:
         kind: "tokens": ids of the backbone's vocabulary (-1: unknown); "text": text for the backbone's tokenizer.
-        plain: PrivatizedText plain tokens, one row a text; empty rows if there are none.
-        inputs: PrivatizedText texts, of the same kind.
+        plain: Privatized plain tokens, one row per text, possibly empty.
+        inputs: Privatized texts, of the same kind.
 
     Raises:
-        InvalidParameter: Something of another form; the message holds nothing of it.
+        InvalidParameter: A value has another form. The message holds no part of it.
 
     Examples:
         >>> request = client.request(["The film was a joy."])
@@ -76,7 +76,7 @@ class PredictionRequest:
 
     @classmethod
     def from_json(cls, body: bytes) -> PredictionRequest:
-        """Read what :meth:`to_json` wrote; anything else is refused."""
+        """Read a request of :meth:`to_json`."""
         try:
             fields = json.loads(body)
         except (ValueError, RecursionError):
@@ -90,7 +90,7 @@ class PredictionRequest:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Answer:
-    """What a provider answers."""
+    """Answer of a provider."""
 
     labels: tuple[str, ...]
     probabilities: list[list[float]]
@@ -110,7 +110,7 @@ class Answer:
 
     @classmethod
     def from_json(cls, body: bytes, *, texts: int) -> Answer:
-        """Read an answer for so many texts; anything else is refused."""
+        """Read an answer for this many texts."""
         try:
             fields: Any = json.loads(body)
             labels, rows = tuple(fields["labels"]), [list(row) for row in fields["probabilities"]]
@@ -122,7 +122,7 @@ class Answer:
 
 
 def _probable(value: object) -> bool:
-    """Whether it is a number in [0, 1], which NaN is not."""
+    """Whether it is a number in [0, 1], not NaN."""
     return type(value) in (int, float) and 0 <= value <= _ONE  # type: ignore[operator]  # one of the two
 
 

@@ -1,0 +1,173 @@
+"""``langchain-dp fit`` and ``langchain-dp name``: private prototypes and names of labels, as files."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from typer import Option
+
+from langchain_dp.cli.options import (
+    ROWS,
+    DeltaOptions,
+    FileOptions,
+    JsonOptions,
+    LabelOptions,
+    ledger_budget,
+    promised,
+    run_ledger,
+)
+from langchain_dp.cli.parser import DONE, positive
+from langchain_dp.cli.runs import charging, check_apart, check_out, explained, opened, read_off, whole_budget
+from langchain_dp.cli.show import note, print_json
+from langchain_dp.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
+    from langchain_dp.records import PrivateRecords
+
+
+class ReleaseOptions(DeltaOptions, FileOptions, LabelOptions, JsonOptions):
+    """One release over private rows."""
+
+    data: Path = Option(help=f"{ROWS}: the private rows")
+    out: Path = Option(help="JSON file to write: the result and its certificate")
+    epsilon: float = promised(parser=positive, help="the budget of this release")
+    user_key: str | None = Option(
+        None, metavar="NAME", help="column of the user: then the promise holds for all rows of one user"
+    )
+    ledger: str | None = run_ledger()
+    ledger_budget: tuple[float, float] | None = ledger_budget()
+
+    @property
+    def budget(self) -> PrivacyBudget:
+        """The promise."""
+        from langchain_dp.accounting import PrivacyBudget
+
+        return PrivacyBudget(self.epsilon, self.delta)
+
+    def records(self) -> tuple[PrivateRecords, list[str]]:
+        """The private rows with their labels."""
+        from langchain_dp.records import PrivateRecords
+
+        rows = self.read(self.data)
+        labels = self.labels
+        if not labels:
+            labels, told = read_off(rows)
+            note(told)
+        try:
+            return PrivateRecords(rows, user_key=self.user_key), labels
+        except InvalidParameter as error:
+            raise InvalidParameter(f"{error} The file is {self.data}.") from None
+
+    @contextlib.contextmanager
+    def charged(self) -> Iterator[PrivacyLedger]:
+        """The ledger beside --out, or the one that is named."""
+        check_apart(self.out, self.ledger)
+        path = self.ledger or f"{self.out}.ledger"
+        with opened(path, whole_budget(path, self.budget, self.ledger_budget)) as ledger:
+            if not self.json:
+                note(charging(ledger, path))
+            with explained():
+                yield ledger
+
+
+class FitPrototypes(ReleaseOptions):
+    """Releases prototypes."""
+
+    path = "fit"
+    what = "Release a private classifier of texts: one noisy sum, then any number of queries."
+    examples = """\
+  langchain-dp fit --data tickets.csv --labels billing delivery --epsilon 1 --out classifier.json
+  langchain-dp fit --data tickets.jsonl --epsilon 1 --out classifier.json --user-key customer --test test.jsonl
+  langchain-dp fit --data tickets.jsonl --epsilon 1 --out classifier.json --plan
+"""
+    notes = """\
+The file holds the prototypes of the labels and their certificate, and may be shown to anybody:
+DPPrototypeClassifier.load(FILE) answers any number of queries. The ledger beside it keeps the release: the same command
+writes the same file again at no cost.
+--json: {"labels", "examples", "certificate"}, with {"accuracy"} under --test; the plan under --plan.
+"""
+    name: str = promised("prototypes", help="name of the release in the ledger")
+    test: Path | None = Option(None, help="rows to score the classifier on")
+    plan: bool = Option(False, "--plan", help="forecast the accuracy, and stop: nothing is spent")
+
+    def run(self) -> int:
+        """Run the command; returns the exit code."""
+        from langchain_dp.aggregate import DPPrototypeClassifier
+
+        check_out(self.out, lambda path: DPPrototypeClassifier.load(path), "a saved classifier")
+        records, labels = self.records()
+        test = self.read(self.test) if self.test else []
+        forecast = DPPrototypeClassifier.plan(len(records.users()), labels=labels, budget=self.budget)
+        if self.plan:
+            print_json(forecast.to_dict()) if self.json else print(forecast)
+            return DONE
+        with self.charged() as ledger:
+            classifier = DPPrototypeClassifier.fit(
+                records, labels=labels, budget=self.budget, ledger=ledger, name=self.name
+            )
+        classifier.save(self.out)
+        accuracy = None
+        if test:
+            answers = classifier.batch([row["text"] for row in test])
+            accuracy = statistics.mean(answer == row["label"] for answer, row in zip(answers, test, strict=True))
+        if self.json:
+            shown: dict[str, Any] = {"labels": labels, "certificate": classifier.certificate().to_dict()}
+            print_json(shown if accuracy is None else {**shown, "accuracy": accuracy})
+            return DONE
+        print(f"{forecast}\n\n{classifier.certificate()}\n")
+        if accuracy is not None:
+            print(f"right on {accuracy:.1%} of the {len(test):,} rows of {self.test}")
+        print(f"Classifier and certificate: {self.out}")
+        return DONE
+
+
+class NameLabels(ReleaseOptions):
+    """Names labels."""
+
+    path = "name"
+    what = "Name labels that are codes, by counting the public topics that their private texts are nearest to."
+    examples = """\
+  langchain-dp name --data tickets.csv --epsilon 0.5 --out names.json
+  langchain-dp name --data tickets.csv --epsilon 0.5 --out names.json --words topics.txt --user-key customer
+"""
+    notes = """\
+Without --words, the names come from some 200 topics of tickets, mail, news, medicine, law and finance. A file of
+--words holds a name a line, or "name: description"; it must be public.
+--json, and the file: {"names", "descriptions", "margin", "certificate"}.
+"""
+    name: str = promised("label-names", help="name of the release in the ledger")
+    words: Path | None = Option(None, help="public names to choose from, one a line")
+
+    def run(self) -> int:
+        """Run the command; returns the exit code."""
+        from langchain_dp._util.whole_files import write_whole
+        from langchain_dp.aggregate import DPLabelNamer
+        from langchain_dp.aggregate.names import LabelNames
+        from langchain_dp.cli.show import strict_json
+
+        check_out(self.out, LabelNames.load, "saved names")
+        records, labels = self.records()
+        namer = DPLabelNamer(None if self.words is None else _words(self.words))
+        with self.charged() as ledger:
+            found = namer.fit(records, labels=labels, budget=self.budget, ledger=ledger, name=self.name)
+        write_whole(self.out, strict_json(found.to_dict()))
+        if self.json:
+            print_json(found.to_dict())
+            return DONE
+        print(f"{found}\n\n{found.certificate}\n\nNames and certificate: {self.out}")
+        return DONE
+
+
+def _words(path: Path) -> dict[str, str]:
+    """Names of a file, with what stands after a colon as their description."""
+    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    pairs = [line.partition(":")[::2] for line in lines]
+    names = [name.strip() for name, _ in pairs]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise InvalidParameter(f"Expected each name of --words {path} once, but these stand there twice: {twice[:5]}.")
+    return {name.strip(): about.strip() for name, about in pairs}

@@ -1,0 +1,153 @@
+"""The noisy sum of vectors: its profile by enumeration, its clip in whole numbers, its scale, what it refuses."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chi2
+
+from langchain_dp.accounting import PrivacyBudget, VectorSumEvent, calibrate_vector_sum, epsilon, profiles
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.mechanisms import NotPrivateSeededRandomness, VectorSum, clip_to_norm
+from langchain_dp.mechanisms.vector_sum import LEAST_STEPS, NORM
+
+EPSILONS = (0.05, 0.1, 0.3, 0.5, 1.0, 2.0, 3.0, 5.0)
+
+
+def continuous(eps: float, distance: float) -> float:
+    return float(profiles.gaussian(np.array([eps]), distance=distance, sigma=1.0)[0])
+
+
+def in_one(sigma: float, shift: int, eps: float) -> float:
+    """Delta of the discrete Gaussian for sums that differ by ``shift`` steps in one coordinate."""
+    x = np.arange(-int(10 * sigma), int(10 * sigma) + 1, dtype=np.float64)
+    weights = np.exp(-(x**2) / (2 * sigma**2))
+    loss = (2 * x * shift + shift**2) / (2 * sigma**2)
+    return float((weights * np.maximum(-np.expm1(eps - loss), 0)).sum() / weights.sum())
+
+
+def in_two(sigma: float, shift: tuple[int, int], eps: float) -> float:
+    """The same in two coordinates."""
+    x = np.arange(-int(8 * sigma), int(8 * sigma) + 1, dtype=np.float64)
+    one, two = np.meshgrid(x, x, indexing="ij", sparse=True)
+    weights = np.exp(-(one**2 + two**2) / (2 * sigma**2))
+    loss = (2 * one * shift[0] + 2 * two * shift[1] + shift[0] ** 2 + shift[1] ** 2) / (2 * sigma**2)
+    return float((weights * np.maximum(-np.expm1(eps - loss), 0)).sum() / weights.sum())
+
+
+def worst(sigma: int) -> float:
+    """Largest relative gap between the two profiles where delta is at least 1e-9, in one dimension."""
+    shifts = [round(distance * sigma) for distance in (0.25, 0.5, 1.0, 2.0, 4.0)]
+    return max(
+        abs(in_one(sigma, shift, eps) / exact - 1)
+        for shift in shifts
+        for eps in EPSILONS
+        if (exact := continuous(eps, shift / sigma)) > 1e-9
+    )
+
+
+def test_the_grid_is_so_fine_that_the_noise_costs_what_continuous_noise_costs() -> None:
+    """If it breaks, the noise that is drawn costs more than the Gaussian that is charged.
+
+    At 64 steps the gap is near 1e-3, at 4 steps above a tenth: so noise of few steps is refused.
+    """
+    assert worst(LEAST_STEPS) < 3e-6
+    assert worst(64) > 1e-4
+    assert worst(4) > 0.1
+
+
+def test_in_two_dimensions_the_grid_matters_less() -> None:
+    """If it breaks, a record that moves several coordinates costs more than one that moves a single one."""
+    for shift in ((48, 64), (16, 32), (64, 64)):
+        for eps in EPSILONS:
+            if (exact := continuous(eps, math.hypot(*shift) / 64)) > 1e-7:
+                assert in_two(64, shift, eps) == pytest.approx(exact, rel=4e-4)
+
+
+@pytest.mark.parametrize("delta", [1e-9, 1e-5])
+@pytest.mark.parametrize("budget", [0.5, 1.0, 3.0, 10.0, 60.0])
+def test_what_is_charged_covers_the_noise_on_the_grid(budget: float, delta: float) -> None:
+    """If it breaks, two records of opposite vectors are told apart a little better than the certificate says."""
+    noise = calibrate_vector_sum(PrivacyBudget(budget, delta))
+    if noise * NORM < LEAST_STEPS:
+        with pytest.raises(InvalidParameter, match="grid steps"):
+            VectorSum(VectorSumEvent(noise))
+        return
+    assert in_one(noise * NORM, 2 * NORM, epsilon([(VectorSumEvent(noise), 1)], delta)) <= delta
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    data=st.data(),
+    columns=st.integers(1, 5),
+    norm=st.integers(1, 5000),
+    bits=st.sampled_from([4, 13, 31, 40, 61]),
+)
+def test_clipped_vectors_are_within_the_norm_alone_and_in_company(
+    data: st.DataObject, columns: int, norm: int, bits: int
+) -> None:
+    """If it breaks, a record moves the sum by more than its share, turns around, or moves another's vector."""
+    number = st.integers(-(2**bits), 2**bits)
+    rows = np.array(data.draw(st.lists(st.lists(number, min_size=columns, max_size=columns), min_size=1, max_size=4)))
+    clipped = clip_to_norm(rows, norm)
+    for before, after in zip(rows.tolist(), clipped.tolist(), strict=True):
+        assert sum(x * x for x in after) <= norm * norm
+        assert all(abs(x) <= abs(y) and x * y >= 0 for x, y in zip(after, before, strict=True)), "toward zero"
+        if sum(x * x for x in before) <= norm * norm:
+            assert after == before
+        assert clip_to_norm(np.array([before]), norm).tolist() == [after]
+
+
+def test_long_vectors_keep_their_length() -> None:
+    """If it breaks, clipping throws signal away: what is left of a long vector is shorter than the norm by far."""
+    rng = np.random.default_rng(3)
+    lengths = np.linalg.norm(clip_to_norm(rng.integers(-(10**6), 10**6, size=(500, 16)), NORM), axis=1)
+    assert lengths.min() > NORM - 8
+    assert lengths.max() <= NORM
+
+
+@pytest.mark.statistical
+def test_the_noise_has_its_scale_and_no_other() -> None:
+    """If it breaks, the noise is smaller than what is charged, or larger than it need be (error rate 1e-6)."""
+    mechanism, count = VectorSum(VectorSumEvent(0.75)), 600
+    total = np.arange(count).reshape(3, 200)
+    noise = mechanism.release(total, rng=NotPrivateSeededRandomness(5)) - total
+    assert noise.shape == total.shape
+    square = float((noise.astype(np.float64) ** 2).sum())
+    low, high = (chi2.ppf(tail, count) for tail in (5e-7, 1 - 5e-7))
+
+    def fits(sigma: float) -> bool:
+        return bool(low < square / sigma**2 < high)
+
+    sigma = 0.75 * NORM
+    assert fits(sigma)
+    assert not fits(sigma * 2 / 3)
+    assert not fits(sigma * 3 / 2)
+    assert len(np.unique(noise)) > 500, "each coordinate has noise of its own"
+
+
+def test_noise_is_fresh_in_every_release() -> None:
+    """If it breaks, the difference of two releases shows the difference of two sums."""
+    mechanism, total = VectorSum(VectorSumEvent(1.0)), np.zeros(8, dtype=np.int64)
+    assert mechanism.release(total).tolist() != mechanism.release(total).tolist()
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: VectorSum(VectorSumEvent(0.2499)), "grid steps"),
+        (lambda: VectorSum(VectorSumEvent(1.0), norm=LEAST_STEPS - 1), "grid steps"),
+        (lambda: VectorSum(VectorSumEvent(1e300)), "grid steps"),
+        (lambda: VectorSum(VectorSumEvent(1.0), norm=0), "norm"),
+        (lambda: VectorSum(VectorSumEvent(1e6), norm=1.5), "norm"),  # type: ignore[arg-type]
+        (lambda: VectorSum(VectorSumEvent(1.0)).release(np.zeros(3)), "whole numbers"),
+    ],
+)
+def test_what_cannot_be_released_soundly_is_refused(make: object, match: str) -> None:
+    """If it breaks, noise is drawn on a grid too coarse for its price, or a draw fails after its charge."""
+    with pytest.raises(InvalidParameter, match=match):
+        make()  # type: ignore[operator]
