@@ -75,7 +75,8 @@ classifier = DPICLClassifier(
     prompt=prompt,
     budget=PrivacyBudget(2.0, 5e-6),
     ledger=ledger,
-    max_queries=50,
+    max_queries=100,
+    subsets=20,
     made_with=named.certificate,
 )
 print(classifier.plan())
