@@ -33,7 +33,7 @@ class DPPromptOptimizer(PromptRunnable):
     votes for the next token; LimitedDomain releases the token with most votes, or nothing; several candidates are
     written, and the exponential mechanism selects one by its correct answers on validation records.
 
-    Labels that are codes need names first. :class:`~langchain_dp.aggregate.DPLabelNamer` finds them, and
+    Labels that are codes need names first. :class:`~langchain_dp.aggregate.names.DPLabelNamer` finds them, and
     ``OptPrompts(words=)`` or a :class:`~langchain_dp.opt.PromptAlternative` takes them.
 
     Args:

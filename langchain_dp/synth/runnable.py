@@ -46,7 +46,7 @@ class DPExampleSynthesizer(RunRunnable):
             must run inside the trust boundary.
         labels: Label -> public description of what it means, which the model is told; or the labels alone. A
             description must not be taken from the records, unless it was released: for labels that are codes,
-            :class:`~langchain_dp.aggregate.DPLabelNamer` releases ``descriptions``.
+            :class:`~langchain_dp.aggregate.names.DPLabelNamer` releases ``descriptions``.
         count: Examples to be written, all labels together: rounded up to the same number of each.
         budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
         ledger: Ledger that is charged. Without ``budget``, all that is left of it is reserved. Or the path of a ledger
