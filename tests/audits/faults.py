@@ -130,6 +130,7 @@ def faults() -> Faults:
         "padded": under(rapt.padded, swaps.PADS),
         "sums": under(aggregate.sums, summed.SUMS),
         "sum noise": under(aggregate.noise, summed.NOISE),
+        "users": under(aggregate.prompts, summed.USERS),
         "names": under(aggregate.named, summed.NAMES),
         "cost caches": under(accountant.caches, planted.CACHES),
         "accountant": {
