@@ -79,6 +79,16 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
 
     Make one with :meth:`fit` or :meth:`load`.
 
+    Args:
+        labels: Name of each label, and the label as it was given.
+        encoder: The public encoder.
+        projection: The public map from its vectors to the coordinates of the sums.
+        releases: The noisy sums of each release.
+        certificate: The promise.
+        threshold: Smallest probability of an answer.
+        otherwise: The answer below it.
+        prior: A language model's scores, added to those of the prototypes.
+
     Formal guarantee:
         The classifier is (epsilon, delta)-differentially private in the examples, with the budget's neighbors: in all
         examples of one user, where :class:`~langchain_dp.PrivateRecords` has a ``user_key``. Replacing a user moves the
