@@ -130,12 +130,12 @@ class Promise:
                 )
             journal = ReleaseJournal.load(self.ledger, plan)
             check_same(plan, {}, self.budget or share, "release")
-            check_settings(self.name, journal.settings, settings)
             if journal.data != _digest(records, journal.key):
                 raise PlanError(
                     f"The ledger holds the release {self.name!r} of other records. Give this one another name=, with a "
                     "budget of its own; DPPrototypeClassifier.update() adds records to a classifier."
                 )
+            check_settings(self.name, journal.settings, settings)
             if journal.value is None:
                 self._check_not_lost(plan, event)
                 plan.spend(event, caller=self.name)

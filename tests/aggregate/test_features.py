@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langchain_dp.aggregate.features import MOST_DIMENSIONS, Floats, Projection
+from langchain_dp.aggregate.features import MOST_DIMENSIONS, Projection
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.vector_sum import NORM
 
@@ -99,13 +99,3 @@ def test_vectors_beyond_what_is_exact_are_refused(shape: tuple[int, ...]) -> Non
     """If it breaks, sums leave the whole numbers that a float holds exactly."""
     with pytest.raises(InvalidParameter, match="Use another encoder"):
         Projection.of(np.zeros(shape), k=1)
-
-
-def test_the_longest_vectors_of_all_agree_alone_and_in_company() -> None:
-    """If it breaks, the bound on dimensions is too high for exact products."""
-    rows: Floats = np.sign(RNG.normal(size=(5, MOST_DIMENSIONS)))
-    whole = np.rint(np.sign(rows) * 256).astype(np.int64)
-    projection = Projection(whole[0], whole[1:4])
-    together = projection.vectors(rows)
-    assert together.any()
-    assert all((projection.vectors(rows[place][None]) == together[place]).all() for place in range(5))
