@@ -94,7 +94,12 @@ class Promise:
         """The budget of the release: that of its plan if it is reserved, else what can be reserved."""
         plan = self.ledger.plan(self.name)
         if plan is None:
-            return affordable(self.ledger, self.budget)
+            try:
+                return affordable(self.ledger, self.budget)
+            except BudgetExceeded:
+                plan = self.ledger.plan(self.name)  # another process that started at the same time
+                if plan is None:
+                    raise
         return PrivacyBudget(plan.epsilon, plan.delta, self.ledger.budget.neighbors)
 
     def release_once(
