@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langchain_dp.aggregate.features import MOST_DIMENSIONS, Projection
+from langchain_dp.aggregate.features import MOST_DIMENSIONS, Floats, Projection
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import clip_to_norm
 from langchain_dp.mechanisms.vector_sum import NORM
@@ -79,7 +79,7 @@ def in_whole_numbers(row: Floats) -> list[int]:
 
 
 def test_products_are_those_of_whole_numbers() -> None:
-    """If it breaks, products are rounded, and how they are rounded hangs on the rows beside them."""
+    """If it breaks, products are rounded, and the rows beside them decide how."""
     rows = RNG.normal(size=(300, 24))
     assert PROJECTION.vectors(rows).tolist() == [in_whole_numbers(row) for row in rows]
 
