@@ -22,17 +22,11 @@ Shot = tuple[str, str]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class SubsetPrompt:
-    """The prompt of one subset. Private, except the question.
+    """The prompt of one subset. Private, except the question."""
 
-    Args:
-        member: Opaque key of the subset's content; it changes with the content.
-        shots: The subset's examples. A subset without examples abstains, whatever a model answers.
-        question: The rendered question, the same for every subset of a release.
-    """
-
-    member: Hashable
-    shots: tuple[Shot, ...]
-    question: str
+    member: Hashable  # opaque key of the subset's content; it changes with the content
+    shots: tuple[Shot, ...]  # examples; without any the subset abstains, no matter what a model answers
+    question: str  # rendered, the same for every subset of a release
 
     def __repr__(self) -> str:
         return "SubsetPrompt(<private>)"
@@ -62,13 +56,8 @@ def count_votes(subset_prompts: Sequence[SubsetPrompt], votes: Sequence[Vote], l
 class SubsetPrompts:
     """The private records in subsets. Thread-safe.
 
-    Adding or forgetting a record changes one subset and its key. ``forgotten`` counts forgotten records.
-
-    Args:
-        records: Private examples.
-        scheme: Sampling scheme.
-        render: Turns an example into a shot.
-        rng: Source of the coins for assignment and sampling.
+    Adding or forgetting a record changes one subset and its key. ``render`` turns an example into a shot; ``rng`` draws
+    the coins for assignment and sampling. ``forgotten`` counts forgotten records.
     """
 
     def __init__(
