@@ -191,8 +191,9 @@ def _digest(records: PrivateRecords, key: bytes) -> str:
 
 def _digest_of(records: PrivateRecords, key: bytes) -> str:
     digests = record_digests(records, key, ["text"])
-    groups = {name: place for place, group in enumerate(records.users()) for name in group}
-    return fingerprint({name: value + groups[name].to_bytes(8, "big") for name, value in digests.items()}, key)
+    users: dict[str, int] = {}
+    marks = {name: users.setdefault(records.user_of(name), len(users)).to_bytes(8, "big") for name in digests}
+    return fingerprint({name: value + marks[name] for name, value in digests.items()}, key)
 
 
 def labelled_records(examples: PrivateArgs, labels: Sequence[str]) -> PrivateRecords:
