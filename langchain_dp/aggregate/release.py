@@ -24,7 +24,7 @@ from langchain_dp.ensemble.runs import (
 )
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
-from langchain_dp.records import PrivateRecords, check_records
+from langchain_dp.records import AUTOMATIC, PrivateRecords, check_records
 from langchain_dp.records.files import READING
 from langchain_dp.redact import PrivateArgs, run_redacted
 
@@ -193,7 +193,8 @@ def _digest_of(records: PrivateRecords, key: bytes) -> str:
     digests = record_digests(records, key, ["text"])
     users: dict[str, int] = {}
     marks = {name: users.setdefault(records.user_of(name), len(users)).to_bytes(8, "big") for name in digests}
-    return fingerprint({name: value + marks[name] for name, value in digests.items()}, key)
+    seen = {name: value + marks[name] for name, value in digests.items()}
+    return fingerprint({**seen, AUTOMATIC: str(records.records_per_user).encode()}, key)
 
 
 def labelled_records(examples: PrivateArgs, labels: Sequence[str]) -> PrivateRecords:

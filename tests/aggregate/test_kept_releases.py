@@ -84,6 +84,15 @@ def test_other_records_or_settings_under_the_same_name_are_refused(case: str, tm
     assert shares(tmp_path) == shares(tmp_path)
 
 
+def test_another_number_of_records_per_user_is_another_set_of_records(tmp_path: Path) -> None:
+    """If it breaks, a classifier of one record per user passes for one of two."""
+    two, one = (PrivateRecords(rows(), user_key="customer", records_per_user=most) for most in (2, 1))
+    fitted(two, components=8, **ledger_in(tmp_path))
+    fitted(two, components=8, **ledger_in(tmp_path))
+    with pytest.raises(PlanError, match="of other records"):
+        fitted(one, components=8, **ledger_in(tmp_path))
+
+
 def test_another_share_under_the_same_name_is_refused() -> None:
     """If it breaks, a release of epsilon 1 passes for one of epsilon .5."""
     ledger = PrivacyLedger(BUDGET)
