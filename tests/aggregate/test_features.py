@@ -121,3 +121,13 @@ def test_vectors_beyond_what_is_exact_are_refused(shape: tuple[int, ...]) -> Non
     """If it breaks, sums leave the whole numbers that a float holds exactly."""
     with pytest.raises(InvalidParameter, match="Use another encoder"):
         Projection.of(np.zeros(shape), k=1)
+
+
+def test_few_texts_have_the_components_of_many_dimensions() -> None:
+    """If it breaks, an encoder of more dimensions than public texts gets other coordinates, or takes a minute."""
+    texts = np.random.default_rng(0).normal(size=(20, 30)) * np.linspace(3, 1, 30)
+    unit = texts / np.linalg.norm(texts, axis=1, keepdims=True)
+    _, vectors = np.linalg.eigh(np.cov(unit.T))
+    found = Projection.of(texts, 5).components / 2**15
+    overlap = np.abs(found @ vectors[:, ::-1][:, :5])
+    assert np.allclose(overlap, np.eye(5), atol=0.01)
