@@ -53,13 +53,7 @@ SHARPNESS = 8.0
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NoisySums:
-    """One release: the noisy sum of the vectors of each label.
-
-    Args:
-        sums: One row per label, in grid steps.
-        noise_multiplier: Standard deviation of the noise in units of the largest norm.
-        users: Number of users behind it where that is public, else None.
-    """
+    """One release: one noisy sum per label, in grid steps; and the number of users where it is public, else None."""
 
     sums: Whole
     noise_multiplier: float

@@ -56,15 +56,7 @@ class ReleaseJournal(RunJournal):
 
 @dataclasses.dataclass(frozen=True)
 class Promise:
-    """Where one release is charged.
-
-    Args:
-        ledger: Ledger to charge.
-        budget: Share of it; None is all that is not reserved.
-        name: Name of the plan.
-        rng: Source of noise.
-        costs: Costs of the released text among the public inputs.
-    """
+    """Where one release is charged, the source of its noise, and the costs of released text among its inputs."""
 
     ledger: PrivacyLedger
     budget: PrivacyBudget | None
@@ -111,14 +103,7 @@ class Promise:
         settings: Mapping[str, Any],
         share: PrivacyBudget,
     ) -> Any:
-        """Charge the event, draw, and keep the value in the ledger; or return the value that the ledger keeps.
-
-        Args:
-            event: The cost of the release.
-            draw: Draws a value for JSON; called after the charge.
-            records: The private records; their digest tells whether a kept value is theirs.
-            settings: Public settings; a kept value is returned for the same ones alone.
-            share: Claim of the plan.
+        """Charge the event, draw a value for JSON, and keep it in the ledger; or return the value that the ledger keeps.
 
         Raises:
             PlanError: The ledger keeps a value for other records or settings under this name.
