@@ -103,7 +103,7 @@ class Promise:
         settings: Mapping[str, Any],
         share: PrivacyBudget,
     ) -> Any:
-        """Charge the event, draw a value for JSON, and keep it in the ledger; or return the value that the ledger keeps.
+        """Charge the event, draw a value for JSON, and keep it in the ledger; or return the value that is kept there.
 
         Raises:
             PlanError: The ledger keeps a value for other records or settings under this name.
