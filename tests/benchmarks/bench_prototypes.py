@@ -101,13 +101,13 @@ def clean_accuracy(
     return statistics.mean(labels[place] == row["label"] for place, row in zip(nearest, test, strict=True))
 
 
-def trial(task: str, encoder: Embeddings, seeds: int, most_test: int) -> list[dict[str, Any]]:
+def trial(task: str, encoder: Embeddings, seeds: int, most_test: int, sizes: Sequence[int]) -> list[dict[str, Any]]:
     """One row per number of private rows and epsilon."""
     train, test = load(task)
     test = random.Random(0).sample(test, min(most_test, len(test)))
     labels = sorted({row["label"] for row in train})
     results = []
-    for count in sorted({min(count, len(train)) for count in ROWS}):
+    for count in sorted({min(count, len(train)) for count in sizes}):
         drawn = [random.Random(seed).sample(train, count) for seed in range(seeds)]
         cleans = [clean_accuracy(encoder, rows, test, labels) for rows in drawn]
         for epsilon in EPSILONS:
@@ -205,6 +205,7 @@ def main() -> None:
     parser.add_argument("--encoder", choices=("static", "e5"), default="static")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--test", type=int, default=2000)
+    parser.add_argument("--rows", type=int, nargs="*", default=ROWS)
     parser.add_argument("--speed", action="store_true")
     parser.add_argument("--table", action="store_true")
     asked = parser.parse_args()
@@ -215,7 +216,7 @@ def main() -> None:
     encoder = KeptStatic() if asked.encoder == "static" else E5()
     for task in asked.tasks:
         with RESULTS.open("a") as file:
-            for row in trial(task, encoder, asked.seeds, asked.test):
+            for row in trial(task, encoder, asked.seeds, asked.test, asked.rows):
                 file.write(json.dumps(row) + "\n")
     return None
 
