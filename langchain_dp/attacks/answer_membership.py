@@ -137,7 +137,7 @@ def _hit(score: float, world: int) -> float:
 
 
 def _left_out(training: Sequence[Sequence[Sequence[str]]], view: View, repeats: int) -> float:
-    """Count right guesses among the training chains, each by what the others teach.
+    """Count right guesses among the training chains, each from the frequencies of the others.
 
     One chain of each data set is left out at a time: leaving out one alone would make its answers rarer on its side.
     """

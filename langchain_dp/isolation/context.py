@@ -124,8 +124,8 @@ def find_problem(*, try_gate: bool = True) -> str | None:
         return None
     with sealed(Level.QUIET):
         managers = [kind.configure(inheritable_callbacks=[BaseCallbackHandler()]) for kind in _MANAGERS]
-        graphs = sys.modules.get(_GRAPHS)
-        managers += [make({"callbacks": [graphs.GraphCallbackHandler()]}) for make in _graph_managers(graphs)]  # type: ignore[union-attr]  # none without it
+        if graphs := sys.modules.get(_GRAPHS):
+            managers += [make({"callbacks": [graphs.GraphCallbackHandler()]}) for make in _graph_managers(graphs)]
         for manager in managers:
             if manager.handlers:
                 return (

@@ -283,8 +283,8 @@ MEASURES = (
         Measure(f"{name}.{side}", f"{side.capitalize()} {what}", (), _one(name, side))
         for name, what in (
             ("budget", "that all releases together may cost."),
-            ("reserved", "that all plans may cost, whatever they still release: the promise."),
-            ("spent", "that the releases so far cost, what was prepaid included."),
+            ("reserved", "that all plans may cost in the end: the promise."),
+            ("spent", "that the releases so far cost, prepaid ones included."),
             ("left", "that no plan has reserved."),
         )
         for side in ("epsilon", "delta")
@@ -298,4 +298,4 @@ MEASURES = (
     Measure("releases.left", "Releases reserved and not made.", ("mechanism",), _by_mechanism("unused")),
     Measure("refusals", "Charges and plans refused by this process; not in the ledger.", (), _refused, counts=True),
 )
-"""What Prometheus and OpenTelemetry are given, beside ``HEALTHY``."""
+"""Measures for Prometheus and OpenTelemetry, beside ``HEALTHY``."""
