@@ -71,7 +71,7 @@ class SubsetPrompts:
         forks.keep_still(self)
         self.forgotten = 0
         self._catch_up: Callable[[], None] | None = None
-        self._kept: weakref.WeakSet[AnswerCache[Any]] = weakref.WeakSet()
+        self._caches: weakref.WeakSet[AnswerCache[Any]] = weakref.WeakSet()
         self._sampler = SubsetSampler(self._shots, scheme, rng)
 
     def draw(self, question: str) -> list[SubsetPrompt]:
@@ -123,7 +123,7 @@ class SubsetPrompts:
 
     def keep(self, answers: AnswerCache[Any]) -> None:
         """Drop the cached ``answers`` whenever a record is forgotten, as long as the cache lives."""
-        self._kept.add(answers)
+        self._caches.add(answers)
 
     def forget(self, record_id: str) -> Hashable | None:
         """Remove a record; return the previous key of its subset."""
@@ -133,7 +133,7 @@ class SubsetPrompts:
             del self._shots[record_id]
             epoch = self.forgotten
             stale = self._sampler.forget(record_id)
-        for answers in list(self._kept):
+        for answers in list(self._caches):
             answers.invalidate_before(epoch)
         return stale
 

@@ -175,15 +175,15 @@ def _gated(inner: Callable[..., BaseCallbackManager]) -> Callable[..., BaseCallb
         manager = inner(cls, *args, **kwargs)
         if level.get() is not Level.OPEN:
             _install_gates()  # another thread may have set a cache or loaded LangGraph since the private run began
-            manager.handlers = [handler for handler in manager.handlers if _stays(handler)]
-            manager.inheritable_handlers = [handler for handler in manager.inheritable_handlers if _stays(handler)]
+            manager.handlers = [handler for handler in manager.handlers if _may_stay(handler)]
+            manager.inheritable_handlers = [handler for handler in manager.inheritable_handlers if _may_stay(handler)]
         return manager
 
     setattr(configure, _GATED, True)
     return configure
 
 
-def _stays(handler: BaseCallbackHandler) -> bool:
+def _may_stay(handler: BaseCallbackHandler) -> bool:
     """Return whether the handler only streams events, logs or graphs to a caller inside the block."""
     from langchain_core.tracers._streaming import _StreamingCallbackHandler
 

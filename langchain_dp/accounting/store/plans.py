@@ -180,7 +180,7 @@ class PlanStore(LedgerStore):
         """
         with self.backend.transaction(write=True) as connection:
             newest = self._charge(connection, plan, event, count, caller, user_id)
-        return self._saw(newest)
+        return self._remember(newest)
 
     def add_missing(self, plan: StoredPlan, event: str, count: int, caller: str) -> int:
         """Charge, durably, the part of ``count`` uses that ``caller`` has not been charged yet.
@@ -196,7 +196,7 @@ class PlanStore(LedgerStore):
             if missing <= 0:
                 return 0
             newest = self._charge(connection, plan, event, missing, caller)
-        return 0 if self._saw(newest) else missing
+        return 0 if self._remember(newest) else missing
 
     def _charge(
         self,

@@ -274,7 +274,7 @@ def _by_mechanism(name: str) -> Callable[[LedgerStats], Values]:
     return lambda found: (({"mechanism": kind}, float(number)) for kind, number in getattr(found, name).items())
 
 
-def _refused(found: LedgerStats) -> Values:
+def _refusals(found: LedgerStats) -> Values:
     return iter([] if found.refusals is None else [({}, float(found.refusals))])
 
 
@@ -296,6 +296,6 @@ MEASURES = (
     Measure("plans.open", "Plans that have releases left.", (), _plan_count("plans_open")),
     Measure("releases", "Releases charged.", ("mechanism",), _by_mechanism("used"), counts=True),
     Measure("releases.left", "Releases reserved and not made.", ("mechanism",), _by_mechanism("unused")),
-    Measure("refusals", "Charges and plans refused by this process; not in the ledger.", (), _refused, counts=True),
+    Measure("refusals", "Charges and plans refused by this process; not in the ledger.", (), _refusals, counts=True),
 )
 """Measures for Prometheus and OpenTelemetry, beside ``HEALTHY``."""
