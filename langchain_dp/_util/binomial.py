@@ -1,4 +1,4 @@
-"""Exact limits of a probability from a count.
+"""Exact confidence limits of a probability from a count.
 
 Reference: Clopper, Pearson. The use of confidence or fiducial limits illustrated in the case of the binomial. 1934.
 """
@@ -11,12 +11,12 @@ from langchain_dp._util import validate
 
 
 def lower_limit(hits: float, runs: float, error: float) -> float:
-    """Lower limit of a probability: above the true one with chance at most ``error`` (Clopper and Pearson).
+    """Lower limit of a probability: above the true one with probability at most ``error`` (Clopper and Pearson).
 
     Args:
-        hits: How often it happened, in [0, ``runs``]; a fraction where only a share of an effective number is known.
+        hits: Number of hits, in [0, ``runs``]; a fraction if runs are an effective number.
         runs: Independent runs, above 0.
-        error: Chance of a limit on the wrong side, in (0, 1).
+        error: Probability of a limit on the wrong side, in (0, 1).
 
     Raises:
         InvalidParameter: A value is out of bounds.
@@ -30,12 +30,12 @@ def lower_limit(hits: float, runs: float, error: float) -> float:
 
 
 def upper_limit(hits: float, runs: float, error: float) -> float:
-    """Upper limit of a probability: below the true one with chance at most ``error`` (Clopper and Pearson).
+    """Upper limit of a probability: below the true one with probability at most ``error`` (Clopper and Pearson).
 
     Args:
-        hits: How often it happened, in [0, ``runs``]; a fraction where only a share of an effective number is known.
+        hits: Number of hits, in [0, ``runs``]; a fraction if runs are an effective number.
         runs: Independent runs, above 0.
-        error: Chance of a limit on the wrong side, in (0, 1).
+        error: Probability of a limit on the wrong side, in (0, 1).
 
     Examples:
         >>> round(upper_limit(0, 100, 0.05), 4)
@@ -46,7 +46,7 @@ def upper_limit(hits: float, runs: float, error: float) -> float:
 
 
 def clopper_pearson(hits: float, runs: float, *, error: float = 0.05) -> tuple[float, float]:
-    """Both limits, each of which is on the wrong side at most ``error`` / 2 of the time."""
+    """Both limits, each wrong with probability at most ``error`` / 2."""
     return lower_limit(hits, runs, error / 2), upper_limit(hits, runs, error / 2)
 
 

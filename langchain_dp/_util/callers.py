@@ -1,4 +1,4 @@
-"""Warnings that point at the line of whoever uses this package."""
+"""Warnings that point at the caller's line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _OURS = ("langchain_dp", "langchain_core")
 
 
 def warn_caller(text: str, category: type[Warning]) -> None:
-    """Give a Python warning at the innermost line that is neither this package's nor LangChain's own."""
+    """Warn at the innermost line outside of this package and LangChain."""
     level, frame = 1, inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _OURS:
         level, frame = level + 1, frame.f_back

@@ -1,4 +1,4 @@
-"""Batches of columns, as mappings, Arrow tables or pandas frames, read and made again in their type."""
+"""Reads and rebuilds batches of columns: mappings, Arrow tables or pandas frames."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Opened = TypeVar("Opened")
 
 
 class WorksOnBatches(Generic[Opened]):
-    """Base of what works on batches in many workers: pickled without what it opened, which each opens for itself.
+    """Base of classes for batches in many workers: pickled without its resource, which each worker opens again.
 
-    A subclass has ``__call__``, and says in :meth:`_built` how a worker opens its own.
+    A subclass implements ``__call__``, and opens the resource in :meth:`_built`.
     """
 
     def __init__(self, opened: Opened) -> None:
@@ -35,7 +35,7 @@ class WorksOnBatches(Generic[Opened]):
         raise NotImplementedError
 
     def in_pandas(self, frames: Iterable[B]) -> Iterator[B]:
-        """Work on frames one after the other, as Spark's ``mapInPandas`` asks for."""
+        """Work on frames in turn, as Spark's ``mapInPandas`` needs."""
         yield from map(self, frames)
 
     def _built(self) -> Opened:
@@ -77,7 +77,7 @@ class Columns:
             raise InvalidParameter("Expected every column of a batch to have a name of its own. Rename them.")
 
     def texts(self, name: str) -> list[str | None]:
-        """A column of texts; None where there is none."""
+        """A column of texts; None for missing ones."""
         values = [None if _absent(value) else value for value in self._values(name)]
         for row, value in enumerate(values):
             if value is not None and not isinstance(value, str):
@@ -88,7 +88,7 @@ class Columns:
         return [None if value is None else str(value) for value in values]
 
     def keys(self, name: str, what: str) -> list[str]:
-        """A column that says whose, or which, a row is: texts or whole numbers, one in each row."""
+        """A column of keys: a text or a whole number in each row."""
         values = [as_int(value) for value in self._values(name)]
         for row, value in enumerate(values):
             if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
@@ -99,7 +99,7 @@ class Columns:
         return [str(value) for value in values]
 
     def with_only(self, new: Mapping[str, Sequence[str | None]], kept: Sequence[str]) -> Any:
-        """A batch of the same type with new columns of texts and kept ones, in the batch's order; nothing else."""
+        """A batch of the same type with only the new and the kept columns, in the batch's order."""
         made = {
             name: _like(self._column(name), new[name]) if name in new else self._column(name)
             for name in (*self._names, *(name for name in new if name not in self._names))
@@ -108,10 +108,7 @@ class Columns:
         return self._alone(made)
 
     def with_new(self, name: str, values: Sequence[str | None], *, like: str, kept: Sequence[str]) -> Any:
-        """A batch of the same type with kept columns, in the batch's order, and a new one of the kind of ``like``.
-
-        A frame keeps its index: it is for batches whose rows are no secret.
-        """
+        """A batch of the same type with the kept columns and one of the kind of ``like``; a frame's index stays."""
         made = {each: self._column(each) for each in self._names if each in kept}
         made[name] = _like(self._column(like), values)
         if hasattr(self._batch, "iloc"):
@@ -119,7 +116,7 @@ class Columns:
         return self._alone(made)
 
     def _alone(self, made: dict[str, Any]) -> Any:
-        """A batch of values alone: names of axes, ``attrs`` and unused categories are columns that nobody named."""
+        """A batch of values without names of axes, ``attrs`` and unused categories, which nobody named."""
         values = {name: _bare(column) for name, column in made.items()}
         if isinstance(self._batch, Mapping):
             return {name: type(made[name])(one) if hasattr(made[name], "iloc") else one for name, one in values.items()}
@@ -128,12 +125,7 @@ class Columns:
         return type(self._batch).from_arrays(list(values.values()), names=list(values))
 
     def check_only(self, kept: Sequence[str]) -> None:
-        """Check what :meth:`with_only` will need, before anything is charged.
-
-        Raises:
-            InvalidParameter: A column to keep is not there; or a frame has another index than one of places, which
-                would leave in clear, or, left out, put rows beside the wrong ones.
-        """
+        """Refuse missing columns, and a frame's own index, which would leave in clear, before any charge."""
         self.check_there(kept)
         if hasattr(self._batch, "iloc") and type(self._batch.index).__name__ != "RangeIndex":
             raise InvalidParameter(
@@ -142,7 +134,7 @@ class Columns:
             )
 
     def check_there(self, names: Iterable[str]) -> None:
-        """Raise InvalidParameter unless these columns are there."""
+        """Refuse missing columns."""
         for name in names:
             self._column(name)
 
@@ -162,21 +154,21 @@ class Columns:
 
 
 def column_names(columns: object, keep_columns: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of the columns to work on, where a str or a number is one name, and of those that pass in clear."""
-    found = []
+    """Names of the columns to work on (a str or a number is one name), and of those in clear."""
+    results: list[tuple[Any, ...]] = []
     for names in ((columns,) if _is_name(columns) else columns, keep_columns):
         listed = tuple(names) if isinstance(names, Iterable) and not isinstance(names, str) else (None,)
-        found.append(tuple(name for name in listed if _is_name(name)))
-        if len(set(found[-1])) < len(listed) or not found[0]:
+        results.append(tuple(name for name in listed if _is_name(name)))
+        if len(set(results[-1])) < len(listed) or not results[0]:
             raise InvalidParameter(
                 f"Expected columns={columns!r} and keep_columns={keep_columns!r} to be lists of names of columns, each "
                 "once, with at least one to work on."
             )
-    return found[0], found[1]
+    return results[0], results[1]
 
 
 def _is_name(name: object) -> bool:
-    """Whether it can name a column: a text, or the number of a column of a frame without names."""
+    """Whether it can name a column: a text, or a number in a frame without names."""
     return isinstance(name, (str, Integral)) and not isinstance(name, bool) and name != ""
 
 
@@ -200,7 +192,7 @@ def _absent(value: Any) -> bool:
 
 
 def _bare(column: Any) -> Any:
-    """The values of a column, without an index, and without categories and buffers that hold those of other rows."""
+    """Values of a column without an index, or categories and buffers of other rows."""
     if hasattr(getattr(column, "cat", None), "remove_unused_categories"):
         column = column.cat.remove_unused_categories()
     values = getattr(column, "array", column)  # of a pandas series
@@ -210,7 +202,7 @@ def _bare(column: Any) -> Any:
 
 
 def _copied(column: Any) -> Any:
-    """An Arrow column in memory of its own: a slice goes with the whole that it was cut from."""
+    """An Arrow column in new memory: a slice keeps the whole column alive."""
     if hasattr(column.type, "index_type"):
         return column.cast(column.type.value_type).dictionary_encode()
     return column.take(np.arange(len(column)))

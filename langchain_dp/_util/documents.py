@@ -1,6 +1,6 @@
-"""JSON documents that are stored or sent: read under a form, and refused in one line that shows nothing of them.
+"""Reads stored or sent JSON documents under a form. An error shows no part of them.
 
-A module that reads none must not import this one: pydantic takes a while to load where LangChain has not loaded it yet.
+Import it only to read documents: pydantic loads slowly unless LangChain has loaded it.
 """
 
 from __future__ import annotations
@@ -14,38 +14,34 @@ from langchain_dp.errors import InvalidParameter
 
 
 class Form(pydantic.BaseModel):
-    """Base of the forms of documents: each field of its own type, exactly, and no field that is not named."""
+    """Base of the forms of documents: strict types, and no unknown field."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
     @classmethod
     def read(cls, text: str | bytes) -> Self:
-        """The document in ``text``.
-
-        Raises:
-            ValueError: It is none. One line says which field is wrong and what it must be, never what is there.
-        """
+        """Read a document, or raise ValueError with the field and its rule, never its value."""
         try:
             return cls.model_validate_json(text)
         except pydantic.ValidationError as error:
             wrong = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        # Further parts of the place may be keys of a mapping, and the name of an unknown field is not ours either.
+        # Deeper parts of the path may be private keys, and so may the name of an unknown field.
         place = [] if wrong["type"] == "extra_forbidden" else [str(part) for part in wrong["loc"][:1]]
         place += [f"at {part}" for part in wrong["loc"][1:2] if isinstance(part, int)]
         raise ValueError(" ".join([*place, wrong["msg"][:1].lower() + wrong["msg"][1:]]))
 
 
 class FileForm(Form):
-    """Base of the forms of files, which say themselves of which format they are."""
+    """Base of the forms of files, which name their format."""
 
     format: str
 
     @classmethod
     def load(cls, path: Path, form: str) -> Self:
-        """The document in the file at ``path``, of the format ``form``."""
+        """Read a file of the format ``form``."""
         try:
-            found = cls.read(path.read_bytes())
-            why = "" if found.format == form else "it is of another format"
+            document = cls.read(path.read_bytes())
+            why = "" if document.format == form else "it is of another format"
         except OSError as error:
             raise InvalidParameter(
                 f"Expected {str(path)!r} to be a file that can be read ({type(error).__name__})."
@@ -56,4 +52,4 @@ class FileForm(Form):
             raise InvalidParameter(
                 f"Expected {str(path)!r} to hold {form!r}: {why}. It is damaged, or of another version."
             )
-        return found
+        return document

@@ -1,4 +1,4 @@
-"""Packages that only an extra brings, and public names that are loaded when they are first asked for."""
+"""Errors about missing optional packages, and public names that load on first use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from langchain_dp.errors import MissingExtra
 
 
 def missing_extra(extra: str, *packages: str, why: str = "") -> MissingExtra:
-    """Return the error about packages that are not installed; ``why`` goes on after their names."""
+    """Build the error about missing packages; ``why`` follows their names."""
     several, one = ("s", "them") if len(packages) > 1 else ("", "it")
     return MissingExtra(
         f"Expected the package{several} {' and '.join(packages)}{why}. "
@@ -22,7 +22,7 @@ def missing_extra(extra: str, *packages: str, why: str = "") -> MissingExtra:
 
 @contextmanager
 def needs(extra: str, *packages: str, why: str = "") -> Iterator[None]:
-    """Imports inside of it fail as :func:`missing_extra` says; one that is there and breaks stays as the cause."""
+    """Turn import errors inside it into :func:`missing_extra`; a broken package stays as the cause."""
     try:
         yield
     except ImportError as error:
@@ -36,13 +36,9 @@ def lazy_exports(
 
     Args:
         package: Its name.
-        home: Public names, and the module that each is in; one that begins with a dot is inside of the package.
-        extra: Extra that brings ``needs``.
-        needs: Packages whose absence is reported as that extra's.
-
-    Returns:
-        The two functions. The first raises MissingExtra if one of ``needs`` is not installed, and AttributeError for
-        other names.
+        home: Public names with their modules; a leading dot is relative to the package.
+        extra: Extra that installs ``needs``.
+        needs: Packages whose absence raises MissingExtra.
     """
 
     def load(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Places that threads and event loops share, first come, first served: how many calls may be under way at once."""
+"""A fair semaphore for threads and event loops, which limits concurrent calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from langchain_dp._util import forks
 
 
 def in_event_loop() -> bool:
-    """A blocking call made on an event loop's own thread must not wait for a task of that loop: it would hang."""
+    """Whether this thread runs an event loop, whose tasks a blocking call must not wait for: it would hang."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -28,16 +28,13 @@ _entered: contextvars.ContextVar[frozenset[FairSemaphore]] = contextvars.Context
 
 
 class FairSemaphore(forks.ForkSafe):
-    """So many places, handed out in the order they were asked for. Thread-safe, over any number of event loops.
-
-    Without ``watched`` its owner sees to forks.
-    """
+    """A fair semaphore for threads and any number of event loops. Without ``watched`` its owner handles forks."""
 
     def __init__(self, count: int, *, watched: bool = True) -> None:
         self.count = count
         self._free = count
         self._waiting: deque[concurrent.futures.Future[None]] = deque()
-        # Reentrant: a call that nobody drives any more is closed by the garbage collector, in any line of any thread.
+        # Reentrant: the garbage collector closes abandoned calls, in any line of any thread.
         self._lock = threading.RLock()
         if watched:
             self._watch()
@@ -47,7 +44,7 @@ class FairSemaphore(forks.ForkSafe):
         self._waiting = deque()
 
     def take(self, patience: float | None = None) -> Callable[[], None] | None:
-        """Wait up to ``patience`` seconds for a place; return what gives it back once, None after the time."""
+        """Wait up to ``patience`` seconds; return a function that releases once, or None after a timeout."""
         waiter = self._line_up()
         if waiter is not None:
             try:
@@ -73,7 +70,7 @@ class FairSemaphore(forks.ForkSafe):
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Hold a place for the block. None is waited for inside a block that holds one, nor on a loop's own thread."""
+        """Hold it for the block, without waiting inside another such block or on a loop's own thread."""
         leave = None if self.would_hang() else self.take()
         try:
             with self.entered():
@@ -94,12 +91,12 @@ class FairSemaphore(forks.ForkSafe):
                 leave()
 
     def would_hang(self) -> bool:
-        """Whether who blocks here for a place may be waiting for himself: see :func:`in_event_loop`."""
+        """Whether blocking here could wait for itself: see :func:`in_event_loop`."""
         return in_event_loop() or self in _entered.get()
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """Mark the block as one that has a place: what is asked inside it goes on without another."""
+        """Mark the block as holding it: calls inside do not wait again."""
         before = _entered.get()
         _entered.set(before | {self})
         try:
@@ -108,7 +105,7 @@ class FairSemaphore(forks.ForkSafe):
             _entered.set(before)
 
     def _line_up(self) -> concurrent.futures.Future[None] | None:
-        # Made before the lock is taken: whoever is closed meanwhile must not give back a place between look and wait.
+        # Created before the lock: a call closed meanwhile must not release between check and wait.
         waiter: concurrent.futures.Future[None] = concurrent.futures.Future()
         with self._lock:
             if self._free:
@@ -118,7 +115,7 @@ class FairSemaphore(forks.ForkSafe):
             return waiter
 
     def _step_out(self, waiter: concurrent.futures.Future[None]) -> None:
-        if not waiter.cancel():  # it was given a place at the same moment
+        if not waiter.cancel():  # it acquired at the same moment
             self._leave()
 
     def _taken(self) -> Callable[[], None]:
@@ -131,11 +128,11 @@ class FairSemaphore(forks.ForkSafe):
         return leave
 
     def _leave(self) -> None:
-        """Hand the place to the first who still waits; nobody overtakes."""
+        """Pass it to the first waiter, in order."""
         with self._lock:
             while self._waiting:
                 waiter = self._waiting.popleft()
                 if waiter.set_running_or_notify_cancel():
                     waiter.set_result(None)
                     return
-            self._free = min(self._free + 1, self.count)  # a child forked inside a call gives back what it never took
+            self._free = min(self._free + 1, self.count)  # a child forked inside a call releases without acquiring

@@ -1,8 +1,8 @@
-"""What a fork must find in order: closed connections, stores that stand still, and locks that a child can take.
+"""Keeps forks safe: closed connections, paused stores, and free locks in a child.
 
-SQLite counts its file locks in memory. A child that inherits an open file inherits that count but not the locks,
-so even a connection of its own would skip locking, and two processes could write to the file at once. And a lock that
-another thread held at the fork stays locked in the child for ever, since that thread did not come along.
+SQLite counts its file locks in memory. A child with an inherited open file inherits that count but not the locks, so
+even its own connection would skip locking, and two processes could write at once. A lock that another thread held at
+the fork stays locked in the child for ever, since that thread does not exist there.
 """
 
 from __future__ import annotations
@@ -19,21 +19,19 @@ from langchain_dp.errors import PlanError
 
 
 class Forkable(Protocol):
-    """What a fork needs of a store."""
+    """A store that survives forks."""
 
     def before_fork(self) -> None:
-        """Take the lock, waiting for a running transaction to end, and close the connection."""
-        ...
+        """Acquire the lock, after any running transaction, and close the connection."""
 
     def after_fork(self) -> None:
-        """Give the lock back, in the parent and in the child."""
-        ...
+        """Release the lock, in the parent and in the child."""
 
 
 class ForkSafe:
-    """Base of what threads share under ``_lock`` and wait for: a child finds the lock open and nobody under way.
+    """Base of state that threads share under ``_lock``: in a child the lock is free and no call is under way.
 
-    A subclass makes ``_lock``, then calls :meth:`_watch`.
+    A subclass creates ``_lock``, then calls :meth:`_watch`.
     """
 
     _lock: Any
@@ -43,15 +41,15 @@ class ForkSafe:
         watch(self)
 
     def _alone(self) -> None:
-        """Forget whoever is under way: threads do not come along to a child."""
+        """Forget running calls: a child has no other threads."""
         raise NotImplementedError
 
     def before_fork(self) -> None:
-        """Keep still, so that a child finds the lock open."""
+        """Acquire the lock, so that it is free in a child."""
         self._lock.acquire()
 
     def after_fork(self) -> None:
-        """Go on."""
+        """Release the lock."""
         if process() != self._process:
             self._process = process()
             self._alone()
@@ -68,16 +66,15 @@ _generation = 0
 
 
 def process() -> tuple[int, int]:
-    """What tells this process from its parents and children: whoever finds another one than it kept was forked.
+    """Identity of this process; a different result than before means a fork.
 
-    The number alone does not: a container's first process and a child in a namespace of its own are both number 1. It
-    does where a fork went around Python, which the generation then does not count.
+    The process id alone is not unique between namespaces. The generation does not count forks outside Python.
     """
     return os.getpid(), _generation
 
 
 def one_process(what: str) -> Callable[[], None]:
-    """Return a check that raises :class:`PlanError` in any other process: one charge pays for one process."""
+    """A check that raises :class:`PlanError` in another process: one charge pays for one process."""
     here = process()
 
     def check() -> None:
@@ -88,7 +85,7 @@ def one_process(what: str) -> Callable[[], None]:
 
 
 def watch(store: Forkable) -> None:
-    """Keep ``store`` safe over every later fork, for as long as it lives."""
+    """Keep ``store`` safe over every later fork."""
     with _gate:
         _live.add(store)
         _handle()
@@ -96,15 +93,15 @@ def watch(store: Forkable) -> None:
 
 @contextlib.contextmanager
 def no_new_store() -> Iterator[list[Forkable]]:
-    """All stores that live. For the block, which must be short, no other starts to."""
+    """All live stores. No other is created during the block, which must be short."""
     with _gate:
         yield list(_live)
 
 
 def keep_still(owner: Any) -> None:
-    """Let every fork wait for who holds ``owner._lock``: what it covers must be whole in a child.
+    """Let every fork wait for ``owner._lock``, whose state must be consistent in a child.
 
-    For locks that are held for moments, while no other of them is taken and no store opened: forks wait in any order.
+    Only for short locks under which no other such lock is acquired and no store opened: forks wait in any order.
     """
     with _gate:
         _still.add(owner)
@@ -112,9 +109,9 @@ def keep_still(owner: Any) -> None:
 
 
 def renew_lock(owner: Any, name: str = "_lock") -> None:
-    """Give ``owner`` a new lock of that name in every child, whoever held it. No fork waits for it.
+    """Give ``owner`` a new lock in every child. No fork waits for it.
 
-    For locks over what is sound at every moment, such as a cache, also under long work.
+    Only for state that is consistent at every moment, such as a cache, also under long work.
     """
     with _gate:
         _renewed[owner] = name
@@ -129,15 +126,12 @@ def _handle() -> None:
 
 
 def disown(connection: object) -> None:
-    """Keep a connection that was forked around Python from ever closing in this process.
-
-    Its close would roll back what the parent was writing at the fork: undo it in the file, and remove the journal.
-    """
+    """Never close a connection in a child forked outside Python: that would roll back the parent's transaction."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 
 def _before() -> None:
-    _gate.acquire()  # held over the fork: no store can start to exist meanwhile
+    _gate.acquire()  # held over the fork, so that no store is created
     for store in list(_live):
         store.before_fork()
         _held.append(store.after_fork)
@@ -160,4 +154,4 @@ def _after_in_child() -> None:
     _after()
 
 
-_handle()  # from the start: forks are counted, whatever is watched
+_handle()  # count forks from the start

@@ -1,4 +1,4 @@
-"""How objects print, also those whose ``__init__`` failed, and how frozen dataclasses are copied and pickled."""
+"""Printing of objects, also after a failed ``__init__``, and pickling of frozen dataclasses."""
 
 from __future__ import annotations
 
@@ -12,18 +12,14 @@ T = TypeVar("T")
 
 
 class InNotebooks:
-    """What stands in the last line of a notebook's cell, or is typed in IPython, shows as ``print`` shows it."""
+    """Shows in notebooks and IPython like ``print``."""
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(repr(self) if cycle else str(self))
 
 
 def safe_repr(show: Callable[[T], str]) -> Callable[[T], str]:
-    """A ``__repr__`` that stands an object without its attributes.
-
-    Error reporters print the locals of each frame, ``self`` among them: without this the error of a ``__init__`` is
-    lost in an AttributeError.
-    """
+    """A ``__repr__`` for objects whose ``__init__`` failed: error reporters print ``self`` in each frame."""
 
     @functools.wraps(show)
     def shown(self: T) -> str:
@@ -36,7 +32,7 @@ def safe_repr(show: Callable[[T], str]) -> Callable[[T], str]:
 
 
 class MadeOfFields:
-    """Base of a dataclass that is copied and pickled by its fields, since a mapping proxy is neither by itself."""
+    """Base of a dataclass that is copied and pickled by its fields, as mapping proxies are not."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]  # a dataclass, as the subclass is

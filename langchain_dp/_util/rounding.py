@@ -1,4 +1,4 @@
-"""Numbers as they are printed: where the printed one must be a bound too, and times."""
+"""Prints numbers that stay bounds after rounding, and times."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def room(value: float, digits: int = 6) -> str:
 
 
 def took(seconds: float) -> str:
-    """A time as it is said: in minutes, or in seconds where that is one or less."""
+    """Print a time in minutes, or below 90 seconds in seconds."""
     return f"{max(1, round(seconds / 60)):,} min" if seconds >= 90 else f"{max(1, round(seconds))} s"
 
 
 def _printed(value: float, digits: int, side: int) -> str:
-    """Printed on one side; but what sums of decimals are off by, as .1 + .2 is, is no digit."""
+    """Print rounded to one side, without the rounding errors of sums such as .1 + .2."""
     value = max(value, 0.0)
     plain = f"{value:.{digits}g}"
     if math.isinf(value) or value > _LARGE or abs(float(plain) - value) <= _OFF * value:
@@ -38,7 +38,7 @@ def _printed(value: float, digits: int, side: int) -> str:
 
 
 def _rounded(value: float, digits: int, side: int) -> float:
-    """The nearest number of so many digits that is not below ``value`` (``side`` 1), or not above it (-1)."""
+    """The nearest number of this many digits not below ``value`` (``side`` 1), or not above it (-1)."""
     if value == 0:
         return 0.0
     places = digits - 1 - math.floor(math.log10(value))

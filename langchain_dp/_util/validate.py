@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 _LONG = 10**40
-"""Whole numbers of more digits are no setting; Python refuses to write those of more than 4,300."""
+"""Larger whole numbers are not printed; Python refuses those of more than 4,300 digits."""
 _EXACT = 2**53
-"""Below this a float that is whole is one whole number and no other."""
+"""Below this a whole float is exact."""
 _LONGEST_LABEL = 200
 _QUOTED = re.compile(r"[+-]?\d{1,16}(\.\d{0,16})?(e[+-]?\d{1,3})?", re.IGNORECASE)
 _OPTION = re.compile(r"#?[\w.+-]{0,16}")
@@ -34,7 +34,7 @@ def _fail(name: str, value: object, bound: str, remedy: str) -> InvalidParameter
 
 
 def shown(value: object) -> str:
-    """The value where it is a number or reads like an option or an id; else its type: it may be somebody's text."""
+    """The value, if it is a number or looks like an option or id; otherwise its type, as a text may be private."""
     if isinstance(value, int) and abs(value) >= _LONG:
         return " of type int, too long to be shown,"
     return f"={value!r}" if _plain(value) else f" of type {type(value).__name__}"
@@ -74,7 +74,7 @@ def number(
 
 
 def _refuse_quoted(name: str, value: object) -> None:
-    """Refuse a number that was given as a text, and say so."""
+    """Refuse a number in a str."""
     if isinstance(value, str) and _QUOTED.fullmatch(value):
         raise InvalidParameter(f"Expected {name}={value!r} to be a number, got a str. Write {value}, without quotes.")
 
@@ -103,7 +103,7 @@ def integer(name: str, value: int, *, at_least: int, at_most: int | None = None,
 
 
 def as_int(value: T) -> T | int:
-    """A whole number of numpy's, say, as an int; whatever else it is, the value itself."""
+    """Convert whole numbers, such as numpy's, to int; other values pass."""
     return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
 
 
@@ -118,7 +118,7 @@ def one_of(name: str, value: T, allowed: Collection[T], *, remedy: str = "") -> 
 def short_text(name: str, value: str, *, at_least: int) -> str:
     """Return a short public label, as a ledger may store it: no control characters, at most 200 letters."""
     if not isinstance(value, str) or not at_least <= len(value) <= _LONGEST_LABEL or not value.isprintable():
-        # The value is not printed: a caller may have passed private text by mistake.
+        # The value may be private text, passed by mistake.
         kind = "" if isinstance(value, str) else f" of type {type(value).__name__}"
         raise InvalidParameter(
             f"Expected {name}{kind} to be {at_least} to {_LONGEST_LABEL} printable characters on one line. "
@@ -128,7 +128,7 @@ def short_text(name: str, value: str, *, at_least: int) -> str:
 
 
 def group(name: str, given: T | None, kind: type[T]) -> T:
-    """Arguments that are set together; None stands for their defaults."""
+    """Options, by default those of ``kind()``."""
     if given is None:
         return kind()
     if not isinstance(given, kind):
@@ -136,23 +136,26 @@ def group(name: str, given: T | None, kind: type[T]) -> T:
     return given
 
 
+def instance(name: str, value: object, kind: type | tuple[type, ...], bound: str, remedy: str = "") -> None:
+    """Refuse a value of another type, without showing it."""
+    if not isinstance(value, kind):
+        raise InvalidParameter(f"Expected {name} of type {type(value).__name__} to be {bound}. {remedy}".rstrip())
+
+
 def require_instance(name: str, value: object) -> None:
-    """An object, and not its class: that has every method that a port asks for."""
+    """Refuse a class in place of an object, as it has every method of a port."""
     if isinstance(value, type):
         raise InvalidParameter(f"Expected {name}={value.__name__} to be made. Write {value.__name__}(...).")
 
 
 def reject_extra_kwargs(kwargs: Collection[str], *, remedy: str = "Bind them to the inner model.") -> None:
-    """Typos are not swallowed."""
+    """Refuse unknown keywords, such as typos."""
     if kwargs:
         raise InvalidParameter(f"Expected no further arguments, got {sorted(kwargs)}. {remedy}")
 
 
 def reject_unknown_arguments(function: F) -> F:
-    """Decorate a function to refuse arguments that it lacks, and to suggest the one that is meant.
-
-    The error shows no value, and its frames hold none.
-    """
+    """Decorate a function to refuse unknown arguments and suggest known ones. Error and frames hold no value."""
     known = inspect.signature(function).parameters.keys()
 
     @functools.wraps(function)
@@ -176,11 +179,11 @@ _MEANT = {
     **dict.fromkeys(("path", "ledger_path", "db"), (("ledger", "path"), "")),
     "id_key": (("text_key",), "the key 'id' for ids: rename the column"),
 }
-"""Arguments that people give by other names: what the right one is called, and how it is given if not by its name."""
+"""Wrong names of arguments, with the right names, and the way to write them."""
 
 
 def _meant(of: str, name: str, known: Collection[str]) -> str:
-    """What to say of an argument that is not there. Its value is not shown."""
+    """Message on an unknown argument, without its value."""
     names, written = _MEANT.get(name, ((), ""))
     there = next((one for one in names if one in known), None) or next(
         iter(difflib.get_close_matches(name, [one for one in known if one != "self"], 1)), None
@@ -190,7 +193,7 @@ def _meant(of: str, name: str, known: Collection[str]) -> str:
 
 
 def function(name: str, given: F, *, of: str) -> F:
-    """The function, if it can be called; a chain is named by its method."""
+    """Return a function, or refuse other types."""
     if not callable(given):
         raise InvalidParameter(
             f"Expected {name} of type {type(given).__name__} to be a function of {of}. Of a chain give its method, "
@@ -200,7 +203,7 @@ def function(name: str, given: F, *, of: str) -> F:
 
 
 def numbers(name: str, given: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """An array of numbers; what is none is not shown."""
+    """An array of numbers; other values are not shown."""
     import numpy as np  # the package is imported without it
 
     with contextlib.suppress(TypeError, ValueError):  # whose message may hold what was given

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, after an exception, a kill or a crash of the machine."""
+"""Writes files atomically, also over exceptions, kills and crashes of the machine."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import BinaryIO
 
 @contextlib.contextmanager
 def whole(path: Path, *, owner_only: bool = False) -> Iterator[BinaryIO]:
-    """A file to write beside ``path``. It takes that name once all is on disk, and is removed if anything fails.
+    """Open a temporary file, which is renamed to ``path`` once it is on disk, or removed after an error.
 
-    ``owner_only``: nobody else may read it (mode 0600), however the process creates its files.
+    ``owner_only`` sets mode 0600, whatever the process's umask.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "Expected a file, but this is a folder. Name a file in it", str(path))
@@ -25,7 +25,7 @@ def whole(path: Path, *, owner_only: bool = False) -> Iterator[BinaryIO]:
     try:
         try:
             descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o600 if owner_only else 0o666)
-        except OSError as problem:  # nobody knows the other name
+        except OSError as problem:  # name the caller's path
             raise type(problem)(problem.errno, problem.strerror, str(path)) from None
         with os.fdopen(descriptor, "wb") as file:
             yield file
@@ -39,19 +39,19 @@ def whole(path: Path, *, owner_only: bool = False) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: Path, content: bytes | str, *, owner_only: bool = False) -> None:
-    """Write a file at once; a string as UTF-8. See :func:`whole`."""
+    """Write a file atomically; a string as UTF-8. See :func:`whole`."""
     with whole(path, owner_only=owner_only) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
 def sync_folder(folder: str | Path) -> None:
-    """Make sure that names which were given or taken away in a folder survive a crash."""
+    """Make new and removed names of a folder survive a crash."""
     if os.name == "posix":  # elsewhere a folder cannot be synced
         sync(folder)
 
 
 def sync(path: str | Path) -> None:
-    """Make sure that what was written survives a crash."""
+    """Make written content survive a crash."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -59,4 +59,4 @@ def sync(path: str | Path) -> None:
         os.close(descriptor)
 
 
-_BINARY = getattr(os, "O_BINARY", 0)  # Windows would turn line ends otherwise
+_BINARY = getattr(os, "O_BINARY", 0)  # otherwise Windows converts line ends

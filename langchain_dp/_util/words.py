@@ -1,4 +1,4 @@
-"""Words of a text, also where writing puts no spaces between them: there a letter is one."""
+"""Words of a text; in writing without spaces each letter is one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNSPACED = (
 _ALONE = f"[{UNSPACED}]"
 
 BEGINS, ENDS = rf"(?<![^\W{UNSPACED}])", rf"(?![^\W{UNSPACED}])"
-"""Where a word may begin and end, in a pattern. Beside a letter that is a word by itself, anything may."""
+"""Patterns of the start and end of a word. Both match anywhere beside a letter that is a word."""
 
 _WORD = re.compile(rf"{_ALONE}|(?:(?!{_ALONE})\w)+")
 _PIECE = re.compile(rf"{_ALONE}|(?:(?!{_ALONE})\S)+")
@@ -25,30 +25,30 @@ def words_of(text: str) -> list[str]:
 
 
 def pieces_of(text: str) -> list[str]:
-    """What stands between white space, with its punctuation."""
+    """Pieces between white space, with punctuation."""
     return _PIECE.findall(text)
 
 
 def written(word: str) -> str:
     """A pattern of a word in either form of Unicode and of apostrophes, with any space between its parts."""
     forms = dict.fromkeys((word, *(unicodedata.normalize(form, word) for form in ("NFC", "NFD"))))
-    said = "|".join(r"\s+".join(map(re.escape, form.split())) for form in forms)
-    return re.sub("['\u2019]", "['\u2019]", said)
+    patterns = "|".join(r"\s+".join(map(re.escape, form.split())) for form in forms)
+    return re.sub("['\u2019]", "['\u2019]", patterns)
 
 
 def whole(word: str) -> str:
-    """A pattern of a word of its own, in either form of Unicode; of one in unspaced writing, wherever it stands."""
+    """A pattern of a separate word in either form of Unicode; in writing without spaces, anywhere."""
     begins, ends = ("" if re.match(_ALONE, word[at]) else edge for at, edge in ((0, BEGINS), (-1, ENDS)))
     return f"{begins}(?:{written(word)}){ends}"
 
 
-# An underscore is no part of a word here: Markdown puts one around it.
+# An underscore is no part of a word: Markdown puts one around it.
 _FROM = re.compile(rf"(?={_ALONE})|(?<![^\W_{UNSPACED}])")
 _TO = re.compile(rf"(?<={_ALONE})|(?![^\W_{UNSPACED}])")
 
 
 def standing_alone(word: str, text: str) -> Iterator[tuple[int, int]]:
-    """Start and end of a word, or several, wherever it stands by itself or in unspaced writing."""
+    """Start and end of a separate word or phrase; in writing without spaces, anywhere."""
     position = 0
     while (start := text.find(word, position)) >= 0:
         end = start + len(word)

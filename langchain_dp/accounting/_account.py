@@ -18,7 +18,6 @@ from langchain_dp.accounting.budget import PrivacyBudget, weak_promise_reasons
 from langchain_dp.accounting.calibrate import max_releases
 from langchain_dp.accounting.certificate import PrivacyCertificate
 from langchain_dp.accounting.events import (
-    LabelPartEvent,
     MetricEvent,
     Neighbors,
     PartEvent,
@@ -405,7 +404,7 @@ def event_key(event: DpEvent) -> str:
 @functools.lru_cache(maxsize=_SHARED)
 def _event_key(event: DpEvent) -> str:
     inner = event
-    while isinstance(inner, (PoissonSampledDpEvent, PartEvent, LabelPartEvent)):
+    while isinstance(inner, (PoissonSampledDpEvent, PartEvent)):
         inner = inner.event
     if isinstance(inner, MetricEvent):
         raise UnsupportedEvent(
@@ -438,10 +437,8 @@ def in_words(items: Sequence[tuple[str, int]]) -> str:
 
 
 def _released(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the release inside the parts of the data that it reads."""
-    while fields["event"] in ("PartEvent", "LabelPartEvent"):
-        fields = fields["of"]
-    return fields
+    """Return the release inside the part of the data that it reads."""
+    return fields["of"] if fields["event"] == "PartEvent" else fields
 
 
 def _noun(event: str) -> str:

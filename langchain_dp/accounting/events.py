@@ -19,7 +19,6 @@ from langchain_dp.errors import InvalidParameter
 __all__ = [
     "ClippedSumRoundEvent",
     "ExponentialEvent",
-    "LabelPartEvent",
     "LimitedDomainEvent",
     "MetricEvent",
     "Neighbors",
@@ -239,36 +238,6 @@ class PartEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no types
             raise InvalidParameter(f"Expected event={self.event!r} to be a release, and not a part of a part.")
 
 
-@dataclasses.dataclass(frozen=True)
-class LabelPartEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no types
-    """A release that shows only the records of one label, each record having one label.
-
-    The subsets do not depend on labels: there is one partition, or one coin, for all records. So a record pays for the
-    releases of its own label; if it may be replaced, for those of its old and its new label. See :func:`epsilon`.
-
-    Args:
-        label: The label, public.
-        event: The release.
-
-    Examples:
-        >>> event = NoisyMaxEvent(10.0)
-        >>> described = [(LabelPartEvent(label, event), 50) for label in ("delivery", "billing", "other")]
-        >>> epsilon(described, delta=1e-5) == epsilon([(event, 100)], delta=1e-5)  # two of the three labels
-        True
-    """
-
-    label: str
-    event: DpEvent
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.label, str) or not self.label:
-            raise InvalidParameter(f"Expected label={self.label!r} to be the name of a label.")
-        if not isinstance(self.event, DpEvent) or isinstance(self.event, (PartEvent, LabelPartEvent)):
-            raise InvalidParameter(
-                f"Expected event={self.event!r} to be a release. A label may stand in a part, not around one."
-            )
-
-
 def count_is_public(neighbors: Neighbors) -> bool:
     """Return whether neighbors have equally many records, so that their number may be used and shown."""
     return neighbors is not Neighbors.ADD_OR_REMOVE_ONE
@@ -279,11 +248,6 @@ def votes_move(neighbors: Neighbors) -> bool:
     return neighbors is not Neighbors.REPLACE_SPECIAL
 
 
-def labels_paid(neighbors: Neighbors, labels: int) -> int:
-    """Return for how many labels' releases one record pays at most: see :class:`LabelPartEvent`."""
-    return min({Neighbors.REPLACE_ONE: 2, Neighbors.ADD_OR_REMOVE_ONE: 1}.get(neighbors, labels), labels)
-
-
 _OURS: dict[str, type[DpEvent]] = {
     kind.__name__: kind
     for kind in (
@@ -292,7 +256,6 @@ _OURS: dict[str, type[DpEvent]] = {
 }  # fmt: skip
 _WITHIN: dict[str, tuple[type[DpEvent], str]] = {
     "PartEvent": (PartEvent, "part"),
-    "LabelPartEvent": (LabelPartEvent, "label"),
     "PoissonSampledDpEvent": (PoissonSampledDpEvent, "sampling_probability"),
 }
 """Events around another one, each with its other parameter."""
@@ -318,7 +281,7 @@ def _as_dict(event: DpEvent) -> dict[str, Any]:
     if name in _NOISES:
         return {"event": name, "noise_multiplier": float(event.noise_multiplier)}
     raise InvalidParameter(
-        f"Expected event={name} to be one of {sorted(_OURS)} or Part, LabelPart, Gaussian, Laplace, PoissonSampled. "
+        f"Expected event={name} to be one of {sorted(_OURS)} or Part, Gaussian, Laplace, PoissonSampled. "
         "Other events can be accounted for with epsilon(), but not stored in a ledger."
     )
 

@@ -8,9 +8,8 @@ composes. The resulting epsilon is an upper bound: the delta that rounding may l
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeGuard
 
 import numpy as np
@@ -25,14 +24,12 @@ from langchain_dp.accounting.budget import neighbors_from
 from langchain_dp.accounting.events import (
     ClippedSumRoundEvent,
     ExponentialEvent,
-    LabelPartEvent,
     LimitedDomainEvent,
     MetricEvent,
     Neighbors,
     NoisyMaxEvent,
     PartEvent,
     VectorSumEvent,
-    labels_paid,
 )
 from langchain_dp.accounting.profiles import Array, Profile
 from langchain_dp.errors import InvalidParameter, UnsupportedEvent
@@ -115,10 +112,7 @@ def epsilon(
         counts may not. Then the composition of all events is (epsilon, delta)-DP under adaptive and concurrent
         interaction (Vadhan and Zhang 2022; Lyu 2022). Releases from disjoint parts (``PartEvent``) compose in parallel:
         given the coins of the split, two neighbors differ within one part, so the total is the largest over the parts,
-        each with the releases that read all of the data. Among releases of one label each (``LabelPartEvent``) a record
-        pays under add/remove for those of its own label, and under replace-one for those of its old and its new label:
-        the total is that of the costliest label, or pair of labels. Under zero-out a ghost has no label, and its subset
-        abstains for every one: all of them count.
+        each with the releases that read all of the data.
 
     Examples:
         >>> round(epsilon([(NoisyMaxEvent(10.0), 25)], delta=1e-5), 2)
@@ -138,51 +132,13 @@ def epsilon(
     parts = {event.part for event, _ in events if isinstance(event, PartEvent)}
     whole = [(event, count) for event, count in events if not isinstance(event, PartEvent)]
     return max(
-        _composed(paid, delta, neighbors)
-        for part in parts or {""}
-        for paid in _paid_by_one(
-            [*whole, *((e.event, n) for e, n in events if isinstance(e, PartEvent) and e.part == part)], neighbors
+        _composed(
+            [*whole, *((e.event, n) for e, n in events if isinstance(e, PartEvent) and e.part == part)],
+            delta,
+            neighbors,
         )
+        for part in parts or {""}
     )
-
-
-def _paid_by_one(events: Sequence[tuple[DpEvent, int]], neighbors: Neighbors) -> Iterator[list[tuple[DpEvent, int]]]:
-    """Yield the lists of releases that one record may pay for, without lists that cannot be the costliest.
-
-    Its subset has, loses, or gains a vote for each label of the record before and after: at most two labels under
-    replacement, one under add/remove. The release of that label is charged for each of these votes, since an added or
-    removed vote costs no more than a moved one. A ghost has no label, so a subset with a ghost abstains for every
-    label.
-    """
-    counts: dict[str, dict[str, int]] = {}
-    known: dict[str, DpEvent] = {}
-    rest = []
-    for event, count in events:
-        if not isinstance(event, LabelPartEvent):
-            rest.append((event, count))
-            continue
-        key = repr(event.event)  # not every event of the library can be a key
-        known[key] = event.event
-        of_label = counts.setdefault(event.label, {})
-        of_label[key] = of_label.get(key, 0) + count
-    most = labels_paid(neighbors, len(counts))
-    # A label is left out where so many others have each of its events at least as often.
-    labels = list(counts.items())
-    costly = [
-        own
-        for place, (_, own) in enumerate(labels)
-        if sum(_covers(other, own, earlier=at < place) for at, (_, other) in enumerate(labels) if at != place) < most
-    ]
-    for chosen in itertools.combinations(costly, min(most, len(costly))):
-        together: dict[str, int] = {}
-        for own in chosen:
-            for key, count in own.items():
-                together[key] = together.get(key, 0) + count
-        yield [*rest, *((known[key], count) for key, count in together.items())]
-
-
-def _covers(other: dict[str, int], own: dict[str, int], *, earlier: bool) -> bool:
-    return all(other.get(key, 0) >= count for key, count in own.items()) and (earlier or other != own)
 
 
 def _composed(events: Sequence[tuple[DpEvent, int]], delta: float, neighbors: Neighbors) -> float:

@@ -37,9 +37,9 @@ class ReleaseCost:
         reason: Why it is not private; empty if it is.
 
     Examples:
-        >>> cost = ReleaseCost(ledger="3f", plan="glossary", epsilon=5.0, delta=5e-6, neighbors=Neighbors.REPLACE_ONE)
+        >>> cost = ReleaseCost(ledger="3f", plan="names", epsilon=5.0, delta=5e-6, neighbors=Neighbors.REPLACE_ONE)
         >>> cost.plan
-        'glossary'
+        'names'
     """
 
     ledger: str
@@ -79,7 +79,7 @@ class ReleasedText(str):
         costs: Its costs.
 
     Examples:
-        >>> cost = ReleaseCost(ledger="3f", plan="glossary", epsilon=5.0, delta=5e-6, neighbors=Neighbors.REPLACE_ONE)
+        >>> cost = ReleaseCost(ledger="3f", plan="names", epsilon=5.0, delta=5e-6, neighbors=Neighbors.REPLACE_ONE)
         >>> text = ReleasedText(" late parcels", [cost])
         >>> text.strip().costs[0].epsilon
         5.0

@@ -124,9 +124,7 @@ class Promise:
         with run_lock(self.ledger, self.name):
             plan = self.ledger.plan(self.name)
             if plan is None:
-                key = secret_key(self.rng)
-                data, masked_key = _digest(records, key), masked(self.ledger, key)
-                journal = ReleaseJournal(settings=dict(settings), key=key, masked_key=masked_key, data=data)
+                journal = self._new_journal(records, settings)
                 plan = self.ledger.reserve(
                     [(event, 1)], name=self.name, epsilon=share.epsilon, delta=share.delta, journal=journal.text()
                 )
@@ -143,6 +141,11 @@ class Promise:
                 plan.spend(event, caller=self.name)
                 journal.update(value=draw(self.rng))
             return journal.value
+
+    def _new_journal(self, records: PrivateRecords, settings: Mapping[str, Any]) -> ReleaseJournal:
+        key = secret_key(self.rng)
+        data, masked_key = _digest(records, key), masked(self.ledger, key)
+        return ReleaseJournal(settings=dict(settings), key=key, masked_key=masked_key, data=data)
 
     def _check_not_lost(self, plan: LedgerPlan, event: DpEvent) -> None:
         if plan.remaining(event):
@@ -183,8 +186,9 @@ def _digest(records: PrivateRecords, key: bytes) -> str:
 
 def _digest_of(records: PrivateRecords, key: bytes) -> str:
     digests = record_digests(records, key, ["text"])
-    groups = {name: place for place, group in enumerate(records.users()) for name in group}
-    return fingerprint({name: value + groups[name].to_bytes(8, "big") for name, value in digests.items()}, key)
+    users: dict[str, int] = {}
+    marks = {name: users.setdefault(records.user_of(name), len(users)).to_bytes(8, "big") for name in digests}
+    return fingerprint({name: value + marks[name] for name, value in digests.items()}, key)
 
 
 def labelled_records(examples: PrivateArgs, labels: Sequence[str]) -> PrivateRecords:

@@ -250,8 +250,8 @@ def _fields(options: Sanitize, jobs: list[files.Job]) -> files.Fields:
 
 def _releases(options: Sanitize, held: contextlib.ExitStack) -> FormalReleases:
     """What draws the words, under the account of this run."""
-    from langchain_dp.rapt.build import WordOptions, word_releases
     from langchain_dp.rapt.release import FormalReleases
+    from langchain_dp.rapt.runnable import WordOptions, word_releases
 
     targets = options.targets()
     words = WordOptions(**_how(options))

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from langchain_dp.rapt._shell import SanitizeResult
 from langchain_dp.rapt._tables import load
-from langchain_dp.rapt.build import CalibrationTarget
 from langchain_dp.rapt.bulk import SanitizeBatches
 from langchain_dp.rapt.calibrate import Calibration, calibrate
-from langchain_dp.rapt.documents import DocumentRules
 from langchain_dp.rapt.messages import MessageRules
 from langchain_dp.rapt.paraphrase import ParaphraseOptions, RAPTParaphraser
+from langchain_dp.rapt.parts import DocumentRules
 from langchain_dp.rapt.privatize import Policies, PrivatizedText, TextPrivatizer
 from langchain_dp.rapt.retriever import SanitizingRetriever
-from langchain_dp.rapt.runnable import RAPTSanitizer
+from langchain_dp.rapt.runnable import CalibrationTarget, RAPTSanitizer
 from langchain_dp.rapt.selector import SanitizingExampleSelector
 from langchain_dp.rapt.vocabulary import Vocabulary
 

@@ -23,9 +23,8 @@ from langchain_dp._util.callers import warn_caller
 from langchain_dp._util.validate import reject_extra_kwargs
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerError, PrivateDataError
-from langchain_dp.rapt.documents import DocumentRules
 from langchain_dp.rapt.messages import MessageRules
-from langchain_dp.rapt.parts import Rules, SplitInput, check_keys, split
+from langchain_dp.rapt.parts import DocumentRules, Rules, SplitInput, check_keys, split
 from langchain_dp.rapt.placeholders import PlaceholderReleases
 from langchain_dp.rapt.release import STREAMED, FormalReleases
 from langchain_dp.rapt.tokenize import TextStream
@@ -75,10 +74,7 @@ class Core:
         return self.release([split(value, self.rules, user, document, keys)])[0]  # type: ignore[no-any-return]
 
     def sanitize_all(self, values: Sequence[Any], tolerant: bool, users: Sequence[Name], document: Name) -> list[Any]:
-        """Release many inputs, each with its user, under one charge.
-
-        If that fails and ``tolerant``, release each alone, unless the ledger failed: it may have charged already.
-        """
+        """Release many inputs under one charge; else, if ``tolerant`` and the ledger did not fail, each alone."""
         pairs = list(zip(values, users, strict=True))
         try:
             return self.release([split(value, self.rules, user, document) for value, user in pairs])
@@ -183,8 +179,7 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise PrivateDataError(
-            f"{type(self).__name__} holds an open account, or private text, and cannot be pickled: build it where it "
-            "runs."
+            f"{type(self).__name__} holds an open account, or private text, and cannot be pickled. Build it again."
         )
 
     def __copy__(self) -> Self:
@@ -196,8 +191,8 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
     def as_tool(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuse: a model that calls a tool has already read the argument."""
         raise InvalidParameter(
-            "Expected a sanitizer to be no tool: an agent that calls one has read the text already. Put it before the "
-            "model, as sanitizer | model, or, of RAPTSanitizer, as RAPTMiddleware of an agent."
+            "A sanitizer cannot be a tool: an agent that calls one has already read the text. Put it before the model, "
+            "as sanitizer | model, or as RAPTMiddleware of an agent."
         )
 
     def transform(
@@ -245,10 +240,7 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
 
 
 class Streaming:
-    """One stream without I/O, for sync and async callers.
-
-    A stream of one chunk is a whole input, as a chain makes it of a plain call. It can be reused like one.
-    """
+    """One stream without I/O. A stream of one chunk is a whole input, and can be reused like one."""
 
     def __init__(self, core: Core, user: Name, document: Name) -> None:
         self._core, self._user, self._document = core, user, document

@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from langchain_dp._util import validate
 from langchain_dp._util.extras import missing_extra, needs
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Embeds, EmbedsSubwords
@@ -78,14 +79,12 @@ def _installed(name: str, argument: str, extra: str = "") -> Path:
 
 def model_folder(model: str | PathLike[str], argument: str, *, extra: str) -> Path:
     """Folder of a whole model, "minilm" or a path."""
-    if not isinstance(model, (str, PathLike)):
-        raise InvalidParameter(f"Expected {argument} of type {type(model).__name__} to be 'minilm' or a folder's path.")
+    validate.instance(argument, model, (str, PathLike), "'minilm' or a folder's path")
     if model == "minilm":
         return _installed(model, argument, extra)
     if not Path(model).is_dir():
         raise InvalidParameter(
-            f"Expected {argument}={os.fsdecode(model)!r} to be 'minilm' or a folder that exists. Save the model with "
-            "save_pretrained, or download it."
+            f"Expected {argument}={os.fsdecode(model)!r} to be 'minilm' or a folder of save_pretrained that exists."
         )
     return Path(model)
 
@@ -151,7 +150,7 @@ def read_strings(path: Path) -> list[str]:
     if set(map(type, words)) != {str}:
         raise InvalidParameter(
             f"Expected path={str(path)!r} to hold a Parquet column of strings, but it {reason}. "
-            "Give the words as a text file, one a line."
+            "Give the words as a text file, one per line."
         )
     return cast(list[str], words)
 

@@ -37,8 +37,7 @@ def checked_hosts(hosts: Collection[str]) -> frozenset[str]:
     """Check names of hosts, and return them in lower case."""
     if isinstance(hosts, str) or not all(isinstance(one, str) and re.fullmatch(r"[\w.-]+", one) for one in hosts):
         raise InvalidParameter(
-            f"`allowed_hosts` ({hosts!r}) must be a list of host names such as ['tickets.example.org']. Leave out "
-            "scheme, port and path."
+            f"`allowed_hosts` ({hosts!r}) must be a list of host names without scheme, port and path: ['example.org']."
         )
     return frozenset(one.lower() for one in hosts)
 
@@ -46,9 +45,8 @@ def checked_hosts(hosts: Collection[str]) -> frozenset[str]:
 class AddressScanner:
     """Follows one text, whole or in pieces, and knows whether it is inside an address.
 
-    Args:
-        value: Whether the text is a single value, such as an argument of a tool. A client encodes the blanks of such a
-            value, so all of it is an address if it begins like one.
+    All of a single ``value``, such as an argument of a tool, is an address if it begins like one: clients encode its
+    blanks.
     """
 
     def __init__(self, *, value: bool = False) -> None:

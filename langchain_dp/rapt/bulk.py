@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from langchain_dp._util import validate
 from langchain_dp._util.columns import B, Columns, WorksOnBatches, column_names
 from langchain_dp._util.machine import cache_folder
 from langchain_dp._util.reprs import safe_repr
@@ -14,9 +15,9 @@ from langchain_dp._util.rounding import bound
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES
-from langchain_dp.rapt.build import CalibrationTarget, WordOptions, targets_of, word_releases
 from langchain_dp.rapt.privatize import Mechanism, Policies
 from langchain_dp.rapt.release import COUNTED, FormalReleases, Texts, Unit
+from langchain_dp.rapt.runnable import CalibrationTarget, WordOptions, targets_of, word_releases
 from langchain_dp.redact import redact_errors
 
 
@@ -104,15 +105,11 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
         self._columns, self._kept = column_names(columns, keep_columns)
         self._document, self._user = document, user
         _check_roles(self._columns, self._kept, document, user)
-        if not isinstance(embeddings, (str, os.PathLike)):
-            raise InvalidParameter(
-                f"Expected embeddings of type {type(embeddings).__name__} to be a name, or a path that every worker "
-                "can read: each opens the table for itself. Save words and vectors to a folder (words.txt, one .npy)."
-            )
+        remedy = "Save words and vectors to a folder (words.txt, one .npy), which each worker opens."
+        validate.instance("embeddings", embeddings, (str, os.PathLike), "a name, or a path for every worker", remedy)
         if callable(keep):
             raise InvalidParameter(
-                "Expected keep to be a list of words, not a function: under a function, which has no name that lasts, "
-                "a retried batch would be charged and drawn anew."
+                "Expected keep to be a list of words, not a function without a lasting name: a retry would pay again."
             )
         self._ledger = _shared(ledger)
         path = Path(embeddings)  # workers may stand in another folder
@@ -208,10 +205,7 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
 
 
 def _shared(ledger: MetricLedger) -> MetricLedger:
-    if not isinstance(ledger, MetricLedger):
-        raise InvalidParameter(
-            f"Expected ledger of type {type(ledger).__name__} to be a MetricLedger. Give MetricLedger(limit, path)."
-        )
+    validate.instance("ledger", ledger, MetricLedger, "a MetricLedger", "Give MetricLedger(limit, path).")
     if ledger.path is None:
         raise InvalidParameter(
             "Expected a ledger that workers share, not one in memory: the copy of each worker would be a new budget. "

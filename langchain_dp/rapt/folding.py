@@ -56,13 +56,7 @@ _RUN = re.compile(
 
 
 class Folded:
-    """A folded copy of a text.
-
-    Args:
-        text: The copy.
-        starts: Start of each of its characters in the text; None: the copy is the text.
-        ends: End of each.
-    """
+    """A folded copy of a text, with the start and end of each of its characters in the text (None: the same)."""
 
     def __init__(self, text: str, starts: Sequence[int] | None = None, ends: Sequence[int] | None = None) -> None:
         self.text = text

@@ -91,8 +91,7 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
         trusted: Sequence[str] = (),
     ) -> None:
         super().__init__()
-        if not isinstance(sanitizer, RAPTSanitizer):
-            raise InvalidParameter(f"Expected sanitizer of type {type(sanitizer).__name__} to be a RAPTSanitizer.")
+        validate.instance("sanitizer", sanitizer, RAPTSanitizer, "a RAPTSanitizer")
         if not (user is None or isinstance(user, str) or callable(user)):
             raise InvalidParameter(f"Expected user of type {type(user).__name__} to be a name, or a function.")
         if isinstance(trusted, str) or not all(isinstance(name, str) for name in trusted):

@@ -29,12 +29,11 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import ClippedSum, SystemRandomness
 from langchain_dp.ports import NextTokenScorer
 from langchain_dp.rapt._shell import Core
-from langchain_dp.rapt.build import account_of
 from langchain_dp.rapt.calibrate import Calibration
-from langchain_dp.rapt.documents import DocumentRules
 from langchain_dp.rapt.messages import MessageRules
+from langchain_dp.rapt.parts import DocumentRules
 from langchain_dp.rapt.release import FormalReleases
-from langchain_dp.rapt.runnable import RAPTSanitizer
+from langchain_dp.rapt.runnable import RAPTSanitizer, account_of
 
 PAIRS = (
     ("the acting is wooden and the plot makes no sense .", "The actors are stiff, and the story is not coherent."),
@@ -116,11 +115,8 @@ class TextParaphraser:
     private = True
 
     def __init__(self, model: NextTokenScorer, settings: ParaphraseOptions) -> None:
-        if not isinstance(model, NextTokenScorer):
-            raise InvalidParameter(
-                f"Expected model of type {type(model).__name__} to score next tokens. Give a local engine such as "
-                "LlamaCppEnsemble, and no chat model: the text must not leave this machine."
-            )
+        remedy = "Give a local engine such as LlamaCppEnsemble, not a chat model: the text must not leave this machine."
+        validate.instance("model", model, NextTokenScorer, "a scorer of next tokens", remedy)
         self._model, self._options = model, settings
         self._writer = TextWriter(
             model, "\n", settings.noise, candidates=settings.candidates, chat=False, rng=SystemRandomness()

@@ -56,10 +56,7 @@ Entry = tuple[str, str, str]
 
 
 def alike(label: str, original: str) -> str:
-    """Normal form of an entity: without spaces of names and numbers, and without the case of names.
-
-    Names are compared without their kind, which recognizers change from text to text.
-    """
+    """Normal form of an entity. Names are compared without kind, which recognizers change from text to text."""
     if label == ESCAPED:
         return f"{label}\0{original}"
     form = fold(original)
@@ -158,10 +155,9 @@ class PlaceholderMap:
         scanner: AddressScanner | None = None,
         value: bool = False,
     ) -> str:
-        """Replace known placeholders by originals, except in addresses of other hosts.
+        """Replace known placeholders by originals, which ``shown`` writes, except in addresses of other hosts.
 
-        ``shown`` writes an original, such as with escapes. ``scanner`` follows a text in pieces. ``value`` marks one
-        value, such as an argument of a tool.
+        ``scanner`` follows a text in pieces. ``value`` marks a single value, such as an argument of a tool.
         """
         if scanner is None:
             if "<" not in text:
@@ -205,11 +201,8 @@ class PlaceholderMap:
 class PlaceholderReleases:
     """Replaces entities by placeholders, without a charge, because nothing formal is promised.
 
-    Args:
-        finder: Finds the entities.
-        kept: Map to fill. Its originals are replaced everywhere, recognized again or not.
-        hidden: Whether texts hold placeholders of the map, which then stay.
-        remaining_text_sanitizer: Releases the words between the placeholders; None: they pass in clear.
+    Originals of the map ``kept`` are replaced everywhere. Under ``hidden`` its placeholders stay. The words between the
+    placeholders are released by ``remaining_text_sanitizer``; None: they pass in clear.
     """
 
     def __init__(

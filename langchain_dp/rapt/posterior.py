@@ -40,17 +40,9 @@ _PSEUDO = 64.0  # weight of the fitted shape, in simulated vectors
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class UnigramPrior:
-    """Candidate words with their prior probabilities.
+    """Distinct candidate ids with the logarithms of their prior probabilities, which sum to 1.
 
-    Args:
-        ids: Their distinct ids in the vocabulary.
-        log: Logarithms of their probabilities, which sum to 1.
-        unseen: Total probability of all other words of the table. Of these only released words are ever guessed.
-
-    Examples:
-        >>> prior = unigram_prior(vocabulary, ["fever cough fever rash"])
-        >>> np.exp(prior.log)  # half of the words are "fever"
-        array([0.5 , 0.25, 0.25])
+    ``unseen`` is the total probability of all other words. Of these only released words are ever guessed.
     """
 
     ids: Ids = dataclasses.field(repr=False)

@@ -169,10 +169,7 @@ class TextPrivatizer:
         threads: int | None = None,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        if not isinstance(vocabulary, Vocabulary):
-            raise InvalidParameter(
-                f"Expected vocabulary of type {type(vocabulary).__name__} to be a Vocabulary. Give load('glove')."
-            )
+        validate.instance("vocabulary", vocabulary, Vocabulary, "a Vocabulary", "Give load('glove').")
         self.vocabulary = vocabulary
         self.event = event = MetricEvent(checked_eta(eta))
         self.eta = event.eta

@@ -54,13 +54,9 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Unit:
-    """Unit of release under one charge: a text, a message, or a document with its metadata.
+    """Texts released under one charge: a text, a message, or a document with its metadata.
 
-    Args:
-        texts: Its texts, in order.
-        user: Its user, or None.
-        document: Key of its document; None: its content is the key.
-        place: Its number among equal units; None: count those of the call.
+    Without ``document`` the content is its key. ``place`` is its number among equals; None: counted in the call.
     """
 
     texts: Texts
@@ -228,17 +224,11 @@ class FormalReleases(Releases):
             return self._calibration
 
     def streams(self, document: str | None) -> bool:
-        """Whether words may leave before the text is complete.
-
-        Not under a limit per document without a document key: the key is then the complete content.
-        """
+        """Whether words may leave early: not under a limit per document if the complete content is the key."""
         return self.engine.streams and (document is not None or self.ledger.document_limit is None)
 
     def unreachable_limit(self, *, user: bool) -> float | None:
-        """The limit that unnamed documents never reach; None if they can reach it, or there is none.
-
-        Without ``user`` no user has an account. Where texts are reused such a document is charged only once.
-        """
+        """The limit that unnamed documents never reach, since they are charged only once; None if there is none."""
         limit = self.ledger.document_limit
         if limit is not None and (limit < self.engine.eta or not self._reuse):
             return None
@@ -247,10 +237,7 @@ class FormalReleases(Releases):
         return None if user else self.ledger.limit
 
     def stream(self, *, user: str | None, document: str | None) -> TextStream:
-        """Charge one release of a text that is still to come, and return its stream.
-
-        Its content is not known yet, so without a name it is a document of its own.
-        """
+        """Charge one release of a text to come, without a key a document of its own, and return its stream."""
         self.warn_unreachable_limit(named=not (user is None and document is None))
         owner = Owner(f"\0stream {uuid.uuid4().hex}" if document is None else document, user)
         check_process = forks.one_process("a stream to be read")

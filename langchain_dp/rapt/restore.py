@@ -196,10 +196,7 @@ def in_json(original: str) -> str:
 
 
 def each_text(value: Any, change: Callable[[Any], Any], *, keys: bool = False) -> Any:
-    """Change each string, message and document in a nested value; numbers and other objects stay.
-
-    Keys of mappings stay too, unless ``keys``. Pydantic models and dataclasses are copied.
-    """
+    """Change each text, message and document in a nested value; other objects, and keys unless ``keys``, stay."""
 
     def inside(value: Any) -> Any:
         return each_text(value, change, keys=keys)

@@ -77,14 +77,11 @@ class SanitizingRetriever(HeldInputs, BaseRetriever):
         **kwargs: Any,
     ) -> None:
         # Checked before pydantic, whose errors print values: a retriever may hold its documents.
-        if not isinstance(retriever, Runnable):
-            raise InvalidParameter(f"Expected retriever of type {type(retriever).__name__} to be a retriever.")
-        if not isinstance(sanitizer, RAPTSanitizer):
-            raise InvalidParameter(f"Expected sanitizer of type {type(sanitizer).__name__} to be a RAPTSanitizer.")
+        validate.instance("retriever", retriever, Runnable, "a retriever")
+        validate.instance("sanitizer", sanitizer, RAPTSanitizer, "a RAPTSanitizer")
         if not (isinstance(query, bool) and isinstance(documents, bool) and (query or documents)):
             raise InvalidParameter(
-                f"Expected query={query!r} or documents={documents!r} to be True: otherwise nothing is sanitized. "
-                "Use the inner retriever."
+                f"Expected query={query!r} or documents={documents!r} to be True, or nothing would be sanitized."
             )
         if k is not None:
             validate.integer("k", k, at_least=1)

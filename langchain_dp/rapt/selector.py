@@ -11,9 +11,9 @@ from langchain_core.example_selectors import BaseExampleSelector
 from langchain_dp._util import validate
 from langchain_dp._util.reprs import safe_repr
 from langchain_dp.errors import InvalidParameter, PrivateDataError
+from langchain_dp.rapt.messages import json_container
 from langchain_dp.rapt.restore import each_text
 from langchain_dp.rapt.runnable import RAPTSanitizer
-from langchain_dp.rapt.structured import json_container
 from langchain_dp.redact import redact_errors
 
 
@@ -55,8 +55,7 @@ class SanitizingExampleSelector(BaseExampleSelector):
         user_key: str | None = None,
         inputs: bool = False,
     ) -> None:
-        if not isinstance(sanitizer, RAPTSanitizer):
-            raise InvalidParameter(f"Expected sanitizer of type {type(sanitizer).__name__} to be a RAPTSanitizer.")
+        validate.instance("sanitizer", sanitizer, RAPTSanitizer, "a RAPTSanitizer")
         if isinstance(keep, str) or not all(isinstance(key, str) for key in keep):
             raise InvalidParameter(f"Expected keep={keep!r} to be a list of keys.")
         sanitizer.check_limit("example", "Give user_key=, or a sanitizer without a limit.", user=user_key is not None)

@@ -196,7 +196,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("words.vec").write_text("".join(lines))
     small = _tables.load("words.vec")
     load: Callable[[Any], Vocabulary] = lambda name: small if name == "glove" else _tables.load(name)  # noqa: E731
-    monkeypatch.setattr("langchain_dp.rapt.build.load", load)
+    monkeypatch.setattr("langchain_dp.rapt.runnable.load", load)
     monkeypatch.setattr("langchain_dp.rapt.load", load)
     monkeypatch.setattr(
         "langchain_dp.integrations.llama_cpp.LlamaCppEnsemble",
@@ -272,18 +272,8 @@ def test_the_examples_are_true(example: str, place: Path, monkeypatch: pytest.Mo
             "plan opt --records 9 --epsilon 1 --task trec --method choose --alternatives x --shots 3",
             "expected --shots to be left out with --method choose",
         ),
-        ("plan opt --records 9 --epsilon 1 --task trec --method opt", "expected one of dp-opt, glossary, choose"),
-        ("plan opt --records 9 --epsilon 1 --task trec --kind mood", "expected --kind and --shown together"),
+        ("plan opt --records 9 --epsilon 1 --task trec --method opt", "expected one of dp-opt, choose"),
         ("plan synthesize --records 9 --epsilon 1", "Expected --labels or --describe"),
-        (
-            "plan synthesize --records 9 --epsilon 1 --describe a=b --describe-first",
-            "expected --describe-first without --describe, which it takes the place of",
-        ),
-        ("plan synthesize --records 9 --epsilon 1 --labels a --show-labels", "expected --show-labels with"),
-        (
-            "plan synthesize --records 9 --epsilon 1 --labels a b --kind x --shown y",
-            "expected --kind with --describe-first",
-        ),
         ("sanitize --eta 1\n2", "--eta: expected a number above 0"),
         ("ledger", "expected PLACE to be given"),
         (f"plan icl --epsilon 1 --labels a b --records {10**20}", "--records: expected a whole number from 1 to"),

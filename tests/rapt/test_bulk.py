@@ -193,7 +193,7 @@ def test_what_no_retry_could_repeat_is_refused(options: dict[str, Any], says: st
     """If it breaks, a job ends in its middle, or draws anew what was released."""
     with pytest.raises(InvalidParameter, match=says):
         bulk(tmp_path, **options)
-    with pytest.raises(InvalidParameter, match="a path that every worker can read"):
+    with pytest.raises(InvalidParameter, match="a path for every worker"):
         SanitizeBatches("text", document="id", ledger=MetricLedger(1.0, tmp_path / "b"), embeddings=TABLE, eta=1.0)  # type: ignore[arg-type]
 
 

@@ -24,7 +24,7 @@ from langchain_core.runnables import RunnableLambda, RunnableParallel
 from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PrivateDataError
-from langchain_dp.rapt import CalibrationTarget, Policies, build, calibrate
+from langchain_dp.rapt import CalibrationTarget, Policies, calibrate, runnable
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.redact import Redacted
 
@@ -258,9 +258,9 @@ def test_a_named_table_is_calibrated_once_for_each_target(monkeypatch: pytest.Mo
         asked.append(options)
         return calibrate(*args, **options | {"texts": [" ".join(WORDS)]})
 
-    monkeypatch.setattr(build, "load", lambda name: TABLE)
-    monkeypatch.setattr(build, "calibrate", counted)
-    monkeypatch.setattr(build, "_CALIBRATED", {})
+    monkeypatch.setattr(runnable, "load", lambda name: TABLE)
+    monkeypatch.setattr(runnable, "calibrate", counted)
+    monkeypatch.setattr(runnable, "_CALIBRATED", {})
     found = [RAPTSanitizer("glove", target_replacement=share).certificate().eta for share in (0.3, 0.6, 0.3, 0.6)]
     assert found[:2] == found[2:]
     assert found[0] != found[1]

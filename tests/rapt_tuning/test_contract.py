@@ -13,8 +13,7 @@ from rapt_tuning import tiny
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.tuning import Backbone, PredictionRequest
 from langchain_dp.rapt.tuning.batches import Assembler, Batch, collate
-from langchain_dp.rapt.tuning.layers import KeyValuePrefix, self_attentions
-from langchain_dp.rapt.tuning.model import TunedModel
+from langchain_dp.rapt.tuning.model import KeyValuePrefix, TunedModel, self_attentions
 from langchain_dp.rapt.tuning.provider import label_words
 
 METHODS = ("prompt", "prefix", "adapter", "full")

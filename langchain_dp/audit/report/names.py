@@ -16,7 +16,6 @@ from langchain_dp._util.words import UNSPACED
 from langchain_dp.accounting import (
     ClippedSumRoundEvent,
     ExponentialEvent,
-    LabelPartEvent,
     LimitedDomainEvent,
     Neighbors,
     NoisyMaxEvent,
@@ -55,12 +54,9 @@ def label(name: str) -> str:
 
 
 def kind(event: DpEvent, *, subject: bool = True) -> str:
-    """Name the mechanism behind an event and, with ``subject``, its part of the data or its label."""
+    """Name the mechanism behind an event and, with ``subject``, its part of the data."""
     if isinstance(event, PartEvent):
         return kind(event.event, subject=subject) + (in_part(label(event.part)) if subject else "")
-    if isinstance(event, LabelPartEvent):
-        name = kind(event.event, subject=subject)
-        return f"{name}, on the records of {label(event.label)}" if subject else name
     if isinstance(event, PoissonSampledDpEvent):
         return f"{kind(event.event, subject=subject)}, sampled"
     return _KINDS.get(type(event), type(event).__name__)
@@ -84,7 +80,7 @@ def in_part(part: str) -> str:
 
 def parameters(event: DpEvent) -> str:
     """Return the public parameters of an event in words."""
-    if isinstance(event, (PartEvent, LabelPartEvent)):
+    if isinstance(event, PartEvent):
         return parameters(event.event)
     if isinstance(event, PoissonSampledDpEvent):
         return f"{parameters(event.event)}, sampling probability {event.sampling_probability:.4g}"
@@ -158,7 +154,7 @@ def meaning(epsilon: float, delta: float, neighbors: Neighbors) -> str:
 
 def calibration(event: DpEvent, neighbors: Neighbors) -> str:
     """Return the effect of one release's noise on the answer."""
-    if isinstance(event, (PartEvent, LabelPartEvent)):
+    if isinstance(event, PartEvent):
         return calibration(event.event, neighbors)
     if isinstance(event, NoisyMaxEvent):
         lead = _OFTEN * math.sqrt(2) * event.sigma
@@ -209,7 +205,8 @@ def limits(neighbors: Neighbors) -> list[str]:
     }[neighbors]
     return [
         first,
-        "People with several records. The promise is for one record; k records together may lose k times epsilon.",
+        "People with several records, unless a certificate says that it holds for all records of one user. Otherwise k "
+        "records together may lose k times epsilon.",
         "The records from whoever runs the model: it is shown them in clear.",
         "Questions, labels, instructions, model names and the names of plans and chains. They are public.",
         "What holds with or without any one record: facts about the whole are what releases are for.",

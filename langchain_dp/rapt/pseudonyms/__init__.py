@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from langchain_dp._util.extras import lazy_exports
 from langchain_dp.rapt.pseudonyms.bulk import PseudonymizeBatches
-from langchain_dp.rapt.pseudonyms.patterns import PatternEntities
-from langchain_dp.rapt.pseudonyms.recognize import TermEntities
+from langchain_dp.rapt.pseudonyms.recognize import PatternEntities, TermEntities
 from langchain_dp.rapt.pseudonyms.runnable import Pseudonymizer, PseudonymReport
 
 if TYPE_CHECKING:

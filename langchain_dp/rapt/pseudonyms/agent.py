@@ -46,10 +46,7 @@ def _is_stamped(conversation: Conversation, message: BaseMessage) -> bool:
 
 
 def hidden_messages(conversation: Conversation, messages: Sequence[BaseMessage], **whose: bool) -> list[BaseMessage]:
-    """Hide the entities of messages, except of unchanged ones that were hidden in this conversation.
-
-    ``whose`` is ``hidden`` or ``named``, as of :meth:`Pseudonymizer.sanitize`.
-    """
+    """Hide messages that are not stamped; ``whose`` is ``hidden`` or ``named`` of :meth:`Pseudonymizer.sanitize`."""
     return [
         message
         if isinstance(message, RemoveMessage) or _is_stamped(conversation, message)
@@ -59,12 +56,7 @@ def hidden_messages(conversation: Conversation, messages: Sequence[BaseMessage],
 
 
 class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
-    """An agent for its users, from :meth:`PseudonymMiddleware.around`. It has no run of its own.
-
-    Args:
-        agent: The graph.
-        conversations: Conversations of its middleware.
-    """
+    """An agent for its users, from :meth:`PseudonymMiddleware.around`. It has no run of its own."""
 
     name = "PseudonymousAgent"
 

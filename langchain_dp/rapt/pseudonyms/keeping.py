@@ -76,8 +76,8 @@ class Conversation:
             name, entries = None, []
         if name != self.name:
             raise PrivateDataError(
-                "Expected the map of this conversation under the key that is given: it was made under another, or "
-                "changed. Give the key that it was made with."
+                "Expected the map of this conversation under the given key, but it has another key or was changed. "
+                "Give the key that it was made with."
             )
         return [(label, original, placeholder) for label, original, placeholder in entries]
 
@@ -93,13 +93,7 @@ def _ordered(value: Any) -> Any:
 
 
 class Conversations:
-    """All conversations of this process.
-
-    Args:
-        settings: Settings of each.
-        key: Key of the maps in the state: 32 bytes in URL-safe base64, as from ``Fernet.generate_key``; None: they stay
-            in memory.
-    """
+    """All conversations of this process. ``key`` encrypts their maps in the state; None: they stay in memory."""
 
     def __init__(self, settings: Pseudonymizer, key: str | bytes | None) -> None:
         self._settings = settings

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from langchain_core.messages import AIMessage, RemoveMessage, ToolMessage
 
 from langchain_dp._util.extras import needs
+from langchain_dp._util.validate import instance
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.isolation.run import private_run
 from langchain_dp.rapt.messages import REMOVE_ALL
@@ -84,8 +85,7 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
     ) -> None:
         super().__init__()
         settings = Pseudonymizer() if pseudonymizer is None else pseudonymizer
-        if not isinstance(settings, Pseudonymizer):
-            raise InvalidParameter(f"Expected pseudonymizer of type {type(settings).__name__} to be a Pseudonymizer.")
+        instance("pseudonymizer", settings, Pseudonymizer, "a Pseudonymizer")
         every = isinstance(tools_inside, str) and tools_inside == "all"
         listed = isinstance(tools_inside, Iterable) and not isinstance(tools_inside, str)
         if not every and not (listed and all(isinstance(one, str) for one in tools_inside)):
@@ -117,11 +117,7 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
             InvalidParameter: It is no graph, or one without this middleware; or ``tools_inside`` names a tool that it
                 lacks.
         """
-        if not isinstance(agent, PregelProtocol):
-            raise InvalidParameter(
-                f"Expected agent of type {type(agent).__name__} to be what create_agent made: a graph with this "
-                "middleware in its list."
-            )
+        instance("agent", agent, PregelProtocol, "a graph of create_agent with this middleware in its list")
         nodes = getattr(agent, "nodes", None)
         if isinstance(nodes, Mapping) and not any(str(node).startswith(f"{self.name}.") for node in nodes):
             raise InvalidParameter(

@@ -1,9 +1,20 @@
-"""Recognizers of entities: a list of terms, any function, or several together."""
+"""Recognizers of entities: patterns, a list of terms, any function, or several together.
+
+Patterns propose entities by form, and maintained libraries decide. Every pattern is bounded or possessive, so it takes
+time linear in any text.
+"""
 
 from __future__ import annotations
 
+import ipaddress
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import phonenumbers
+from phonenumbers import PhoneMetadata
+from stdnum import iban, luhn
 
 from langchain_dp._util.reprs import safe_repr
 from langchain_dp._util.words import standing_alone
@@ -55,8 +66,7 @@ class TermEntities:
         kinds = terms if isinstance(terms, Mapping) else dict.fromkeys(terms, kind)
         if not all(isinstance(given, str) and _KIND.fullmatch(given) for given in kinds.values()):
             raise InvalidParameter(
-                "Expected terms to map each text to its kind, one word such as PERSON: {'Ann Smith': 'PERSON'}. A kind "
-                "stands in every placeholder and report."
+                "Expected terms to map each text to its kind, one public word: {'Ann Smith': 'PERSON'}."
             )
         self._terms = {caseless(fold(one)).text: label_of(given) for one, given in kinds.items()}
         self.kinds = tuple(sorted(set(self._terms.values())))
@@ -120,3 +130,237 @@ class AllEntities:
 def _kind(given: str) -> str:
     label = label_of(given)
     return "TERM" if label == ESCAPED else _OTHER_NAMES.get(label, label)
+
+
+REGIONS = ("US", "GB", "DE", "FR", "ES", "IT", "NL", "BE", "CH", "AT", "PL", "PT", "SE", "NO", "DK", "IE", "IN", "JP",
+           "AU", "BR", "SG")  # fmt: skip
+"""Regions whose phone numbers are found without a country code."""
+
+_FROM, _TO = r"(?<![^\W_])", r"(?![^\W_])"  # no letter or digit beside it; an underscore is punctuation
+_MONTH = (
+    r"(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept?(?:ember)?|Oct(?:ober)?|"
+    r"Nov(?:ember)?|Dec(?:ember)?)\.?"
+)
+_DAY = r"(?:[0-2]?\d|3[01])(?:st|nd|rd|th)?"
+_FIGURES = (
+    r"\d{4}([-/.])\d{1,2}\1\d{1,2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,9})?)?Z?)?|\d{1,2}([-/])\d{1,2}\2(?:\d{4}|\d{2})"
+    r"|\d{1,2}\.\d{1,2}\.\d{4}|\d{2}\.\d{2}\.\d{2}"
+)
+_NAMED = (
+    rf"(?:{_DAY} (?:of )?{_MONTH}|{_MONTH} {_DAY})(?:,? \d{{4}})?"
+    rf"|(?i:{_DAY}([- ./]){_MONTH}[-,./]? ?\d{{4}}|{_DAY}([-./]){_MONTH}[-./]\d{{2}})"
+)
+_WORDS = (
+    r"acc(?:oun)?t|a/c|ref(?:erence)?|customer|client|policy|claim|invoice|member(?:ship)?|patient|contract|passport|"
+    r"licen[cs]e|order|case|ticket|id"
+)
+_CODE = r"(?:[A-Za-z]{1,6}[-/]?)?\d{5,12}(?:[-/][A-Za-z0-9]{1,12}){0,3}"
+_PATTERNS = {
+    "URL": r"(?<![A-Za-z0-9+.-])(?i:[a-z][a-z0-9+.-]{1,31}://|www\.)[^\s<>\"'`\\]{1,4096}",
+    "EMAIL": rf"{_FROM}[^\W_](?:[\w.+'&/=-]{{0,254}}[^\W_])?+@(?:(?:[^\W_]|-){{1,63}}+\.){{1,8}}"
+    rf"(?:xn--[a-z0-9-]{{1,59}}|[^\W\d_]{{2,63}}){_TO}",
+    "IBAN": rf"{_FROM}(?=([A-Za-z]{{2}}\d\d(?:[ .-]?[A-Za-z0-9]){{11,32}}+))",
+    "CREDIT_CARD": rf"{_FROM}(?<!\d[.,])(?=(\d{{3,19}}+(?:[ .-]\d{{3,19}}+){{0,5}}+))",
+    "IP": r"[0-9A-Fa-f:.]{2,}+",
+    "DATE": rf"{_FROM}(?<!\d[.,/-])(?:{_FIGURES}|{_NAMED}){_TO}(?![/-]\d)",
+    "PHONE": rf"(?:{_FROM}|(?=\+))(?<!\d[.,:/-])(?=((?:\+ ?\d{{1,6}}|\(\+?\d{{1,5}}\)|\d{{1,6}})"
+    r"(?:[ ./-]{0,3}\(\d{1,5}\)|[ ./-]{0,3}\d{2,12}){1,7}+(?: ?(?:x|ext\.?|#) ?\d{1,5}(?!\d))?))",
+    "NUMBER": rf"{_FROM}(?<!\d[.,])(?:\d{{6,}}+(?!,\d)|(?<!\d-)\d\d-\d\d-\d\d(?!-\d)"
+    r"|[A-Z]{1,6}[-/]\d{5,12}(?:[-/][A-Za-z0-9]{1,12}){0,3}"
+    rf"|(?i:{_WORDS})(?i:[ ](?:number|num|no|nr|id|code)\b)?[.:#= -]{{0,3}}(?P<code>{_CODE})){_TO}",
+}
+_SEPARATORS = dict.fromkeys(map(ord, " .-"))
+_TRAILING = ".,;:!?)]}*_|"
+
+
+class PatternEntities:
+    """Finds entities by their form, not names of people, places or companies.
+
+    IBANs and card numbers need the right checksum, and IP addresses must be valid. A phone number must be possible,
+    with its country code or, in one of 21 regions such as US, GB and DE, without it. A number has at least six digits,
+    is a sort code, or follows a word such as "account" with at least five. A date names a day, in figures or with an
+    English month, not a year or weekday alone.
+
+    Args:
+        kinds: Some of DATE, EMAIL, PHONE, IBAN, CREDIT_CARD, URL, IP and NUMBER; None for all.
+        patterns: Further kinds, with the regular expression of each. A careless expression can be slow.
+
+    Raises:
+        InvalidParameter: A kind has no pattern, or a pattern is not a regular expression.
+
+    Examples:
+        >>> PatternEntities(kinds=["EMAIL"], patterns={"TICKET": r"T-[0-9]+"}).find("T-17 of ann@example.org")
+        [(8, 23, 'EMAIL'), (0, 4, 'TICKET')]
+    """
+
+    def __init__(self, kinds: Sequence[str] | None = None, patterns: Mapping[str, str] | None = None) -> None:
+        if isinstance(kinds, str) or any(kind not in _PATTERNS for kind in kinds or ()):
+            raise InvalidParameter(f"Expected kinds={kinds!r} to be a list of some of {', '.join(_PATTERNS)}.")
+        wanted = {kind: _PATTERNS[kind] for kind in (_PATTERNS if kinds is None else kinds)}
+        try:
+            own = {label_of(kind): re.compile(pattern) for kind, pattern in (patterns or {}).items()}
+        except (re.error, TypeError, AttributeError):
+            raise InvalidParameter(
+                "Expected patterns to be a mapping of kinds to regular expressions: one of them is none."
+            ) from None
+        self._patterns = {kind: re.compile(pattern) for kind, pattern in wanted.items() if kind not in own}
+        self._own = own
+        self.kinds = (*self._patterns, *own)
+
+    @property
+    def name(self) -> str:
+        """Name for reports, with the kinds."""
+        return f"patterns ({', '.join(self.kinds)})"
+
+    def find(self, text: str) -> list[Span]:
+        """Start, end and kind of every entity; they may overlap."""
+        entities: list[Span] = []
+        for kind, pattern in self._patterns.items():
+            spans = _DECIDE[kind](pattern, text)
+            if kind in ("PHONE", "NUMBER"):  # neither may be a piece of what has a better form
+                certain = _places(entities, len(text))
+                spans = (span for span in spans if not any(certain[slice(*span)]))
+            entities += ((start, end, kind) for start, end in spans)
+        for kind, pattern in self._own.items():
+            entities += [(*match.span(), kind) for match in pattern.finditer(text) if match[0]]
+        return entities
+
+
+def _places(spans: Sequence[Span], length: int) -> bytearray:
+    taken = bytearray(length)
+    for start, end, _ in spans:
+        taken[start:end] = b"\1" * (end - start)
+    return taken
+
+
+def _urls(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
+    for match in pattern.finditer(text):
+        end = match.start() + len(match[0].rstrip(_TRAILING))
+        if end > match.start() + len("www."):
+            yield match.start(), end
+
+
+def _grouped(
+    is_right: Callable[[str], bool], digits: tuple[int, int]
+) -> Callable[[re.Pattern[str], str], Iterator[tuple[int, int]]]:
+    """Find the longest valid run of groups of letters and digits, from each group on."""
+
+    def decide(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
+        position = 0
+        for match in pattern.finditer(text):
+            if match.start() < position:
+                continue
+            for end in _ends(text, match.start(), match.end(1), *digits):
+                if is_right(text[match.start() : end]):
+                    yield match.start(), end
+                    position = end
+                    break
+
+    return decide
+
+
+_GROUP = re.compile(r"[^\W_]++")
+
+
+def _ends(text: str, start: int, last: int, fewest: int, most: int) -> list[int]:
+    """Ends of groups in a part of a text, last first, after ``fewest`` to ``most`` letters and digits."""
+    count, ends = 0, []
+    for group in _GROUP.finditer(text, start, last):
+        count += group.end() - group.start()
+        if fewest <= count <= most:
+            ends.append(group.end())
+    if ends and ends[-1] == last and text[last : last + 1].isalnum():
+        ends.pop()
+    return ends[::-1]
+
+
+def _is_iban(text: str) -> bool:
+    code = text.translate(_SEPARATORS).upper()
+    if not code.isascii() or int("".join(str(int(mark, 36)) for mark in code[4:] + code[:4])) % 97 != 1:
+        return False
+    return bool(iban.is_valid(code, check_country=False))
+
+
+def _is_card(text: str) -> bool:
+    digits = text.translate(_SEPARATORS)
+    return digits.isascii() and bool(luhn.is_valid(digits))
+
+
+def _is_phone(text: str) -> bool:
+    if re.fullmatch(r"\d{4}[-./]\d{1,2}[-./]\d{1,2}|\d{1,2}([./-])\d{1,2}\1\d{2,4}|\d{1,3}(?:\.\d{1,3}){3}", text):
+        return False  # dates and IP addresses
+    number, extension, _ = re.sub(r"\s*(?:x|ext\.?|#)\s*", "x", text).partition("x")
+    digits = re.sub(r"\D", "", number)
+    if "+" in number[:2]:
+        try:
+            return phonenumbers.is_possible_number(phonenumbers.parse(number, None))
+        except phonenumbers.NumberParseException:
+            return False
+    if re.fullmatch(r"\d{3}[ .-]\d{4}", number):
+        return True  # without its area code
+    if re.fullmatch(r"[1-9]\d{0,5}\.\d+|\d{1,3}(?:[ .]000)+|(?:19|20)\d\d[ ./-]{1,3}(?:19|20)\d\d", number):
+        return False  # a decimal, a round number, and two years
+    separated = not number.isdigit() or (digits[0] == "0" and len(digits) > 8) or bool(extension)
+    return separated and _national().fullmatch(digits) is not None
+
+
+@cache
+def _national() -> re.Pattern[str]:
+    """Numbers of all regions as dialled there, from the library's tables."""
+    forms = []
+    for region in REGIONS:
+        table: Any = PhoneMetadata.metadata_for_region(region)
+        optional = "" if table.national_prefix == "0" and region not in ("BR", "IN") else "?"
+        prefix = f"(?:{table.national_prefix}){optional}" if table.national_prefix else ""
+        forms.append(f"{prefix}(?:{table.general_desc.national_number_pattern})")
+    return re.compile("|".join(["00[1-9][0-9]{7,12}", *forms]))
+
+
+def _is_date(text: str) -> bool:
+    figures = [int(mark) for mark in re.findall(r"\d+", text)[:3]]
+    if len(figures) < 3 or re.search(r"[A-Za-z]{3}", text):
+        return True  # it names a month, and the pattern bounds the day
+    first, second = figures[1:] if figures[0] > 31 else figures[:2]
+    return min(first, second) <= 12 and max(first, second) <= 31 and min(first, second) > 0
+
+
+_FOUR = re.compile(rf"{_FROM}(?<!\d\.)(\d{{1,3}})\.(\d{{1,3}})\.(\d{{1,3}})\.(\d{{1,3}}){_TO}(?!\.\d)")
+
+
+def _machines(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
+    """IPv4 and IPv6 addresses, without a port."""
+    for match in _FOUR.finditer(text):
+        if all(int(part) < 256 for part in match.groups()):
+            yield match.span()
+    for match in pattern.finditer(text):
+        if match[0].count(":") < 2 or len(match[0]) > 64:
+            continue
+        start, end = match.span()
+        # Drop a colon before it and punctuation behind it.
+        start += match[0][0] in ":." and match[0][:2] != "::"
+        end -= len(text[start:end]) - len(text[start:end].rstrip("."))
+        end -= text[start:end].endswith(":") and not text[start:end].endswith("::")
+        edges = text[start - 1 : start] if start else "", text[end : end + 1]
+        whole = not any(edge.isalnum() for edge in edges)
+        if whole and end - start > 3 and any(map(str.isdigit, text[start:end])) and _is_ip(text[start:end]):
+            yield start, end
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+_DECIDE: dict[str, Callable[[re.Pattern[str], str], Iterator[tuple[int, int]]]] = {
+    "URL": _urls,
+    "EMAIL": lambda pattern, text: (match.span() for match in (pattern.finditer(text) if "@" in text else ())),
+    "IBAN": _grouped(_is_iban, (15, 34)),
+    "CREDIT_CARD": _grouped(_is_card, (13, 19)),
+    "IP": _machines,
+    "DATE": lambda pattern, text: (match.span() for match in pattern.finditer(text) if _is_date(match[0])),
+    "PHONE": _grouped(_is_phone, (7, 20)),
+    "NUMBER": lambda pattern, text: (match.span("code" if match["code"] else 0) for match in pattern.finditer(text)),
+}

@@ -6,16 +6,14 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from langchain_dp._util.validate import group
+from langchain_dp._util.validate import group, instance
 from langchain_dp.accounting.metric import MetricCertificate
-from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt._shell import Core, S, SanitizerShell
 from langchain_dp.rapt.addresses import checked_hosts
-from langchain_dp.rapt.documents import DocumentRules
 from langchain_dp.rapt.messages import MessageRules
+from langchain_dp.rapt.parts import DocumentRules
 from langchain_dp.rapt.placeholders import PlaceholderMap, PlaceholderReleases
-from langchain_dp.rapt.pseudonyms.patterns import PatternEntities
-from langchain_dp.rapt.pseudonyms.recognize import KINDS, AllEntities, Recognizer, TermEntities
+from langchain_dp.rapt.pseudonyms.recognize import KINDS, AllEntities, PatternEntities, Recognizer, TermEntities
 from langchain_dp.rapt.release import FormalReleases
 from langchain_dp.rapt.restore import Restorer
 from langchain_dp.rapt.runnable import RAPTSanitizer
@@ -138,10 +136,8 @@ class Pseudonymizer(SanitizerShell):
         allowed_hosts: Collection[str] = (),
         name: str = "Pseudonymizer",
     ) -> None:
-        if remaining_text_sanitizer is not None and not isinstance(remaining_text_sanitizer, RAPTSanitizer):
-            kind = type(remaining_text_sanitizer).__name__
-            raise InvalidParameter(f"Expected remaining_text_sanitizer of type {kind} to be a RAPTSanitizer.")
         if remaining_text_sanitizer is not None:
+            instance("remaining_text_sanitizer", remaining_text_sanitizer, RAPTSanitizer, "a RAPTSanitizer")
             remedy = "Give remaining_text_sanitizer= a sanitizer without a limit."
             remaining_text_sanitizer.check_limit("text", remedy, user=False)
         if not isinstance(recognizers, (list, tuple)):

@@ -63,8 +63,7 @@ class Backbone:
         kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
         if not isinstance(model, transformers.PreTrainedModel) or kind not in (*_ENCODERS, *_SEQ2SEQ):
             raise InvalidParameter(
-                f"Expected backbone of type {kind!r} to be one of {[*_ENCODERS, *_SEQ2SEQ]}. Give a folder or a model "
-                "of transformers."
+                f"Expected backbone of type {kind!r} to be one of {[*_ENCODERS, *_SEQ2SEQ]}, a folder or a model."
             )
         if tokenizer is None:
             raise InvalidParameter("Expected tokenizer=None only with a folder. Give the tokenizer of the model.")
@@ -93,8 +92,7 @@ class Backbone:
         """Refuse a tuned model, or one without a head for ``words``, before any charge."""
         if getattr(self.model, _TUNED, False):
             raise InvalidParameter(
-                "Expected a backbone as it was before tuning, got the inside of a tuned model. Give the model or the "
-                "folder that it was made of."
+                "Expected a backbone before tuning, got the inside of a tuned model. Give the original model or folder."
             )
         if words and self.head is None:
             raise InvalidParameter(_NO_HEAD)

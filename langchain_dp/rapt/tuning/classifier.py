@@ -17,7 +17,7 @@ from langchain_core.runnables import ConfigurableFieldSpec, Runnable
 from numpy.typing import NDArray
 
 from langchain_dp._util.reprs import safe_repr
-from langchain_dp._util.validate import reject_extra_kwargs
+from langchain_dp._util.validate import instance, reject_extra_kwargs
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerError
@@ -291,11 +291,7 @@ def _best_labels(answer: Answer) -> list[str]:
 
 def _check_parts(client: RAPTClient, provider: Any) -> None:
     """Refuse parts that could not answer, before a query is charged."""
-    if not isinstance(client, RAPTClient):
-        raise InvalidParameter(
-            f"Expected client of type {type(client).__name__} to be a RAPTClient. Give RAPTClient.load(folder, "
-            "sanitizer)."
-        )
+    instance("client", client, RAPTClient, "a RAPTClient", "Give RAPTClient.load(folder, sanitizer).")
     if callable(provider):
         return
     if isinstance(provider, (str, bytes)):

@@ -144,11 +144,8 @@ class RAPTClient:
         max_tokens: int = 128,
         plain_seed: int | None = None,
     ) -> None:
-        if not isinstance(sanitizer, (RAPTSanitizer, IdentitySanitizer)):
-            raise InvalidParameter(
-                f"Expected sanitizer of type {type(sanitizer).__name__} to be a RAPTSanitizer. "
-                "Give RAPTSanitizer('minilm', target_replacement=0.15)."
-            )
+        remedy = "Give RAPTSanitizer('minilm', target_replacement=0.15)."
+        validate.instance("sanitizer", sanitizer, (RAPTSanitizer, IdentitySanitizer), "a RAPTSanitizer", remedy)
         self.sanitizer = sanitizer
         self.kind: Kind = validate.one_of("kind", kind, get_args(Kind))
         self.max_tokens = validate.integer("max_tokens", max_tokens, at_least=1)
@@ -185,8 +182,7 @@ class RAPTClient:
         """
         if len(texts) > MOST and not isinstance(texts, (str, bytes)):
             raise InvalidParameter(
-                f"Expected at most {MOST} texts in a request, got {len(texts)}. Call requests(texts), which makes as "
-                "many as are needed."
+                f"Expected at most {MOST} texts in a request, got {len(texts)}. Call requests(texts) instead."
             )
         requests = self._requests_of(texts, user, at_once=MOST)
         return requests[0] if requests else PredictionRequest(self.kind, [], [])

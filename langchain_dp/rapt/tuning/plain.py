@@ -71,8 +71,7 @@ class PlainSource:
         self.settings, self.candidates = settings, _places(self._vocabulary, candidates)
         if not named or len(rows) != settings.rows or any(len(row) != settings.length for row in rows):
             raise InvalidParameter(
-                f"Expected {settings.rows} rows of {settings.length} plain tokens that name candidates: the "
-                "description of the client is damaged. Save the client again."
+                f"Expected {settings.rows} rows of {settings.length} candidates as plain tokens. Save the client again."
             )
         self.rows = np.array(rows, dtype=np.int64).reshape(settings.rows, settings.length)
 

@@ -108,10 +108,7 @@ def of_training(
     notes: Sequence[str],
     parameters: Mapping[str, float | int | str],
 ) -> MetricCertificate:
-    """Certificate of a training: joins those of its texts and validation texts (``held``), and adds notes.
-
-    ``eta`` is the larger one. The parameters name each, and that of queries.
-    """
+    """Certificate of a training: joins those of its texts and validation texts (``held``), and adds notes."""
     etas = {TRAINING_ETA: train.eta, "inference_eta": inference_eta}
     all_notes = list(notes)
     whole = train

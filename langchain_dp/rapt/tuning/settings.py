@@ -143,10 +143,8 @@ class TuningSettings:
 
     def __post_init__(self) -> None:
         validate.one_of("method", self.method, get_args(Method))
-        if not isinstance(self.plain, PlainTokens):
-            raise InvalidParameter(f"Expected plain of type {type(self.plain).__name__} to be PlainTokens(...).")
-        if not isinstance(self.reconstruction, bool):
-            raise InvalidParameter(f"Expected reconstruction={self.reconstruction!r} to be True or False.")
+        validate.instance("plain", self.plain, PlainTokens, "PlainTokens(...)")
+        validate.one_of("reconstruction", self.reconstruction, (True, False))
         if self.reconstruction and not self.plain.length:
             raise InvalidParameter(
                 "Expected plain.length=0 only with reconstruction=False: there is nothing to reconstruct."
@@ -190,11 +188,7 @@ class TuningSettings:
 
 def check_device(device: object) -> None:
     """Refuse other types, without torch."""
-    if not isinstance(device, str):
-        raise InvalidParameter(
-            f"Expected device of type {type(device).__name__} to be a str, such as 'auto', 'cpu' or 'cuda:0'. Give "
-            "its name."
-        )
+    validate.instance("device", device, str, "a str, such as 'auto', 'cpu' or 'cuda:0'", "Give its name.")
 
 
 def _named(kind: type, fields: Any) -> Mapping[str, Any]:

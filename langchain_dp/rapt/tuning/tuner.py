@@ -17,7 +17,6 @@ from langchain_dp._util.reprs import safe_repr
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.tuning.backbone import Backbone, backbone_of
-from langchain_dp.rapt.tuning.checkpoint import Checkpoint
 from langchain_dp.rapt.tuning.classifier import RAPTClassifier
 from langchain_dp.rapt.tuning.client import IdentitySanitizer, RAPTClient
 from langchain_dp.rapt.tuning.examples import LABELS_IN_CLEAR, Examples, PrivatizedExamples, RawExamples, checked
@@ -25,7 +24,7 @@ from langchain_dp.rapt.tuning.model import TunedModel
 from langchain_dp.rapt.tuning.promise import TrainedOn, joined, of_training
 from langchain_dp.rapt.tuning.provider import RAPTProvider, assembler, chosen_device, label_words
 from langchain_dp.rapt.tuning.settings import TuningSettings
-from langchain_dp.rapt.tuning.training import Trainer, TrainingReport, TrainingTexts
+from langchain_dp.rapt.tuning.training import Checkpoint, Trainer, TrainingReport, TrainingTexts
 from langchain_dp.records import Label, check_labels, label_name
 from langchain_dp.redact import PrivateArgs, hold_arguments, redact_errors, run_redacted
 
@@ -80,10 +79,8 @@ class RAPTPromptTuner:
         template: str = "It was {mask}.",
         user_key: str | None = None,
     ) -> None:
-        if settings is not None and not isinstance(settings, TuningSettings):
-            raise InvalidParameter(f"Expected settings of type {type(settings).__name__} to be TuningSettings(...).")
+        self.settings = validate.group("settings", settings, TuningSettings)
         self.labels = check_labels(labels)
-        self.settings = settings or TuningSettings()
         words: Any = verbalizer
         if isinstance(verbalizer, Mapping):
             words = {label_name(label) or "": word for label, word in verbalizer.items()}
