@@ -127,11 +127,7 @@ def encoder_name(encoder: Embeddings) -> str:
 
 
 def probe(encoder: Embeddings, dimensions: int) -> None:
-    """Check with a public text that an encoder still answers as before: an outage would leave nothing but noise.
-
-    Raises:
-        ModelUnavailable, InvalidParameter: As :func:`encode_publicly`.
-    """
+    """Check with a public text that an encoder still answers as before: an outage would leave nothing but noise."""
     check_dimensions(encode_publicly(encoder, public_texts()[:1]), dimensions)
 
 
@@ -165,15 +161,7 @@ MOST_COMPONENTS = 256
 
 
 def projection_for(encoder: Embeddings, texts: Sequence[str] | None = None) -> Projection:
-    """Mean and principal components of public texts under an encoder, also of its words where it is the static one.
-
-    Args:
-        encoder: The encoder. It is tried on the texts before anything is charged.
-        texts: The public texts; None: those of the package.
-
-    Raises:
-        ModelUnavailable, InvalidParameter: As :func:`encode_publicly`.
-    """
+    """Mean and principal components of public texts under an encoder, also of its words where it is the static one."""
     if type(encoder) is StaticEncoder and texts is None:
         return _static_projection()
     public = encode_publicly(encoder, public_texts() if texts is None else texts)

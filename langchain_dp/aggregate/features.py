@@ -21,6 +21,7 @@ Floats = NDArray[np.float64]
 
 _FINE = 1 << 19
 _UNIT = 1 << 15
+_AT_ONCE = 2000
 MOST_DIMENSIONS = 1 << 14
 """Longest vectors of an encoder: up to there all products below are exact."""
 
@@ -53,10 +54,18 @@ class Projection:
                 to that of the texts, both divided by their traces: it covers topics that the texts miss.
         """
         unit = _unit(texts) / _UNIT
-        mean, covariance = unit.mean(axis=0), np.atleast_2d(np.cov(unit.T))
+        mean = unit.mean(axis=0)
+        if vocabulary is None and len(unit) <= unit.shape[1]:
+            # Fewer texts than dimensions: their products with each other have the same components, and are fewer.
+            centered = unit - mean
+            _, inner = np.linalg.eigh(centered @ centered.T)
+            components = (centered.T @ inner[:, ::-1][:, : min(k, len(unit) - 1)]).T
+            lengths = np.linalg.norm(components, axis=1, keepdims=True)
+            components = np.divide(components, lengths, out=np.zeros_like(components), where=lengths > 1e-9)
+            return cls(_whole(mean * _UNIT), _whole(components * _UNIT))
+        _, covariance = _moments(texts)
         if vocabulary is not None:
-            words = _unit(vocabulary) / _UNIT
-            mean, spread = words.mean(axis=0), np.cov(words.T)
+            mean, spread = _moments(vocabulary)
             covariance = covariance / max(np.trace(covariance), 1e-12) + spread / np.trace(spread)
         _, vectors = np.linalg.eigh(covariance)
         components = vectors[:, ::-1][:, :k].T
@@ -102,6 +111,17 @@ class Projection:
         if table.ndim != 2 or len(table) < 2 or table.shape[1] > MOST_DIMENSIONS or np.abs(table).max() > _UNIT:
             raise ValueError  # larger numbers would leave those that are exact
         return cls(table[0], table[1:])
+
+
+def _moments(rows: Floats) -> tuple[Floats, Floats]:
+    """Mean and covariance of unit vectors, a few thousand at a time."""
+    total, products = np.zeros(rows.shape[1]), np.zeros((rows.shape[1], rows.shape[1]))
+    for start in range(0, len(rows), _AT_ONCE):
+        part = _unit(rows[start : start + _AT_ONCE]) / _UNIT
+        total += part.sum(axis=0)
+        products += part.T @ part
+    mean = total / len(rows)
+    return mean, products / len(rows) - np.outer(mean, mean)
 
 
 def _whole(values: Floats) -> Whole:

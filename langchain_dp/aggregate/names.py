@@ -176,7 +176,7 @@ class DPLabelNamer:
 
         Raises:
             InvalidParameter, BudgetExceeded, ModelUnavailable, PlanError: As
-                :meth:`~langchain_dp.DPPrototypeClassifier.fit`.
+                :meth:`~langchain_dp.aggregate.DPPrototypeClassifier.fit`.
         """
         given = check_labels(labels)
         records = run_redacted(labelled_records, PrivateArgs(PrivateArgs.of(examples), given), READING)
@@ -189,7 +189,11 @@ class DPLabelNamer:
             # Votes stay in no frame.
             return run_redacted(self._drawn, PrivateArgs(records, given, mechanism, rng), DRAWING)
 
-        settings = {"labels": list(given), "words": list(self._entries), "voter": self._voter.name}
+        settings = {
+            "labels": list(given),
+            "words": [list(entry) for entry in self._entries.items()],
+            "voter": self._voter.name,
+        }
         places = promise.release_once(mechanism.event, draw, records=records, settings=settings, share=share)
         entries = list(self._entries.items())
         certificate = promise.certificate(
@@ -222,6 +226,8 @@ class DPLabelNamer:
         Args:
             budget: The promise.
         """
+        if not isinstance(budget, PrivacyBudget):
+            raise InvalidParameter(f"Expected budget={budget!r} to be a PrivacyBudget. Give PrivacyBudget(1.0).")
         others = max(len(self._entries) - 1, 1)
         return math.ceil(math.log(others / (1 - _SURE)) / weight_for(budget))
 

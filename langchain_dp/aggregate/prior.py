@@ -23,18 +23,10 @@ _NAMED = 0.8
 
 
 class LabelPrior:
-    """Log-probabilities of the labels for a text, by a model without examples.
+    """Weighted log-probabilities of the labels for a text, by a model without examples.
 
-    Args:
-        model: An engine that scores labels, whose scores are divided by those of texts without content (Zhao et al.
-            2021); or a chat model, which names one label.
-        labels: The labels.
-        names: What they mean, by label.
-        instruction: What the model is told.
-        trust: Weight of the log-probabilities.
-
-    Raises:
-        InvalidParameter: The model is neither, or a name is of no label.
+    An engine scores the labels, and its scores are divided by those of texts without content (Zhao et al. 2021). A chat
+    model names one label.
     """
 
     def __init__(

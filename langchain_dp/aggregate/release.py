@@ -24,7 +24,7 @@ from langchain_dp.ensemble.runs import (
 )
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
-from langchain_dp.records import PrivateRecords, check_records
+from langchain_dp.records import AUTOMATIC, PrivateRecords, check_records
 from langchain_dp.records.files import READING
 from langchain_dp.redact import PrivateArgs, run_redacted
 
@@ -56,15 +56,7 @@ class ReleaseJournal(RunJournal):
 
 @dataclasses.dataclass(frozen=True)
 class Promise:
-    """Where one release is charged.
-
-    Args:
-        ledger: Ledger to charge.
-        budget: Share of it; None is all that is not reserved.
-        name: Name of the plan.
-        rng: Source of noise.
-        costs: Costs of the released text among the public inputs.
-    """
+    """Where one release is charged, the source of its noise, and the costs of released text among its inputs."""
 
     ledger: PrivacyLedger
     budget: PrivacyBudget | None
@@ -94,7 +86,12 @@ class Promise:
         """The budget of the release: that of its plan if it is reserved, else what can be reserved."""
         plan = self.ledger.plan(self.name)
         if plan is None:
-            return affordable(self.ledger, self.budget)
+            try:
+                return affordable(self.ledger, self.budget)
+            except BudgetExceeded:
+                plan = self.ledger.plan(self.name)  # another process that started at the same time
+                if plan is None:
+                    raise
         return PrivacyBudget(plan.epsilon, plan.delta, self.ledger.budget.neighbors)
 
     def release_once(
@@ -106,14 +103,7 @@ class Promise:
         settings: Mapping[str, Any],
         share: PrivacyBudget,
     ) -> Any:
-        """Charge the event, draw, and keep the value in the ledger; or return the value that the ledger keeps.
-
-        Args:
-            event: The cost of the release.
-            draw: Draws a value for JSON; called after the charge.
-            records: The private records; their digest tells whether a kept value is theirs.
-            settings: Public settings; a kept value is returned for the same ones alone.
-            share: Claim of the plan.
+        """Charge the event, draw a value for JSON, and keep it in the ledger; or return the value that is kept there.
 
         Raises:
             PlanError: The ledger keeps a value for other records or settings under this name.
@@ -130,12 +120,12 @@ class Promise:
                 )
             journal = ReleaseJournal.load(self.ledger, plan)
             check_same(plan, {}, self.budget or share, "release")
-            check_settings(self.name, journal.settings, settings)
             if journal.data != _digest(records, journal.key):
                 raise PlanError(
                     f"The ledger holds the release {self.name!r} of other records. Give this one another name=, with a "
                     "budget of its own; DPPrototypeClassifier.update() adds records to a classifier."
                 )
+            check_settings(self.name, journal.settings, settings)
             if journal.value is None:
                 self._check_not_lost(plan, event)
                 plan.spend(event, caller=self.name)
@@ -188,7 +178,8 @@ def _digest_of(records: PrivateRecords, key: bytes) -> str:
     digests = record_digests(records, key, ["text"])
     users: dict[str, int] = {}
     marks = {name: users.setdefault(records.user_of(name), len(users)).to_bytes(8, "big") for name in digests}
-    return fingerprint({name: value + marks[name] for name, value in digests.items()}, key)
+    seen = {name: value + marks[name] for name, value in digests.items()}
+    return fingerprint({**seen, AUTOMATIC: str(records.records_per_user).encode()}, key)
 
 
 def labelled_records(examples: PrivateArgs, labels: Sequence[str]) -> PrivateRecords:

@@ -177,7 +177,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"budget": PrivacyBudget(1.0, 1e-5, Neighbors.ADD_OR_REMOVE_ONE)},
         "components=",
     ),
-    "hardly any noise": ({"budget": PrivacyBudget(400.0)}, "grid steps"),
+    "hardly any noise": ({"budget": PrivacyBudget(100.0)}, "grid steps"),
 }
 
 
