@@ -428,7 +428,7 @@ def plan_items(events: Sequence[tuple[DpEvent, int]]) -> list[tuple[str, int]]:
     return sorted(counts.items())
 
 
-def said(items: Sequence[tuple[str, int]]) -> str:
+def in_words(items: Sequence[tuple[str, int]]) -> str:
     """Describe a plan's releases: "1,000 tokens and 1 choice"."""
     counts: dict[str, int] = {}
     for event, count in items:

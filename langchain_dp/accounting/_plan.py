@@ -104,7 +104,7 @@ class LedgerPlan(BudgetHolder):
             else:
                 charged = account.prepaid.take(stored, key, count, caller)
             if not charged:
-                raise self._beyond(event, key, count)
+                raise self._exhausted(event, key, count)
         except UserRefused:
             pass
         else:
@@ -149,7 +149,7 @@ class LedgerPlan(BudgetHolder):
         self.account_of(None)
         missing = count if count > most else self._account.store.add_missing(self._stored, key, count, caller)
         if missing:
-            raise self._beyond(event, key, missing)
+            raise self._exhausted(event, key, missing)
 
     def _item(self, event: DpEvent, count: int) -> tuple[str, int]:
         """Return key and maximum count of an event of the plan."""
@@ -190,7 +190,7 @@ class LedgerPlan(BudgetHolder):
             )
         return user_id, share
 
-    def _beyond(self, event: DpEvent, key: str, count: int) -> BudgetExceeded:
+    def _exhausted(self, event: DpEvent, key: str, count: int) -> BudgetExceeded:
         used = self._account.store.used([self._stored])
         _, most = self._stored.items[key]
         left = most - used[self._stored.items[key][0]] + self._account.unspent(self._stored, key)

@@ -334,7 +334,7 @@ class MetricCertificate(BaseCertificate):
         library_version: Version of this package.
         private: False for seeded and non-formal modes.
         reason: Why it is not private; empty if it is.
-        notes: What passes in clear, and further notes for the reader.
+        notes: Parts that pass in clear, and further notes for the reader.
         parameters: Further public parameters.
 
     Raises:

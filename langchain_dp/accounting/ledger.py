@@ -19,7 +19,7 @@ from dp_accounting.dp_event import DpEvent
 from langchain_dp._util import validate
 from langchain_dp._util.reprs import safe_repr
 from langchain_dp._util.rounding import bound, room
-from langchain_dp.accounting._account import Account, BaseLedger, BudgetHolder, claims, event_key, plan_items, said
+from langchain_dp.accounting._account import Account, BaseLedger, BudgetHolder, claims, event_key, in_words, plan_items
 from langchain_dp.accounting._plan import LedgerPlan
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.events import event_from_json
@@ -159,7 +159,7 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
         asked = f"plan {name!r} of {', '.join(f'{count} x {event_from_json(key)!r}' for key, count in items)}"
 
         def refused(why: str, fits: int, left: tuple[float, float] | None = None) -> BudgetExceeded:
-            sentence = f"The plan {name!r} of {said(items)} cannot be reserved: {why}."
+            sentence = f"The plan {name!r} of {in_words(items)} cannot be reserved: {why}."
             whole = left if left is not None and fits >= items[0][1] else None
             return account.exceeded(sentence, asked=asked, fits=fits, whole=whole)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 from langchain_dp._util import validate
@@ -267,39 +267,20 @@ class MetricLedger(BaseLedger):
         """Return the store of released texts, for reuse."""
         return self._released
 
-    def certificate(
-        self,
-        *,
-        mechanism: str,
-        eta: float,
-        table: str,
-        neighbor_distance: float | None = None,
-        replaced: float | None = None,
-        private: bool = True,
-        reason: str = "",
-        notes: Sequence[str] = (),
-        parameters: Mapping[str, float | int | str] | None = None,
-    ) -> MetricCertificate:
+    def certificate(self, **fields: Any) -> MetricCertificate:
         """Return the certificate of releases at ``eta``, with what is spent so far.
 
-        Args: as the fields of :class:`MetricCertificate`.
+        Args:
+            **fields: Fields of :class:`MetricCertificate`, except sums, limits and number of the ledger's releases.
         """
         releases, document, user, _ = self._store.summary()
         return MetricCertificate(
-            mechanism=mechanism,
-            eta=eta,
-            table=table,
-            neighbor_distance=neighbor_distance,
-            replaced=replaced,
+            **fields,
             user_spent=None if user is None else units(user),
             document_spent=None if document is None else units(document),
             user_limit=self.limit,
             document_limit=self.document_limit,
             releases=releases,
-            private=private,
-            reason=reason,
-            notes=tuple(notes),
-            parameters=parameters or {},
         )
 
     @safe_repr

@@ -158,7 +158,7 @@ def _composed(events: Sequence[tuple[DpEvent, int]], delta: float, neighbors: Ne
         return math.inf
     delta -= lost
     interval = grid(event for event, _ in events)
-    if any(_beyond(event, count, neighbors, interval, delta) for event, count in events):
+    if any(_exceeds_grid(event, count, neighbors, interval, delta) for event, count in events):
         return math.inf
     accountant = Accountant(neighbors, interval)
     try:
@@ -182,7 +182,7 @@ def least_delta(events: Sequence[tuple[DpEvent, int]]) -> float:
     return 2 * _ROUNDING * max(transforms, 0)
 
 
-def _beyond(event: DpEvent, count: int, neighbors: Neighbors, interval: float, delta: float) -> bool:
+def _exceeds_grid(event: DpEvent, count: int, neighbors: Neighbors, interval: float, delta: float) -> bool:
     """Return whether a release loses more than delta beyond the grid: the library cannot compose it."""
     noise = getattr(event, "sigma", getattr(event, "noise_multiplier", math.inf))
     if isinstance(event, (NoisyMaxEvent, VectorSumEvent)) and noise < _LEAST_SIGMA:

@@ -58,10 +58,10 @@ class ClassifyBatches(WorksOnBatches[DPICLClassifier[Any]]):
         label: str = "label",
         keep_columns: Sequence[str] = (),
     ) -> None:
-        self._columns, self._kept = column_names(columns, keep_columns)
+        self._columns, self._keep_columns = column_names(columns, keep_columns)
         self._named = not isinstance(columns, str)
         self._label = label
-        if not isinstance(label, str) or not label or label in self._kept:
+        if not isinstance(label, str) or not label or label in self._keep_columns:
             raise InvalidParameter(
                 f"Expected label={label!r} to be the name of a column, and of none that is kept. Give it another name."
             )
@@ -92,7 +92,7 @@ class ClassifyBatches(WorksOnBatches[DPICLClassifier[Any]]):
             LedgerError: The ledger cannot be trusted or written.
         """
         columns = Columns(batch)
-        columns.check_there(self._kept)
+        columns.check_there(self._keep_columns)
         rows = list(zip(*(columns.texts(name) for name in self._columns), strict=True))
         chain = self._open()
         questions: dict[tuple[str | None, ...], Any] = {
@@ -105,11 +105,11 @@ class ClassifyBatches(WorksOnBatches[DPICLClassifier[Any]]):
                 chain._checked_question(question)
             except InvalidParameter as error:
                 raise InvalidParameter(f"Row {rows.index(row)} of a batch: {error}") from None
-        names = {label: name for name, label in chain._given.items()}
+        names = {label: name for name, label in chain._labels_by_name.items()}
         answers = chain.batch(list(questions.values()))
         labels = {row: names[answer] for row, answer in zip(questions, answers, strict=True)}
         new = [labels.get(row) for row in rows]
-        return columns.with_new(self._label, new, like=self._columns[0], kept=self._kept)  # type: ignore[no-any-return]  # its type
+        return columns.with_new(self._label, new, like=self._columns[0], kept=self._keep_columns)  # type: ignore[no-any-return]  # its type
 
     def certificate(self) -> PrivacyCertificate:
         """Return the promise, with what all workers have spent so far."""

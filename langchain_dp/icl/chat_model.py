@@ -105,13 +105,13 @@ class ChatDPICL(PrivateChat):
 
     def _answer(self, messages: list[BaseMessage], stop: Any, further: Mapping[str, Any]) -> dict[str, Any]:
         check_nothing_further(further)
-        question, ends = _asked(messages), stop_strings(stop)
+        question, ends = _question_of(messages), stop_strings(stop)
         answer = self._classifier.invoke_with_certificate(messages, {"callbacks": []})
         return self._fields(answer, question, ends)
 
     async def _aanswer(self, messages: list[BaseMessage], stop: Any, further: Mapping[str, Any]) -> dict[str, Any]:
         check_nothing_further(further)
-        question, ends = _asked(messages), stop_strings(stop)
+        question, ends = _question_of(messages), stop_strings(stop)
         answer = await self._classifier.ainvoke_with_certificate(messages, {"callbacks": []})
         return await asyncio.to_thread(self._fields, answer, question, ends)
 
@@ -167,6 +167,6 @@ def _chunk(fields: Mapping[str, Any]) -> ChatGenerationChunk:
     return ChatGenerationChunk(message=AIMessageChunk(**fields, chunk_position="last"))
 
 
-def _asked(messages: Sequence[BaseMessage]) -> str:
+def _question_of(messages: Sequence[BaseMessage]) -> str:
     """Return the text of the last human message."""
     return str(question_fields(messages, ["text"])["text"])

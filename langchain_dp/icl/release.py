@@ -135,7 +135,7 @@ class Releaser:
         if cached is not None:
             return cached
         charging = asyncio.Event()
-        release = asyncio.create_task(self._aclaimed(question, user_id, key, epoch, started, charging))
+        release = asyncio.create_task(self._release_claimed(question, user_id, key, epoch, started, charging))
         self._running.add(release)
         release.add_done_callback(self._running.discard)
         try:
@@ -145,7 +145,7 @@ class Releaser:
                 release.cancel()
             raise
 
-    async def _aclaimed(
+    async def _release_claimed(
         self, question: str, user_id: str | None, key: bytes, epoch: int, started: float, charging: asyncio.Event
     ) -> Released:
         answer: Released | None = None

@@ -50,13 +50,13 @@ class Replicas:
         self._public = json.dumps(public, ensure_ascii=False)
         self._lock = threading.Lock()
         forks.renew_lock(self)
-        self._seen = (0, 0)
+        self._last_seen = (0, 0)
         self.catch_up()
 
     @property
     def epoch(self) -> int:
         """The number of forgotten records over all replicas, as last read."""
-        return self._seen[1]
+        return self._last_seen[1]
 
     def catch_up(self) -> None:
         """Drop the records that other replicas forgot, before every use of a record: one look-up.
@@ -64,7 +64,7 @@ class Replicas:
         LedgerError if the ledger cannot be read. No record may be used then.
         """
         with self._lock:
-            last, epoch = self._seen
+            last, epoch = self._last_seen
             new = self._shared.forgotten(last)
             if not new:
                 return
@@ -73,7 +73,7 @@ class Replicas:
                 if self._hash(record_id) in gone:
                     self._drop(record_id)
             # Last, in one assignment: a process forked before it repeats the drops, which changes nothing.
-            self._seen = (new[-1][0], epoch + len(new))
+            self._last_seen = (new[-1][0], epoch + len(new))
 
     def _hash(self, record_id: str) -> bytes:
         return self._shared.digest(_RECORD, record_id)

@@ -155,8 +155,8 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         del examples  # error reporters read the locals of each frame
         self.name = name
         self._costs = costs_of_inputs(labels, prompt, made_with=made_with, budget=budget, ledger=ledger)
-        self._given = given_labels(labels)
-        self.labels = tuple(self._given)
+        self._labels_by_name = given_labels(labels)
+        self.labels = tuple(self._labels_by_name)
         self.prompt = prompts.plain(self.labels) if prompt is None else prompt_from(prompt)
         check_promise(budget, ledger, not_private_seed)
         validate.integer("max_queries", max_queries, at_least=1, at_most=MOST_COUNTS)
@@ -196,7 +196,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             subsets=subsets,
             replicas=replicas,
             quotas=None if quotas is None else validate.group("quotas", quotas, Quotas),
-            before=self._warned,
+            before=self._warn_if_noisy,
         )
         self._subset_prompts = SubsetPrompts(self._records, reservation.scheme, self._shot, self._rng)
         self._replicas: Replicas | None = None
@@ -245,18 +245,18 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             BudgetLowWarning: 80% of the plan are used; once.
         """
         reject_extra_kwargs(kwargs)
-        return self._given[self._run(input, config)]
+        return self._labels_by_name[self._run(input, config)]
 
     async def ainvoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> Label:  # noqa: A002
         """Async twin of :meth:`invoke`."""
         reject_extra_kwargs(kwargs)
-        return self._given[await self._arun(input, config)]
+        return self._labels_by_name[await self._arun(input, config)]
 
     def invoke_with_certificate(self, question: Question, config: RunnableConfig | None = None) -> DPAnswer[Label]:
         """Release one label with its certificate, and noisy vote shares if ``vote_shares`` was set."""
         released: list[Released] = []
         self._run(question, config, released)
-        return self._certified(released[0])
+        return self._with_certificate(released[0])
 
     async def ainvoke_with_certificate(
         self, question: Question, config: RunnableConfig | None = None
@@ -264,7 +264,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         """Async twin of :meth:`invoke_with_certificate`."""
         released: list[Released] = []
         await self._arun(question, config, released)
-        return await asyncio.to_thread(self._certified, released[0])
+        return await asyncio.to_thread(self._with_certificate, released[0])
 
     def as_tool(
         self,
@@ -314,7 +314,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
     @property
     def OutputType(self) -> Any:  # Runnable's name
         """Type of an answer: str, if all labels are."""
-        return str if all(isinstance(label, str) for label in self._given.values()) else Any
+        return str if all(isinstance(label, str) for label in self._labels_by_name.values()) else Any
 
     def _run(self, question: Question, config: RunnableConfig | None, released: list[Released] | None = None) -> str:
         return str(self._call_with_config(self._label, question, config, released=released))  # type: ignore[arg-type]  # callbacks get the name
@@ -389,11 +389,11 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         """Count a public text's tokens by the model's tokenizer, or estimate them if it has none."""
         return self._voter.count_tokens(text)
 
-    def _certified(self, released: Released) -> DPAnswer[Label]:
+    def _with_certificate(self, released: Released) -> DPAnswer[Label]:
         shares = None
         if released.shares is not None:
-            shares = {self._given[name]: share for name, share in released.shares.items()}
-        return DPAnswer(self._given[released.label], self.certificate(), shares)
+            shares = {self._labels_by_name[name]: share for name, share in released.shares.items()}
+        return DPAnswer(self._labels_by_name[released.label], self.certificate(), shares)
 
     @property
     def scheme(self) -> Scheme:
@@ -529,7 +529,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             subsets=scheme.groups,
             settings=self._reservation.settings,
             quotas=self.quotas if quotas is None else validate.group("quotas", quotas, Quotas),
-            before=self._warned,
+            before=self._warn_if_noisy,
         )
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
@@ -549,7 +549,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             raise InvalidParameter(f"Expected private={private!r} to be False: a baseline releases raw votes.")
         return NonPrivateICL(
             method,
-            labels=list(self._given.values()),
+            labels=list(self._labels_by_name.values()),
             prompt=self.prompt,
             voter=self._voter,
             subset_prompts=self._subset_prompts,
@@ -557,7 +557,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             neighbors=self._reservation.budget.neighbors,
         )
 
-    def _warned(self, scheme: Scheme, event: NoisyMaxEvent, queries: int) -> None:
+    def _warn_if_noisy(self, scheme: Scheme, event: NoisyMaxEvent, queries: int) -> None:
         warn_mostly_noise(noise_warning(scheme, event, queries, labels=len(self.labels)))
 
     def _shot(self, example: Mapping[str, Any]) -> Shot:

@@ -27,7 +27,7 @@ def filler(schema: Any, labels: Sequence[str]) -> Callable[[str], Any]:
     if isinstance(schema, type) and issubclass(schema, BaseModel):
         return _object(schema, labels)
     if is_typeddict(schema):
-        choices = {key: _given(hint) for key, hint in get_type_hints(schema).items() if _is_choice(hint)}
+        choices = {key: _values_of(hint) for key, hint in get_type_hints(schema).items() if _is_choice(hint)}
         return _dict(schema, choices, schema.__required_keys__, labels)
     if isinstance(schema, Mapping):
         # LangChain also takes a tool or a function's description, which holds the schema.
@@ -46,13 +46,13 @@ def filler(schema: Any, labels: Sequence[str]) -> Callable[[str], Any]:
             f"Expected schema={schema!r} to be {_KINDS.format(sorted(labels))}, or an object (a pydantic class, a "
             f"TypedDict, a JSON schema) with one such field: {_ALONE}."
         )
-    return _values(_given(schema), labels).__getitem__
+    return _values(_values_of(schema), labels).__getitem__
 
 
 def _object(schema: type[BaseModel], labels: Sequence[str]) -> Callable[[str], BaseModel]:
     fields = {name: field for name, field in schema.model_fields.items() if _is_choice(field.annotation)}
     name = _only(fields, schema, labels)
-    values, key = _values(_given(fields[name].annotation), labels), fields[name].alias or name
+    values, key = _values(_values_of(fields[name].annotation), labels), fields[name].alias or name
 
     def fill(label: str) -> BaseModel:
         return schema.model_validate({key: values[label]})
@@ -103,7 +103,7 @@ def _is_choice(annotation: Any) -> bool:
     return is_enum or get_origin(annotation) is Literal
 
 
-def _given(choice: Any) -> Sequence[Any]:
+def _values_of(choice: Any) -> Sequence[Any]:
     choice = _beside_none(choice)
     return get_args(choice) or list(choice)
 

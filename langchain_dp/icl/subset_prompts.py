@@ -71,7 +71,7 @@ class SubsetPrompts:
         forks.keep_still(self)
         self.forgotten = 0
         self._catch_up: Callable[[], None] | None = None
-        self._kept: weakref.WeakSet[AnswerCache[Any]] = weakref.WeakSet()
+        self._caches: weakref.WeakSet[AnswerCache[Any]] = weakref.WeakSet()
         # Coins are drawn for users; without a user_key each record is one.
         self._shown = {records.user_of(group[0]): group for group in records.users(at_most=1)}
         self._sampler = SubsetSampler(self._shown, scheme, rng)
@@ -135,7 +135,7 @@ class SubsetPrompts:
 
     def keep(self, answers: AnswerCache[Any]) -> None:
         """Drop the cached ``answers`` whenever a record is forgotten, as long as the cache lives."""
-        self._kept.add(answers)
+        self._caches.add(answers)
 
     def forget(self, record_id: str) -> Hashable | None:
         """Remove a record; return the previous key of its subset."""
@@ -146,7 +146,7 @@ class SubsetPrompts:
             del self._shots[record_id]
             epoch = self.forgotten
             stale = self._refresh(user)
-        for answers in list(self._kept):
+        for answers in list(self._caches):
             answers.invalidate_before(epoch)
         return stale
 

@@ -66,7 +66,7 @@ def _chat(given: ChatPromptTemplate) -> ICLPrompt:
         if isinstance(message, SystemMessage):
             system.append(str(message.text))
         elif isinstance(message, SystemMessagePromptTemplate) and isinstance(message.prompt, PromptTemplate):
-            system.append(_fixed(_plain(message.prompt), "the system message"))
+            system.append(_without_variables(_plain(message.prompt), "the system message"))
         elif isinstance(message, HumanMessagePromptTemplate) and isinstance(message.prompt, PromptTemplate):
             human.append(_plain(message.prompt))
         elif isinstance(message, (SystemMessagePromptTemplate, HumanMessagePromptTemplate)):
@@ -83,7 +83,7 @@ def _chat(given: ChatPromptTemplate) -> ICLPrompt:
 def _few_shot(given: FewShotPromptTemplate) -> ICLPrompt:
     if given.template_format != "f-string" or given.partial_variables or given.example_separator != "\n\n":
         _refuse("to be in f-string format, without partial variables, and with a blank line between its examples")
-    read = _read(given.suffix, _fixed(given.prefix, "the prefix"))
+    read = _read(given.suffix, _without_variables(given.prefix, "the prefix"))
     example = _plain(given.example_prompt).strip()
     asked = f"{read.question}\n{read.answer.replace('{', '{{').replace('}', '}}')}"
     label = example.removeprefix(asked).strip()
@@ -98,7 +98,7 @@ def _plain(template: PromptTemplate) -> str:
     return str(template.template)
 
 
-def _fixed(text: str, what: str) -> str:
+def _without_variables(text: str, what: str) -> str:
     if _variables(text):
         _refuse(f"to name variables in the question alone, not in {what}")
     return _literal(text)

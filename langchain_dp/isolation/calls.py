@@ -142,7 +142,7 @@ async def aask_all(
     async def work() -> None:
         for index, prompt in todo:
             async with places.aheld():
-                outcome = await _within(functools.partial(ask, index, prompt), places, patience, context)
+                outcome = await _ask_within(functools.partial(ask, index, prompt), places, patience, context)
             if outcome.stop is not None:
                 stops.append(outcome.stop)
                 for other in workers:
@@ -161,7 +161,7 @@ async def aask_all(
     return answers, stops[0] if stops else None
 
 
-async def _within(
+async def _ask_within(
     ask: Callable[[], Awaitable[Outcome]], places: FairSemaphore, patience: float | None, context: contextvars.Context
 ) -> Outcome:
     # Outcomes go through this list, not through the task's result: asyncio's debug mode logs results.

@@ -124,8 +124,8 @@ def find_problem(*, try_gate: bool = True) -> str | None:
         return None
     with sealed(Level.QUIET):
         managers = [kind.configure(inheritable_callbacks=[BaseCallbackHandler()]) for kind in _MANAGERS]
-        graphs = sys.modules.get(_GRAPHS)
-        managers += [make({"callbacks": [graphs.GraphCallbackHandler()]}) for make in _graph_managers(graphs)]  # type: ignore[union-attr]  # none without it
+        if graphs := sys.modules.get(_GRAPHS):
+            managers += [make({"callbacks": [graphs.GraphCallbackHandler()]}) for make in _graph_managers(graphs)]
         for manager in managers:
             if manager.handlers:
                 return (
@@ -175,15 +175,15 @@ def _gated(inner: Callable[..., BaseCallbackManager]) -> Callable[..., BaseCallb
         manager = inner(cls, *args, **kwargs)
         if level.get() is not Level.OPEN:
             _install_gates()  # another thread may have set a cache or loaded LangGraph since the private run began
-            manager.handlers = [handler for handler in manager.handlers if _stays(handler)]
-            manager.inheritable_handlers = [handler for handler in manager.inheritable_handlers if _stays(handler)]
+            manager.handlers = [handler for handler in manager.handlers if _may_stay(handler)]
+            manager.inheritable_handlers = [handler for handler in manager.inheritable_handlers if _may_stay(handler)]
         return manager
 
     setattr(configure, _GATED, True)
     return configure
 
 
-def _stays(handler: BaseCallbackHandler) -> bool:
+def _may_stay(handler: BaseCallbackHandler) -> bool:
     """Return whether the handler only streams events, logs or graphs to a caller inside the block."""
     from langchain_core.tracers._streaming import _StreamingCallbackHandler
 

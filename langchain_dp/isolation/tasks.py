@@ -59,7 +59,7 @@ class _QuietTask(asyncio.Task[Any]):
         return "<Task of an isolated call>"
 
 
-def _looked_at(task: asyncio.Task[Any]) -> None:
+def _retrieve_error(task: asyncio.Task[Any]) -> None:
     """Retrieve the task's error: asyncio reports an unretrieved one, with its text, when the task is freed."""
     if not task.cancelled():
         task.exception()
@@ -77,7 +77,7 @@ class _Factory:
         depth = level.get() if context is None else context.get(level, Level.OPEN)
         if depth is Level.QUIET and asyncio.iscoroutine(coro):
             task = _QuietTask(_Guarded(coro), loop=loop, **options)
-            task.add_done_callback(_looked_at)
+            task.add_done_callback(_retrieve_error)
             return task
         if self.inner is not None:
             return self.inner(loop, coro, **options)

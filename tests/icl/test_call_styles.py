@@ -295,7 +295,8 @@ async def test_what_is_paid_for_leaves_a_chain_with_a_fallback_and_retries(face:
         retry_if_exception_type=(ModelUnavailable,)
     )
     asked = list("abcd")
-    assert (safe.batch(asked) if face == "batch" else await safe.abatch(asked)) == [*["positive"] * 3, "instead"]
+    answers = safe.batch(asked) if face == "batch" else await safe.abatch(asked)
+    assert sorted(answers) == ["instead", *["positive"] * 3]  # threads decide who comes last
 
 
 @pytest.mark.parametrize("named", [{"text_key": "title"}, {"label_key": "kind"}])

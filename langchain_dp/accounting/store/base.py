@@ -191,7 +191,7 @@ class LedgerStore(abc.ABC):
         if self._newest[0] and self._newest not in entries:
             raise self.forgotten()
         if entries:
-            self._saw(entries[-1])
+            self._remember(entries[-1])
 
     def forgotten(self) -> LedgerCorrupt:
         """Return the error of a ledger that an older copy replaced."""
@@ -201,7 +201,7 @@ class LedgerStore(abc.ABC):
         )
 
     def _enter(self, connection: Connection, *, time: str, **charge: Any) -> tuple[int, str]:
-        """Write one entry, given by column, and return its id and its time, for :meth:`_saw`."""
+        """Write one entry, given by column, and return its id and its time, for :meth:`_remember`."""
         statement, values = _insert("entries", {"time": time, **charge})
         newest, seen = connection.execute(
             f"{statement} RETURNING id, (SELECT seen.time FROM entries AS seen WHERE seen.id = ?)",  # noqa: S608  # names only
@@ -211,7 +211,7 @@ class LedgerStore(abc.ABC):
             raise self.forgotten()
         return int(newest), time
 
-    def _saw(self, newest: tuple[int, str] | None) -> bool:
+    def _remember(self, newest: tuple[int, str] | None) -> bool:
         """Remember a new entry, after its commit: a rolled back entry gives its id to the next one."""
         if newest is None:
             return False

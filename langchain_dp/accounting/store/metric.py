@@ -160,8 +160,8 @@ class MetricStore(LedgerStore):
                     also = None if user is None else self._charge(connection, position, "user", user, eta)
                     newest = self._enter(connection, time=time, document=charged, user=also, eta=eta, caller=caller)
         except _Refused as refused:
-            return refused.why if isinstance(refused.why, str) else _before(refused.why, owners, eta)
-        self._saw(newest)
+            return refused.why if isinstance(refused.why, str) else _without_own_charges(refused.why, owners, eta)
+        self._remember(newest)
         return None
 
     def _charge(self, connection: Connection, position: int, whose: Whose, key: bytes, eta: int) -> int:
@@ -210,7 +210,7 @@ class _Refused(Exception):
         self.why = why
 
 
-def _before(short: Shortfall, owners: Sequence[tuple[bytes, bytes | None]], eta: int) -> Shortfall:
+def _without_own_charges(short: Shortfall, owners: Sequence[tuple[bytes, bytes | None]], eta: int) -> Shortfall:
     """Correct a shortfall for the request's own charges, which were rolled back."""
     accounts = [owner[short.whose == "user"] for owner in owners]
     account = accounts[short.position]

@@ -25,6 +25,7 @@ QUOTAS = "quotas"
 LEAST_CLAIM = 1e-12
 """Nats of a plan that is stored with epsilon 0, because its delta covers everything: a valid budget is above 0."""
 
+# Not the row alone: in an older copy of the file the row may be another plan's.
 _ITS_OWN = "item = ? AND plan = (SELECT plan FROM plans WHERE name = ? AND time = ?) AND event = ? AND max_count = ?"
 
 
@@ -179,7 +180,7 @@ class PlanStore(LedgerStore):
         """
         with self.backend.transaction(write=True) as connection:
             newest = self._charge(connection, plan, event, count, caller, user_id)
-        return self._saw(newest)
+        return self._remember(newest)
 
     def add_missing(self, plan: StoredPlan, event: str, count: int, caller: str) -> int:
         """Charge, durably, the part of ``count`` uses that ``caller`` has not been charged yet.
@@ -195,7 +196,7 @@ class PlanStore(LedgerStore):
             if missing <= 0:
                 return 0
             newest = self._charge(connection, plan, event, missing, caller)
-        return 0 if self._saw(newest) else missing
+        return 0 if self._remember(newest) else missing
 
     def _charge(
         self,
@@ -207,10 +208,10 @@ class PlanStore(LedgerStore):
         user_id: tuple[str, int] | None = None,
     ) -> tuple[int, str] | None:
         """Return the new entry; None, with nothing charged, if too few are left."""
-        item, _ = plan.items[event]
+        item, most = plan.items[event]
         charged = connection.execute(
             f"UPDATE items SET used = used + ? WHERE {_ITS_OWN} AND used + ? <= max_count",  # noqa: S608  # no value in it
-            (count, *_its_own(plan, event), count),
+            (count, item, plan.name, plan.time, event, most, count),
         ).rowcount
         if not charged:
             self._check_own(connection, plan, event)
@@ -221,8 +222,9 @@ class PlanStore(LedgerStore):
 
     def _check_own(self, connection: Connection, plan: StoredPlan, event: str) -> None:
         """Refuse a file in which the event's row is gone or belongs to another plan."""
-        there = connection.execute(f"SELECT 1 FROM items WHERE {_ITS_OWN}", _its_own(plan, event))  # noqa: S608  # as above
-        if there.fetchone() is None:
+        item, most = plan.items[event]
+        row = (item, plan.name, plan.time, event, most)
+        if connection.execute(f"SELECT 1 FROM items WHERE {_ITS_OWN}", row).fetchone() is None:  # noqa: S608  # as above
             raise self.lost(plan)
 
     def quotas(self, plan: StoredPlan) -> dict[str, int]:
@@ -267,12 +269,6 @@ class PlanStore(LedgerStore):
             () if plan is None else (plan,),
         )
         return (LedgerEntry(*row) for row in rows)
-
-
-def _its_own(plan: StoredPlan, event: str) -> tuple[Any, ...]:
-    """Return the values of ``_ITS_OWN``: in an older copy of the file the row may be another plan's."""
-    item, most = plan.items[event]
-    return item, plan.name, plan.time, event, most
 
 
 def fits(budget: PrivacyBudget, claims: Sequence[tuple[float, float]]) -> bool:

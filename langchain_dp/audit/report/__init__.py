@@ -1,4 +1,4 @@
-"""The report of a ledger: what was released, when, under which promise, as plain data and as one page."""
+"""The report of a ledger as plain data and as one page: releases, their times, and their promise."""
 
 from langchain_dp.audit.report.contents import Plan, Release, Report, UserShare, report
 from langchain_dp.audit.report.results import ReportedPseudonyms

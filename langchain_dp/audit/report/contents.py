@@ -152,7 +152,7 @@ class Report:
         total: Releases so far.
         plans: Plans in the order of reservation; of a metric ledger one, which holds every release.
         facts: Further rows (name, value).
-        limits: What is not protected.
+        limits: Limits of the protection.
         attacks: Results of attacks, if given.
         pseudonyms: Results of pseudonyms, if given. They have no epsilon, and the ledger does not record them.
         composed: Computes :attr:`curve`.

@@ -136,7 +136,7 @@ _TOLD_APART = {
 
 
 def meaning(epsilon: float, delta: float, neighbors: Neighbors) -> str:
-    """Return what (epsilon, delta) leaves to somebody who knows everything except one record."""
+    """Return the promise of (epsilon, delta) against somebody who knows everything except one record."""
     equally, right, wrong, further = _TOLD_APART[neighbors]
     weak = ""
     if accuracy_bound(epsilon, delta) > _COMFORT:
@@ -196,7 +196,7 @@ def _share(value: float) -> str:
 
 
 def limits(neighbors: Neighbors) -> list[str]:
-    """Return what an (epsilon, delta) ledger does not protect."""
+    """Return the limits of an (epsilon, delta) ledger."""
     first = {
         Neighbors.REPLACE_ONE: "The number of records. It is public under this relation.",
         Neighbors.REPLACE_SPECIAL: "The number of records, and whether a record is there at all beyond its vote: "
@@ -230,11 +230,11 @@ METRIC_LIMITS = [
     "A meaning that many words of a text share: losses add up over the words, and over every further release.",
     *_ALL_TEXTS,
 ]
-"""What a metric ledger does not protect."""
+"""Limits of a metric ledger."""
 TEXT_LIMITS = [
     "A text under an eta of more than 10: then hardly anything is promised, and what protects is what attackers cannot "
     "do.",
     "Which texts were blank, or too long for the model that rewrote them, and that model's owner: it saw the texts.",
     *_ALL_TEXTS,
 ]
-"""What a metric ledger of whole texts does not protect."""
+"""Limits of a metric ledger of whole texts."""

@@ -87,7 +87,7 @@ class _Pages:
         """Return the page, or that it has not changed. Runs in a thread: compositions take time."""
         with self._lock:
             found, trouble = self._watched.look()
-            if found is not None and (self._report is None or not _alike(found, self._seen)):
+            if found is not None and (self._report is None or not _same_page(found, self._seen)):
                 try:
                     self._report, self._seen, self._page = self._watched.report(), found, ("", "")
                 except (LangChainDPError, OSError) as error:
@@ -103,7 +103,7 @@ class _Pages:
         return Response(text, 503 if trouble else 200, {"etag": tag}, "text/html")
 
 
-def _alike(one: LedgerStats, other: LedgerStats | None) -> bool:
+def _same_page(one: LedgerStats, other: LedgerStats | None) -> bool:
     """Return whether both would give the same page, which shows no refusals."""
     return other is not None and dataclasses.replace(one, refusals=None) == dataclasses.replace(other, refusals=None)
 

@@ -274,7 +274,7 @@ def _by_mechanism(name: str) -> Callable[[LedgerStats], Values]:
     return lambda found: (({"mechanism": kind}, float(number)) for kind, number in getattr(found, name).items())
 
 
-def _refused(found: LedgerStats) -> Values:
+def _refusals(found: LedgerStats) -> Values:
     return iter([] if found.refusals is None else [({}, float(found.refusals))])
 
 
@@ -283,8 +283,8 @@ MEASURES = (
         Measure(f"{name}.{side}", f"{side.capitalize()} {what}", (), _one(name, side))
         for name, what in (
             ("budget", "that all releases together may cost."),
-            ("reserved", "that all plans may cost, whatever they still release: the promise."),
-            ("spent", "that the releases so far cost, what was prepaid included."),
+            ("reserved", "that all plans may cost in the end: the promise."),
+            ("spent", "that the releases so far cost, prepaid ones included."),
             ("left", "that no plan has reserved."),
         )
         for side in ("epsilon", "delta")
@@ -296,6 +296,6 @@ MEASURES = (
     Measure("plans.open", "Plans that have releases left.", (), _plan_count("plans_open")),
     Measure("releases", "Releases charged.", ("mechanism",), _by_mechanism("used"), counts=True),
     Measure("releases.left", "Releases reserved and not made.", ("mechanism",), _by_mechanism("unused")),
-    Measure("refusals", "Charges and plans refused by this process; not in the ledger.", (), _refused, counts=True),
+    Measure("refusals", "Charges and plans refused by this process; not in the ledger.", (), _refusals, counts=True),
 )
-"""What Prometheus and OpenTelemetry are given, beside ``HEALTHY``."""
+"""Measures for Prometheus and OpenTelemetry, beside ``HEALTHY``."""
