@@ -20,7 +20,6 @@ from typing import Any, Protocol, TypeVar
 
 from langchain_dp._util import forks
 from langchain_dp._util.callers import warn_caller
-from langchain_dp._util.rounding import bound
 from langchain_dp.accounting import MetricEvent
 from langchain_dp.accounting.metric import WHOLE_TEXTS, AlreadyReleased, MetricCertificate, MetricLedger, Owner
 from langchain_dp.errors import InvalidParameter
@@ -115,7 +114,7 @@ class Releases:
         self._flights = _Flights()
 
     def release(self, units: Sequence[Unit], seen: Counter[str] | None = None) -> list[Texts]:
-        """Release every unit: all new ones are charged together, or none.
+        """Release every unit: all new ones are charged together, or none. Blank texts come out empty.
 
         ``seen`` counts the units of earlier rounds of the same call, so that equal units get separate releases.
         """
@@ -123,7 +122,7 @@ class Releases:
         wanted = [i for i, unit in enumerate(units) if self._has_content(unit)]
         if not self._reuse:
             drawn = self._draw({i: (units[i], owners[i]) for i in wanted})
-            return [drawn[i] if i in drawn else _blank(unit) for i, unit in enumerate(units)]
+            return [drawn[i] if i in drawn else ("",) * len(unit.texts) for i, unit in enumerate(units)]
         released = self.ledger.released()
         keys = {i: self._key(names[i]) for i in wanted}
         places = {key: i for i, key in keys.items()}
@@ -141,7 +140,7 @@ class Releases:
                 self._flights.settle(mine)
             for flight in others:  # no claim is held while waiting, so two calls cannot block each other
                 flight.result()
-        return [answers[keys[i]] if i in keys else _blank(unit) for i, unit in enumerate(units)]
+        return [answers[keys[i]] if i in keys else ("",) * len(unit.texts) for i, unit in enumerate(units)]
 
     def to_charge(self, rounds: Iterable[Sequence[Unit]]) -> list[Owner]:
         """Owners to charge, one per release, for successive rounds of units."""
@@ -302,15 +301,6 @@ class FormalReleases(Releases):
             notes=notes,
             parameters=parameters,
         )
-
-    def describe(self) -> str:
-        """Public facts, for a repr."""
-        return f"{self.engine.mechanism}, eta={bound(self.engine.eta)}, {self.engine.table}"
-
-
-def _blank(unit: Unit) -> Texts:
-    """Release of blank texts: empty, so the kind of blanks stays private."""
-    return ("",) * len(unit.texts)
 
 
 class _Flights(forks.ForkSafe):
