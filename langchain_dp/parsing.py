@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
+from langchain_core.exceptions import OutputParserException
+from langchain_core.runnables import Runnable, RunnableLambda
+
 from langchain_dp._util.words import whole
 
 _CUE = re.compile(r"^[\w /]{1,40}?(?:[:\uff1a]|\bis\b)\s*", re.UNICODE)
@@ -151,3 +154,28 @@ def _text(answer: Any, words: Sequence[str]) -> str | None:
         parts = [block if isinstance(block, str) else block.get("text", "") for block in said]
         return "".join(part for part in parts if isinstance(part, str))
     return _text(answer.label, words) if hasattr(answer, "label") else None
+
+
+def label_parser(words: Mapping[str, str]) -> Runnable[Any, str]:
+    """Return a Runnable from a model's answer to the label whose word it names.
+
+    Args:
+        words: Label -> word that the model was asked for.
+
+    Returns:
+        A Runnable that takes a message or a text. An answer that names no label, or several, raises LangChain's
+        ``OutputParserException``. The error does not repeat the answer.
+
+    Examples:
+        >>> label_parser({"team A": "sports", "team B": "business"}).invoke("Sports.")
+        'team A'
+    """
+    labels, shown = list(words), list(words.values())
+
+    def label(answer: Any) -> str:
+        place = parse_label(answer, shown)
+        if place is None:
+            raise OutputParserException(f"Expected the answer to name one of {shown}. Ask again, or count it as wrong.")
+        return labels[place]
+
+    return RunnableLambda(label, name="label_parser")

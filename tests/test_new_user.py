@@ -244,7 +244,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "auto with a number as the budget": lambda: auto(budget=3.0),
     "auto without a budget": lambda: auto(budget=None),
     "auto with a chat model": lambda: auto(model=VotingChat()),
-    "auto of a method without noise": lambda: auto(method="opt"),
+    "auto of a method": lambda: auto(method="glossary"),
     "auto with too small a budget": lambda: auto(budget=PrivacyBudget(0.01, 1e-6)).invoke(labelled(2000)),
     "a chat face of a model": lambda: ChatDPGenerator(generator=VotingChat()),  # type: ignore[arg-type]
     "a chat face of shares": lambda: chat(quotas=Quotas(default=2)),
@@ -303,9 +303,8 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "several shots under zero-out": lambda: synthesizer(
         shots=2, budget=PrivacyBudget(3.0, 1e-5, Neighbors.REPLACE_SPECIAL)
     ).invoke([{"text": CANARY, "label": label} for label in ("delivery", "billing") * 60]),
-    "describe as a str": lambda: synthesizer(describe="yes"),
-    "describe as a dict": lambda: synthesizer(describe={"max_new_tokens": 4}),
-    "a plan of a str": lambda: synthesizer(describe=True).plan("100"),  # type: ignore[arg-type]
+    "describe": lambda: synthesizer(describe=True),
+    "a plan of a str": lambda: synthesizer().plan("100"),  # type: ignore[arg-type]
     "an epsilon of a number": lambda: epsilon(EVENT, 1e-5),  # type: ignore[arg-type]
     "a calibration of a number": lambda: calibrate_noisy_max(3.0, queries=10, sampling_probability=0.1),  # type: ignore[arg-type]
 }

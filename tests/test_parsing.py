@@ -7,9 +7,10 @@ import types
 from typing import Any
 
 import pytest
+from langchain_core.exceptions import OutputParserException
 from langchain_core.messages import AIMessage
 
-from langchain_dp.parsing import parse_label
+from langchain_dp.parsing import label_parser, parse_label
 from langchain_dp.records import label_name
 
 WORDS = ["positive", "negative"]
@@ -225,3 +226,18 @@ def test_what_is_denied_is_no_vote(answer: str) -> None:
 def test_an_answer_without_end_is_not_read_to_its_end() -> None:
     """If it breaks, a model that repeats one mark for ever holds up every other question for seconds."""
     assert parse_label("-" * 100_000 + " positive", ["positive", "negative"]) is None
+
+
+def test_an_answer_gives_its_label_back() -> None:
+    """If it breaks, a chain that asks for names answers with names, or with another label."""
+    parser = label_parser({"team A": "sports", "team B": "sports business"})
+    assert parser.invoke(AIMessage("Sports.")) == "team A"
+    assert parser.invoke("Topic: sports business") == "team B"
+
+
+@pytest.mark.parametrize("answer", ["cooking SECRET", "", "sports or money SECRET"])
+def test_an_answer_that_names_no_label_is_an_error_without_the_answer(answer: str) -> None:
+    """If it breaks, a guess stands for a label, or a log repeats the answer."""
+    with pytest.raises(OutputParserException, match="sports") as caught:
+        label_parser({"team A": "sports", "team B": "money"}).invoke(answer)
+    assert "SECRET" not in str(caught.value)

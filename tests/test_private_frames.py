@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import pytest
 from fakes.batches import table_folder
 from fakes.canary import CANARY
+from fakes.encoders import failing_after, fitted, named
 from fakes.optimizers import optimizer
 from fakes.rapt import sanitizer
 from fakes.scorer import WordScorer
@@ -30,6 +31,7 @@ from langchain_core.outputs import ChatResult
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.retrievers import BaseRetriever
 
+from langchain_dp import DPLabelNamer, DPPrototypeClassifier, PrivacyBudget
 from langchain_dp.accounting import MetricLedger
 from langchain_dp.icl import DPICLClassifier
 from langchain_dp.opt import DPPromptOptimizer, evaluate_prompt
@@ -50,6 +52,7 @@ TESTS = str(Path(__file__).parent)
 NOBODY = {"configurable": {"user_id": 3}}
 WRONG: list[Any] = [{"text": f"{CANARY} {number}", "label": "a label that nobody named"} for number in range(40)]
 ROWS: list[Any] = [{"text": f"{CANARY} {number}", "label": "billing"} for number in range(120)]
+LABELS = ["billing", "delivery"]
 TEMPLATE = ChatPromptTemplate.from_messages([("human", "Sort: {text}")])
 
 
@@ -222,6 +225,17 @@ CALLS: dict[str, Callable[[], Any]] = {
         TEMPLATE, FakeListChatModel(responses=["x"]), WRONG, ["a", "b"]
     ),
     "evaluate_prompt, an argument": lambda: evaluate_prompt(TEMPLATE, DownChat(), ROWS, ["a", "b"], foo=1),  # type: ignore[call-arg]
+    "prototypes, a label": lambda: fitted(list(WRONG)),
+    "prototypes, an outage": lambda: fitted(list(ROWS), labels=LABELS, encoder=failing_after(CANARY)),
+    "prototypes, afit": lambda: asyncio.run(
+        DPPrototypeClassifier.afit(list(ROWS), labels=LABELS, encoder=failing_after(CANARY), budget=PrivacyBudget(1.0))
+    ),
+    "prototypes, update": lambda: fitted(labels=LABELS, examples=list(ROWS)).update(
+        list(WRONG), budget=PrivacyBudget(1.0)
+    ),
+    "names, a label": lambda: named(list(WRONG)),
+    "names, an outage": lambda: named(list(ROWS), labels=LABELS, encoder=failing_after(CANARY)),
+    "records, users": lambda: PrivateRecords([{**row, "who": None} for row in ROWS], user_key="who"),
     "records": lambda: PrivateRecords(WRONG, label_key="kind"),
     "records, add": lambda: PrivateRecords().add({"text": CANARY}),
     "records, read": lambda: PrivateRecords().read({"text": CANARY}),
@@ -332,6 +346,8 @@ WALKED: dict[type, set[str]] = {
     RAPTClient: {"request", "requests", "privatize"},
     RAPTClassifier: {"predict_proba"},
     PrivateRecords: {"add", "read"},
+    DPPrototypeClassifier: {"fit", "afit", "update"},
+    DPLabelNamer: {"fit"},
     DPICLClassifier: {"add", "from_dataframe"},
     DPPromptOptimizer: {"optimize", "aoptimize", "plan", "check", "from_dataframe"},
     DPExampleSynthesizer: {"plan", "from_dataframe"},
@@ -342,11 +358,16 @@ PUBLIC = {
     "answers_left", "as_tool", "auto", "baseline", "calibration", "certificate", "check_limit", "count_tokens",
     "differences", "forget", "get", "give_up_round", "ids", "in_pandas", "load", "mark", "mark_reply",
     "new_conversation", "model_post_init",
-    "plain_rows", "public_examples", "released", "report", "restorer", "save", "warm", "with_budget",
+    "abstaining", "margin", "plain_rows", "probabilities", "public_examples", "released", "report", "restorer", "save",
+    "users", "warm", "with_budget", "with_prior",
     # What they take was taken apart behind an entry point that is walked.
     "check_room", "privatize_checked", "release",
 }  # fmt: skip
-QUESTIONS = {DPICLClassifier: {"invoke_with_certificate", "ainvoke_with_certificate"}, DPAnswerGenerator: {"plan"}}
+QUESTIONS = {
+    DPICLClassifier: {"invoke_with_certificate", "ainvoke_with_certificate"},
+    DPAnswerGenerator: {"plan"},
+    DPPrototypeClassifier: {"plan"},
+}
 """Methods that take public questions, or nothing, where those of other classes take private text."""
 RESTORING = {RAPTSanitizer, Pseudonymizer}
 

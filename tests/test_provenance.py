@@ -16,8 +16,10 @@ from fakes.optimizers import BUDGET, examples, optimizer
 from fakes.scorer import WordScorer
 from fakes.synthesizers import generator, rows, synthesizer
 from fakes.voters import VotingEngine, classifier
+from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.prompts import ChatPromptTemplate
 
+from langchain_dp import DPLabelNamer
 from langchain_dp.accounting import Neighbors, NoisyMaxEvent, PrivacyBudget, PrivacyCertificate, PrivacyLedger
 from langchain_dp.accounting.provenance import ReleasedText, costs_in
 from langchain_dp.errors import InvalidParameter
@@ -34,16 +36,16 @@ def ledger(path: Path | None = None, epsilon: float = 500.0) -> PrivacyLedger:
     return PrivacyLedger(PrivacyBudget(epsilon, 0.3), path)
 
 
-def spent(account: PrivacyLedger, name: str = "glossary", epsilon: float = 5.0) -> PrivacyCertificate:
+def spent(account: PrivacyLedger, name: str = "names", epsilon: float = 5.0) -> PrivacyCertificate:
     """The certificate of a run that is over."""
     return account.reserve([(NoisyMaxEvent(20.0), 1)], name=name, epsilon=epsilon, delta=DELTA).certificate()
 
 
 def handed(certificate: PrivacyCertificate, **changed: Any) -> OptimizedPrompt:
-    """What a run that described labels hands over."""
+    """What a run whose labels have words of their own hands over."""
     fields: dict[str, Any] = {
         "prompt": "{text}", "instruction": "Sort the complaints.", "certificate": certificate, "model": {"name": "m"},
-        "settings": {"labels": LABELS, "method": "glossary"}, "descriptions": SAID, "words": SAID,
+        "settings": {"labels": LABELS}, "words": SAID,
     }  # fmt: skip
     return OptimizedPrompt(**fields | changed)
 
@@ -99,35 +101,35 @@ def answers(account: PrivacyLedger, **changed: Any) -> PrivacyCertificate:
 
 OPT = BUDGET.epsilon
 TAKERS: dict[str, tuple[Callable[..., PrivacyCertificate], Callable[[OptimizedPrompt], dict[str, Any]], float]] = {
-    "the labels of examples": (synth, lambda made: {"labels": made.descriptions}, 3.0),
-    "a copy of the labels": (synth, lambda made: {"labels": dict(made.descriptions.items())}, 3.0),
+    "the labels of examples": (synth, lambda made: {"labels": made.words}, 3.0),
+    "a copy of the labels": (synth, lambda made: {"labels": dict(made.words.items())}, 3.0),
     "the head of examples": (
         synth,
         lambda made: {"prompts": SynthesisPrompts(head=made.instruction + " {description}")},
         3.0,
     ),
     "declared for examples": (synth, lambda made: {"made_with": made.certificate}, 3.0),
-    "the labels of public examples": (free, lambda made: {"labels": made.descriptions}, 0.0),
-    "the words of votes": (icl, lambda made: {"prompt": ICLPrompt("{text}", "Label:", words=made.names)}, 3.0),
+    "the labels of public examples": (free, lambda made: {"labels": made.words}, 0.0),
+    "the words of votes": (icl, lambda made: {"prompt": ICLPrompt("{text}", "Label:", words=made.words)}, 3.0),
     "the instruction of votes": (icl, lambda made: {"prompt": ICLPrompt("{text}", "Label:", made.instruction)}, 3.0),
     "a template of votes": (icl, lambda made: {"prompt": handed(made.certificate, system="Sort.").template()}, 3.0),
     "the labels of votes": (
         icl,
         lambda made: {
-            "labels": made.names.values(),
-            "examples": [{"text": f"note {i}", "label": list(made.names.values())[i % 2]} for i in range(24)],
+            "labels": made.words.values(),
+            "examples": [{"text": f"note {i}", "label": list(made.words.values())[i % 2]} for i in range(24)],
         },
         3.0,
     ),
     "a text of votes": (icl, lambda made: {"prompt": made.instruction + "\n\n{text}\nLabel:"}, 3.0),
     "declared for votes": (icl, lambda made: {"made_with": [made.certificate]}, 3.0),
     "the instruction of a prompt": (opt, lambda made: {"instruction": made.instruction}, OPT),
-    "the words of a prompt": (opt, lambda made: {"prompts": OptPrompts(words=made.names)}, OPT),
+    "the words of a prompt": (opt, lambda made: {"prompts": OptPrompts(words=made.words)}, OPT),
     "an alternative instruction": (choosing, lambda made: {"alternatives": [made.instruction]}, 3.0),
     "declared for a prompt": (opt, lambda made: {"made_with": made}, OPT),
     "the words of a choice": (
         choosing,
-        lambda made: {"alternatives": [PromptAlternative(words=made.names), PromptAlternative(made.instruction)]},
+        lambda made: {"alternatives": [PromptAlternative(words=made.words), PromptAlternative(made.instruction)]},
         3.0,
     ),
     "the head of answers": (answers, lambda made: {"prompts": AnswerPrompts(head=made.instruction)}, 3.0),
@@ -147,44 +149,42 @@ def test_what_is_made_with_released_text_promises_the_sum(taker: str, elsewhere:
     assert certificate.delta == pytest.approx({0.0: 0.0, 3.0: DELTA, OPT: BUDGET.delta}[own] + DELTA)
     assert certificate.spent[0] >= 5.0
     assert [round(source.epsilon, 6) for source in certificate.sources] == [own, 5.0][not own :]
-    assert certificate.sources[-1].plan == "glossary"
+    assert certificate.sources[-1].plan == "names"
     if not elsewhere:
         assert account.reserved()[0] == pytest.approx(own + 5.0)
     assert f"epsilon = {own + 5:g}, " in str(certificate)
-    assert "plan 'glossary'" in str(certificate) or not own
+    assert "plan 'names'" in str(certificate) or not own
     assert PrivacyCertificate.from_json(certificate.to_json()) == certificate
     assert make(ledger()).epsilon == own, "text of one's own costs nothing"
 
 
 def test_the_recipe_of_the_docs_says_what_its_ledger_says() -> None:
-    """If it breaks, examples that hold paid descriptions word for word say that these cost nothing."""
+    """If it breaks, examples that were written from paid descriptions say that these cost nothing."""
     account = ledger()
-    script = by_text({"parcel": "late parcels", "invoice": "paid invoices"})
-    engine = WordEngine(script, extra="late parcels paid invoices delivery billing")
-    described = optimizer(
-        engine, method="glossary", labels=LABELS, max_new_tokens=3, num_prompts=1, ledger=account, budget=BUDGET
-    ).optimize(rows())
-    made = synthesizer(labels=described.descriptions, **share(account)).invoke(rows())
-    assert made.certificate.epsilon == pytest.approx(account.reserved()[0]) == pytest.approx(OPT + 3.0)
+    words = {"parcels": "complaints about late parcels", "invoices": "questions about invoices"}
+    namer = DPLabelNamer(words, encoder=DeterministicFakeEmbedding(size=16), trust_opaque_model=True)
+    named = namer.fit(rows(), labels=LABELS, **share(account, 1.0))
+    made = synthesizer(labels=named.descriptions, **share(account)).invoke(rows())
+    assert made.certificate.epsilon == pytest.approx(account.reserved()[0]) == pytest.approx(1.0 + 3.0)
 
 
 def test_a_release_that_is_used_twice_counts_once() -> None:
-    """If it breaks, names and descriptions of one run cost twice what was spent."""
+    """If it breaks, words and certificate of one run cost twice what was spent."""
     account = ledger()
     made = handed(spent(account))
-    both = synth(account, labels=made.descriptions, made_with=[made.certificate, made.certificate])
+    both = synth(account, labels=made.words, made_with=[made.certificate, made.certificate])
     assert both.epsilon == pytest.approx(8.0)
     again = handed(both)
-    other = spent(account, "other", 1.0).including(costs_in(again.descriptions, made.names, both))
+    other = spent(account, "other", 1.0).including(costs_in(again.words, made.words, both))
     assert other.epsilon == pytest.approx(9.0)
-    assert [source.plan for source in other.sources] == ["other", "synthesis", "glossary"]
+    assert [source.plan for source in other.sources] == ["other", "synthesis", "names"]
 
 
 def test_a_run_that_takes_its_own_release_pays_for_it_once() -> None:
     """If it breaks, a run that is taken up again with what it has released counts itself twice."""
     account = ledger()
     certificate = spent(account)
-    assert certificate.including(costs_in(handed(certificate).descriptions)) == certificate
+    assert certificate.including(costs_in(handed(certificate).words)) == certificate
 
 
 @pytest.mark.parametrize(
@@ -210,15 +210,15 @@ def test_a_released_text_knows_its_cost_through_ordinary_use(carried: Callable[[
 def test_a_file_knows_what_its_text_cost(tmp_path: Path) -> None:
     """If it breaks, text that was read back counts as public."""
     account = ledger()
-    certificate = spent(account, "second", 3.0).including(costs_in(handed(spent(account)).descriptions))
+    certificate = spent(account, "second", 3.0).including(costs_in(handed(spent(account)).words))
     handed(certificate).save(tmp_path / "prompt.json")
     read = load_prompt(tmp_path / "prompt.json")
     assert read.certificate == certificate
-    assert costs_in(read.descriptions) == costs_in(read.names) == costs_in(read.instruction) == certificate.sources
-    settings = {"labels": LABELS, "descriptions": SAID}
+    assert costs_in(read.words) == costs_in(read.instruction) == certificate.sources
+    settings = {"labels": SAID}
     SyntheticExamples([SyntheticExample("late", "delivery")], certificate, settings).save(tmp_path / "made.jsonl")
     made = SyntheticExamples.load(tmp_path / "made.jsonl")
-    for text in (made.descriptions, made.names, made.instruction, made.rows(), made[0], made, made.as_chat_prompt()):
+    for text in (made.descriptions, made.instruction, made.rows(), made[0], made, made.as_chat_prompt()):
         assert costs_in(text) == certificate.sources
     assert json.loads((tmp_path / "made.jsonl").read_text().splitlines()[0])["certificate"]["epsilon"] == 8.0
 
@@ -227,7 +227,7 @@ def test_metadata_of_answers_and_prompts_hold_the_sum() -> None:
     """If it breaks, a trace shows the epsilon of a step as that of the whole."""
     account = ledger()
     made = handed(spent(account))
-    certificate = choosing(account, alternatives=[PromptAlternative(words=made.names)])
+    certificate = choosing(account, alternatives=[PromptAlternative(words=made.words)])
     template = handed(certificate).template()
     assert isinstance(template, ChatPromptTemplate)
     assert template.metadata is not None
@@ -241,7 +241,7 @@ def test_text_that_is_not_private_makes_nothing_private() -> None:
     seeded = account.reserve([(NoisyMaxEvent(20.0), 1)], name="seeded", epsilon=1.0, delta=DELTA).certificate(
         private=False, reason="drawn from a seed"
     )
-    certificate = synth(account, labels=handed(seeded).descriptions)
+    certificate = synth(account, labels=handed(seeded).words)
     assert not certificate.private
     assert "drawn from a seed" in certificate.reason
 
@@ -249,13 +249,13 @@ def test_text_that_is_not_private_makes_nothing_private() -> None:
 def test_text_for_other_neighbors_is_refused() -> None:
     """If it breaks, promises for different neighbors are added up as if they were one."""
     other, account = PrivacyLedger(PrivacyBudget(9.0, 1e-4, Neighbors.ADD_OR_REMOVE_ONE)), ledger()
-    text = handed(spent(other)).descriptions
+    text = handed(spent(other)).words
     for make in (synth, answers, icl, choosing):
         with pytest.raises(InvalidParameter, match="released for neighbors ADD_OR_REMOVE_ONE"):
             make(account, made_with=handed(spent(other)))
     with pytest.raises(InvalidParameter, match="released for neighbors ADD_OR_REMOVE_ONE"):
         spent(account).including(costs_in(text))
-    assert [plan.name for plan in account.plans()] == ["glossary"], "nothing was reserved, charged or released"
+    assert [plan.name for plan in account.plans()] == ["names"], "nothing was reserved, charged or released"
 
 
 @pytest.mark.parametrize("wrong", ["text", 3, {"epsilon": 5.0}, [None]])

@@ -18,7 +18,6 @@ from langchain_dp.accounting.certificate import PrivacyCertificate
 from langchain_dp.accounting.events import (
     ClippedSumRoundEvent,
     ExponentialEvent,
-    LabelPartEvent,
     LimitedDomainEvent,
     MetricEvent,
     Neighbors,
@@ -36,7 +35,6 @@ __all__ = [
     "Accountant",
     "ClippedSumRoundEvent",
     "ExponentialEvent",
-    "LabelPartEvent",
     "LedgerPlan",
     "LimitedDomainEvent",
     "MetricCertificate",

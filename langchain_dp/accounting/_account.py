@@ -18,7 +18,6 @@ from langchain_dp.accounting.budget import PrivacyBudget, weak_promise_reasons
 from langchain_dp.accounting.calibrate import max_releases
 from langchain_dp.accounting.certificate import PrivacyCertificate
 from langchain_dp.accounting.events import (
-    LabelPartEvent,
     MetricEvent,
     Neighbors,
     PartEvent,
@@ -248,15 +247,15 @@ class Account(SharedOnCopy):
         ``at_most`` releases no cost is computed: a refusal must not take long.
         """
         before = {name: used for name, used in (before or {}).items() if used}
-        asked = f"This {_noun(event)}" if count == 1 else f"These {count:,} {_noun(event)}s"
+        request = f"This {_noun(event)}" if count == 1 else f"These {count:,} {_noun(event)}s"
         cost = math.inf
         if count <= at_most and left[1] > 0.0:
             after = {**before, event: before.get(event, 0) + count}
             cost = self.cost(list(after.items()), left[1])
             cost -= self.cost(list(before.items()), left[1]) if before else 0.0
         if not left[0] < cost < math.inf:
-            return f"{asked} would go beyond what is left."
-        return f"{asked} would cost epsilon {cost:.3g}; {left[0]:.3g} of {whole:.4g} is left."
+            return f"{request} would go beyond what is left."
+        return f"{request} would cost epsilon {cost:.3g}; {left[0]:.3g} of {whole:.4g} is left."
 
     def exceeded(
         self, sentence: str, *, asked: str, fits: int, whole: tuple[float, float] | None = None
@@ -346,9 +345,9 @@ class BudgetHolder(SharedOnCopy):
         if private:
             added += [point for point in weak_promise_reasons(epsilon, delta) if point not in notes]
         if account.prepaid is not None and any(plan.quotas is None for plan in plans):
-            held = sum(account.unspent(plan, key) for plan in plans for key in plan.items)
+            unspent = sum(account.unspent(plan, key) for plan in plans for key in plan.items)
             added.append(
-                f"paid for in blocks of {account.prepaid.block}: what is spent counts {held} releases that this "
+                f"paid for in blocks of {account.prepaid.block}: what is spent counts {unspent} releases that this "
                 "process has paid for and not made, and those that others have"
             )
         if len(plans) > 1:
@@ -405,7 +404,7 @@ def event_key(event: DpEvent) -> str:
 @functools.lru_cache(maxsize=_SHARED)
 def _event_key(event: DpEvent) -> str:
     inner = event
-    while isinstance(inner, (PoissonSampledDpEvent, PartEvent, LabelPartEvent)):
+    while isinstance(inner, (PoissonSampledDpEvent, PartEvent)):
         inner = inner.event
     if isinstance(inner, MetricEvent):
         raise UnsupportedEvent(
@@ -438,10 +437,8 @@ def said(items: Sequence[tuple[str, int]]) -> str:
 
 
 def _released(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the release inside the parts of the data that it reads."""
-    while fields["event"] in ("PartEvent", "LabelPartEvent"):
-        fields = fields["of"]
-    return fields
+    """Return the release inside the part of the data that it reads."""
+    return fields["of"] if fields["event"] == "PartEvent" else fields
 
 
 def _noun(event: str) -> str:

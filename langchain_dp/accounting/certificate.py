@@ -31,7 +31,7 @@ _RELATIONS = {
 }
 
 KIND = "metric privacy"
-"""What ``to_dict`` says, so that no reader takes the numbers for an (epsilon, delta)."""
+"""Mark in ``to_dict``, so that no reader takes the numbers for an (epsilon, delta)."""
 
 WHOLE_TEXTS = "whole-texts"
 """The metric in which any two texts are 1 apart: under it eta is a pure, local epsilon of a text."""
@@ -54,8 +54,7 @@ class BaseCertificate:
     notes: tuple[str, ...]
     library_version: str
     parameters: Mapping[str, float | int | str]
-    _marks: ClassVar[Mapping[str, str]] = {}
-    """What its plain values say beside its fields."""
+    _marks: ClassVar[Mapping[str, str]] = {}  # further plain values beside the fields
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for strict JSON: infinity is the string "inf"."""
@@ -119,8 +118,9 @@ class BaseCertificate:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        said = self._summary() if self.private else f"NOT PRIVATE: {one_line(self.reason)}; {one_line(self.mechanism)}"
-        return f"{type(self).__name__}({said})"
+        if self.private:
+            return f"{type(self).__name__}({self._summary()})"
+        return f"{type(self).__name__}(NOT PRIVATE: {one_line(self.reason)}; {one_line(self.mechanism)})"
 
     def to_json(self) -> str:
         """Return strict JSON (no Infinity) that :meth:`from_json` reads back to an equal certificate."""

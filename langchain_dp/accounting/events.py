@@ -1,7 +1,7 @@
-"""What was done, as frozen data. Accountants interpret events; events compute nothing.
+"""Events as frozen data. Accountants interpret events; events compute nothing.
 
-An event holds public parameters only. It is a ``dp_accounting.DpEvent``, so that the library's own events
-(Gaussian, Laplace, ...) and ours stand side by side in one accountant.
+An event holds public parameters only. It is a ``dp_accounting.DpEvent``, so one accountant takes the library's events
+(Gaussian, Laplace, ...) and ours.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from langchain_dp.errors import InvalidParameter
 __all__ = [
     "ClippedSumRoundEvent",
     "ExponentialEvent",
-    "LabelPartEvent",
     "LimitedDomainEvent",
     "MetricEvent",
     "Neighbors",
@@ -58,8 +57,8 @@ class NoisyMaxEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no ty
     Args:
         sigma: Standard deviation of the Gaussian noise added to EVERY class count, in votes.
         sampling_probability: Rate q at which records (resample) or subsets (fixed) take part.
-        sampling: "fixed": records stay in their subset and each release includes each subset with
-            probability q; "resample": each release Poisson-samples the records and deals them anew.
+        sampling: "fixed": records stay in their subset and each release includes each subset with probability q;
+            "resample": each release Poisson-samples the records and splits them again.
 
     Examples:
         >>> event = NoisyMaxEvent(sigma=10.0, sampling_probability=0.1)
@@ -129,14 +128,15 @@ class ExponentialEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no
 
 @dataclasses.dataclass(frozen=True)
 class ClippedSumRoundEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no types
-    """One round of texts that are written token by token from the clipped sums of members drawn once a round.
+    """One round of texts written token by token from the clipped sums of members drawn once per round.
 
-    A record is a member with probability q, by a coin of the round. Replacing it changes one text, or two texts by half
-    as much each where its label changes.
+    A record is a member with probability q, by a coin of the round. Replacing it changes one text, or, if its label
+    changes, two texts by half as much each.
 
     Args:
-        epsilon0: Bounded-range parameter of one token when a member's record is replaced; when it comes or goes, half.
-        tokens: Tokens of one text, at most: a text that ends early costs the same.
+        epsilon0: Bounded-range parameter of one token if a member's record is replaced; if it is added or removed,
+            half.
+        tokens: Most tokens of one text; a text that ends early costs the same.
         sampling_probability: Rate q of the members.
 
     Examples:
@@ -214,8 +214,8 @@ class MetricEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no type
 class PartEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no types
     """A release that reads one part only of data that are split into disjoint parts.
 
-    A record sits in one part, and never in another, by a coin that hangs on nothing but its slot or id; so of releases
-    from different parts it pays for those of its own part alone. Parallel composition: see :func:`epsilon`.
+    A record is in one part only, by a coin that depends on its slot or id alone. So among releases from different parts
+    it pays for those of its own part. Parallel composition: see :func:`epsilon`.
 
     Args:
         part: Public name of the part.
@@ -238,66 +238,24 @@ class PartEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no types
             raise InvalidParameter(f"Expected event={self.event!r} to be a release, and not a part of a part.")
 
 
-@dataclasses.dataclass(frozen=True)
-class LabelPartEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no types
-    """A release that shows only the records of one label, each record having one label.
-
-    Who sits in which subset hangs on no label: there is one partition, or one coin, for all records. So a record pays
-    for the releases of its own label; where it may be replaced, for those of its old label and of its new one. See
-    :func:`epsilon`.
-
-    Args:
-        label: The label, public.
-        event: The release.
-
-    Examples:
-        >>> event = NoisyMaxEvent(10.0)
-        >>> described = [(LabelPartEvent(label, event), 50) for label in ("delivery", "billing", "other")]
-        >>> epsilon(described, delta=1e-5) == epsilon([(event, 100)], delta=1e-5)  # two of the three labels
-        True
-    """
-
-    label: str
-    event: DpEvent
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.label, str) or not self.label:
-            raise InvalidParameter(f"Expected label={self.label!r} to be the name of a label.")
-        if not isinstance(self.event, DpEvent) or isinstance(self.event, (PartEvent, LabelPartEvent)):
-            raise InvalidParameter(
-                f"Expected event={self.event!r} to be a release. A label may stand in a part, not around one."
-            )
-
-
 def count_is_public(neighbors: Neighbors) -> bool:
-    """Whether data sets that must look alike hold equally many records, so that their number may be used and shown."""
+    """Return whether neighbors have equally many records, so that their number may be used and shown."""
     return neighbors is not Neighbors.ADD_OR_REMOVE_ONE
 
 
 def votes_move(neighbors: Neighbors) -> bool:
-    """Whether a subset that a record changes may vote for something else, and not only abstain."""
+    """Return whether a changed subset may vote for another label, and not only abstain."""
     return neighbors is not Neighbors.REPLACE_SPECIAL
 
 
-def labels_paid(neighbors: Neighbors, labels: int) -> int:
-    """Of how many of so many labels one record pays for the releases, at most: see :class:`LabelPartEvent`."""
-    return min({Neighbors.REPLACE_ONE: 2, Neighbors.ADD_OR_REMOVE_ONE: 1}.get(neighbors, labels), labels)
-
-
 _OURS: dict[str, type[DpEvent]] = {
-    cls.__name__: cls
-    for cls in (
-        NoisyMaxEvent,
-        LimitedDomainEvent,
-        ExponentialEvent,
-        ClippedSumRoundEvent,
-        VectorSumEvent,
-        MetricEvent,
+    kind.__name__: kind
+    for kind in (
+        NoisyMaxEvent, LimitedDomainEvent, ExponentialEvent, ClippedSumRoundEvent, VectorSumEvent, MetricEvent,
     )
-}
+}  # fmt: skip
 _WITHIN: dict[str, tuple[type[DpEvent], str]] = {
     "PartEvent": (PartEvent, "part"),
-    "LabelPartEvent": (LabelPartEvent, "label"),
     "PoissonSampledDpEvent": (PoissonSampledDpEvent, "sampling_probability"),
 }
 """Events around another one, each with its other parameter."""
@@ -323,7 +281,7 @@ def _as_dict(event: DpEvent) -> dict[str, Any]:
     if name in _NOISES:
         return {"event": name, "noise_multiplier": float(event.noise_multiplier)}
     raise InvalidParameter(
-        f"Expected event={name} to be one of {sorted(_OURS)} or Part, LabelPart, Gaussian, Laplace, PoissonSampled. "
+        f"Expected event={name} to be one of {sorted(_OURS)} or Part, Gaussian, Laplace, PoissonSampled. "
         "Other events can be accounted for with epsilon(), but not stored in a ledger."
     )
 

@@ -168,9 +168,9 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
 
         while True:
             stored = self._store.plans()
-            for found in stored:
-                if found.name == name:
-                    return self._attach(found, items, settings, quotas)
+            for plan in stored:
+                if plan.name == name:
+                    return self._attach(plan, items, settings, quotas)
             left = account.left(stored)
             share = left[1] if delta is None else delta
             if share <= SLACK * self.budget.delta and delta is None:
@@ -256,9 +256,8 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
 
     def _direct_plan(self, event: DpEvent, count: int) -> LedgerPlan:
         while True:
-            found = self.plan(DIRECT)
-            if found is not None:
-                return found
+            if (existing := self.plan(DIRECT)) is not None:
+                return existing
             left = self._account.left(self._store.plans())
             most = self._account.releases(event_key(event), left)
             if count > most:
@@ -318,14 +317,14 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
 
 def _public_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        found = json.loads(json.dumps(dict(settings), allow_nan=False))
+        plain = json.loads(json.dumps(dict(settings), allow_nan=False))
     except (TypeError, ValueError):
-        found = None
-    if not isinstance(found, dict) or found != dict(settings):
+        plain = None
+    if not isinstance(plain, dict) or plain != dict(settings):
         raise InvalidParameter("Expected settings to be plain values by name: numbers, strings, None.")
-    if QUOTAS in found:
+    if QUOTAS in plain:
         raise InvalidParameter(f"Expected settings to hold no {QUOTAS!r}, which has an argument of its own: quotas=.")
-    return found
+    return plain
 
 
 def ledger_over(account: Account) -> PrivacyLedger:

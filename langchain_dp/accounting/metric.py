@@ -33,15 +33,10 @@ _SHORTEST_KEY = 32
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Owner:
-    """The account to charge for a release. Stored as keyed hashes only.
+    """The account to charge for a release. Stored as keyed hashes only."""
 
-    Args:
-        document: Key of the document: an id, or its content.
-        user: Key of the document's user; None for no account of a user.
-    """
-
-    document: str
-    user: str | None = None
+    document: str  # an id, or the content
+    user: str | None = None  # None: no user's account is charged
 
     def __post_init__(self) -> None:
         if not isinstance(self.document, str) or not isinstance(self.user, (str, type(None))):

@@ -1,16 +1,15 @@
 """One accountant for the library's events and ours: a ``dp_accounting`` PLD accountant that knows both.
 
-Each of our events becomes a pessimistic connect-the-dots privacy loss distribution made from its profile, and
-composition is the library's. The resulting epsilon is an upper bound on the true one: what rounding may take off delta
-when many releases are composed is added to it (:func:`least_delta`).
+Each of our events becomes a pessimistic connect-the-dots privacy loss distribution of its profile; the library
+composes. The resulting epsilon is an upper bound: the delta that rounding may lose in many releases is added
+(:func:`least_delta`).
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeGuard
 
 import numpy as np
@@ -25,44 +24,37 @@ from langchain_dp.accounting.budget import neighbors_from
 from langchain_dp.accounting.events import (
     ClippedSumRoundEvent,
     ExponentialEvent,
-    LabelPartEvent,
     LimitedDomainEvent,
     MetricEvent,
     Neighbors,
     NoisyMaxEvent,
     PartEvent,
     VectorSumEvent,
-    labels_paid,
 )
 from langchain_dp.accounting.profiles import Array, Profile
 from langchain_dp.errors import InvalidParameter, UnsupportedEvent
 
 # dp_accounting 0.6 charges n randomized responses like one, so the library's events pass by name only.
 _LIBRARY_EVENTS = (
-    dp_event.NoOpDpEvent,
-    dp_event.NonPrivateDpEvent,
-    dp_event.ComposedDpEvent,
-    dp_event.SelfComposedDpEvent,
-    dp_event.GaussianDpEvent,
-    dp_event.LaplaceDpEvent,
-    dp_event.PoissonSampledDpEvent,
-)
+    dp_event.NoOpDpEvent, dp_event.NonPrivateDpEvent, dp_event.ComposedDpEvent, dp_event.SelfComposedDpEvent,
+    dp_event.GaussianDpEvent, dp_event.LaplaceDpEvent, dp_event.PoissonSampledDpEvent,
+)  # fmt: skip
 MOST_COUNTS = 10**7  # above, composition takes minutes
-_TAIL_MASS = 1e-16  # profile value below which the grid ends; what is left counts as infinite loss
-_ROUNDING = 2.0**-50  # delta that one more release may lose in the library's Fourier transforms: 20 times what it does
+_TAIL_MASS = 1e-16  # profile value below which the grid ends; the rest counts as infinite loss
+_ROUNDING = 2.0**-50  # delta that one more release may lose in the library's Fourier transforms: 20 times the observed
 _MAX_POINTS = 400_000
 _FINEST, _COARSEST = 1e-6, 1e-2
 _LEAST_SIGMA = 0.02  # one vote then loses some 1 / sigma^2 nats, beyond the largest loss below
 _OWN_EVENTS = (NoisyMaxEvent, LimitedDomainEvent, ExponentialEvent, ClippedSumRoundEvent, VectorSumEvent)
 _MOST_ADAPTIVE = 256  # releases; beyond, the search for the worst sequence takes seconds
-_LARGEST_LOSS = 600.0  # nats; exp() must stay finite. What lies beyond counts as infinite loss
+_LARGEST_LOSS = 600.0  # nats; exp() must stay finite. Larger losses count as infinite
 
 
 class Accountant(PLDAccountant):  # type: ignore[misc]  # dp_accounting ships no types
     """PLD accountant for :mod:`langchain_dp.accounting.events` beside the events of ``dp_accounting``.
 
     Args:
-        neighbors: Neighbouring relation, or its name; replace-one by default.
+        neighbors: Neighboring relation, or its name; replace-one by default.
         value_discretization_interval: Grid of the privacy loss, in nats.
 
     Examples:
@@ -99,31 +91,28 @@ class Accountant(PLDAccountant):  # type: ignore[misc]  # dp_accounting ships no
 def epsilon(
     events: Sequence[tuple[DpEvent, int]], delta: float, *, neighbors: Neighbors | str = Neighbors.REPLACE_ONE
 ) -> float:
-    """Total epsilon of all ``events``, whose parameters were fixed in advance, at ``delta``.
+    """Return the total epsilon of all ``events``, whose parameters were fixed in advance, at ``delta``.
 
     Args:
         events: Pairs (event, how many times). Order does not matter.
         delta: Target delta in (0, 1).
-        neighbors: Neighbouring relation, or its name.
+        neighbors: Neighboring relation, or its name.
 
     Returns:
-        Epsilon in nats; inf where none holds at this delta, or none of less than some 600 nats, or where delta is too
-        small for rounding: below some 2e-15 per release.
+        Epsilon in nats; inf if no epsilon below some 600 nats holds at this delta, or delta is too small for rounding:
+        below some 2e-15 per release.
 
     Raises:
-        UnsupportedEvent: There is no sound bound for one of the events under these neighbours.
+        UnsupportedEvent: There is no sound bound for one of the events under these neighbors.
         InvalidParameter: delta, a count, or a number in an event of the library is out of bounds, or ``neighbors`` is
             no relation.
 
     Formal guarantee:
-        Which query comes next may depend on everything released so far; the parameters of the events and their
-        maximum counts may not. Within that, the composition of all events is (epsilon, delta)-DP under adaptive
-        and concurrent interaction (Vadhan and Zhang 2022; Lyu 2022). Releases from disjoint parts (``PartEvent``)
-        compose in parallel: given the coins of the split, two neighbours differ within one part, so the total is the
-        largest over the parts, each with the releases that read all of the data. Of releases that show one label each
-        (``LabelPartEvent``) a record pays under add/remove for those of its own label, and under replace-one for those
-        of its old label and of its new one: the total is that of the label, or of the two labels, that cost most.
-        Under zero-out a ghost has no label, and its subset abstains for every one: all of them count.
+        The choice of the next query may depend on all earlier releases; the parameters of the events and their maximum
+        counts may not. Then the composition of all events is (epsilon, delta)-DP under adaptive and concurrent
+        interaction (Vadhan and Zhang 2022; Lyu 2022). Releases from disjoint parts (``PartEvent``) compose in parallel:
+        given the coins of the split, two neighbors differ within one part, so the total is the largest over the parts,
+        each with the releases that read all of the data.
 
     Examples:
         >>> round(epsilon([(NoisyMaxEvent(10.0), 25)], delta=1e-5), 2)
@@ -143,64 +132,26 @@ def epsilon(
     parts = {event.part for event, _ in events if isinstance(event, PartEvent)}
     whole = [(event, count) for event, count in events if not isinstance(event, PartEvent)]
     return max(
-        _composed(paid, delta, neighbors)
-        for part in parts or {""}
-        for paid in _paid_by_one(
-            [*whole, *((e.event, n) for e, n in events if isinstance(e, PartEvent) and e.part == part)], neighbors
+        _composed(
+            [*whole, *((e.event, n) for e, n in events if isinstance(e, PartEvent) and e.part == part)],
+            delta,
+            neighbors,
         )
+        for part in parts or {""}
     )
-
-
-def _paid_by_one(events: Sequence[tuple[DpEvent, int]], neighbors: Neighbors) -> Iterator[list[tuple[DpEvent, int]]]:
-    """Every list of releases that one record may have to pay for, but for lists that cannot cost most.
-
-    Its subset has, or loses, or gains, a vote for each label of the record before and after: at most two labels where
-    it is replaced, one where it comes or goes. Each of those votes is what the release of that label is charged for,
-    since a vote that comes or goes costs no more than one that moves. A ghost has no label, so that a subset with a
-    ghost abstains whatever label is asked for.
-    """
-    counts: dict[str, dict[str, int]] = {}
-    known: dict[str, DpEvent] = {}
-    rest = []
-    for event, count in events:
-        if not isinstance(event, LabelPartEvent):
-            rest.append((event, count))
-            continue
-        key = repr(event.event)  # not every event of the library can be a key
-        known[key] = event.event
-        of_label = counts.setdefault(event.label, {})
-        of_label[key] = of_label.get(key, 0) + count
-    most = labels_paid(neighbors, len(counts))
-    # A label is left out where so many others have each of its events at least as often.
-    labels = list(counts.items())
-    costly = [
-        own
-        for place, (_, own) in enumerate(labels)
-        if sum(_covers(other, own, earlier=at < place) for at, (_, other) in enumerate(labels) if at != place) < most
-    ]
-    for chosen in itertools.combinations(costly, min(most, len(costly))):
-        together: dict[str, int] = {}
-        for own in chosen:
-            for key, count in own.items():
-                together[key] = together.get(key, 0) + count
-        yield [*rest, *((known[key], count) for key, count in together.items())]
-
-
-def _covers(other: dict[str, int], own: dict[str, int], *, earlier: bool) -> bool:
-    return all(other.get(key, 0) >= count for key, count in own.items()) and (earlier or other != own)
 
 
 def _composed(events: Sequence[tuple[DpEvent, int]], delta: float, neighbors: Neighbors) -> float:
     for event, _ in events:
         if refusal := _refusal(event, neighbors):
             raise UnsupportedEvent(f"{refusal}.")
-    # What thresholds may miss is lost whatever the noise. Once little else is left, the library has no grid to work on.
-    kept = sum(
+    # The mass that thresholds may miss is lost under any noise. Where little else is left, the library has no grid.
+    log_detected = sum(
         count * math.log1p(-event.sampling_probability * event.delta0)
         for event, count in events
         if isinstance(event, LimitedDomainEvent)
     )
-    if -math.expm1(kept) > delta:
+    if -math.expm1(log_detected) > delta:
         return math.inf
     lost = least_delta(events) / 2
     if delta < 2 * lost:
@@ -216,23 +167,23 @@ def _composed(events: Sequence[tuple[DpEvent, int]], delta: float, neighbors: Ne
     except UnsupportedEventError as error:
         message = str(error)
     else:
-        with np.errstate(over="ignore"):  # the library divides by masses near zero where the answer is far off
+        with np.errstate(over="ignore"):  # the library divides by masses near zero, far from the answer
             return max(float(accountant.get_epsilon(delta)), 0.0)
     raise UnsupportedEvent(message)
 
 
 def least_delta(events: Sequence[tuple[DpEvent, int]]) -> float:
-    """Smallest delta at which the accountant can tell what all ``events`` cost together.
+    """Return the smallest delta at which the accountant can resolve the cost of all ``events`` together.
 
-    Each release that is composed with others may lose 2**-50 of delta to rounding, which is added to what the library
-    finds. Half of delta at most may go into that. 0 for a release that is composed with no other.
+    Each release composed with others may lose 2**-50 of delta to rounding, which is added to the library's result; at
+    most half of delta may go into that. 0 for a single release.
     """
     transforms = sum(1 if _is_adaptive(event, count) else count for event, count in events) - 1
     return 2 * _ROUNDING * max(transforms, 0)
 
 
 def _beyond(event: DpEvent, count: int, neighbors: Neighbors, interval: float, delta: float) -> bool:
-    """Whether what is composed first loses more than delta beyond the grid: the library cannot compose that alone."""
+    """Return whether a release loses more than delta beyond the grid: the library cannot compose it."""
     noise = getattr(event, "sigma", getattr(event, "noise_multiplier", math.inf))
     if isinstance(event, (NoisyMaxEvent, VectorSumEvent)) and noise < _LEAST_SIGMA:
         return True
@@ -246,14 +197,14 @@ def _beyond(event: DpEvent, count: int, neighbors: Neighbors, interval: float, d
 
 
 def grid(events: Iterable[DpEvent]) -> float:
-    """Grid of the privacy loss, in nats: a fine share of the smallest spread of one release."""
+    """Return the grid of the privacy loss, in nats: a fine share of the smallest spread of one release."""
     spread = min((_spread(event) for event in events), default=1.0)
-    # quantized to powers of two, so that neighbouring parameters in a root search share one grid
+    # quantized to powers of two, so that close parameters in a root search share one grid
     return 2.0 ** math.floor(math.log2(min(max(0.03 * spread, _FINEST), _COARSEST)))
 
 
 def _spread(event: DpEvent) -> float:
-    """Rough standard deviation of the privacy loss of one release (only to choose a grid)."""
+    """Return a rough standard deviation of one release's privacy loss (only to choose a grid)."""
     if isinstance(event, NoisyMaxEvent):
         chi_squared = math.expm1(min(2 / event.sigma**2, 50.0))
         return min(event.sampling_probability * math.sqrt(chi_squared), 2 / event.sigma)
@@ -270,7 +221,7 @@ def _spread(event: DpEvent) -> float:
 
 
 def _loss_of_library(event: DpEvent) -> float:
-    """Largest privacy loss of a release within an event of the library, but for what is too rare to count, in nats."""
+    """Return the largest privacy loss of one release in a library event, in nats, ignoring negligible tails."""
     name = type(event).__name__
     if isinstance(event, (dp_event.GaussianDpEvent, dp_event.LaplaceDpEvent)):
         noise = validate.number(f"{name}.noise_multiplier", event.noise_multiplier, at_least=0.0)
@@ -300,10 +251,10 @@ def _refusal(event: DpEvent, neighbors: Neighbors) -> str:
 
 
 def repeated(event: DpEvent, count: int, neighbors: Neighbors, interval: float) -> PrivacyLossDistribution:
-    """Privacy loss distribution of ``count`` releases of one of our events, on a grid of ``interval`` nats.
+    """Return the privacy loss distribution of ``count`` releases of our event, on a grid of ``interval`` nats.
 
-    Calls of LimitedDomain in which everybody takes part are charged by the largest loss that adaptive bounded-range
-    releases can have together, which is less than that of their worst cases one by one.
+    Calls of LimitedDomain in which every record takes part cost the largest joint loss of adaptive bounded-range
+    releases, which is less than the sum of their worst cases.
     """
     if _is_adaptive(event, count):
         return _symmetric(_profile_of_all(event, count, neighbors), interval, make_convex=True)
@@ -328,7 +279,7 @@ def _profile_of_all(event: LimitedDomainEvent, count: int, neighbors: Neighbors)
 
 @functools.lru_cache(maxsize=64)
 def privacy_loss(event: DpEvent, neighbors: Neighbors, interval: float) -> PrivacyLossDistribution:
-    """Privacy loss distribution of one release of one of our events, on a grid of ``interval`` nats."""
+    """Return the privacy loss distribution of one release of our event, on a grid of ``interval`` nats."""
     if isinstance(event, NoisyMaxEvent):
         return _noisy_max(event, neighbors, interval)
     if isinstance(event, LimitedDomainEvent):
@@ -354,8 +305,8 @@ def _noisy_max(event: NoisyMaxEvent, neighbors: Neighbors, interval: float) -> P
         # remove profile at epsilon >= 0 in both directions, and below its reflection (the add profile) at < 0.
         base = functools.partial(profiles.gaussian, distance=math.sqrt(2), sigma=sigma)
         return _symmetric(functools.partial(profiles.poisson_remove, base, q), interval)
-    # What is left are the two ordinary Poisson-subsampled Gaussian pairs. dp_accounting has them too (the tests
-    # compare); from the closed form they take a third of the time, which keeps calibration under two seconds.
+    # The rest are the two ordinary Poisson-subsampled Gaussian pairs. dp_accounting has them too (the tests compare);
+    # the closed form takes a third of the time, which keeps calibration under two seconds.
     distance = 1.0 if zero_out else math.sqrt(2)
     base = functools.partial(profiles.gaussian, distance=distance, sigma=sigma)
     remove = functools.partial(profiles.poisson_remove, base, q)
@@ -374,7 +325,7 @@ def _limited_domain(event: LimitedDomainEvent, neighbors: Neighbors, interval: f
     base = functools.partial(profiles.bounded_range, bound=bound)
 
     def missed_or(direction: Callable[[Profile, float, Array], Array]) -> Profile:
-        # What a threshold may miss is lost in both directions: then the grid may end where the noise does.
+        # The mass that a threshold may miss is lost in both directions, so the grid may end where the noise does.
         return lambda epsilons: q * delta0 + (1 - delta0) * direction(base, q, epsilons)
 
     return _pair(missed_or(profiles.poisson_remove), missed_or(profiles.poisson_add), interval)
@@ -385,7 +336,7 @@ def _text_round(event: ClippedSumRoundEvent, neighbors: Neighbors, interval: flo
     if neighbors is Neighbors.REPLACE_ONE:
         replaced = functools.partial(text_rounds.text_round, bound=bound, tokens=tokens, q=q)
         return _symmetric(replaced, interval, make_convex=True)
-    # The record is there or not, and so it is when a ghost stands in for it: half the range, an ordinary Poisson pair.
+    # The record is there or not, also with a ghost in its place: half the range, an ordinary Poisson pair.
     base = functools.partial(text_rounds.composed_bounded_range, bound=bound / 2, times=tokens)
     remove = functools.partial(profiles.poisson_remove, base, q)
     add = functools.partial(profiles.poisson_add, base, q)
@@ -416,7 +367,7 @@ def _pmf(forward: Profile, backward: Profile, interval: float, *, make_convex: b
 
 
 def _end(profile: Profile, interval: float) -> int:
-    """Grid index beyond which the profile has fallen to its floor (its value at infinity) or below _TAIL_MASS."""
+    """Return the grid index beyond which the profile is at its floor (its value at infinity) or below _TAIL_MASS."""
     floor = float(profile(np.array([_LARGEST_LOSS]))[0])
     most = min(_MAX_POINTS, int(_LARGEST_LOSS / interval))
 

@@ -48,19 +48,19 @@ def at_any_epsilon(forward: Profile, backward: Profile, epsilons: Array) -> Arra
 
 
 def gaussian(epsilons: Array, *, distance: float, sigma: float) -> Array:
-    """Two Gaussians of scale ``sigma`` whose centres lie ``distance`` apart (tight, symmetric)."""
+    """Return the profile of two Gaussians of scale ``sigma`` with centers ``distance`` apart (tight, symmetric)."""
     mu = distance / sigma
     deltas = ndtr(mu / 2 - epsilons / mu) - np.exp(epsilons + log_ndtr(-mu / 2 - epsilons / mu))
     return np.asarray(np.maximum(deltas, 0.0))
 
 
 def poisson_remove(base: Profile, q: float, epsilons: Array) -> Array:
-    """(1-q) Q + q P against Q, where (P, Q) has profile ``base`` [1, Theorem 2]; epsilon >= 0."""
+    """Return the profile of (1-q) Q + q P against Q, where (P, Q) has ``base`` [1, Theorem 2]; epsilon >= 0."""
     return q * base(amplified(epsilons, q))
 
 
 def poisson_add(base: Profile, q: float, epsilons: Array) -> Array:
-    """Q against (1-q) Q + q P, where (Q, P) has profile ``base`` [1, Theorem 2]; epsilon >= 0.
+    """Return the profile of Q against (1-q) Q + q P, where (Q, P) has ``base`` [1, Theorem 2]; epsilon >= 0.
 
     With g = e^epsilon: (1 - g(1-q)) * base(ln(g q / (1 - g(1-q)))) where g(1-q) < 1, else 0.
     """
@@ -72,11 +72,11 @@ def poisson_add(base: Profile, q: float, epsilons: Array) -> Array:
 
 
 def noisy_max_fixed(epsilons: Array, *, sigma: float, q: float) -> Array:
-    """Scheme "fixed", add/remove and replace-one: exact profile of the dominating pair, epsilon >= 0.
+    """Return the exact profile of the dominating pair of scheme "fixed", add/remove and replace-one; epsilon >= 0.
 
-    The three Gaussians of the pair sit at 0 (subset left out), u and v (the two votes), |u| = |v| = 1 and
-    |u - v| = sqrt 2. With y along u - v and x across, the acceptance region is y > y*(x) in closed form, which
-    leaves one integral over x. The pair is symmetric.
+    The three Gaussians of the pair are at 0 (subset left out), u and v (the two votes), |u| = |v| = 1 and |u - v| =
+    sqrt 2. With y along u - v and x across, the acceptance region is y > y*(x) in closed form, which leaves one
+    integral over x. The pair is symmetric.
     """
     g = np.exp(epsilons)[:, None]
     nodes = _nodes(sigma, 0.0, math.sqrt(0.5))
@@ -111,7 +111,7 @@ def _in_blocks(function: Callable[[Array], Array], g: Array, width: int) -> Arra
 
 
 def bounded_range(epsilons: Array, *, bound: float, delta0: float = 0.0) -> Array:
-    """A delta0-approximately ``bound``-bounded-range release; tight for one release [2]. Any epsilon."""
+    """Return the profile of a delta0-approximately ``bound``-bounded-range release; tight for one [2]. Any epsilon."""
     middle = np.clip(epsilons, -bound, bound)
     deltas = np.expm1((middle - bound) / 2) ** 2 / -math.expm1(-bound)
     deltas = np.where(epsilons < -bound, -np.expm1(epsilons), deltas)
@@ -119,14 +119,14 @@ def bounded_range(epsilons: Array, *, bound: float, delta0: float = 0.0) -> Arra
 
 
 def limited_domain_fixed(epsilons: Array, *, epsilon0: float, delta0: float, q: float) -> Array:
-    """Scheme "fixed", add/remove and replace-one, epsilon >= 0: smaller of two sound bounds (symmetric pair).
+    """Return the smaller of two sound bounds for scheme "fixed", add/remove and replace-one (symmetric); epsilon >= 0.
 
     First, the exact worst case of a moved vote on a binary event of probability p when the subset is left out; second,
     advanced joint convexity [1]. The minimum need not be convex in g; callers take the convex minorant.
 
     With t = logit p the event has probability expit(t + epsilon0/2) under the one vote and expit(t - epsilon0/2) under
     the other. The worst p may be as small as e^(-epsilon0/2), which only t resolves: a search over p itself ends at 0
-    from epsilon0 of about 76 on, and finds nothing.
+    from epsilon0 of about 76 on.
     """
     eta = epsilon0 / 2
     log_q, log_out = math.log(q), math.log1p(-q) if q < 1 else -math.inf
@@ -157,19 +157,19 @@ def limited_domain_fixed(epsilons: Array, *, epsilon0: float, delta0: float, q: 
 
 
 def _log_bell(x: Array) -> Array:
-    """Logarithm of the derivative of expit."""
+    """Return the logarithm of the derivative of expit."""
     logs: Array = log_expit(x) + log_expit(-x)
     return logs
 
 
 def amplified(epsilons: Array, q: float) -> Array:
-    """ln(1 + (e^epsilon - 1) / q), without overflow."""
+    """Return ln(1 + (e^epsilon - 1) / q), without overflow."""
     near = np.log1p(np.expm1(np.minimum(epsilons, 1.0)) / q)
     return np.asarray(np.where(epsilons <= 1.0, near, epsilons - math.log(q) + np.log1p(-(1 - q) * np.exp(-epsilons))))
 
 
 def convex_minorant(epsilons: Array, deltas: Array) -> Array:
-    """Largest function below ``deltas`` that is convex in g = e^epsilon, at the same points.
+    """Return the largest function below ``deltas`` that is convex in g = e^epsilon, at the same points.
 
     A true profile is convex in g, so it lies below the minorant of any upper bound.
     """

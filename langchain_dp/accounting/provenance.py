@@ -37,9 +37,9 @@ class ReleaseCost:
         reason: Why it is not private; empty if it is.
 
     Examples:
-        >>> cost = ReleaseCost(ledger="3f", plan="glossary", epsilon=5.0, delta=5e-6, neighbors=Neighbors.REPLACE_ONE)
+        >>> cost = ReleaseCost(ledger="3f", plan="names", epsilon=5.0, delta=5e-6, neighbors=Neighbors.REPLACE_ONE)
         >>> cost.plan
-        'glossary'
+        'names'
     """
 
     ledger: str
@@ -79,7 +79,7 @@ class ReleasedText(str):
         costs: Its costs.
 
     Examples:
-        >>> cost = ReleaseCost(ledger="3f", plan="glossary", epsilon=5.0, delta=5e-6, neighbors=Neighbors.REPLACE_ONE)
+        >>> cost = ReleaseCost(ledger="3f", plan="names", epsilon=5.0, delta=5e-6, neighbors=Neighbors.REPLACE_ONE)
         >>> text = ReleasedText(" late parcels", [cost])
         >>> text.strip().costs[0].epsilon
         5.0
@@ -89,9 +89,9 @@ class ReleasedText(str):
 
     def __new__(cls, text: str, costs: Iterable[ReleaseCost] = ()) -> Self:
         """Return the text with these costs and its earlier ones."""
-        made = super().__new__(cls, text)
-        made.costs = merged((*getattr(text, "costs", ()), *costs))
-        return made
+        released = super().__new__(cls, text)
+        released.costs = merged((*getattr(text, "costs", ()), *costs))
+        return released
 
     def __getnewargs__(self) -> tuple[str, tuple[ReleaseCost, ...]]:  # type: ignore[override]
         return str(self), self.costs
@@ -194,11 +194,11 @@ def check_neighbors(costs: Iterable[ReleaseCost], neighbors: Neighbors) -> None:
 
 def declared(made_with: MadeWith) -> tuple[ReleaseCost, ...]:
     """Return the costs of the certificates in ``made_with=``."""
-    given = made_with if isinstance(made_with, (list, tuple)) else () if made_with is None else (made_with,)
-    for one in given:
+    certificates = made_with if isinstance(made_with, (list, tuple)) else () if made_with is None else (made_with,)
+    for one in certificates:
         if not any(hasattr(each, "as_sources") for each in (one, getattr(one, "certificate", None))):
             raise InvalidParameter(
                 f"Expected made_with of type {type(one).__name__} to be a PrivacyCertificate, or a list of them. Give "
                 "the certificate of the run that released the text, for example load_prompt(path).certificate."
             )
-    return costs_in(list(given))
+    return costs_in(list(certificates))

@@ -204,11 +204,14 @@ def encode_privately(encoder: Embeddings, texts: Sequence[str], dimensions: int)
         return ask_together(encode, [text])[0]
 
     together = vars(type(encoder)).get("batch_invariant") is True
-    with ThreadPoolExecutor(1 if together else _CALLS) as pool:
+    pool = ThreadPoolExecutor(1 if together else _CALLS)
+    try:
         for start in range(0, len(texts), _AT_ONCE):
             part = texts[start : start + _AT_ONCE]
             rows = ask_together(encode, part) if together else list(pool.map(alone, part))
             yield np.array([np.full(dimensions, np.nan) if row is None else row for row in rows])
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C waits for no server
 
 
 def _array(encoder: Embeddings, texts: list[str]) -> Floats:

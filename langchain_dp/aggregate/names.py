@@ -53,7 +53,7 @@ class LabelNames:
 
     Examples:
         >>> found = DPLabelNamer().fit(rows, labels=["A", "B"], budget=PrivacyBudget(0.5))
-        >>> prompt = ICLPrompt(instruction="Sort messages.", words=found.names)
+        >>> prompt = ICLPrompt(question="Message: {text}", answer="Kind:", words=found.names)
     """
 
     names: dict[str, str]
@@ -196,7 +196,7 @@ class DPLabelNamer:
             mechanism="names by counts (exponential mechanism)",
             model=self._voter.name,
             parameters={"lambda": mechanism.event.epsilon, "words": len(entries), "labels": len(given)},
-            notes=[*self._voter.notes, f"pure: epsilon {share.epsilon:g} holds at delta 0, too"],
+            notes=[*self._voter.notes, *records.unit_notes(), f"pure: epsilon {share.epsilon:g} holds at delta 0, too"],
         )
         chosen = {label: entries[place] for label, place in zip(given, places, strict=True)}
         plain = {label: label if word == NONE_OF_THESE else word for label, (word, _) in chosen.items()}

@@ -487,12 +487,11 @@ class _Fitting:
                 f"The ledger holds the release {self._promise.name!r} of another encoder, or of other texts=. Give the "
                 "old ones, or give the new release another name=."
             )
-        unit = ["the promise holds for all records of one user"] if self._records.user_key is not None else []
         certificate = self._promise.certificate(
             mechanism="noisy class sums over a public encoder",
             model=name,
             parameters={"noise_multiplier": self._event.noise_multiplier, "components": projection.k},
-            notes=[*notes, *unit, "any number of queries: they cost nothing further"],
+            notes=[*notes, *self._records.unit_notes(), "any number of queries: they cost nothing further"],
         )
         sums = _read(value["sums"], len(self._labels), kept.k)
         return kept, NoisySums(sums, self._event.noise_multiplier, self._users), certificate

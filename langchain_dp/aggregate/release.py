@@ -124,9 +124,7 @@ class Promise:
         with run_lock(self.ledger, self.name):
             plan = self.ledger.plan(self.name)
             if plan is None:
-                key = secret_key(self.rng)
-                data, masked_key = _digest(records, key), masked(self.ledger, key)
-                journal = ReleaseJournal(settings=dict(settings), key=key, masked_key=masked_key, data=data)
+                journal = self._new_journal(records, settings)
                 plan = self.ledger.reserve(
                     [(event, 1)], name=self.name, epsilon=share.epsilon, delta=share.delta, journal=journal.text()
                 )
@@ -143,6 +141,11 @@ class Promise:
                 plan.spend(event, caller=self.name)
                 journal.update(value=draw(self.rng))
             return journal.value
+
+    def _new_journal(self, records: PrivateRecords, settings: Mapping[str, Any]) -> ReleaseJournal:
+        key = secret_key(self.rng)
+        data, masked_key = _digest(records, key), masked(self.ledger, key)
+        return ReleaseJournal(settings=dict(settings), key=key, masked_key=masked_key, data=data)
 
     def _check_not_lost(self, plan: LedgerPlan, event: DpEvent) -> None:
         if plan.remaining(event):

@@ -1,13 +1,12 @@
-"""Audits: run a mechanism or a whole chain, and bound its epsilon from below; and the report that an auditor reads.
+"""Audits: run a mechanism or a whole chain, and bound its epsilon from below; and the report for an auditor.
 
 Use::
 
-    pair = canary_pair(["yes", "no"], votes=[0, 3])  # everybody votes; the canary's label trails by three
+    pair = canary_pair(["yes", "no"], votes=[0, 3])  # every record votes; the canary's label trails by three
     print(audit_mechanism(answer, pair.one, pair.other, epsilon=3.0, delta=0.01, neighbors="replace-one"))
 
-where ``answer`` takes examples and returns what is released of them, by fresh randomness in each call.
-:class:`NamingEngine` is a model for such a chain, the worst there is, and shows the whole of an audit.
-:func:`audit_pipeline` needs one run only, over many canaries.
+where ``answer`` takes examples and returns a release, with fresh randomness in each call. :class:`NamingEngine` is the
+worst model for such a chain, and shows a whole audit. :func:`audit_pipeline` needs one run only, over many canaries.
 
 ``langchain-dp audit`` writes the report of a ledger. ``make audit`` in a checkout audits this package.
 """

@@ -1,7 +1,7 @@
 """Confidence limits of frequencies, and the epsilon that two frequencies disprove. Every limit states its error.
 
-An (epsilon, delta) claim says P(S) <= e^epsilon Q(S) + delta for every event S and every pair of neighbours. Two
-frequencies of one event disprove it once the lower limit of the one exceeds what the upper limit of the other allows.
+An (epsilon, delta) claim says P(S) <= e^epsilon Q(S) + delta for every event S and every pair of neighbors. Two
+frequencies of one event disprove it if the lower limit of one exceeds the bound from the upper limit of the other.
 
 Reference: Clopper, Pearson. The use of confidence or fiducial limits illustrated in the case of the binomial. 1934.
 """
@@ -21,17 +21,17 @@ from langchain_dp.errors import InvalidParameter
 
 
 def epsilon_bound(hits: int, other_hits: int, runs: int, *, delta: float, error: float) -> float:
-    """Largest epsilon that an event's frequencies on two neighbouring data sets disprove at ``delta``.
+    """Return the largest epsilon that an event's frequencies on two neighboring data sets disprove at ``delta``.
 
     Args:
-        hits: How often the event came on the data set where it is more likely.
-        other_hits: How often on the other.
+        hits: Count of the event on the data set where it is more likely.
+        other_hits: Count on the other.
         runs: Independent runs on each.
         delta: Of the claim.
-        error: Chance, at most, that the true epsilon is below the answer, half of it for each frequency.
+        error: Largest chance that the true epsilon is below the answer, half of it for each frequency.
 
     Returns:
-        Nats, at least 0; 0 where nothing is disproved.
+        Nats, at least 0; 0 if nothing is disproved.
 
     Raises:
         InvalidParameter: A count is negative or above ``runs``, or ``delta`` or ``error`` is no probability.
@@ -51,21 +51,22 @@ def epsilon_bound(hits: int, other_hits: int, runs: int, *, delta: float, error:
 
 
 def gaussian_bound(hits: int, other_hits: int, runs: int, *, delta: float, error: float) -> float:
-    """Epsilon at ``delta`` of the Gaussian pair that two frequencies prove, for mechanisms known to be Gaussian pairs.
+    """Return the epsilon at ``delta`` that two frequencies prove, for mechanisms known to be Gaussian pairs.
 
-    Report noisy max in which everybody votes is one, seen through its winner. Frequencies near one half settle the
-    distance of the pair with few runs, and the distance gives epsilon at any delta, however small (Nasr et al. 2023).
+    Report noisy max in which every record votes is one, seen through its winner. Frequencies near one half determine
+    the distance of the pair with few runs, and the distance gives epsilon at any delta, however small (Nasr et al.
+    2023).
 
     Args:
-        hits: How often the event came on the data set where it is more likely.
-        other_hits: How often on the other.
+        hits: Count of the event on the data set where it is more likely.
+        other_hits: Count on the other.
         runs: Independent runs on each.
         delta: Of the claim, above 0.
-        error: Chance, at most, that the true epsilon is below the answer, half of it for each frequency.
+        error: Largest chance that the true epsilon is below the answer, half of it for each frequency.
 
     Formal guarantee:
         As :func:`epsilon_bound`, under the assumption that the two output distributions are post-processings of two
-        Gaussians of equal variance that hold no other difference.
+        Gaussians of equal variance that have no other difference.
 
     Examples:
         >>> round(gaussian_bound(700, 300, 1_000, delta=1e-5, error=1e-3), 3)
@@ -97,12 +98,12 @@ def _check(hits: int, other_hits: int, runs: int, error: float) -> None:
 
 
 def runs_needed(epsilon: float, *, delta: float, error: float) -> int:
-    """Fewest runs on each data set in which even an event that always tells the two apart disproves ``epsilon``.
+    """Return the fewest runs per data set in which an event that always tells the two apart disproves ``epsilon``.
 
     Args:
-        epsilon: The claim, in nats, below 700: more no number of runs that fits a float would disprove.
+        epsilon: The claim, in nats, below 700: no number of runs that fits a float would disprove more.
         delta: Of the claim.
-        error: Chance, at most, that a true claim is disproved.
+        error: Largest chance that a true claim is disproved.
 
     Examples:
         >>> runs_needed(3.0, delta=1e-5, error=1e-3)

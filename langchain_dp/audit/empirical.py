@@ -1,7 +1,7 @@
-"""An empirical lower bound on epsilon: run a mechanism, or a whole chain, on two neighbouring data sets.
+"""An empirical lower bound on epsilon: run a mechanism, or a whole chain, on two neighboring data sets.
 
-Which event to count is chosen in a pilot and tested on fresh runs only. The test looks at its runs a fixed number of
-times and shares its error between the looks, so that it may stop as soon as the claim is disproved.
+A pilot chooses the event, and fresh runs alone test it. The test looks at its runs a fixed number of times and shares
+its error between the looks, so that it may stop as soon as the claim is disproved.
 
 References:
     [1] Jagielski, Ullman, Oprea. Auditing differentially private machine learning. NeurIPS 2020 (the bound).
@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,28 +26,27 @@ from langchain_dp.audit.bounds import check_runs, epsilon_bound
 from langchain_dp.audit.pairs import check_neighbors, equal
 from langchain_dp.errors import InvalidParameter
 
-_TWICE, _ENOUGH = 0.05, 20  # share of first runs whose release came before, and runs from which it must be reached
-
-D = TypeVar("D")
-
+_REPEATED, _ENOUGH = 0.05, 20  # least share of repeated releases, and runs from which it is required
 _PILOT = 0.2  # share of the runs that chooses the event
 _SHOWN = 3  # outcomes that are named in words
 _LOOKS = 5  # the first look is at a sixteenth of the test's runs, every further one at twice as many
 
+D = TypeVar("D")
+
 
 @dataclasses.dataclass(frozen=True)
 class AuditResult:
-    """What an audit found, beside the claim. Frequencies are those of runs on made-up data: nothing here is private.
+    """The result of an audit, beside the claim. Frequencies are of runs on made-up data: nothing here is private.
 
     Args:
         epsilon: Lower bound of the true epsilon at ``delta``, in nats.
         claimed: The claim, in nats.
         delta: Of the claim and of the bound.
-        error: Chance, at most, that the bound is above the true epsilon.
+        error: Largest chance that the bound is above the true epsilon.
         runs: Runs on each data set, those of the pilot included.
-        tested: Runs on each data set that the bound rests on.
-        hits: How often the event came on the data set where it is more likely.
-        other_hits: How often on the other.
+        tested: Runs on each data set behind the bound.
+        hits: Count of the event on the data set where it is more likely.
+        other_hits: Count on the other.
         event: The event in words.
         likelier: "one" or "other": where it is more likely.
 
@@ -100,31 +99,31 @@ def audit_mechanism(
     progress: bool = False,
     allow_identical: bool = False,
 ) -> AuditResult:
-    """Run a mechanism again and again on two data sets, and bound its epsilon from below.
+    """Run a mechanism repeatedly on two data sets, and bound its epsilon from below.
 
     Args:
-        mechanism: Called with one of the data sets; returns what is released, by fresh randomness in each call. What it
-            raises is raised.
+        mechanism: Called with one of the data sets; returns a release, with fresh randomness in each call. Its errors
+            pass.
         one: A data set.
-        other: A neighbour of it. :func:`canary_pair` makes the two for a vote.
-        epsilon: The claim, in nats: what one call is charged.
+        other: A neighbor of it. :func:`canary_pair` makes the two for a vote.
+        epsilon: The claim, in nats: the charge for one call.
         delta: Of the claim, in [0, 1).
-        neighbors: Checks that the two are neighbours in this relation; they must be lists of records. None: the caller
-            vouches for it, for data that are no lists of records (histograms, vectors); they must still differ.
-        statistic: A number for each release, large where ``one`` or where ``other`` is more likely; an event is then to
-            lie above or below a threshold. None: releases are compared as such, and must be hashable.
-        runs: Calls on each data set at most. A fifth of them chooses the event.
-        error: Chance, at most, that the answer is above the true epsilon, so that a true claim is disproved.
+        neighbors: Relation to check; the data sets must be lists of records. None: you vouch for it, for data that are
+            no lists of records (histograms, vectors); they must still differ.
+        statistic: A number for each release, large on ``one`` or on ``other``; the event is then a side of a threshold.
+            None: releases are compared as such, and must be hashable.
+        runs: Most calls on each data set. A fifth of them chooses the event.
+        error: Largest chance that the answer is above the true epsilon, so that a true claim is disproved.
         progress: Show progress on the terminal.
-        allow_identical: Take two data sets that are equal, to see that the auditor accuses nothing where nothing can be
-            found. Says nothing about the mechanism; needs ``neighbors=None``.
+        allow_identical: Accept equal data sets, to test that the auditor accuses nothing. Says nothing about the
+            mechanism; needs ``neighbors=None``.
 
     Returns:
-        The bound beside the claim. It stops early, after at least a quarter of ``runs``, once the claim is disproved.
+        The bound beside the claim. The test may stop after a sixteenth of its runs, once the claim is disproved.
 
     Raises:
-        InvalidParameter: The data sets are no neighbours or equal, ``mechanism`` is no function, or too few runs are
-            asked for to disprove the claim at this error; the message says how many would do.
+        InvalidParameter: The data sets are no neighbors or equal, ``mechanism`` is no function, or ``runs`` are too few
+            to disprove the claim at this error; the message gives a sufficient number.
 
     Formal guarantee:
         With probability at least 1 - ``error``, the mechanism is not (epsilon', delta)-private for any epsilon' below
@@ -145,27 +144,22 @@ def audit_mechanism(
     elif not allow_identical and equal(one, other):
         raise InvalidParameter(
             "Expected one and other to differ, but they are equal: no audit of these can find anything. Give two "
-            "neighbours, such as those of canary_pair(), or allow_identical=True to try out the auditor."
+            "neighbors, such as those of canary_pair(), or allow_identical=True to try out the auditor."
         )
     pilot = max(1, round(_PILOT * runs))
     with tqdm(total=2 * runs, desc="audit", unit="run", disable=not progress) as bar:
 
-        def released(data: D, count: int) -> Iterator[Any]:
-            for _ in range(count):
-                yield mechanism(data)
-                bar.update()
-
         def statistics(data: D, count: int) -> list[Any]:
-            return [each if statistic is None else statistic(each) for each in released(data, count)]
+            values = []
+            for _ in range(count):
+                release = mechanism(data)
+                bar.update()
+                values.append(release if statistic is None else statistic(release))
+            return values
 
-        event = choose_event(
-            statistics(one, pilot),
-            statistics(other, pilot),
-            numeric=statistic is not None,
-            runs=runs - pilot,
-            delta=delta,
-            error=error / _LOOKS,
-        )
+        first, second = statistics(one, pilot), statistics(other, pilot)
+        share = {"runs": runs - pilot, "delta": delta, "error": error / _LOOKS}
+        event = choose_event(first, second, numeric=statistic is not None, **share)  # type: ignore[arg-type]  # one int
         return _test(event, one, other, statistics, pilot, runs - pilot, epsilon=epsilon, delta=delta, error=error)
 
 
@@ -178,20 +172,12 @@ def _check(runs: int, *, epsilon: float, delta: float, error: float) -> None:
 
 
 def _test(
-    event: Event,
-    one: D,
-    other: D,
-    statistics: Callable[[D, int], Sequence[Any]],
-    pilot: int,
-    most: int,
-    *,
-    epsilon: float,
-    delta: float,
-    error: float,
-) -> AuditResult:
+    event: Event, one: D, other: D, statistics: Callable[[D, int], Sequence[Any]], pilot: int, most: int, *,
+    epsilon: float, delta: float, error: float,
+) -> AuditResult:  # fmt: skip
     likely, rare = (other, one) if event.swapped else (one, other)
     done = hits = other_hits = 0
-    found = AuditResult(0.0, epsilon, delta, error, pilot, 0, 0, 0, str(event), "other" if event.swapped else "one")
+    result = AuditResult(0.0, epsilon, delta, error, pilot, 0, 0, 0, str(event), "other" if event.swapped else "one")
     for look in range(_LOOKS):
         fresh = most // 2 ** (_LOOKS - 1 - look) - done
         hits += sum(map(event.holds, statistics(likely, fresh)))
@@ -199,12 +185,12 @@ def _test(
         done += fresh
         bound = epsilon_bound(hits, other_hits, done, delta=delta, error=error / _LOOKS) if done else 0.0
         # All looks hold together with the stated error, so the best of them does.
-        if bound >= found.epsilon:
-            found = dataclasses.replace(found, epsilon=bound, tested=done, hits=hits, other_hits=other_hits)
-        found = dataclasses.replace(found, runs=pilot + done)
-        if found.violated:
+        if bound >= result.epsilon:
+            result = dataclasses.replace(result, epsilon=bound, tested=done, hits=hits, other_hits=other_hits)
+        result = dataclasses.replace(result, runs=pilot + done)
+        if result.violated:
             break
-    return found
+    return result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,7 +203,7 @@ class Event:
     above: bool = True
 
     def holds(self, outcome: Any) -> bool:
-        """Whether the event came."""
+        """Return whether the event occurred."""
         if self.outcomes is not None:
             return outcome in self.outcomes
         return bool(outcome > self.threshold if self.above else outcome <= self.threshold)
@@ -232,23 +218,21 @@ class Event:
 def choose_event(
     one: Sequence[Any], other: Sequence[Any], *, numeric: bool, runs: int, delta: float, error: float
 ) -> Event:
-    """The event whose bound would be largest if ``runs`` further runs came out as the pilot did.
+    """Return the event with the largest bound if ``runs`` further runs had the pilot's frequencies.
 
-    Sets of outcomes are the level sets of the likelihood ratio, among which the best one is (Neyman and Pearson).
+    Sets of outcomes are the level sets of the likelihood ratio, which include the best one (Neyman and Pearson).
     """
 
     def promise(hits: float, other_hits: float) -> float:
-        # Half a hit more or less: an outcome that was not seen is not impossible.
+        # Add half a hit: an unseen outcome is not impossible.
         share, other_share = (hits + 0.5) / (len(one) + 1), (other_hits + 0.5) / (len(one) + 1)
         return epsilon_bound(round(share * runs), round(other_share * runs), runs, delta=delta, error=error)
 
     candidates = _half_lines(one, other) if numeric else _level_sets(one, other)
-    best, found = (-1.0, -1), Event(False, frozenset())
-    for event, hits, other_hits in candidates:
-        value = promise(hits, other_hits), hits - other_hits
-        if value > best:
-            best, found = value, event
-    return found
+    none = Event(False, frozenset()), 0, 0
+    return max(candidates, key=lambda candidate: (promise(*candidate[1:]), candidate[1] - candidate[2]), default=none)[
+        0
+    ]
 
 
 def _level_sets(one: Sequence[Any], other: Sequence[Any]) -> Iterable[tuple[Event, int, int]]:
@@ -260,10 +244,10 @@ def _level_sets(one: Sequence[Any], other: Sequence[Any]) -> Iterable[tuple[Even
             "Expected releases to be hashable, so that equal ones can be counted. Give statistic= to make numbers of "
             "them, or return a string or a tuple."
         ) from None
-    if alone > 1 - _TWICE and len(one) >= _ENOUGH:
+    if alone > 1 - _REPEATED and len(one) >= _ENOUGH:
         raise InvalidParameter(
-            f"Expected releases of which some come twice, but {alone:.0%} of {len(one) + len(other):,} are of their "
-            "own: no audit of sets of these can find anything. Give statistic=, a number to make of each release."
+            f"Expected some releases to repeat, but {alone:.0%} of {len(one) + len(other):,} are unique: no audit of "
+            "sets of these can find anything. Give statistic=, a number for each release."
         )
     for swapped in (False, True):
         here, there = counts[::-1] if swapped else counts

@@ -1,7 +1,7 @@
 """A lower bound on epsilon from one run of a whole pipeline: guess which of m canaries were in.
 
-Every canary is put in or left out by a fair coin of its own. The pipeline runs once, over all that are in. Somebody
-who sees its output guesses the coins, or abstains. Under an (epsilon, delta)-private pipeline few guesses can be right.
+A fair coin puts each canary in or leaves it out. The pipeline runs once, over all canaries that are in. The attacker
+sees its output and guesses the coins, or abstains. Under an (epsilon, delta)-private pipeline few guesses can be right.
 
 Reference: Steinke, Nasr, Jagielski. Privacy auditing with one (1) training run. NeurIPS 2023, Theorem 5.2.
 """
@@ -30,12 +30,12 @@ _STEP = 0.05
 
 
 def one_run_p_value(*, canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """Chance, at most, of so many correct guesses if the pipeline is (epsilon, delta)-private.
+    """Return the largest chance of so many correct guesses if the pipeline is (epsilon, delta)-private.
 
     Args:
-        canaries: Coins m that were thrown.
-        guesses: Guesses r that were made, at most m; the others are abstentions.
-        correct: Correct guesses v among them.
+        canaries: Number of coins m.
+        guesses: Number of guesses r, at most m; the others are abstentions.
+        correct: Number of correct guesses v among them.
         epsilon: Of the claim, in nats.
         delta: Of the claim.
 
@@ -44,8 +44,8 @@ def one_run_p_value(*, canaries: int, guesses: int, correct: int, epsilon: float
 
     Formal guarantee:
         With W right guesses, P(W >= v) <= f(v) + 2 m delta max_i (f(v - i) - f(v)) / i, where f(v) is the chance that a
-        binomial variable of r trials at e^epsilon / (1 + e^epsilon) is at least v (Theorem 5.2). What changes with a
-        coin must be one step between neighbours: a record that is there or not, or which of two records sits in a slot.
+        binomial variable of r trials at e^epsilon / (1 + e^epsilon) is at least v (Theorem 5.2). A coin must change one
+        step between neighbors: a record that is there or not, or which of two records is in a slot.
 
     Examples:
         >>> round(one_run_p_value(canaries=1_000, guesses=100, correct=95, epsilon=1.0, delta=1e-5), 5)
@@ -67,14 +67,14 @@ def _p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: f
 
 
 def one_run_bound(*, canaries: int, guesses: int, correct: int, delta: float, error: float) -> float:
-    """Largest epsilon that these guesses disprove at ``delta``; 0 if they disprove none.
+    """Return the largest epsilon that these guesses disprove at ``delta``; 0 if they disprove none.
 
     Args:
-        canaries: Coins m that were thrown.
-        guesses: Guesses r that were made, at most m; the others are abstentions.
-        correct: Correct guesses v among them.
+        canaries: Number of coins m.
+        guesses: Number of guesses r, at most m; the others are abstentions.
+        correct: Number of correct guesses v among them.
         delta: Of the claim.
-        error: Chance, at most, that the answer is above the true epsilon, in (0, 1).
+        error: Largest chance that the answer is above the true epsilon, in (0, 1).
 
     Formal guarantee:
         Above the true epsilon with probability at most ``error``, if the number of guesses was fixed in advance.
@@ -90,7 +90,7 @@ def one_run_bound(*, canaries: int, guesses: int, correct: int, delta: float, er
     def disproved(epsilon: float) -> bool:
         return _p_value(canaries, guesses, correct, epsilon, delta) <= error
 
-    # The first epsilon that stands, from below: what lies above it cannot be smaller than the truth.
+    # The first epsilon from below that is not disproved: larger ones cannot be below the truth.
     low = 0.0
     if not disproved(low):
         return 0.0
@@ -105,16 +105,16 @@ def one_run_bound(*, canaries: int, guesses: int, correct: int, delta: float, er
 
 @dataclasses.dataclass(frozen=True)
 class OneRunAudit:
-    """What the guesses of one run prove, beside the claim.
+    """The bound from the guesses of one run, beside the claim.
 
     Args:
         epsilon: Lower bound of the true epsilon at ``delta``, in nats.
         claimed: The claim, in nats.
         delta: Of the claim and of the bound.
-        error: Chance, at most, that the bound is above the true epsilon.
-        canaries: Coins that were thrown.
-        guesses: Guesses that the bound rests on.
-        correct: How many of them were right.
+        error: Largest chance that the bound is above the true epsilon.
+        canaries: Number of coins.
+        guesses: Number of guesses behind the bound.
+        correct: Number of right guesses.
 
     Examples:
         >>> found = audit_pipeline(pipeline, score, canaries=400, epsilon=0.5, delta=0.0)
@@ -157,25 +157,24 @@ def audit_pipeline(
     """Run a whole pipeline once, with canaries in or out by coins, and bound its epsilon by the guesses.
 
     Args:
-        pipeline: Called once with one coin a canary (True: it is in); returns all that is released. Under replace-one
-            a coin that shows False puts another record into the canary's slot.
-        score: Called with what was released and a canary's number: the larger, the likelier it was in.
-        canaries: Number of canaries, at least 2. Half of the guesses are "in", whatever the coins are, so more of them
-            are needed than :func:`canaries_needed` says: in 9 of 10 runs a pipeline that shows every coin must be
-            accused.
-        epsilon: The claim for everything that the pipeline releases, in nats.
+        pipeline: Called once with one coin per canary (True: it is in); returns all releases. Under replace-one a False
+            coin puts another record into the canary's slot.
+        score: Called with the releases and a canary's number; larger if the canary was likelier in.
+        canaries: Number of canaries, at least 2. Half of the guesses are "in", whatever the coins are, so it must
+            exceed :func:`canaries_needed`: a pipeline that shows every coin must be accused in 9 of 10 runs.
+        epsilon: The claim for all releases of the pipeline, in nats.
         delta: Of the claim.
-        guesses: How many guesses to make, half of them "in" for the highest scores, half "out" for the lowest. Several
-            numbers share the error. None: all canaries, half of them, and a tenth. At least 2 each.
-        error: Chance, at most, that the answer is above the true epsilon.
+        guesses: Number of guesses, half of them "in" for the highest scores, half "out" for the lowest. Several numbers
+            share the error. None: all canaries, half of them, and a tenth. At least 2 each.
+        error: Largest chance that the answer is above the true epsilon.
         rng: Source of the coins; operating-system entropy by default.
 
     Returns:
         The best of the bounds, beside the claim.
 
     Raises:
-        InvalidParameter: Too few canaries, or guesses, to disprove the claim at this error: the message says how many
-            would do. ``pipeline`` or ``score`` is no function, or a score no number.
+        InvalidParameter: Too few canaries, or guesses, to disprove the claim at this error; the message gives a
+            sufficient number. ``pipeline`` or ``score`` is no function, or a score no number.
 
     Formal guarantee:
         As :func:`one_run_bound`; the pipeline must be private against a change of any one coin.
@@ -210,8 +209,8 @@ def audit_pipeline(
     scores = np.array([_score(score(released, number)) for number in range(canaries)])
     if np.isnan(scores).any():
         raise InvalidParameter("Expected every score to be a number, but some are NaN. Let score= return a number.")
-    found = [_guess(scores, np.array(included), number, delta, error / len(guesses)) for number in guesses]
-    bound, number, correct = max(found)
+    bounds = [_guess(scores, np.array(included), number, delta, error / len(guesses)) for number in guesses]
+    bound, number, correct = max(bounds)
     return OneRunAudit(bound, epsilon, delta, error, canaries, number, correct)
 
 
@@ -230,14 +229,14 @@ def _guess(
 
 
 def canaries_needed(epsilon: float, *, error: float) -> int:
-    """Fewest guesses that disprove ``epsilon`` at delta 0 if all of them are right.
+    """Return the fewest guesses that disprove ``epsilon`` at delta 0 if all of them are right.
 
-    No audit does with fewer. :func:`audit_pipeline` needs more canaries: it cannot know how many coins show "in", and
-    says how many it needs if there are too few.
+    No audit can use fewer. :func:`audit_pipeline` needs more canaries, because it cannot know how many coins show "in".
+    Its error names the number.
 
     Args:
-        epsilon: Of the claim, in nats, below 700: more no number of guesses that fits a float would disprove.
-        error: Chance, at most, of disproving a claim that holds, in (0, 1).
+        epsilon: Of the claim, in nats, below 700: no number of guesses that fits a float would disprove more.
+        error: Largest chance of disproving a true claim, in (0, 1).
 
     Examples:
         >>> canaries_needed(1.0, error=1e-3)
@@ -253,8 +252,8 @@ def _by_default(canaries: int) -> list[int]:
 
 
 def _score(given: object) -> float:
-    with contextlib.suppress(TypeError, ValueError):  # whose message may hold what was released
-        return float(given)  # type: ignore[arg-type]  # what is no number is refused below
+    with contextlib.suppress(TypeError, ValueError):  # whose message may hold a release
+        return float(given)  # type: ignore[arg-type]  # others are refused below
     raise InvalidParameter(
         f"Expected every score to be a number, but one is of type {type(given).__name__}. Let score= return a "
         "number, such as float(released[number] == label)."
@@ -264,7 +263,7 @@ def _score(given: object) -> float:
 def _check_canaries(
     canaries: int, guesses: Sequence[int] | None, *, epsilon: float, delta: float, error: float
 ) -> None:
-    """See that a pipeline which shows every coin would be accused, by the guesses as they are made."""
+    """Require that a pipeline which shows every coin would be accused by these guesses."""
 
     def seen(count: int) -> float:
         return _power(count, _by_default(count) if guesses is None else guesses, epsilon, delta, error)
@@ -301,7 +300,7 @@ def _check_canaries(
 
 
 def _least(seen: Callable[[int], float], canaries: int) -> int | None:
-    """A number of canaries that is enough, with one less that is not; None if none is found."""
+    """Return a sufficient number of canaries, where one less is too few; None if there is none."""
     low = high = canaries
     while seen(high) < _SEEN:
         low, high = high, 2 * high
@@ -314,7 +313,7 @@ def _least(seen: Callable[[int], float], canaries: int) -> int | None:
 
 
 def _power(canaries: int, guesses: Sequence[int], epsilon: float, delta: float, error: float) -> float:
-    """Chance that a pipeline which shows every coin is disproved: only how many coins are "in" is left to chance."""
+    """Return the chance that a pipeline which shows every coin is disproved, over the number of "in" coins."""
     into = np.arange(canaries + 1)
     accused = np.zeros(canaries + 1, dtype=bool)
     for number in guesses:
@@ -325,7 +324,7 @@ def _power(canaries: int, guesses: Sequence[int], epsilon: float, delta: float, 
 
 
 def _enough_right(canaries: int, guesses: int, epsilon: float, delta: float, error: float) -> int:
-    """Fewest right guesses that disprove the claim; one more than all if none do."""
+    """Return the fewest right guesses that disprove the claim; one more than all if none do."""
     low, high = 0, guesses + 1
     while high - low > 1:
         middle = (low + high) // 2

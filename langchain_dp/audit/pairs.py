@@ -1,4 +1,4 @@
-"""Two data sets that differ in one record: the check of a pair that is given, and canaries that make a worst one."""
+"""Two data sets that differ in one record: the check of a given pair, and canaries for a worst-case pair."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ CANARY = "canary"
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class CanaryPair:
-    """Two neighbouring data sets made for an audit.
+    """Two neighboring data sets for an audit.
 
     Args:
         one: Examples with the canary.
         other: The same without it, or with its other version.
-        neighbors: The relation in which they are neighbours.
+        neighbors: The relation in which they are neighbors.
 
     Examples:
         >>> pair = canary_pair(["yes", "no"], votes=[0, 3])
@@ -46,14 +46,14 @@ class CanaryPair:
 def canary_pair(
     labels: Sequence[str], votes: Sequence[int], *, neighbors: Neighbors | str = Neighbors.REPLACE_ONE
 ) -> CanaryPair:
-    """Worst-case examples for a vote in which every subset holds one of them and names its label (``shots=1``).
+    """Return worst-case examples for a vote in which every subset holds one and names its label (``shots=1``).
 
     Under replace-one the canary votes for the first label in one data set and for the second in the other; under
-    add/remove it is absent from the other. Which margin of votes shows most says :func:`worst_margin`.
+    add/remove it is absent from the other. :func:`worst_margin` gives the most telling margin of votes.
 
     Args:
         labels: The public labels, at least two.
-        votes: Votes of the other examples, one whole number a label.
+        votes: Votes of the other examples, one whole number per label.
         neighbors: Replace-one or add/remove. A chain takes no ghosts, so there is no pair for zero-out.
 
     Raises:
@@ -92,11 +92,11 @@ def canary_pair(
 
 
 class NamingEngine:
-    """A worst-case model for audits: it scores a label by how often a member's examples carry it, whatever is asked.
+    """A worst-case model for audits: it scores a label by how often a member's examples carry it.
 
-    With one example a subset each example casts the vote that its label says, so a chain over this engine is the vote
-    of :func:`canary_pair`, and nothing of the model stands between a record and the answer. It keeps what it was asked:
-    use it on made-up examples. In an audit every call builds a fresh chain with a budget of its own::
+    With one example per subset each example votes for its own label, so a chain over this engine is the vote of
+    :func:`canary_pair`, and no model stands between a record and the answer. It stores its prompts: use it on made-up
+    examples. In an audit every call builds a fresh chain with its own budget::
 
         labels, budget = ["yes", "no"], PrivacyBudget(3.0, 0.05)
         pair = canary_pair(labels, votes=[0, 3])
@@ -111,13 +111,13 @@ class NamingEngine:
         print(audit_mechanism(answer, pair.one, pair.other, epsilon=budget.epsilon, delta=budget.delta,
                               neighbors=pair.neighbors, runs=2_000))
 
-    A model of your own can be a ``RunnableLambda`` given as ``model``. It receives a list of messages, as a chat model
-    does: instruction, then question and label of each example in turn, then the question; and it returns the label as
-    text. ``RunnableLambda(lambda messages: messages[-2].content)`` names the label of the last example.
+    Your own model can be a ``RunnableLambda`` given as ``model``. It receives a list of messages, like a chat model:
+    instruction, then question and label of each example in turn, then the question; and it returns the label as text.
+    ``RunnableLambda(lambda messages: messages[-2].content)`` names the label of the last example.
 
     Attributes:
-        asked: Body of each member that is cached, by its key.
-        forgotten: Members that were to be forgotten, in order.
+        asked: Body of each cached member, by its key.
+        forgotten: Forgotten members, in order.
 
     Examples:
         >>> pair = canary_pair(["yes", "no"], votes=[0, 3])
@@ -133,13 +133,13 @@ class NamingEngine:
         self.forgotten: list[Hashable] = []
 
     def count_tokens(self, text: str) -> int:
-        """Words."""
+        """Count words."""
         return len(text.split())
 
     def score_labels(
         self, prompts: Sequence[MemberPrompt], words: Sequence[str], *, content_free: Sequence[str] = ()
     ) -> list[list[float] | None]:
-        """Number of lines that end in each word; a member without any abstains."""
+        """Count the lines that end in each word; a member without any abstains."""
         rows: list[list[float] | None] = []
         for prompt in prompts:
             self.asked[prompt.member] = prompt.body
@@ -148,27 +148,27 @@ class NamingEngine:
         return rows
 
     def forget(self, *members: Hashable) -> None:
-        """Drop what is kept of these members."""
+        """Drop these members."""
         for member in members:
             self.forgotten.append(member)
             self.asked.pop(member, None)
 
     def warm(self, prompts: Sequence[MemberPrompt]) -> None:
-        """Keep these members."""
+        """Cache these members."""
         self.asked.update({prompt.member: prompt.body for prompt in prompts})
 
 
 def worst_margin(sigma: float, *, delta: float, runs: int, error: float, moved: bool = True) -> int:
-    """Votes by which the canary's label should trail, for the winner of a noisy vote to show the largest epsilon.
+    """Return the votes by which the canary's label should trail for the largest expected bound on epsilon.
 
     The margin of two noisy counts is Gaussian with variance 2 sigma^2, and the canary shifts it by two votes if its
-    vote moves, else by one. The further its label trails, the larger the ratio of the two chances of its winning, and
-    the more runs it takes to see them: this is where the expected bound is largest.
+    vote moves, by one otherwise. The further its label trails, the larger the ratio of the two chances of its winning,
+    and the more runs it takes to see them.
 
     Args:
         sigma: Noise per count, in votes.
         delta: Of the claim.
-        runs: Runs on each data set that the bound will rest on.
+        runs: Runs on each data set behind the bound.
         error: Of the bound.
         moved: Whether the canary's vote moves from label to label, or appears.
 
@@ -188,7 +188,7 @@ def worst_margin(sigma: float, *, delta: float, runs: int, error: float, moved: 
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Whether two records or data sets are the same; what cannot be compared is taken to differ."""
+    """Return whether two records or data sets are the same; values that cannot be compared differ."""
     if one is other:
         return True
     try:
@@ -200,12 +200,12 @@ def equal(one: Any, other: Any) -> bool:
 
 
 def check_neighbors(one: Sequence[Any], other: Sequence[Any], neighbors: Neighbors | str) -> None:
-    """See that two data sets, record by record in their order, differ in exactly one record.
+    """Require that two data sets, record by record in their order, differ in exactly one record.
 
     Under zero-out the ghost is None.
 
     Args:
-        one: Records of the one data set.
+        one: Records of one data set.
         other: Records of the other.
         neighbors: The relation, or its name ("replace-one").
 
@@ -231,7 +231,7 @@ def check_neighbors(one: Sequence[Any], other: Sequence[Any], neighbors: Neighbo
     if len(places) != 1:
         raise InvalidParameter(
             f"Expected the two data sets to differ in one record, but they differ in {len(places)}"
-            f"{f' (positions {places[0]} and {places[1]}, ...)' if places else ''}. Give neighbours: an audit of "
+            f"{f' (positions {places[0]} and {places[1]}, ...)' if places else ''}. Give neighbors: an audit of "
             "others says nothing about the claim."
         )
     ghosts = [data[places[0]] is None for data in (one, other)]
@@ -252,5 +252,5 @@ def _check_joined(fewer: Sequence[Any], more: Sequence[Any]) -> None:
     if any(not equal(record, more[place + 1]) for place, record in enumerate(fewer[at:], at)):
         raise InvalidParameter(
             f"Expected the shorter data set to be the longer one without one record, but they differ in more (the "
-            f"first at position {at}). Give neighbours: an audit of others says nothing about the claim."
+            f"first at position {at}). Give neighbors: an audit of others says nothing about the claim."
         )

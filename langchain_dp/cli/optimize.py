@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 _SMALL = (
     ". The embedded model is a very small writer, which mostly says the instruction once more: give --model a larger "
-    "one, or see --method choose and glossary"
+    "one, or see --method choose"
 )
 
 _TOGETHER = 16
@@ -83,8 +83,6 @@ budget and a few minutes (--effort); where nothing fits, it says what would, and
 others are those of --task, or of DPPromptOptimizer.
 --method choose writes nothing: it chooses between the instruction and those of --alternatives, and needs far fewer
 rows. With the other methods they are candidates, too. Its one step is "selecting": Ctrl-C there loses the budget.
---method glossary describes labels that mean nothing to a model ("team A"); where they are no topics, --kind and --shown
-say what tells them apart.
 --json: what the file holds, {"instruction", "prompt", "certificate", "settings", ...}, with {"test": {"before",
 "after"}} under --test. --plan is `langchain-dp plan opt` with the tokens counted by the model that would write.
 """
@@ -132,7 +130,7 @@ say what tells them apart.
                 before = ""
                 if ledger is None or ledger.plan(self.name) is None:
                     plan = optimizer.check(records)  # what cannot run is refused before a ledger is made
-                    before = _before(plan) + _SMALL * (self.model is None and self.method == "dp-opt")
+                    before = _before(plan) + _SMALL * (self.model is None and self.method != "choose")
                 if ledger is None:
                     ledger = held.enter_context(opened(path, whole))
                 if before and not self.json:
@@ -200,7 +198,7 @@ def optimizer_for(
     count: int,
 ) -> DPPromptOptimizer | DPPromptSelector:
     """The optimizer of these options for so many rows, over an engine. A plan has none but those that it depends on."""
-    from langchain_dp.opt import Decoding, DPPromptOptimizer, DPPromptSelector, Glossary, SamplingOptions
+    from langchain_dp.opt import Decoding, DPPromptOptimizer, DPPromptSelector, SamplingOptions
 
     instruction = options.instruction if options.instruction is not None else task and task.instruction
     own: dict[str, Any] = {"model": engine, "labels": labels, "budget": budget, "ledger": ledger}
@@ -210,9 +208,7 @@ def optimizer_for(
         own |= {"name": options.name} | _given(not_private_seed=options.seed_not_private)
     if options.method == "choose":
         return DPPromptSelector.auto(examples_count=count, effort=options.effort, **own)
-    own |= {"method": options.method} | _given(decoder=options.decoder)
-    if options.method == "glossary" or options.show_labels or options.kind:
-        own |= {"glossary": Glossary(show_labels=options.show_labels, **options.asked())}
+    own |= _given(decoder=options.decoder)
     if isinstance(options, Optimize):
         own |= {"decoding": Decoding(chat=options.chat, **_given(temperature=options.temperature))}
     if options.fits:
@@ -221,7 +217,7 @@ def optimizer_for(
         sampling=SamplingOptions("fixed", options.partitions, options.sampling_probability),
         **own,
         **_given(
-            shots=options.shots if options.method == "glossary" or options.shots is not None else task and task.shots,
+            shots=options.shots if options.shots is not None else task and task.shots,
             subsets=options.subsets if options.subsets is not None else task and task.subsets,
             num_prompts=options.prompts,
             max_new_tokens=options.tokens,
@@ -260,10 +256,8 @@ def _before(plan: OptPlanReport) -> str:
         asked = f", asked about {plan.validation:,.0f} records each" if plan.scheme.even else ""
         return f"{time}{plan.choices:,} prompts{asked}{private}"
     records = f" of {plan.training:,.0f} records; {plan.validation:,.0f} more select" if plan.scheme.even else ""
-    texts = plan.texts_per_draw
-    votes = f"{plan.scheme.expected_subsets / texts:,.0f} {'subsets' if texts == 1 else 'a label'}"
-    most = plan.max_calls * texts * getattr(plan.token, "tokens", 1)
-    return f"{time}up to {most:,} tokens, each by {votes}{records}{private}"
+    most = plan.max_calls * getattr(plan.token, "tokens", 1)
+    return f"{time}up to {most:,} tokens, each by {plan.scheme.expected_subsets:,.0f} subsets{records}{private}"
 
 
 def _half_of_memory() -> int:

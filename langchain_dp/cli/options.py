@@ -24,9 +24,6 @@ REPLACEMENT = 0.5
 
 _FITTING = "what fits"
 ROWS = "JSONL of {text, label}, or CSV with a header"
-METHODS = (
-    "glossary: say what the texts of each label have in common; choose: write nothing, choose among --alternatives"
-)
 promised, of_icl, of_task, of_run = (
     functools.partial(Option, rich_help_panel=panel) for panel in ("promise", "icl", "task", "run")
 )
@@ -83,35 +80,6 @@ class LabelOptions(Options):
     labels: list[str] | None = Option(
         None, callback=_two_labels, help="the public labels (default: those found in --data)"
     )
-
-
-class KindOptions(Options):
-    """What is said of labels whose names say nothing."""
-
-    kind: str | None = of_run(
-        None, help="what tells the labels apart, such as urgency, with --shown (descriptions; default: topic)"
-    )
-    shown: Path | None = of_run(
-        None, help="JSONL of {text, label}: public texts with the --kind of each; three of them show what is asked"
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if (self.kind is None) is not (self.shown is None):
-            raise typer.BadParameter("expected --kind and --shown together: public texts show what the kind means")
-
-    def asked(self) -> dict[str, Any]:
-        """How descriptions are asked for, as far as it was given."""
-        if self.kind is None or self.shown is None:
-            return {}
-        from langchain_dp.records import read_jsonl
-
-        rows = read_jsonl(self.shown)
-        if not rows:
-            raise InvalidParameter(
-                f"Expected --shown {self.shown} to hold public texts, but it holds none. Give three."
-            )
-        return {"kind": self.kind, "shown": [(row.get("text"), row.get("label")) for row in rows]}
 
 
 class FileOptions(Options):
@@ -176,7 +144,7 @@ class ConstantOptions(DeltaOptions):
             )
 
 
-class ExampleOptions(KindOptions, FileOptions):
+class ExampleOptions(FileOptions):
     """What synthetic examples are to be like, and who writes them."""
 
     said: ClassVar = {"max_new_tokens": "--tokens"}
@@ -184,10 +152,6 @@ class ExampleOptions(KindOptions, FileOptions):
         None, help="the public labels (default: those found in --data); one alone for texts without labels"
     )
     describe: list[str] | None = of_run(None, metavar="LABEL=TEXT", help="what a label means, public; for each label")
-    describe_first: bool = of_run(False, "--describe-first", help="spend a part on a description of each label first")
-    show_labels: bool = of_run(
-        False, "--show-labels", help="tell the model label and --describe beside the description (--describe-first)"
-    )
     count: int = of_run(64, min=1, help="examples, all labels together; rounded up to as many of each")
     tokens: int = of_run(40, min=1, help="tokens of one example at most")
     members: int = of_run(30, min=2, help="members that are expected to take part in one example")
@@ -196,17 +160,6 @@ class ExampleOptions(KindOptions, FileOptions):
     temperature: float = of_run(1.0, parser=positive, help="of the words that are drawn")
     chat: bool = of_run(False, "--chat", help="use the model's chat template")
     check_labels: bool = of_run(False, "--check-labels", help="leave out what the model alone takes for another label")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.kind is not None and not self.describe_first:
-            raise typer.BadParameter("expected --kind with --describe-first: it says what is described")
-        if self.show_labels and not self.describe_first:
-            raise typer.BadParameter("expected --show-labels with --describe-first: without it they are shown anyway")
-        if self.describe and self.describe_first and not self.show_labels:
-            raise typer.BadParameter(
-                "expected --describe-first without --describe, which it takes the place of; or with --show-labels"
-            )
 
     def in_options(self, message: str) -> str:
         """As of every command; these take one label for all rows, which others have no option for."""
@@ -227,7 +180,7 @@ class VoteOptions(Options):
     subsets: int = of_icl(10, min=1, help="expected votes on one answer")
 
 
-class WriterOptions(KindOptions, LabelOptions, ConstantOptions):
+class WriterOptions(LabelOptions, ConstantOptions):
     """What a prompt is to be for, whether it is written or chosen, how much is written, and from how many votes."""
 
     said: ClassVar = ModelOptions.said | {
@@ -236,8 +189,7 @@ class WriterOptions(KindOptions, LabelOptions, ConstantOptions):
         "examples_count": "--records",
     }
     writes_with: ClassVar[tuple[str, ...]] = (
-        "shots", "subsets", "prompts", "tokens", "validation", "decoder", "partitions", "sampling_probability", "kind",
-        "show_labels",
+        "shots", "subsets", "prompts", "tokens", "validation", "decoder", "partitions", "sampling_probability",
     )  # fmt: skip
     """Options that mean nothing where nothing is written."""
 
@@ -246,11 +198,10 @@ class WriterOptions(KindOptions, LabelOptions, ConstantOptions):
     labels: list[str] | None = of_task(
         None, callback=_two_labels, help="the public labels (default: of --task, or those found in --data)"
     )
-    method: Literal["dp-opt", "glossary", "choose"] = of_run("dp-opt", help=METHODS)
+    method: Literal["dp-opt", "choose"] = of_run("dp-opt", help="choose: write nothing, choose among --alternatives")
     alternatives: Path | None = of_run(
         None, help="JSONL of {instruction, words}: public prompts that may be handed over, too; words are by label"
     )
-    show_labels: bool = of_run(False, "--show-labels", help="tell the model the label that it describes (glossary)")
     shots: int | None = of_run(None, min=1, help=f"examples of one subset (default: {_FITTING})")
     subsets: int | None = of_run(None, min=1, help=f"expected votes on one answer (default: {_FITTING})")
     prompts: int | None = of_run(None, min=1, help=f"candidates (default: {_FITTING})")
@@ -259,8 +210,7 @@ class WriterOptions(KindOptions, LabelOptions, ConstantOptions):
         "light", help="how much is chosen to fit, where none of these five is given; full takes ten times as long"
     )
     decoder: Literal["votes", "clip"] | None = of_run(
-        None,
-        help="clip: subsets move the next token by no more than a clip; fewer rows do (default: what fits the method)",
+        None, help="clip: subsets move the next token by no more than a clip; fewer rows do (default: votes)"
     )
     validation: float | None = of_run(None, parser=share, help=f"share of the rows that select (default: {_FITTING})")
     max_tokens: int | None = Option(None, min=1, help="context of one subset, in tokens (default: the engine's)")

@@ -222,7 +222,7 @@ class PlanSynthesize(JsonOptions, ExampleOptions, DeltaOptions, RowOptions):
     what = "Private synthetic examples: members, clip, tokens to evaluate, and if it is worth it."
     examples = """\
   langchain-dp plan synthesize --records 2000 --labels praise complaint --epsilon 3
-  langchain-dp plan synthesize --data tickets.jsonl --epsilon 1 --count 16 --tokens 30 --describe-first --json
+  langchain-dp plan synthesize --data tickets.jsonl --epsilon 1 --count 16 --tokens 30 --json
 """
     notes = """\
 No model is loaded: tokens are estimated at four characters each; with --data they come from the private rows.

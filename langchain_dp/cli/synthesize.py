@@ -49,7 +49,6 @@ class Synthesize(JsonOptions, ModelOptions, ExampleOptions, DeltaOptions):
   langchain-dp synthesize --data train.jsonl --epsilon 3 --count 64 --out synthetic.jsonl --plan
   langchain-dp synthesize --data train.jsonl --epsilon 3 --count 64 --out synthetic.jsonl
   langchain-dp synthesize --labels sports business --out public.jsonl --alone
-  langchain-dp synthesize --data train.jsonl --epsilon 3 --out synthetic.jsonl --describe-first
   langchain-dp synthesize --data tickets.jsonl --epsilon 3 --out synthetic.jsonl \\
       --describe "praise=messages that praise a clinic" --describe "complaint=messages that complain of it"
 """
@@ -57,11 +56,9 @@ class Synthesize(JsonOptions, ModelOptions, ExampleOptions, DeltaOptions):
 The first line of the file holds the certificate, every other one {"text", "label"}, with "dropped" and why where a
 public filter left it out. Beside it lie a ledger, which holds what was released, and the ledger's key: whoever has both
 can test guesses at the rows. After Ctrl-C the same command goes on with the next token. Neighbours replace one row. A
-description must not be taken from the rows: the model is told it, and it counts as public. Where labels mean nothing
-to a model ("team A"), --describe-first finds out from the rows what they mean, under the same budget; --kind and
---shown say what tells them apart, where that is no topic.
+description must not be taken from the rows: the model is told it, and it counts as public.
 --alone shows no row to the model: where the names of the labels say what they mean, look first whether that will do.
---json: {"descriptions", "examples", "dropped", "certificate"}; with --plan {"clip", "members", "verdict", ...}.
+--json: {"examples", "dropped", "certificate"}; with --plan {"clip", "members", "verdict", ...}.
 """
     out: Path = Option(help="JSONL file to write: certificate and examples")
     data: Path | None = Option(None, help=f"{ROWS}: the private rows (required without --alone)")
@@ -80,10 +77,8 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.alone and (self.describe_first or self.plan or self.ledger or self.ledger_budget):
-            raise typer.BadParameter(
-                "expected --alone without --describe-first, --plan, --ledger and --ledger-budget: it spends nothing"
-            )
+        if self.alone and (self.plan or self.ledger or self.ledger_budget):
+            raise typer.BadParameter("expected --alone without --plan, --ledger and --ledger-budget: it spends nothing")
         if not self.alone and (self.data is None or self.epsilon is None):
             raise typer.BadParameter("expected --data and --epsilon to be given; --alone does without")
         if self.data is None and not (self.labels or self.describe):
@@ -131,8 +126,7 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
                 note(charging(ledger, path))
             charged = sum(entry.count for entry in ledger.entries())
             share = None if begun and self.ledger_budget is None else budget  # it keeps the share it took
-            total = plan.examples + (len(labels) if self.describe_first else 0)
-            with explained(), progress("writing", total, "texts") as advance:
+            with explained(), progress("writing", plan.examples, "texts") as advance:
                 on_text = _said(advance, quiet=self.json)
                 chain = synthesizer_for(
                     self, engine, labels, name=self.name, ledger=ledger, budget=share, progress=on_text
@@ -207,7 +201,7 @@ def synthesizer_for(
     options: ExampleOptions, engine: Any, labels: dict[str, str], *, name: str = "synthesis", **promise: Any
 ) -> DPExampleSynthesizer:
     """The synthesizer of these options."""
-    from langchain_dp.synth import DPExampleSynthesizer, Filters, LabelDescriptionOptions
+    from langchain_dp.synth import DPExampleSynthesizer, Filters
 
     return DPExampleSynthesizer(
         model=engine,
@@ -220,7 +214,6 @@ def synthesizer_for(
         scheme=options.scheme,
         temperature=options.temperature,
         chat=options.chat,
-        describe=options.describe_first and LabelDescriptionOptions(show_labels=options.show_labels, **options.asked()),
         filters=Filters(check_labels=options.check_labels),
         labels_from_data=not (options.labels or options.describe),
         **promise,
@@ -237,14 +230,10 @@ def _before(plan: SynthesisPlan) -> str:
 
 def _said(advance: Advance, *, quiet: bool) -> Callable[[SyntheticExample], None]:
     """Shows what is released, as it appears; ``quiet``, where a program reads, that one more is."""
-    of_its_own = {
-        "a description": "{label} was described as: {text}",
-        "given up": "a text of {label} was given up when the run was stopped",
-    }
 
     def told(one: SyntheticExample) -> None:
-        said = of_its_own.get(one.dropped, "{label}: {text}").format(label=one.label, text=one.text)
-        advance(1, "" if quiet else said)
+        lost = f"a text of {one.label} was given up when the run was stopped"
+        advance(1, "" if quiet else lost if one.dropped == "given up" else f"{one.label}: {one.text}")
 
     return told
 
@@ -252,7 +241,7 @@ def _said(advance: Advance, *, quiet: bool) -> Callable[[SyntheticExample], None
 def _show(examples: SyntheticExamples, options: Synthesize) -> None:
     if options.json:
         dropped = [one.row() | {"dropped": one.dropped} for one in examples.dropped]
-        found = {"descriptions": examples.descriptions, "examples": examples.rows(), "dropped": dropped}
-        print_json(found | {"certificate": examples.certificate.to_dict()})
+        certificate = examples.certificate.to_dict()
+        print_json({"examples": examples.rows(), "dropped": dropped, "certificate": certificate})
         return
     print(f"{examples}: {options.out}")

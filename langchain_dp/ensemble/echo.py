@@ -16,8 +16,7 @@ class Echo:
     Args:
         asked: Public texts. No text may have four words in a row in common with one of them,
         known: unless this one has them, too.
-        headings: Nor hold one of these, in large or small letters,
-        whole: nor be one of these.
+        headings: Nor hold one of these, in large or small letters.
 
     Examples:
         >>> echo = Echo(["Read how the student did."], headings=["Input:"])
@@ -25,29 +24,23 @@ class Echo:
         (True, False, True)
     """
 
-    def __init__(
-        self, asked: Iterable[str] = (), *, known: str = "", headings: Iterable[str] = (), whole: Iterable[str] = ()
-    ) -> None:
+    def __init__(self, asked: Iterable[str] = (), *, known: str = "", headings: Iterable[str] = ()) -> None:
         self._runs = frozenset(run for text in asked for run in _runs(_words(text))) - _runs(_words(known))
         self._begun = frozenset(run[:-1] for run in self._runs)
         self._headings = tuple(text.casefold() for text in headings)
         self._openings = tuple(part for text in self._headings for part in _openings(text))
-        self._whole = frozenset(map(_bare, whole))
 
     def __call__(self, text: str) -> bool:
         """Whether the text repeats."""
         folded = " ".join(text.casefold().split())
-        if any(heading in folded for heading in self._headings) or _bare(text) in self._whole:
-            return True
-        return not self._runs.isdisjoint(_runs(_words(folded)))
+        return any(heading in folded for heading in self._headings) or not self._runs.isdisjoint(_runs(_words(folded)))
 
     def near(self, text: str) -> bool:
         """Whether a text that begins like this may repeat by its next token: a word, or a piece of one."""
         words = _words(text)
         if words and self._begun.intersection([tuple(words[1 - _RUN :]), tuple(words[-_RUN:-1])]):
             return True
-        folded, bare = text.casefold().rstrip(), _bare(text)
-        return any(map(folded.endswith, self._openings)) or any(one.startswith(bare) for one in self._whole)
+        return any(map(text.casefold().rstrip().endswith, self._openings))
 
 
 def _openings(heading: str) -> list[str]:
@@ -62,7 +55,3 @@ def _words(text: str) -> list[str]:
 
 def _runs(words: list[str]) -> frozenset[Run]:
     return frozenset(tuple(words[at : at + _RUN]) for at in range(len(words) - _RUN + 1))
-
-
-def _bare(text: str) -> str:
-    return text.strip(" .").casefold()

@@ -66,6 +66,10 @@ class FixedPartition:
             raise InvalidParameter("Expected the record id to be new, but it is assigned already.")
         return self._put(record_id, self._rng.randbelow(len(self._members)))
 
+    def subset_of(self, record_id: str) -> int:
+        """Return the subset that a record sits in."""
+        return self._subset[record_id]
+
     def forget(self, record_id: str) -> int:
         """Take a record out and return the subset it sat in; all others stay."""
         subset = self._subset.pop(record_id)
@@ -187,6 +191,10 @@ class SubsetSampler:
             return self._changed(self._fixed.forget(record_id))
         del self._dealt[record_id]
         return None
+
+    def change(self, record_id: str) -> Hashable | None:
+        """Note that what a record shows has changed; returns the key of the content that its subset had before."""
+        return None if self._fixed is None else self._changed(self._fixed.subset_of(record_id))
 
     def _subset(self, place: int) -> Subset:
         assert self._fixed is not None

@@ -32,7 +32,7 @@ class TextWriter:
         chat: Ask in the model's chat template.
         rng: Source of the noise.
         never: What a text may not repeat: no token is drawn that would make it do so, unless there is no other. A
-            model likes to repeat what it was asked, and the answers that it was shown.
+            model likes to repeat what it was asked.
 
     Formal guarantee:
         A text is a sequence of :meth:`ClippedSum.release`, each over candidates and public weights that hang on public

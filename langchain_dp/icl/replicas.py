@@ -30,16 +30,10 @@ class Released:
 
 
 class Replicas:
-    """The state that one replica shares with the others. Thread-safe.
+    """The state that one replica shares with the others under one plan. Thread-safe.
 
-    Args:
-        plan: The shared plan.
-        records: The private examples here. Each has an id, the same on every replica.
-        drop: Removes a record from the subsets and their caches.
-        public: Everything public besides the question that an answer depends on: labels, template, model.
-
-    Raises:
-        InvalidParameter: The ledger is in memory, or a record has no id.
+    Every record needs an id, the same on every replica. ``drop`` removes a record from the subsets and their caches.
+    ``public`` is everything besides the question that an answer depends on: labels, template, model.
     """
 
     def __init__(
@@ -65,10 +59,9 @@ class Replicas:
         return self._seen[1]
 
     def catch_up(self) -> None:
-        """Drop the records that other replicas forgot. Called before every use of a record: one look-up.
+        """Drop the records that other replicas forgot, before every use of a record: one look-up.
 
-        Raises:
-            LedgerError: The ledger cannot be read. No record may be used.
+        LedgerError if the ledger cannot be read. No record may be used then.
         """
         with self._lock:
             last, epoch = self._seen

@@ -24,14 +24,7 @@ _SAFE = 0.9  # a 70% majority that wins less often than this is warned of in the
 def majority_survival(majority: float, *, sigma: float, scheme: Scheme, labels: int) -> float:
     """Return the chance that a majority's label wins one release, over sampling and noise.
 
-    Args:
-        majority: Share of the subsets that vote for the label; all others vote for one rival (the worst case).
-        sigma: Noise per class count, in votes.
-        scheme: Sampling scheme.
-        labels: Number of labels, at least 2.
-
-    Returns:
-        A probability, by numerical integration. No data is touched.
+    All other subsets vote for one rival (the worst case). ``sigma`` is in votes. No data is touched.
     """
     if scheme.sampling == "fixed":
         ahead = round(majority * scheme.groups)
@@ -186,15 +179,8 @@ def report(
 ) -> ICLPlanReport:
     """Return the report of a reserved plan.
 
-    Args:
-        reservation: Plan, event and scheme.
-        labels: Number of labels.
-        records: Number of examples.
-        head: Public text before the examples.
-        shot: An example of average length, as rendered in a prompt.
-        count_tokens: Token counter of the model.
-        price_per_million_tokens: Price of input tokens, or None.
-        companions: Prompts of the health probes, without the question.
+    ``head`` is the public text before the examples, ``shot`` a rendered example of average length, and ``companions``
+    are the prompts of the health probes, without the question.
     """
     event, scheme, budget = reservation.event, reservation.scheme, reservation.budget
     rate = 1.0 if scheme.sampling == "fixed" else scheme.sampling_probability

@@ -32,19 +32,12 @@ from langchain_dp.errors import PlanError
 
 @dataclasses.dataclass(frozen=True)
 class AnswerReservation(Reservation):
-    """A reserved plan for one kind of answer.
+    """A reserved plan for one kind of answer."""
 
-    Args:
-        event: One release.
-        max_queries: Largest number of releases.
-        settings: The chain's settings that determine the subsets.
-        weak: Why the promise is weak, if it is.
-    """
-
-    event: NoisyMaxEvent
+    event: NoisyMaxEvent  # one release
     max_queries: int
-    settings: Mapping[str, Any]
-    weak: tuple[str, ...]
+    settings: Mapping[str, Any]  # those that determine the subsets
+    weak: tuple[str, ...]  # reasons why the promise is weak
 
     def certificate(self, model: str, *, seeded: bool, notes: tuple[str, ...] = ()) -> PrivacyCertificate:
         """Return the promise as of now. Composing what was spent takes some tens of milliseconds."""

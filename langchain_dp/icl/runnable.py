@@ -178,7 +178,9 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             trust_opaque_model=trust_opaque_model,
         )
         self._records = run_redacted(PrivateRecords, held, READING)
-        check_records(self._records, self.labels, self.prompt.variables, whose="prompt", plain=True)
+        check_records(
+            self._records, self.labels, self.prompt.variables, whose="prompt", plain=True, protects_users=not replicas
+        )
         self._not_private_seed = not_private_seed
         self._rng: Randomness = (
             SystemRandomness() if not_private_seed is None else NotPrivateSeededRandomness(not_private_seed)
@@ -189,7 +191,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             name=name,
             max_queries=max_queries,
             sampling=sampling,
-            records=len(self._records),
+            records=len(self._records.users()),
             shots=shots,
             subsets=subsets,
             replicas=replicas,
@@ -353,7 +355,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
     def certificate(self) -> PrivacyCertificate:
         """Return the promise that covers this chain's releases, with what is spent and left."""
         certificate = self._reservation.certificate(
-            self._voter.name, seeded=not self._rng.private, notes=self._voter.notes
+            self._voter.name, seeded=not self._rng.private, notes=(*self._records.unit_notes(), *self._voter.notes)
         )
         return certificate.including(self._costs)
 
@@ -418,7 +420,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         return report(
             self._reservation,
             labels=len(self.labels),
-            records=len(self._records),
+            records=len(self._records.users()),
             head=self.prompt.head(),
             shot=self._subset_prompts.average_shot(),
             count_tokens=self._voter.count_tokens,
@@ -522,7 +524,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             name=name or self._reservation.plan.name,
             max_queries=self._reservation.max_queries if max_queries is None else max_queries,
             sampling=SamplingOptions(scheme.sampling, partitions, scheme.sampling_probability),
-            records=len(self._records),
+            records=len(self._records.users()),
             shots=1,
             subsets=scheme.groups,
             settings=self._reservation.settings,

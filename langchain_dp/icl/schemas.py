@@ -22,12 +22,7 @@ _ALONE = "this model can release a label and nothing else"
 def filler(schema: Any, labels: Sequence[str]) -> Callable[[str], Any]:
     """Return a function from a label's name to the schema's value, tried on every label before any charge.
 
-    Args:
-        schema: An Enum, a Literal, a pydantic class, a TypedDict or a JSON schema.
-        labels: Names of the labels.
-
-    Raises:
-        InvalidParameter: There is no such function.
+    InvalidParameter unless the schema is an Enum, a Literal, a pydantic class, a TypedDict or a JSON schema that fits.
     """
     if isinstance(schema, type) and issubclass(schema, BaseModel):
         return _object(schema, labels)

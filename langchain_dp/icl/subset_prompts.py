@@ -22,17 +22,11 @@ Shot = tuple[str, str]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class SubsetPrompt:
-    """The prompt of one subset. Private, except the question.
+    """The prompt of one subset. Private, except the question."""
 
-    Args:
-        member: Opaque key of the subset's content; it changes with the content.
-        shots: The subset's examples. A subset without examples abstains, whatever a model answers.
-        question: The rendered question, the same for every subset of a release.
-    """
-
-    member: Hashable
-    shots: tuple[Shot, ...]
-    question: str
+    member: Hashable  # opaque key of the subset's content; it changes with the content
+    shots: tuple[Shot, ...]  # examples; without any the subset abstains, no matter what a model answers
+    question: str  # rendered, the same for every subset of a release
 
     def __repr__(self) -> str:
         return "SubsetPrompt(<private>)"
@@ -62,13 +56,8 @@ def count_votes(subset_prompts: Sequence[SubsetPrompt], votes: Sequence[Vote], l
 class SubsetPrompts:
     """The private records in subsets. Thread-safe.
 
-    Adding or forgetting a record changes one subset and its key. ``forgotten`` counts forgotten records.
-
-    Args:
-        records: Private examples.
-        scheme: Sampling scheme.
-        render: Turns an example into a shot.
-        rng: Source of the coins for assignment and sampling.
+    Adding or forgetting a record changes one subset and its key. ``render`` turns an example into a shot; ``rng`` draws
+    the coins for assignment and sampling. ``forgotten`` counts forgotten records.
     """
 
     def __init__(
@@ -83,7 +72,9 @@ class SubsetPrompts:
         self.forgotten = 0
         self._catch_up: Callable[[], None] | None = None
         self._kept: weakref.WeakSet[AnswerCache[Any]] = weakref.WeakSet()
-        self._sampler = SubsetSampler(self._shots, scheme, rng)
+        # Coins are drawn for users; without a user_key each record is one.
+        self._shown = {records.user_of(group[0]): group for group in records.users(at_most=1)}
+        self._sampler = SubsetSampler(self._shown, scheme, rng)
 
     def draw(self, question: str) -> list[SubsetPrompt]:
         """Draw the subsets of one release by fresh coins."""
@@ -115,10 +106,10 @@ class SubsetPrompts:
         if self._catch_up is not None:
             self._catch_up()
         with self._lock:
-            return [
-                SubsetPrompt(subset.member, tuple(self._shots[name] for name in subset.record_ids), question)
-                for subset in choose()
-            ]
+            return [SubsetPrompt(subset.member, self._shots_of(subset), question) for subset in choose()]
+
+    def _shots_of(self, subset: Subset) -> tuple[Shot, ...]:
+        return tuple(self._shots[name] for user in subset.record_ids for name in self._shown[user])
 
     def add(self, example: Mapping[str, Any], record_id: str | None) -> tuple[str, Hashable | None]:
         """Add a record by its own coin; return its id and the previous key of its subset."""
@@ -126,7 +117,17 @@ class SubsetPrompts:
             shot = self._render(example)
             record_id = self._records.add(example, record_id=record_id)
             self._shots[record_id] = shot
-            return record_id, self._sampler.add(record_id)
+            return record_id, self._refresh(self._records.user_of(record_id))
+
+    def _refresh(self, user: str) -> Hashable | None:
+        """Show the records that a user has now; return the previous key of the changed subset."""
+        before, now = self._shown.pop(user, []), self._records.records_of(user, at_most=1)
+        if not now:
+            return self._sampler.forget(user)
+        self._shown[user] = now
+        if not before:
+            return self._sampler.add(user)
+        return self._sampler.change(user) if now != before else None
 
     def ask_first(self, catch_up: Callable[[], None]) -> None:
         """Call ``catch_up`` before every use of the records: it drops those that another replica forgot."""
@@ -139,11 +140,12 @@ class SubsetPrompts:
     def forget(self, record_id: str) -> Hashable | None:
         """Remove a record; return the previous key of its subset."""
         with self._lock:
+            user = self._records.user_of(record_id)
             self._records.forget(record_id)
             self.forgotten += 1
             del self._shots[record_id]
             epoch = self.forgotten
-            stale = self._sampler.forget(record_id)
+            stale = self._refresh(user)
         for answers in list(self._kept):
             answers.invalidate_before(epoch)
         return stale

@@ -29,13 +29,7 @@ def prompt_from(given: object) -> ICLPrompt:
     ``{label}``; otherwise the cue is "Label:". The question stands before it. Paragraphs before the first one with a
     variable are the instruction. In a chat template the system message is the instruction, and the one human message is
     such a text. In a few-shot template the prefix is the instruction, and the suffix is such a text; its own examples
-    are not used.
-
-    Args:
-        given: An ICLPrompt, a str, or a prompt template of LangChain in f-string format.
-
-    Raises:
-        InvalidParameter: The template is none of these, or cannot be read so.
+    are not used. InvalidParameter for a template in another format, or one that cannot be read so.
     """
     if isinstance(given, ICLPrompt):
         return given

@@ -91,25 +91,15 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 @dataclasses.dataclass
 class Survey:
-    """The parts of a model.
+    """The parts of a model."""
 
-    Attributes:
-        models: Chat models and completion models.
-        steps: Other runnables that may block an event loop.
-        opaque: Names of parts that are not on the allow-list.
-        declared: Names of classes that declare ``keeps_no_prompts``.
-        memory: What keeps prompts, with the remedy, or None.
-        serializes: Class of the first part that answers one call after the other, or None.
-        shares: Whether a part is one llama.cpp context without a lock, which starts from what two prompts share.
-    """
-
-    models: list[BaseLanguageModel[Any]] = dataclasses.field(default_factory=list)
-    steps: list[Runnable[Any, Any]] = dataclasses.field(default_factory=list)
-    opaque: list[str] = dataclasses.field(default_factory=list)
-    declared: list[str] = dataclasses.field(default_factory=list)
-    memory: str | None = None
-    serializes: str | None = None
-    shares: bool = False
+    models: list[BaseLanguageModel[Any]] = dataclasses.field(default_factory=list)  # chat and completion models
+    steps: list[Runnable[Any, Any]] = dataclasses.field(default_factory=list)  # others that may block an event loop
+    opaque: list[str] = dataclasses.field(default_factory=list)  # names of parts that are not on the allow-list
+    declared: list[str] = dataclasses.field(default_factory=list)  # names of classes with ``keeps_no_prompts``
+    memory: str | None = None  # the part that keeps prompts, with the remedy
+    serializes: str | None = None  # class of the first part that answers one call after the other
+    shares: bool = False  # whether a part is an unlocked llama.cpp context, which reuses the start of the last prompt
 
     def blocks(self) -> bool:
         """Return whether every ``ainvoke`` in here would only run sync code in the event loop's shared threads."""

@@ -162,10 +162,7 @@ async def aask_all(
 
 
 async def _within(
-    ask: Callable[[], Awaitable[Outcome]],
-    places: FairSemaphore,
-    patience: float | None,
-    context: contextvars.Context,
+    ask: Callable[[], Awaitable[Outcome]], places: FairSemaphore, patience: float | None, context: contextvars.Context
 ) -> Outcome:
     # Outcomes go through this list, not through the task's result: asyncio's debug mode logs results.
     cell: list[Outcome] = []

@@ -117,8 +117,8 @@ def find_problem(*, try_gate: bool = True) -> str | None:
             return f"Expected {name} to be unset: this tracer is gone from langchain-core. Unset it."
     if os.environ.get("SSLKEYLOGFILE"):
         return (
-            "Expected SSLKEYLOGFILE to be unset: whoever reads that file can decrypt every prompt on its way to a "
-            "model. Unset it, and build the model anew."
+            "Expected SSLKEYLOGFILE to be unset: with that file anybody can decrypt every prompt on its way to a "
+            "model. Unset it, and rebuild the model."
         )
     if not try_gate:
         return None
@@ -211,13 +211,13 @@ class CacheGate:
 class _SpyCache(BaseCache):
     """A cache that records whether a model used it, and holds nothing."""
 
-    asked = False
+    used = False
 
     def lookup(self, prompt: str, llm_string: str) -> None:
-        self.asked = True
+        self.used = True
 
     def update(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
-        self.asked = True
+        self.used = True
 
     def clear(self, **kwargs: Any) -> None:
         """Nothing is held."""
@@ -247,7 +247,7 @@ def _caching_kind() -> str | None:
             # In a thread: this one may be running an event loop.
             with ThreadPoolExecutor(1) as pool:
                 pool.submit(contextvars.copy_context().run, asyncio.run, model.agenerate_prompt(prompts)).result()
-        if spy.asked:
+        if spy.used:
             return kind
     _tried = decisive
     return None

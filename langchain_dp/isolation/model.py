@@ -62,13 +62,9 @@ _DECLARED = f"{DECLARATION}=True: these model classes declare that they keep not
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """The failure of a PUBLIC call.
+    """The failure of a PUBLIC call."""
 
-    Args:
-        reason: Type of the exception, its status, and its text where that reveals nothing of other calls.
-    """
-
-    reason: str
+    reason: str  # type of the exception, its status, and its text where that reveals nothing of other calls
 
 
 class IsolatedModel:
@@ -342,5 +338,5 @@ def _described(error: BaseException, *, whole: bool) -> str:
 
 
 _sent_private = threading.Event()
-"""Whether private prompts have left this process."""
+"""Set once a private prompt has left this process."""
 _OF_THE_REQUEST = (401, 404, 422)

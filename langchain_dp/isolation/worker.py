@@ -29,17 +29,11 @@ _PATIENCE = 0.1  # seconds
 
 @dataclasses.dataclass(slots=True, repr=False)
 class EngineResult(Generic[Answer]):
-    """The result of an engine call. Private.
+    """The result of an engine call. Private."""
 
-    Args:
-        answer: The engine's answer; None if the call failed.
-        failure: Type name of the exception; empty without one.
-        error: The exception, if it is an error of this package.
-    """
-
-    answer: Answer | None = None
-    failure: str = ""
-    error: LangChainDPError | None = None
+    answer: Answer | None = None  # None if the call failed
+    failure: str = ""  # type name of the exception
+    error: LangChainDPError | None = None  # the exception, if it is an error of this package
 
 
 def call_engine(work: Callable[[], Answer]) -> EngineResult[Answer]:

@@ -6,7 +6,6 @@ from langchain_dp.ensemble.scheme import SamplingOptions
 from langchain_dp.opt.baselines import DLNSettings, optimize_with_dln1, optimize_with_opt
 from langchain_dp.opt.candidates import Candidate
 from langchain_dp.opt.filters import candidate_fault
-from langchain_dp.opt.glossary import Glossary, description_fault
 from langchain_dp.opt.handover import OptimizedPrompt, load_prompt
 from langchain_dp.opt.report import OptPlanReport
 from langchain_dp.opt.runnable import DPPromptOptimizer
@@ -39,7 +38,6 @@ __all__ = [
     "DPPromptOptimizer",
     "DPPromptSelector",
     "Decoding",
-    "Glossary",
     "OptPlanReport",
     "OptPrompts",
     "OptTask",
@@ -52,7 +50,6 @@ __all__ = [
     "Verdict",
     "candidate_fault",
     "choose_for_target",
-    "description_fault",
     "evaluate_prompt",
     "load_prompt",
     "optimize_with_dln1",

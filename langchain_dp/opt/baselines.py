@@ -31,7 +31,7 @@ from langchain_dp.opt.journal import Journal
 from langchain_dp.opt.plan import count_votes
 from langchain_dp.opt.run import Run
 from langchain_dp.opt.runnable import DPPromptOptimizer
-from langchain_dp.opt.settings import Method, Settings
+from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import CUE, Demonstration, OptPrompts
 from langchain_dp.opt.text import Text
 from langchain_dp.opt.voters import Demonstrations, SubsetVotes
@@ -99,7 +99,7 @@ def optimize_with_opt(optimizer: DPPromptOptimizer, examples: Examples, *, seed:
         >>> optimize_with_opt(optimizer, rows).certificate.private
         False
     """
-    engine, settings, records = optimizer._engine, _settings(optimizer, "opt"), optimizer._checked(examples)
+    engine, settings, records = optimizer._engine, _settings(optimizer), optimizer._checked(examples)
     check_environment()
     rng = SystemRandomness() if seed is None else NotPrivateSeededRandomness(seed)
     scheme = scheme_for(settings, Neighbors.REPLACE_ONE, len(records))
@@ -133,7 +133,7 @@ def optimize_with_opt(optimizer: DPPromptOptimizer, examples: Examples, *, seed:
     counts = run.counts(forward, data.rows(data.validation))
     best = run.choices()[max(range(len(counts)), key=counts.__getitem__)]
     return described(
-        engine, settings, best, not_private(settings, engine), run.written(),
+        engine, settings, best, not_private("opt", engine), run.written(),
         groups=scheme.groups, rate=scheme.sampling_probability,
     )  # fmt: skip
 
@@ -160,7 +160,7 @@ def optimize_with_dln1(
         >>> optimize_with_dln1(optimizer, rows, DLNSettings(steps=2)).certificate.private
         False
     """
-    engine, settings, records = optimizer._engine, _settings(optimizer, "dln-1"), optimizer._checked(examples)
+    engine, settings, records = optimizer._engine, _settings(optimizer), optimizer._checked(examples)
     check_environment()
     numbers = DLNSettings() if dln is None else dln
     coins = random.SystemRandom() if seed is None else random.Random(seed)  # noqa: S311  # not private
@@ -181,7 +181,7 @@ def optimize_with_dln1(
         best = run.run(settings.instruction, data.rows(data.training), data.rows(data.validation), advance=bar.update)
     chosen = PromptChoice(best, tuple(settings.words))
     sampled = [Candidate(text) for text in run.sampled]
-    return described(engine, settings, chosen, not_private(settings, engine), sampled)
+    return described(engine, settings, chosen, not_private("dln-1", engine), sampled)
 
 
 class MajorityVote:
@@ -204,7 +204,7 @@ class MajorityVote:
         winners = [token for token, count in votes.items() if count == most]
         return sorted(winners, key=lambda token: (isinstance(token, str), token))[0] if winners else None
 
-    def left(self, message: int | None = None, written: Sequence[Token] = ()) -> int:
+    def left(self, written: Sequence[Token] = ()) -> int:
         """Calls that the number of candidates and their length allow."""
         return self._left
 
@@ -327,19 +327,19 @@ class DLN1:
         )
 
 
-def _settings(optimizer: DPPromptOptimizer, method: Method) -> Settings:
-    return dataclasses.replace(optimizer.settings, method=method, decoder="votes", glossary=None)
+def _settings(optimizer: DPPromptOptimizer) -> Settings:
+    return dataclasses.replace(optimizer.settings, decoder="votes")
 
 
-def not_private(settings: Settings, engine: NextTokenVoter) -> PrivacyCertificate:
+def not_private(method: str, engine: NextTokenVoter) -> PrivacyCertificate:
     """Certificate that promises nothing, and says why."""
     return PrivacyCertificate(
-        mechanism=f"non-private {settings.method}",
+        mechanism=f"non-private {method}",
         epsilon=math.inf,
         delta=0.0,
         neighbors=Neighbors.REPLACE_ONE,
         spent=(math.inf, 0.0),
         model=engine.name,
         private=False,
-        reason=_REASONS[settings.method],
+        reason=_REASONS[method],
     )

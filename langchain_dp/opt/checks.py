@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 
 from langchain_dp._util import validate
-from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger
 from langchain_dp.ensemble.engine_calls import count_publicly
 from langchain_dp.ensemble.prompt_budget import LEAST
 from langchain_dp.ensemble.questions import check_text
-from langchain_dp.ensemble.scheme import SamplingOptions
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.opt.settings import CandidateOptions, Decoder, Method, Settings, votes_only
+from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import CUE, Demonstration, PromptAlternative
-from langchain_dp.ports import Decoding, LabelScorer, NextTokenScorer, NextTokenVoter
+from langchain_dp.ports import LabelScorer, NextTokenScorer, NextTokenVoter
 
 
 def check_model(model: object) -> None:
@@ -34,31 +31,6 @@ def check_decoder(model: object, decoder: str) -> None:
             f"Expected model={type(model).__name__} to score next tokens (score_next_token), which "
             'decoder="clip" asks for. Use decoder="votes", or an engine such as LlamaCppEnsemble.'
         )
-
-
-def decoder_for(
-    method: Method,
-    model: object,
-    promise: PrivacyBudget | PrivacyLedger | str | os.PathLike[str] | None,
-    candidate_options: CandidateOptions,
-    decoding: Decoding,
-    sampling: SamplingOptions | None = None,
-    *,
-    shots: int | None = None,
-) -> Decoder:
-    """Clipped sums for a glossary, unless something that was given speaks against it; else votes."""
-    budget = promise.budget if isinstance(promise, PrivacyLedger) else promise
-    sums = (
-        method == "glossary"
-        and isinstance(model, NextTokenScorer)
-        and isinstance(budget, PrivacyBudget)
-        and budget.neighbors is Neighbors.REPLACE_ONE
-        and not votes_only(candidate_options, decoding)
-        and len(candidate_options.stop) <= 1
-        and (sampling is None or (sampling.scheme == "fixed" and sampling.partitions is None))
-        and shots in (None, 1)
-    )
-    return "clip" if sums else "votes"
 
 
 def check_instruction(instruction: object) -> str:
@@ -108,12 +80,9 @@ def check_room(model: NextTokenVoter, settings: Settings) -> None:
     if not settings.writes:
         return
     prompts = settings.prompts
-    if settings.glossary is not None:
-        text = max(settings.asking(), key=lambda asking: len(asking.head)).whole(["a"] * settings.shots)
-    else:
-        shortest = prompts.backward_body([Demonstration("a", "a", None)] * settings.shots)
-        tails = [prompts.backward_tail(i, settings.instruction) for i in range(len(prompts.messages))]
-        text = prompts.backward_head(settings.instruction) + shortest + max(tails, key=len) + CUE
+    shortest = prompts.backward_body([Demonstration("a", "a", None)] * settings.shots)
+    tails = [prompts.backward_tail(i, settings.instruction) for i in range(len(prompts.messages))]
+    text = prompts.backward_head(settings.instruction) + shortest + max(tails, key=len) + CUE
     needed = count_publicly(model, text) + settings.shots * LEAST + settings.max_new_tokens
     if needed > model.max_prompt_tokens:
         raise InvalidParameter(

@@ -61,7 +61,6 @@ def to_evaluate(
     training: float,
     judged: float,
     lengths: Lengths,
-    answered: bool = True,
     drawn: int = 0,
 ) -> Evaluated:
     """Estimate it. Records that no subset shows are not answered either.
@@ -74,14 +73,13 @@ def to_evaluate(
         training: Training records.
         judged: Answers to validation records, over all candidates.
         lengths: Of the parts of a prompt.
-        answered: Whether the model answers each training record that is shown; for a glossary it does not.
         drawn: Tokens of one call, where one writes a whole text; 0 where each releases a token.
     """
     rate, groups = scheme.sampling_probability, scheme.groups
     asked = scheme.expected_subsets
     shown = lengths.shot * shots(scheme, training)
     seen = 1 - (1 - rate) ** calls
-    answers = (training * seen * answered + judged) * (lengths.shot + _ASKED)
+    answers = (training * seen + judged) * (lengths.shot + _ASKED)
     written = calls * max(drawn, 1) * asked
     cold = warm = written * (lengths.head + shown + lengths.tail + length / 2)
     if scheme.sampling == "fixed":

@@ -47,13 +47,11 @@ class Split:
         marks: Keyed hash of every record the run was started with.
         training: Ids of those that teach.
         validation: Ids of those that select. The others, if any, take no part.
-        slots: Of every record what its coins hang on: its place among all that the run was started with.
     """
 
     marks: Mapping[str, bytes]
     training: frozenset[str]
     validation: frozenset[str]
-    slots: Mapping[str, str]
 
     def __repr__(self) -> str:
         return "Split(<private>)"
@@ -134,6 +132,6 @@ def scheme_for(settings: Settings, neighbors: Neighbors, records: int) -> Scheme
         neighbors=neighbors,
         records=records - apart,
         apart=apart,
-        shots=settings.subset_size,
-        subsets=settings.subsets * settings.texts_per_draw,
+        shots=settings.shots,
+        subsets=settings.subsets,
     )

@@ -14,18 +14,15 @@ from langchain_dp.accounting.events import LimitedDomainEvent, count_is_public, 
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.cost import Lengths, to_evaluate
-from langchain_dp.opt.glossary import Glossary
-from langchain_dp.opt.reservation import CallPlan, votes_needed
-from langchain_dp.opt.settings import WRITES, Method
+from langchain_dp.opt.reservation import votes_needed
 
 Effort = Literal["light", "full"]
 
 AGREED = 0.7
 """Share of the votes that settings are made for: a token with so many is released at least half of the time."""
 
-ENOUGH_CLIP, DESCRIBING_CLIP = 2.0, 4.0
-"""Clip in nats that settings with clipped sums are made for, and those of descriptions, of which a single word decides:
-of four topics all come out right two times in three at 4 nats and a temperature of 0.5, and hardly ever at 2."""
+ENOUGH_CLIP = 2.0
+"""Clip in nats that settings with clipped sums are made for."""
 _CLIPPED = (100, 60, 40, 25, 12, 6, 3)
 """Subsets that are expected to take part in a text of clipped sums: the more, the larger the clip."""
 _MOST_ROWS = 30_000
@@ -36,8 +33,6 @@ _PROMPTS: dict[Effort, tuple[tuple[int, int], ...]] = {
     "full": ((5, 50), (5, 30), (3, 30), (3, 20), (2, 20), (1, 20), (1, 12)),
 }
 """Candidates and tokens of each, the most first."""
-_DESCRIPTIONS: dict[Effort, tuple[int, ...]] = {"light": (12, 8, 4), "full": (20, 12, 8, 4)}
-"""Tokens of one label's description."""
 _SHOTS = (5, 3, 2, 1)
 _SUBSETS = 3
 _MORE = 5
@@ -53,15 +48,15 @@ class Fit:
     """Settings of an optimizer, chosen from public numbers alone.
 
     Args:
-        shots: Demonstrations of one subset; of a glossary, texts of each label.
+        shots: Demonstrations of one subset.
         subsets: Votes on one token: those of all subsets.
         num_prompts: Candidates.
-        max_new_tokens: Tokens of one candidate, or of one description.
+        max_new_tokens: Tokens of one candidate.
         validation: Share of the rows that select.
         rows: Rows that take part, drawn by coins.
 
     Examples:
-        >>> fit(2_000, PrivacyBudget(3.0, 1e-5), labels=2).shots
+        >>> fit(2_000, PrivacyBudget(3.0, 1e-5)).shots
         2
     """
 
@@ -81,8 +76,6 @@ def fit(
     examples_count: int,
     budget: PrivacyBudget,
     *,
-    labels: int,
-    method: Method = "dp-opt",
     effort: Effort = "light",
     instruction: int = 0,
     clip_temperature: float | None = None,
@@ -97,30 +90,25 @@ def fit(
     Args:
         examples_count: Number of rows; public.
         budget: The promise.
-        labels: Number of labels.
-        method: "dp-opt" or "glossary".
         effort: "light" evaluates some 330,000 tokens at most, "full" ten times as many.
         instruction: Tokens of the initial instruction: a candidate that says as much needs as many.
         clip_temperature: Temperature of a draw where texts are written from clipped sums, so that a subset may move a
-            token by two nats, and one of a description by four; None where subsets vote.
+            token by two nats; None where subsets vote.
         alternatives: Public prompts that every validation record answers, too.
     """
     validate.integer("examples_count", examples_count, at_least=1)
     validate.one_of("effort", effort, get_args(Effort))
-    validate.one_of("method", method, WRITES)
     if not count_is_public(budget.neighbors):
         raise InvalidParameter(
             "Expected neighbors of the budget other than add/remove, under which the number of rows is private and "
             "nothing may be chosen by it. Use replace-one, or choose shots=, subsets= and sampling= yourself."
         )
-    texts = labels if method == "glossary" else 0
-    least = math.ceil(_SUBSETS * max(texts, 1) / (1 - _VALIDATION)) + 1
+    least = math.ceil(_SUBSETS / (1 - _VALIDATION)) + 1
     validate.integer("examples_count", examples_count, at_least=least)
     judges = min(max(1, round(_VALIDATION * examples_count)), _JUDGES)
     best, nearest = None, 0.0
-    for sizes in _writings(method, effort, instruction, clipped=clip_temperature is not None):
-        choices = alternatives + (Glossary().choices if method == "glossary" else sizes[0] + 1)
-        asked = examples_count, budget, labels, method, effort, sizes, judges, choices * judges
+    for sizes in _writings(effort, instruction):
+        asked = examples_count, budget, effort, sizes, judges, (alternatives + sizes[0] + 1) * judges
         found, share = _by_votes(*asked) if clip_temperature is None else _by_clip(*asked, clip_temperature)
         if share >= 1:
             return found
@@ -164,67 +152,54 @@ def rows_to_select_by(
 
 
 def _by_votes(
-    count: int, budget: PrivacyBudget, labels: int, method: Method, effort: Effort, sizes: tuple[int, int, int],
-    judges: int, judged: int,
-) -> tuple[Fit, float]:  # fmt: skip
+    count: int, budget: PrivacyBudget, effort: Effort, sizes: tuple[int, int, int], judges: int, judged: int
+) -> tuple[Fit, float]:
     """Settings of one writing, and how near their votes come to what is wanted, which is one."""
     prompts, tokens, shots = sizes
-    glossary = method == "glossary"
-    names = tuple(map(str, range(labels))) if glossary else ()
-    texts, size = (labels, shots * labels) if glossary else (prompts, shots)
 
     def work(subsets: int) -> float:
         scheme = Scheme("fixed", subsets, 1.0, even=True)
         return to_evaluate(
-            scheme, calls=texts * tokens, texts=texts, length=tokens, training=subsets * size,
-            judged=judged, lengths=_USUAL, answered=not glossary,
+            scheme, calls=prompts * tokens, texts=prompts, length=tokens, training=subsets * shots,
+            judged=judged, lengths=_USUAL,
         ).work()  # fmt: skip
 
     fixed = work(1)
     affordable = max(1, math.floor((_TOKENS[effort] - fixed) / (work(2) - fixed)))
-    subsets = min((count - judges) // size, affordable)
-    rows = subsets * size + judges
-    calls = CallPlan(tokens if glossary else prompts * tokens, names).paid(budget.neighbors)
-    share = AGREED * subsets / _needed(budget, calls) if subsets >= _SUBSETS else 0.0
+    subsets = min((count - judges) // shots, affordable)
+    rows = subsets * shots + judges
+    share = AGREED * subsets / _needed(budget, prompts * tokens) if subsets >= _SUBSETS else 0.0
     return Fit(shots, subsets, prompts, tokens, judges / rows, rows), share
 
 
 def _by_clip(
-    count: int, budget: PrivacyBudget, labels: int, method: Method, effort: Effort,
-    sizes: tuple[int, int, int], judges: int, judged: int, temperature: float,
+    count: int, budget: PrivacyBudget, effort: Effort, sizes: tuple[int, int, int], judges: int, judged: int,
+    temperature: float,
 ) -> tuple[Fit, float]:  # fmt: skip
-    """Likewise, where a text is written by members that are drawn for it: those of all labels in one draw."""
+    """Likewise, where a text is written by members that are drawn for it."""
     prompts, tokens, shots = sizes
-    glossary = method == "glossary"
-    rounds, texts_per_draw = (1, labels) if glossary else (prompts, 1)
     count = min(count, _MOST_ROWS)
     there = (count - judges) // shots
 
     def fits(members: int) -> bool:
-        drawn = members * texts_per_draw
-        if drawn > there:
+        if members > there:
             return False
-        scheme = Scheme("fixed", there, drawn / there, even=True)
+        scheme = Scheme("fixed", there, members / there, even=True)
         return _TOKENS[effort] >= to_evaluate(
-            scheme, calls=rounds, texts=rounds, length=tokens, training=there * shots,
-            judged=judged, lengths=_USUAL, answered=not glossary, drawn=tokens,
+            scheme, calls=prompts, texts=prompts, length=tokens, training=there * shots,
+            judged=judged, lengths=_USUAL, drawn=tokens,
         ).work()  # fmt: skip
 
-    members = next(filter(fits, _CLIPPED), max(1, min(there // texts_per_draw, _SUBSETS)))
-    moved = _moved(budget, rounds, tokens, members * texts_per_draw / there) if members >= _SUBSETS else 0.0
+    members = next(filter(fits, _CLIPPED), max(1, min(there, _SUBSETS)))
+    moved = _moved(budget, prompts, tokens, members / there) if members >= _SUBSETS else 0.0
     found = Fit(shots, members, prompts, tokens, judges / count, count)
-    return found, moved * members * temperature / 4 / (DESCRIBING_CLIP if glossary else ENOUGH_CLIP)
+    return found, moved * members * temperature / 4 / ENOUGH_CLIP
 
 
-def _writings(method: Method, effort: Effort, instruction: int, *, clipped: bool) -> Iterator[tuple[int, int, int]]:
+def _writings(effort: Effort, instruction: int) -> Iterator[tuple[int, int, int]]:
     """Candidates, tokens and shots: single demonstrations, which teach little, come last."""
-    each = [(1, tokens) for tokens in _DESCRIPTIONS[effort]]
-    if method != "glossary":
-        least = instruction + _MORE if instruction else 1
-        each = list(dict.fromkeys((prompts, max(tokens, least)) for prompts, tokens in _PROMPTS[effort]))
-    elif clipped:
-        yield from ((prompts, tokens, 1) for prompts, tokens in each)
-        return
+    least = instruction + _MORE if instruction else 1
+    each = list(dict.fromkeys((prompts, max(tokens, least)) for prompts, tokens in _PROMPTS[effort]))
     for some in (_SHOTS[:-1], _SHOTS[-1:]):
         for prompts, tokens in each:
             for shots in some:

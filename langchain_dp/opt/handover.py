@@ -17,11 +17,11 @@ from langchain_dp._util.documents import Form
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting import PrivacyCertificate
 from langchain_dp.accounting.provenance import ReleasedText, released
-from langchain_dp.ensemble.naming import label_parser, names_of, told_alike
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.opt.candidates import Candidate, PromptChoice, described_choices
+from langchain_dp.opt.candidates import Candidate, PromptChoice
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import OptPrompts, PromptAlternative
+from langchain_dp.parsing import label_parser
 from langchain_dp.ports import HasFile, NextTokenVoter
 from langchain_dp.records import label_words, named_words
 
@@ -40,8 +40,6 @@ class OptimizedPrompt:
         created: Time of the release, ISO 8601, UTC.
         system: Template of the system message: instruction, and line that names the labels. Empty: there is none.
         candidates: Everything that was written, with why it was dropped.
-        descriptions: Label -> what its texts have in common, of a glossary; a label whose description was dropped
-            stands for itself. ``DPExampleSynthesizer(labels=...)`` takes them.
         words: Label -> word that the prompt asks for. :meth:`chain` puts the labels back.
 
     Examples:
@@ -61,15 +59,13 @@ class OptimizedPrompt:
     )
     system: str = ""
     candidates: Sequence[Candidate] = ()
-    descriptions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     words: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         costs = self.certificate.as_sources()
         for name in ("prompt", "instruction", "system"):
             object.__setattr__(self, name, ReleasedText(getattr(self, name), costs))
-        for name in ("descriptions", "words"):
-            object.__setattr__(self, name, released(getattr(self, name), costs))
+        object.__setattr__(self, "words", released(self.words, costs))
         candidates = [dataclasses.replace(each, text=ReleasedText(each.text, costs)) for each in self.candidates]
         object.__setattr__(self, "candidates", tuple(candidates))
 
@@ -83,24 +79,12 @@ class OptimizedPrompt:
         chain: Runnable[Any, Any] = other | self.template()
         return chain
 
-    @property
-    def names(self) -> dict[str, str]:
-        """Label -> a name for it, from its description in a glossary; the label itself where there is none of use.
-
-        For whatever asks a model about these labels: ``ICLPrompt(words=optimized.names)``. They are released: free.
-        """
-        said = {label: text for label, text in self.descriptions.items() if text != label}
-        return released(names_of(list(self.words or self.descriptions), said), self.certificate.as_sources())
-
     def choices(self) -> list[PromptChoice]:
         """All that may be handed over, released or public: the initial instruction first, then what was selected."""
         prompts, labels = OptPrompts(**self.settings["templates"]), self.settings["labels"]
         initial = PromptChoice(self.settings["instruction"], tuple(map(prompts.word, labels)))
         selected = PromptChoice(self.instruction, tuple(self.words.get(label, prompts.word(label)) for label in labels))
-        if "glossary" in self.settings:
-            others = self.alternatives()
-        else:
-            others = [PromptAlternative(each.text) for each in self.candidates if not each.dropped]
+        others = [PromptAlternative(each.text) for each in self.candidates if not each.dropped]
         others += [PromptAlternative(**each) for each in self.settings.get("alternatives", ())]
         found = [
             PromptChoice(
@@ -115,36 +99,6 @@ class OptimizedPrompt:
         """The same result, handing over another of its :meth:`choices`: released or public, so it costs nothing."""
         laid = _laid(OptPrompts(**self.settings["templates"]), self.settings["labels"], choice)
         return dataclasses.replace(self, **laid)
-
-    def alternatives(self) -> list[PromptAlternative]:
-        """The prompts that a glossary's descriptions make, as candidates of another run. They are released: free.
-
-        So DP-OPT chooses among what it writes and what the labels mean: give both runs a share of one ledger.
-
-        Raises:
-            InvalidParameter: This is no glossary's prompt.
-
-        Examples:
-            >>> glossary = DPPromptOptimizer(method="glossary", labels=LABELS, ledger=ledger, ...).optimize(rows)
-            >>> DPPromptOptimizer(labels=LABELS, alternatives=glossary.alternatives(), ledger=ledger, ...)
-        """
-        glossary = self.settings.get("glossary")
-        if glossary is None:
-            raise InvalidParameter(
-                f'Expected a prompt by method="glossary", which describes labels, not by {self.settings["method"]!r}.'
-            )
-        labels, called = self.settings["labels"], self.settings["templates"]["words"]
-        initial = PromptChoice(self.settings["instruction"], tuple(called.get(label, label) for label in labels))
-        names_under = glossary["instruction"] if glossary["named"] else ""
-        found = dict.fromkeys(described_choices(initial, labels, self.candidates, names_under=names_under))
-        found.pop(initial, None)  # where every description is but its label's word
-        costs = self.certificate.as_sources()
-        return [
-            PromptAlternative(
-                ReleasedText(each.instruction, costs), released(dict(zip(labels, each.words, strict=True)), costs)
-            )
-            for each in found
-        ]
 
     def template(self) -> ChatPromptTemplate:
         """The prompt, as one human message or after a system message; ``metadata["dp"]`` is the certificate.
@@ -171,7 +125,7 @@ class OptimizedPrompt:
         return self.template() | model | label_parser(self.words)
 
     def __str__(self) -> str:
-        return "\n\n".join([self.instruction, *told_alike(self.descriptions), str(self.certificate)])
+        return f"{self.instruction}\n\n{self.certificate}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -184,7 +138,6 @@ class OptimizedPrompt:
             "created": self.created,
             "system": self.system,
             "candidates": [dataclasses.asdict(candidate) for candidate in self.candidates],
-            "descriptions": dict(self.descriptions),
             "words": dict(self.words),
         }
 
@@ -211,7 +164,6 @@ def described(
         settings={**settings.public(), **derived},
         model=model,
         candidates=tuple(candidates),
-        descriptions={each.label: each.label if each.dropped else each.text for each in candidates if each.label},
         **_laid(settings.prompts, settings.labels, choice),
     )
 
@@ -265,7 +217,6 @@ class _CandidateForm(Form):
     text: str
     dropped: str = ""
     cut: str = ""
-    label: str = ""
 
 
 class _PromptForm(Form):
@@ -277,5 +228,4 @@ class _PromptForm(Form):
     created: str
     system: str
     candidates: tuple[_CandidateForm, ...]
-    descriptions: dict[str, str]
     words: dict[str, str]

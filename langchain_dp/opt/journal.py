@@ -1,10 +1,10 @@
 """The journal of a prompt's run: a crash or Ctrl-C loses nothing but the call under way, and no call is drawn twice.
 
 See :mod:`langchain_dp.ensemble.runs` for the order of a release. A token whose outcome was lost is charged again and
-drawn again. A text that is charged as a whole has a mark that a token is being drawn; with that mark it is given up.
-The choice among the candidates is reserved once. A process that ends between its charge and its outcome has lost it:
-otherwise whoever holds a copy of the ledger could draw many winners for one charge. The candidates are released and
-stay. (The process that charged the choice, and has not drawn it, may still draw: Ctrl-C in a notebook loses nothing.)
+drawn again. The choice among the candidates is reserved once. A process that ends between its charge and its outcome
+has lost it: otherwise whoever holds a copy of the ledger could draw many winners for one charge. The candidates are
+released and stay. (The process that charged the choice, and has not drawn it, may still draw: Ctrl-C in a notebook
+loses nothing.)
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self, get_args
 
-from langchain_dp.ensemble.runs import TRIES, RunJournal
-from langchain_dp.opt.glossary import choices_of
+from langchain_dp.ensemble.runs import RunJournal
 from langchain_dp.opt.plan import Ended, Written
 
 
@@ -32,7 +31,7 @@ class Journal(RunJournal):
         handed: Instruction, and words of the labels, of what was selected.
     """
 
-    VERSION: ClassVar[int] = 4
+    VERSION: ClassVar[int] = 5
 
     groups: int
     sampling_probability: float
@@ -48,19 +47,6 @@ class Journal(RunJournal):
     def calls(self) -> int:
         """Calls of the mechanism whose outcome it holds."""
         return sum(candidate.calls for candidate in self.written)
-
-    def mark(self) -> None:
-        """Keep that a token of the text under way is being drawn."""
-        self.written[-1].drawing = True
-        self.save()
-
-    def take_up(self) -> bool:
-        """Keep that the text under way is begun, or taken up; False if that was done often enough."""
-        if self.written[-1].tries == TRIES:
-            return False
-        self.written[-1].tries += 1
-        self.save()
-        return True
 
     @property
     def texts(self) -> int:
@@ -99,7 +85,7 @@ class Journal(RunJournal):
             and journal.groups > 0
             and (journal.records is None or isinstance(journal.records, int))
             and 0 < journal.sampling_probability <= 1
-            and all(_is_sound(candidate, _requests(journal.settings)) for candidate in journal.written)
+            and all(_is_sound(candidate, journal.settings["templates"]["messages"]) for candidate in journal.written)
             and (journal.winner is None or journal.winner in range(_choices(journal)))
         )
         if not sound:
@@ -119,18 +105,11 @@ def _handed(fields: Any) -> tuple[str, tuple[str, ...]] | None:
 
 def _choices(journal: Journal) -> int:
     """Prompts of a run among which was selected, at most."""
-    glossary, public = journal.settings.get("glossary"), len(journal.settings.get("alternatives", ()))
-    return public + (len(journal.written) + 1 if glossary is None else choices_of(named=glossary.get("named", False)))
-
-
-def _requests(settings: Mapping[str, Any]) -> Sequence[str]:
-    """What texts are numbered by: the labels that a glossary describes, or the requests."""
-    requests: Sequence[str] = settings["labels"] if "glossary" in settings else settings["templates"]["messages"]
-    return requests
+    return len(journal.written) + 1 + len(journal.settings.get("alternatives", ()))
 
 
 def _is_sound(candidate: Written, messages: Sequence[str]) -> bool:
-    numbers = (candidate.message, candidate.calls, candidate.bottoms, candidate.retries, candidate.tries)
+    numbers = (candidate.message, candidate.calls, candidate.bottoms, candidate.retries)
     return (
         all(isinstance(number, int) and number >= 0 for number in numbers)
         and candidate.message < len(messages)
@@ -138,6 +117,5 @@ def _is_sound(candidate: Written, messages: Sequence[str]) -> bool:
         and all(isinstance(token, (int, str)) for token in candidate.tokens)
         and len(candidate.tokens) + candidate.bottoms <= candidate.calls
         and isinstance(candidate.pending, bool)
-        and isinstance(candidate.drawing, bool)
         and candidate.ended in get_args(Ended)
     )

@@ -27,9 +27,6 @@ class Written:
         retries: Bottoms that were followed by another call for the same token.
         pending: The last call was a bottom, and its one retry is due.
         ended: Why it is complete.
-        drawing: A token of a text that is charged as a whole is drawn, and its outcome not kept yet: where that is
-            found later, the text is lost, and nothing of it drawn again.
-        tries: How often a description was begun or taken up since its last token, where that is counted.
     """
 
     message: int
@@ -39,8 +36,6 @@ class Written:
     retries: int = 0
     pending: bool = False
     ended: Ended = ""
-    drawing: bool = False
-    tries: int = 0
 
 
 def steps(

@@ -11,7 +11,6 @@ from langchain_dp.accounting import (
     ClippedSumRoundEvent,
     ExponentialEvent,
     LimitedDomainEvent,
-    Neighbors,
     PartEvent,
     PrivacyBudget,
     PrivacyCertificate,
@@ -37,14 +36,13 @@ from langchain_dp.ensemble.runs import (
     run_lock,
 )
 from langchain_dp.ensemble.scheme import Scheme
-from langchain_dp.ensemble.subsets import KEYED, KeyedCoins, SubsetSampler
+from langchain_dp.ensemble.subsets import KEYED, SubsetSampler
 from langchain_dp.ensemble.text_writer import TextWriter
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import ClippedSum, Exponential
 from langchain_dp.opt.candidates import PromptChoice, choices, echo_of
 from langchain_dp.opt.data import Data, Split, prepare, scheme_for
 from langchain_dp.opt.forward import Forward
-from langchain_dp.opt.glossary import LabelTexts
 from langchain_dp.opt.handover import OptimizedPrompt, described
 from langchain_dp.opt.journal import Journal
 from langchain_dp.opt.plan import Written
@@ -64,31 +62,12 @@ from langchain_dp.opt.run import Run
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.text import Text
 from langchain_dp.opt.verdict import choice_note, choice_verdict, refuse_at_random, selecting_verdict
-from langchain_dp.opt.voters import (
-    ClippedGlossary,
-    ClippedTexts,
-    Demonstrations,
-    PrivateVote,
-    ShowsRecords,
-    SubsetVotes,
-    TokenSource,
-)
+from langchain_dp.opt.voters import ClippedTexts, Demonstrations, PrivateVote, SubsetVotes, TokenSource
 from langchain_dp.ports import NextTokenScorer, NextTokenVoter
 from langchain_dp.records import PrivateRecords
 
 _VOTED, _CLIPPED = "LimitedDomain votes", "exponential mechanism on clipped differences from the public model"
-_WRITTEN = {
-    False: "DP-OPT: {how} for every token, exponential mechanism among the candidates",
-    True: "Glossary: {how} for every token of one description a label, exponential mechanism among prompts with them "
-    "and the initial instruction",
-}
 _CHOSEN = "exponential mechanism among public prompts, by their right answers"
-_LABELS = {
-    Neighbors.REPLACE_ONE: "a record pays for the descriptions of two labels: its own, and the one put in its place",
-    Neighbors.ADD_OR_REMOVE_ONE: "a record pays for the description of its own label",
-    Neighbors.REPLACE_SPECIAL: "a record pays for the descriptions of all labels: its subset may abstain for each",
-}
-_ONE_ROUND = "one round describes all labels: a record takes part by one coin, in the description of its own label"
 
 
 class PrivateRuns(PrivateRun):
@@ -115,10 +94,8 @@ class PrivateRuns(PrivateRun):
         self._costs = tuple(costs)
         self._progress = progress
         self._forward = Forward.of(engine, settings)
-        glossary, self._never = settings.glossary is not None, echo_of(settings)
-        self._text = Text(
-            engine, settings.decoding, settings.candidate_options.stop, never=self._never, never_empty=glossary
-        )
+        self._never = echo_of(settings)
+        self._text = Text(engine, settings.decoding, settings.candidate_options.stop, never=self._never)
         self._journal: Journal | None = None
         self._reservation: PromptReservation | None = None
         self._split: Split | None = None
@@ -225,8 +202,7 @@ class PrivateRuns(PrivateRun):
         """
         if fingerprint(seen, journal.key) == journal.data:
             data = prepare(records, self._settings, self.neighbors, journal.key)
-            slots = {name: str(slot) for slot, name in enumerate(seen)}
-            self._split = Split(seen, frozenset(data.training), frozenset(data.validation), slots)
+            self._split = Split(seen, frozenset(data.training), frozenset(data.validation))
             return data
         if journal.winner is not None:
             raise PlanError(
@@ -288,12 +264,6 @@ class PrivateRuns(PrivateRun):
 
     def _write(self, data: Data, journal: Journal, reservation: PromptReservation, halted: Halted) -> Run:
         settings = self._settings
-        shown: ShowsRecords = Demonstrations(data.records, self._forward, settings, self._engine)
-        if settings.glossary is not None:
-            shown = LabelTexts(
-                data.records, settings.prompts, settings.labels, settings.asking(),
-                engine=self._engine, max_new_tokens=settings.max_new_tokens,
-            )  # fmt: skip
         run = Run(
             settings,
             text=self._text,
@@ -304,17 +274,19 @@ class PrivateRuns(PrivateRun):
             halted=halted,
         )
         if journal.winner is None and settings.writes:
-            source = self._source(shown, data, journal, reservation)
+            source = self._source(data, reservation)
             run.write(source, spent=lambda: reservation.plan.spent(round_up=True)[0])
         return run
 
-    def _source(self, shown: ShowsRecords, data: Data, journal: Journal, reservation: PromptReservation) -> TokenSource:
+    def _source(self, data: Data, reservation: PromptReservation) -> TokenSource:
         """Where tokens come from: votes, or clipped sums."""
         engine, settings = self._engine, self._settings
+        shown = Demonstrations(data.records, self._forward, settings, engine)
+        sampler = SubsetSampler(data.training, reservation.scheme, self._rng)
         if isinstance(reservation.token, LimitedDomainEvent):
             votes = SubsetVotes(
                 engine,
-                SubsetSampler(data.training, reservation.scheme, self._rng),
+                sampler,
                 shown,
                 watch=lambda: self._forward.watch(settings.instruction),
                 text=self._text,
@@ -324,7 +296,6 @@ class PrivateRuns(PrivateRun):
             return PrivateVote(votes, reservation=reservation, kbar=kbar, chain=chain, rng=self._rng)
         assert isinstance(engine, NextTokenScorer)  # check_decoder
         assert reservation.token is not None  # something is written
-        charged: dict[str, Any] = {"reservation": reservation, "chain": self._name, "engine": engine}
         writer = TextWriter(
             engine,
             (*settings.candidate_options.stop, "\0")[0],
@@ -334,11 +305,7 @@ class PrivateRuns(PrivateRun):
             rng=self._rng,
             never=self._never,
         )
-        if isinstance(shown, LabelTexts):
-            assert self._split is not None  # _seated
-            coins = KeyedCoins(journal.key, {name: self._split.slots[name] for name in data.training})
-            return ClippedGlossary(writer, coins, shown, mark=journal.mark, take_up=journal.take_up, **charged)
-        return ClippedTexts(writer, SubsetSampler(data.training, reservation.scheme, self._rng), shown, **charged)
+        return ClippedTexts(writer, sampler, shown, reservation=reservation, engine=engine, chain=self._name)
 
     def _select(self, data: Data, run: Run, reservation: PromptReservation, halted: Halted) -> int:
         if self._drawn is None:
@@ -384,9 +351,9 @@ class PrivateRuns(PrivateRun):
         budget, least = reservation.budget, self._scheme(journal).least_records(journal.records or 0)
         weak = weak_promise_reasons(budget.epsilon, budget.delta, *least)
         seeded = not self._rng.private
-        glossary, writes = self._settings.glossary is not None, self._settings.writes
+        writes = self._settings.writes
         return reservation.plan.certificate(
-            None if glossary or reservation.token is None else reservation.calls.charged(reservation.token, 0),
+            None if reservation.token is None else reservation.calls.charged(reservation.token),
             mechanism=self._mechanism(),
             model=self._engine.name,
             private=not seeded,
@@ -395,7 +362,6 @@ class PrivateRuns(PrivateRun):
                 "the local model sees the examples; the prompt alone leaves",
                 "only the reserved epsilon and delta are a promise, whatever was used of them",
                 *(["training and validation records are disjoint: their costs combine by the larger"] * writes),
-                *([_ONE_ROUND if self._settings.decoder == "clip" else _LABELS[self.neighbors]] if glossary else []),
                 choice_note(reservation.selection, self._settings.choices),
                 KEYED,
                 *([LABELS_FROM_DATA] if self._settings.labels_from_data else []),
@@ -407,21 +373,18 @@ class PrivateRuns(PrivateRun):
                 "epsilon_selection": reservation.selection.epsilon,
                 **({"alternatives": len(self._settings.alternatives)} if self._settings.alternatives else {}),
                 **(_writing(reservation, journal.written) if writes else {}),
-                **({"calls_paid": reservation.calls.paid(self.neighbors)} if glossary else {}),
             },
         ).including(self._costs)
 
     def _clipped(self, token: ClippedSumRoundEvent, scheme: Scheme) -> ClippedSum:
         """How tokens are drawn where nobody votes."""
-        return clip_of(
-            token, scheme, self._settings.candidate_options.clip_temperature, texts=self._settings.texts_per_draw
-        )
+        return clip_of(token, scheme, self._settings.candidate_options.clip_temperature)
 
     def _mechanism(self) -> str:
         if not self._settings.writes:
             return _CHOSEN
         how = _CLIPPED if self._settings.decoder == "clip" else _VOTED
-        return _WRITTEN[self._settings.glossary is not None].format(how=how)
+        return f"DP-OPT: {how} for every token, exponential mechanism among the candidates"
 
     def _noise(self, reservation: PromptReservation) -> dict[str, Any]:
         """What a certificate says of how tokens are drawn."""

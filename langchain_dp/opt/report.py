@@ -13,7 +13,6 @@ from langchain_dp.ensemble.engine_calls import count_or_estimate
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.cost import Lengths, shots, to_evaluate
-from langchain_dp.opt.fit import DESCRIBING_CLIP, ENOUGH_CLIP
 from langchain_dp.opt.reservation import WritingEvent, chance, choose_noise, clip_of, votes_needed
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import CUE, Demonstration
@@ -32,7 +31,7 @@ class OptPlanReport:
         token: One call: a vote on a token, or a whole text from clipped sums. None where nothing is written.
         selection: The choice among the candidates.
         max_calls: Calls over all texts: the number of tokens that the budget affords at most.
-        num_prompts: Candidates; of a glossary, descriptions.
+        num_prompts: Candidates.
         training: Training records (expected number where it is private).
         validation: Validation records, likewise.
         subset_tokens: Estimated tokens of one subset's prompt before anything is written.
@@ -41,12 +40,10 @@ class OptPlanReport:
         seconds: Estimated time; None if the engine's speed is unknown.
         cache_bytes: Estimated memory of the kept caches; None if the engine does not say.
         weak: Why the promise is weak, if it is.
-        calls_paid: Calls that one record pays for: all, or in a glossary those of the labels that it can be in.
         verdict: A plain word on whether it is worth it.
         cache_too_small: Whether the engine keeps fewer caches than there are subsets. Many tokens then evaluate whole
             prompts; the time includes that. Raise ``cache_bytes=`` of the engine.
         clip: With ``decoder="clip"``, how far a subset may move the log-probability of a token, in nats; else None.
-        texts_per_draw: Texts that share one draw of members, which are split among them by their labels.
         choices: Prompts among which is selected, at most.
 
     Examples:
@@ -70,10 +67,8 @@ class OptPlanReport:
     seconds: float | None = None
     cache_bytes: float | None = None
     weak: tuple[str, ...] = ()
-    calls_paid: int = 0
     cache_too_small: bool = False
     clip: float | None = None
-    texts_per_draw: int = 1
     choices: int = 0
 
     @property
@@ -132,18 +127,16 @@ class OptPlanReport:
             return "\n".join([f"DP-OPT plan: {self.budget}", *self._choosing(), *self._said()])
         scheme = self.scheme
         time = "" if self.seconds is None else f", about {took(self.seconds)}"
-        glossary = self.calls_paid < self.max_calls
-        written = f"descriptions; a record pays for {self.calls_paid:,}" if glossary else "candidates"
         each = "tokens, bottoms and ends of" if self.clip is None else "a text each, of"
         votes = "votes a token" if self.clip is None else "members a text"
         memory = "" if self.cache_bytes is None else f", {self.cache_bytes / 2**30:,.1f} GiB of caches"
         return "\n".join(
             [
                 f"DP-OPT plan: {self.budget}",
-                f"  calls        {self.max_calls:,} at most: {each} {self.num_prompts} {written}",
+                f"  calls        {self.max_calls:,} at most: {each} {self.num_prompts} candidates",
                 f"  sampling     {scheme.sampling}: {scheme.groups:,} "
                 f"{'subsets' if scheme.sampling == 'fixed' else 'slots'}, q = {scheme.sampling_probability:.4g}, about "
-                f"{scheme.expected_subsets / self.texts_per_draw:,.0f} {votes}",
+                f"{scheme.expected_subsets:,.0f} {votes}",
                 *self._noise(),
                 f"  records      about {self.training:,.0f} to learn from, {self.validation:,.0f} to select by",
                 f"  to evaluate  about {self.warm_tokens:,.0f} tokens with caches kept ({self.cold_tokens:,.0f} "
@@ -194,8 +187,6 @@ def report(
     prompts = settings.prompts
     head = engine.count_tokens(prompts.backward_head(settings.instruction))
     tail = engine.count_tokens(prompts.backward_tail(0, settings.instruction) + CUE)
-    for asking in settings.asking()[:1]:
-        head, tail = engine.count_tokens(asking.head), engine.count_tokens(asking.tail)
     lengths = Lengths(head, _shot_tokens(engine, settings, records), tail)
     rows, count = count, settings.taking_part(count)
     validation = settings.validation * count
@@ -209,7 +200,6 @@ def report(
         training=training,
         judged=settings.choices * validation,
         lengths=lengths,
-        answered=settings.glossary is None,
         drawn=settings.calls.tokens,
     )
 
@@ -238,8 +228,7 @@ def report(
     elif clip is None:
         judged = verdict(token, scheme, budget, rows=rows, taken=count, noise=noise)
     else:
-        enough = ENOUGH_CLIP if settings.glossary is None else DESCRIBING_CLIP
-        judged = clip_verdict(clip, budget, rows=rows, taken=count, clip_at=clip_at, enough=enough)
+        judged = clip_verdict(clip, budget, rows=rows, taken=count, clip_at=clip_at)
     if token is not None:
         judged = selecting_verdict(selection, budget, prompts=settings.choices, rows=round(validation)) or judged
 
@@ -264,9 +253,7 @@ def report(
         cache_bytes=cache,
         cache_too_small=not fits,
         weak=weak_promise_reasons(budget.epsilon, budget.delta, *scheme.least_records(rows)),  # as of the run
-        calls_paid=settings.calls.paid(budget.neighbors),
         clip=clip,
-        texts_per_draw=settings.texts_per_draw,
         choices=settings.choices,
     )
 
@@ -275,7 +262,7 @@ def _clip(token: WritingEvent, scheme: Scheme, settings: Settings) -> float | No
     """How far a subset may move a token, where clipped sums are drawn from."""
     if isinstance(token, LimitedDomainEvent):
         return None
-    return clip_of(token, scheme, settings.candidate_options.clip_temperature, texts=settings.texts_per_draw).clip
+    return clip_of(token, scheme, settings.candidate_options.clip_temperature).clip
 
 
 def _shot_tokens(engine: NextTokenVoter, settings: Settings, records: PrivateRecords | None) -> float:

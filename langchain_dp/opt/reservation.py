@@ -10,7 +10,6 @@ from langchain_dp._util.rounding import rounded_up
 from langchain_dp.accounting import (
     ClippedSumRoundEvent,
     ExponentialEvent,
-    LabelPartEvent,
     LedgerPlan,
     LimitedDomainEvent,
     Neighbors,
@@ -22,7 +21,7 @@ from langchain_dp.accounting import (
     epsilon,
 )
 from langchain_dp.accounting.budget import LEAST_CLIP, USUAL
-from langchain_dp.accounting.events import SamplingName, labels_paid, votes_move
+from langchain_dp.accounting.events import SamplingName, votes_move
 from langchain_dp.ensemble.reservation import Reservation, check_same, reserved_once, unreserved
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter, PlanError
@@ -39,37 +38,26 @@ class CallPlan:
     """How many calls of the mechanism a run may make, and what each is charged as.
 
     Args:
-        each: Calls over all texts; with ``labels``, of each of them.
-        labels: Labels, one a text, where a call shows the records of one label alone; else none.
+        most: Calls of a whole run.
         tokens: Where a call writes a whole text from clipped sums, its tokens at most; 0 where it votes on one token.
     """
 
-    each: int
-    labels: tuple[str, ...] = ()
+    most: int
     tokens: int = 0
 
-    @property
-    def most(self) -> int:
-        """Calls of a whole run."""
-        return self.each * max(len(self.labels), 1)
-
     def __bool__(self) -> bool:
-        return self.each > 0
+        return self.most > 0
 
-    def paid(self, neighbors: Neighbors) -> int:
-        """Calls that one record pays for: see :func:`langchain_dp.accounting.epsilon` on events of labels."""
-        return self.each * max(labels_paid(neighbors, len(self.labels)), 1)
-
-    def charged(self, token: WritingEvent, text: int) -> PartEvent:
-        """What a call for this text is charged as."""
-        return PartEvent(TRAINING, LabelPartEvent(self.labels[text], token) if self.labels else token)
+    def charged(self, token: WritingEvent) -> PartEvent:
+        """What a call is charged as."""
+        return PartEvent(TRAINING, token)
 
     def events(self, token: WritingEvent | None) -> list[tuple[PartEvent, int]]:
         """All of them, for a plan; none where nothing is written."""
         if not self:
             return []
         assert token is not None  # choose_noise
-        return [(self.charged(token, text), self.each) for text in range(max(len(self.labels), 1))]
+        return [(self.charged(token), self.most)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,12 +75,9 @@ class PromptReservation(Reservation):
     selection: ExponentialEvent
     calls: CallPlan
 
-    def left(self, text: int | None = None) -> int:
-        """Calls that the plan still holds for this text; by default for all of them."""
-        events = self.calls.events(self.token)
-        if text is not None:
-            events = [events[text]] if self.calls.labels else events
-        return sum(self.plan.remaining(event) for event, _ in events)
+    def left(self) -> int:
+        """Calls that the plan still holds."""
+        return sum(self.plan.remaining(event) for event, _ in self.calls.events(self.token))
 
     @property
     def charged_selection(self) -> PartEvent:
@@ -171,20 +156,15 @@ def choose_noise(
     if not calls:
         return None, selection_event(share)
     q, sampling = scheme.sampling_probability, scheme.sampling
-    paid = calls.paid(share.neighbors)
     if calls.tokens:
-        return _round_event(share, paid, calls.tokens, q, epsilon0), selection_event(share)
-    return _token_event(share, paid, q, sampling, epsilon0, delta0), selection_event(share)
+        return _round_event(share, calls.most, calls.tokens, q, epsilon0), selection_event(share)
+    return _token_event(share, calls.most, q, sampling, epsilon0, delta0), selection_event(share)
 
 
 def _round_event(
     share: PrivacyBudget, rounds: int, tokens: int, q: float, epsilon0: float | None
 ) -> ClippedSumRoundEvent:
-    """A member is a subset of several records, which a record that is replaced changes by as much as it can.
-
-    In a glossary it is one record. One draw serves the texts of all labels, so a record whose label changes leaves one
-    text and joins another, which moves each of them by half as much: see :class:`ClippedSumRoundEvent`.
-    """
+    """A member is a subset of several records: a record that is replaced changes it by as much as it can."""
     if share.neighbors is not Neighbors.REPLACE_ONE:
         raise InvalidParameter(
             f'Expected neighbors={share.neighbors.name} to be REPLACE_ONE with decoder="clip": a subset of several '
@@ -221,16 +201,15 @@ def _token_event(
     return event
 
 
-def clip_of(token: ClippedSumRoundEvent, scheme: Scheme, temperature: float, *, texts: int = 1) -> ClippedSum:
+def clip_of(token: ClippedSumRoundEvent, scheme: Scheme, temperature: float) -> ClippedSum:
     """How the tokens of a text are drawn, with the expected number of its members, a constant, as divisor.
 
     Args:
         token: What is charged.
         scheme: Sampling constants.
         temperature: Of the draw, at most.
-        texts: Texts that share one draw: the labels of a glossary.
     """
-    return ClippedSum.sharpened(token, max(1, round(scheme.expected_subsets / texts)), temperature)
+    return ClippedSum.sharpened(token, max(1, round(scheme.expected_subsets)), temperature)
 
 
 def check_clip(clip: float, share: PrivacyBudget) -> None:
@@ -262,7 +241,7 @@ def check_reachable(
         given: Whether the noise was given, or chosen to fit.
         agreement: Share of the votes that must suffice.
     """
-    calls = plan.paid(share.neighbors)
+    calls = plan.most
     moved = votes_move(share.neighbors)
     needed, voters = votes_needed(token, moved_votes=moved), agreement * scheme.expected_subsets
     if needed <= voters:
@@ -326,13 +305,12 @@ def _resume(
     parts = [(event, most) for event, most in plan.events if isinstance(event, PartEvent)]
     selection = next((event.event for event, _ in parts if event.part == VALIDATION), None)
     texts = [(event.event, most) for event, most in parts if event.part == TRAINING]
-    tokens = [event.event if isinstance(event, LabelPartEvent) else event for event, _ in texts]
-    token = tokens[0] if tokens else None
+    token = texts[0][0] if texts else None
     kind = (ClippedSumRoundEvent if calls.tokens else LimitedDomainEvent) if calls else type(None)
     if not isinstance(token, kind) or not isinstance(selection, ExponentialEvent):
         raise PlanError(
-            f"The ledger's plan {plan.name!r} is not a prompt's, or was made for another method= or decoder=. Give "
-            "this run another name=."
+            f"The ledger's plan {plan.name!r} is not a prompt's, or was made for another decoder=. Give this run "
+            "another name=."
         )
     share = PrivacyBudget(plan.epsilon, plan.delta, neighbors)
     if token is None:
@@ -341,10 +319,6 @@ def _resume(
     assert isinstance(token, WritingEvent)
     sampling = token.sampling if isinstance(token, LimitedDomainEvent) else "fixed"
     asked = {
-        "labels": (
-            {event.label for event, _ in texts if isinstance(event, LabelPartEvent)},
-            set(calls.labels),
-        ),
         "calls": (sum(most for _, most in texts), calls.most),
         "tokens": (token.tokens if isinstance(token, ClippedSumRoundEvent) else 0, calls.tokens),
         "sampling": (sampling, scheme.sampling),

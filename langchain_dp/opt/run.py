@@ -77,9 +77,9 @@ class Run:
         written = self._journal.written
         if written and not written[-1].ended:
             return written[-1]
-        if len(written) >= self._settings.texts or not source.left():
+        if len(written) >= self._settings.num_prompts or not source.left():
             return None
-        written.append(Written(self._request() if self._settings.glossary is None else len(written)))
+        written.append(Written(self._request()))
         self._journal.save()
         return written[-1]
 
@@ -100,10 +100,8 @@ class Run:
             stops=self._text.stops,
         )
         next(plan, None)  # stands where the first call is asked for
-        if candidate.drawing:
-            candidate.ended = "calls"
         while not candidate.ended:
-            if not source.left(candidate.message, candidate.tokens):
+            if not source.left(candidate.tokens):
                 candidate.ended = "calls"
                 break
             if self._halted() and not (candidate.tokens and source.whole):
@@ -111,7 +109,6 @@ class Run:
             released = source.next_token(candidate.message, candidate.tokens)
             with contextlib.suppress(StopIteration):
                 plan.send(released)
-            candidate.drawing, candidate.tries = False, 0
             self._journal.save()
             bar.update()
             if not bar.disable:  # to work out what was spent takes a moment
@@ -122,7 +119,7 @@ class Run:
     def _postfix(self, candidate: Written, spent: Callable[[], float] | None) -> dict[str, Any]:
         # Released values only: how many members agreed on a token is private.
         shown: dict[str, Any] = {
-            "prompt": f"{len(self._journal.written)}/{self._settings.texts}",
+            "prompt": f"{len(self._journal.written)}/{self._settings.num_prompts}",
             "tokens": len(candidate.tokens),
             "bottoms": sum(each.bottoms for each in self._journal.written),
         }

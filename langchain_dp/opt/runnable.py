@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Self
 
-from langchain_dp._util import validate
 from langchain_dp._util.validate import group, reject_unknown_arguments
 from langchain_dp.accounting import PrivacyBudget
 from langchain_dp.accounting.events import SamplingName
@@ -18,15 +17,12 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt import checks
 from langchain_dp.opt.base import PromptRunnable, share_of
 from langchain_dp.opt.fit import Effort, Fit, fit
-from langchain_dp.opt.glossary import Glossary
-from langchain_dp.opt.settings import WRITES, CandidateOptions, Decoder, Method, Settings
+from langchain_dp.opt.settings import CandidateOptions, Decoder, Settings
 from langchain_dp.opt.templates import OptPrompts, PromptAlternative
 from langchain_dp.opt.verdict import NEARLY_ALL
 from langchain_dp.ports import Decoding, NextTokenVoter
 from langchain_dp.records import check_labels
 
-_INSTRUCTION, _DESCRIPTION = 50, 12
-"""Tokens of a candidate, and of a label's description, unless told otherwise."""
 _SHOTS, _SUBSETS, _PROMPTS, _VALIDATION = 5, 205, 5, 0.1
 
 
@@ -36,6 +32,9 @@ class DPPromptOptimizer(PromptRunnable):
     The examples sit in subsets; for each token every subset that takes part shows its examples to the local model and
     votes for the next token; LimitedDomain releases the token with most votes, or nothing; several candidates are
     written, and the exponential mechanism selects one by its correct answers on validation records.
+
+    Labels that are codes need names first. :class:`~langchain_dp.aggregate.names.DPLabelNamer` finds them, and
+    ``OptPrompts(words=)`` or a :class:`~langchain_dp.opt.PromptAlternative` takes them.
 
     Args:
         model: Engine that writes tokens and scores labels (``LlamaCppEnsemble``, ``TransformersEnsemble``, ...). It
@@ -48,19 +47,13 @@ class DPPromptOptimizer(PromptRunnable):
         name: Name of the plan in the ledger. A ledger with a file keeps the run's journal beside it, and a run under
             the same name is taken up where it stopped.
         prompts: Templates; see :mod:`langchain_dp.opt.templates`.
-        shots: Demonstrations of one subset (expected number where subsets vary), 5 by default. Of a glossary: texts of
-            each label, if labels are equally frequent; by clipped sums every member shows one.
+        shots: Demonstrations of one subset (expected number where subsets vary), 5 by default.
         subsets: Expected number of subsets that vote on one token, or that write one text together.
-        num_prompts: Candidates at most. A glossary has one description a label.
-        max_new_tokens: Tokens of one candidate at most, 50 by default; of one description, 12 by default: each label
-            has so many calls of its own, whatever becomes of them.
-        method: "dp-opt"; or "glossary", which describes label by label what the texts of one label have in common, and
-            puts the descriptions into the instruction.
+        num_prompts: Candidates at most.
+        max_new_tokens: Tokens of one candidate at most.
         decoder: "votes": every subset votes for each next token, and one is released that has votes enough beyond the
             noise. "clip": every subset moves the public model's distribution, each by no more than a clip, and every
-            token is drawn from what results; it needs fewer records, and a smaller epsilon. Replace-one only. None:
-            "clip" for a glossary, where engine, neighbours and the other settings admit it, since it needs far fewer
-            rows; else "votes".
+            token is drawn from what results; it needs fewer records, and a smaller epsilon. Replace-one only.
         sampling: "fixed": subsets are cut once and each takes part by a coin, so that caches are kept; "resample":
             dealt anew for every token, as in the paper (add/remove neighbours only). Number and rate of the subsets
             follow from the number of training records; under add/remove, where that is private, give a
@@ -75,10 +68,8 @@ class DPPromptOptimizer(PromptRunnable):
             one call.
         decoding: How each member takes the token it votes for. At the temperature of 0, the default, that is its most
             probable one: small models agree on hardly anything at the 1.1 of the paper. ``chat=None``, the default,
-            presents the request in the chat template of a model that carries one, and that of a glossary as plain text;
-            ``chat=False`` any as plain text.
+            presents the request in the chat template of a model that carries one; ``chat=False`` as plain text.
         calibrate: Divide label scores by those of texts without content (Zhao et al. 2021).
-        glossary: How "glossary" asks, and whether the model is told the labels' names.
         progress: Show progress; None shows it on a terminal only. It shows released values only.
         labels_from_data: The labels were read off the examples. No epsilon counts that: the certificate says so.
         made_with: Certificate of a run whose released text stands in ``labels``, ``instruction``, ``prompts``
@@ -96,11 +87,8 @@ class DPPromptOptimizer(PromptRunnable):
         claim is the preset budget of the plan, whatever was used of it. Times, the initial instruction and the local
         model are outside of it. Source: Hong et al. 2024, Algorithms 1, 2 and 4, with the noise scale, threshold
         and accounting of :class:`langchain_dp.mechanisms.LimitedDomain` and :mod:`langchain_dp.accounting`, not the
-        paper's. A glossary is cut from one partition of all records, whatever their labels; a record that is replaced
-        moves a vote in the descriptions of two labels at most, and pays for those: see
-        :class:`langchain_dp.accounting.LabelPartEvent`. With ``decoder="clip"`` every candidate, and a glossary as a
-        whole, costs one :class:`langchain_dp.accounting.ClippedSumRoundEvent`: see
-        :class:`langchain_dp.mechanisms.ClippedSum`.
+        paper's. With ``decoder="clip"`` every candidate costs one
+        :class:`langchain_dp.accounting.ClippedSumRoundEvent`: see :class:`langchain_dp.mechanisms.ClippedSum`.
 
     Examples:
         >>> optimizer = DPPromptOptimizer(
@@ -121,12 +109,11 @@ class DPPromptOptimizer(PromptRunnable):
         ledger: LedgerOrPath | None = None,
         name: str = "dp-opt",
         prompts: OptPrompts | None = None,
-        shots: int | None = None,
+        shots: int = _SHOTS,
         subsets: int = _SUBSETS,
         num_prompts: int = _PROMPTS,
-        max_new_tokens: int | None = None,
-        method: Method = "dp-opt",
-        decoder: Decoder | None = None,
+        max_new_tokens: int = 50,
+        decoder: Decoder = "votes",
         sampling: SamplingName | SamplingOptions = "fixed",
         validation: float = _VALIDATION,
         rows: int | None = None,
@@ -134,44 +121,34 @@ class DPPromptOptimizer(PromptRunnable):
         candidate_options: CandidateOptions | None = None,
         decoding: Decoding | None = None,
         calibrate: bool = True,
-        glossary: Glossary | None = None,
         progress: bool | None = None,
         labels_from_data: bool = False,
         made_with: MadeWith = None,
         not_private_seed: int | None = None,
     ) -> None:
         checks.check_model(model)
-        validate.one_of("method", method, WRITES)
         check_promise(budget, ledger, not_private_seed)
-        describes = method == "glossary"
         decoding, candidate_options = (
             group("decoding", decoding, Decoding),
             group("candidate_options", candidate_options, CandidateOptions),
         )
-        sampling = sampling_from(sampling)
-        if decoder is None:
-            decoder = checks.decoder_for(
-                method, model, budget or ledger, candidate_options, decoding, sampling, shots=shots
-            )
-        if decoding.chat is None:  # no template has a place for the public examples that a glossary shows
-            decoding = dataclasses.replace(decoding, chat=not describes and bool(getattr(model, "chats", False)))
+        if decoding.chat is None:
+            decoding = dataclasses.replace(decoding, chat=bool(getattr(model, "chats", False)))
         settings = Settings(
-            method=method,
             instruction=checks.check_instruction(instruction),
             labels=check_labels(labels),
             prompts=prompts or OptPrompts(),
-            shots=(1 if describes and decoder == "clip" else _SHOTS) if shots is None else shots,
+            shots=shots,
             subsets=subsets,
-            sampling=sampling,
+            sampling=sampling_from(sampling),
             validation=validation,
             rows=rows,
             alternatives=checks.alternatives(alternatives),
             num_prompts=num_prompts,
-            max_new_tokens=(_DESCRIPTION if describes else _INSTRUCTION) if max_new_tokens is None else max_new_tokens,
+            max_new_tokens=max_new_tokens,
             candidate_options=candidate_options,
             decoding=decoding,
             calibrate=calibrate,
-            glossary=group("glossary", glossary, Glossary) if describes or glossary is not None else None,
             decoder=decoder,
             labels_from_data=labels_from_data,
         )
@@ -187,7 +164,7 @@ class DPPromptOptimizer(PromptRunnable):
             progress=progress,
             made_with=made_with,
             not_private_seed=not_private_seed,
-            released_inputs=(labels, instruction, prompts, alternatives, glossary),
+            released_inputs=(labels, instruction, prompts, alternatives),
         )
 
     @classmethod
@@ -202,8 +179,7 @@ class DPPromptOptimizer(PromptRunnable):
         budget: PrivacyBudget | None = None,
         ledger: LedgerOrPath | None = None,
         name: str = "dp-opt",
-        method: Method = "dp-opt",
-        decoder: Decoder | None = None,
+        decoder: Decoder = "votes",
         **settings: Any,
     ) -> Self:
         """An optimizer whose settings fit the number of examples and the budget.
@@ -222,7 +198,6 @@ class DPPromptOptimizer(PromptRunnable):
             budget: As in the class.
             ledger: As in the class.
             name: As in the class.
-            method: "dp-opt" or "glossary".
             decoder: As in the class.
             **settings: The other arguments of the class; not those that are chosen here.
 
@@ -253,12 +228,9 @@ class DPPromptOptimizer(PromptRunnable):
         if isinstance(model, NextTokenVoter):
             tokens = count_publicly(model, checks.check_instruction(instruction))
         candidate_options = group("candidate_options", settings.get("candidate_options"), CandidateOptions)
-        if decoder is None:
-            decoding = group("decoding", settings.get("decoding"), Decoding)
-            decoder = checks.decoder_for(method, model, share, candidate_options, decoding)
         settings["alternatives"] = checks.alternatives(settings.get("alternatives", ()))
         fitted = fit(
-            examples_count, share, labels=len(check_labels(labels)), method=method, effort=effort,
+            examples_count, share, effort=effort,
             instruction=tokens, clip_temperature=candidate_options.clip_temperature if decoder == "clip" else None,
             alternatives=len(settings["alternatives"]),
         ).arguments()  # fmt: skip
@@ -269,7 +241,6 @@ class DPPromptOptimizer(PromptRunnable):
             budget=budget,
             ledger=ledger,
             name=name,
-            method=method,
             decoder=decoder,
             **fitted,
             **settings,

@@ -85,7 +85,7 @@ class DPPromptSelector(PromptRunnable):
         checks.check_model(model)
         check_promise(budget, ledger, not_private_seed)
         settings = Settings(
-            method="choose",
+            writes=False,
             instruction=checks.check_instruction(instruction),
             labels=check_labels(labels),
             prompts=prompts or OptPrompts(),

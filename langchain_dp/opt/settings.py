@@ -9,15 +9,9 @@ from typing import Any, Literal, get_args
 from langchain_dp._util import validate
 from langchain_dp.ensemble.scheme import SamplingOptions
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.opt.glossary import Glossary, LabelRequest
 from langchain_dp.opt.reservation import CallPlan
 from langchain_dp.opt.templates import OptPrompts, PromptAlternative
 from langchain_dp.ports import Decoding
-
-Method = Literal["dp-opt", "glossary", "choose", "opt", "dln-1"]
-METHODS: tuple[Method, ...] = get_args(Method)
-WRITES: tuple[Method, ...] = ("dp-opt", "glossary")
-"""Methods that privately write a prompt."""
 
 Decoder = Literal["votes", "clip"]
 
@@ -90,8 +84,8 @@ def _stop(stop: object) -> tuple[str, ...]:
     return strings
 
 
-def votes_only(candidate_options: CandidateOptions, decoding: Decoding) -> dict[str, Any]:
-    """What is set of them that means something for votes alone."""
+def _votes_only(candidate_options: CandidateOptions, decoding: Decoding) -> dict[str, Any]:
+    """The settings among them that have an effect on votes only, and are not the default."""
     usual = CandidateOptions(), Decoding()
     names = ("max_calls", "max_retries", "kbar", "delta0"), ("temperature", "repetition_penalty", "banned")
     return {
@@ -106,11 +100,13 @@ def votes_only(candidate_options: CandidateOptions, decoding: Decoding) -> dict[
 class Settings:
     """Public settings; :class:`~langchain_dp.opt.runnable.DPPromptOptimizer` explains them.
 
+    Args:
+        writes: Whether candidates are written. Otherwise a run chooses among ``alternatives``.
+
     Raises:
         InvalidParameter: A value is out of bounds.
     """
 
-    method: Method
     instruction: str
     labels: tuple[str, ...]
     prompts: OptPrompts
@@ -123,7 +119,7 @@ class Settings:
     candidate_options: CandidateOptions
     decoding: Decoding
     calibrate: bool
-    glossary: Glossary | None = None
+    writes: bool = True
     rows: int | None = None
     decoder: Decoder = "votes"
     alternatives: tuple[PromptAlternative, ...] = ()
@@ -134,27 +130,12 @@ class Settings:
         self._check_alternatives()
         if self.rows is not None:
             validate.integer("rows", self.rows, at_least=2)
-        validate.one_of("method", self.method, METHODS)
         validate.one_of("calibrate", self.calibrate, (True, False))
         validate.one_of("labels_from_data", self.labels_from_data, (True, False))
         for name in ("shots", "subsets", "num_prompts", "max_new_tokens"):
             validate.integer(name, getattr(self, name), at_least=1)
         if self.writes:
             validate.number("validation", self.validation, above=0.0, below=1.0)
-        if (self.glossary is not None) is not (self.method == "glossary"):
-            raise InvalidParameter(f'Expected glossary= with method="glossary" only, not with method={self.method!r}.')
-        if self.glossary is None:
-            return
-        if self.sampling.scheme != "fixed":
-            raise InvalidParameter(
-                f'Expected sampling={self.sampling.scheme!r} to be "fixed" with method="glossary": what a record costs '
-                "there rests on one partition of all records."
-            )
-        if self.candidate_options.max_calls is not None:
-            raise InvalidParameter(
-                f'Expected max_calls={self.candidate_options.max_calls} to be absent with method="glossary": '
-                "every label has max_new_tokens= calls."
-            )
 
     def _check_alternatives(self) -> None:
         if not self.writes and not self.alternatives:
@@ -190,21 +171,12 @@ class Settings:
                 f'Expected sampling={self.sampling.scheme!r} to be "fixed" with decoder="clip": a text is written by '
                 "the same subsets from its first token to its last."
             )
-        if self.glossary is not None and self.sampling.partitions is not None:
-            raise InvalidParameter(
-                f"Expected partitions={self.sampling.partitions} to be left out for a glossary with "
-                'decoder="clip": every record takes part by a coin of its own.'
-            )
         if len(self.candidate_options.stop) > 1:
             raise InvalidParameter(
                 f"Expected stop={list(self.candidate_options.stop)} of candidate_options= to be one string at most "
                 'with decoder="clip".'
             )
-        if self.glossary is not None and self.shots != 1:
-            raise InvalidParameter(
-                f'Expected shots={self.shots} to be 1 for a glossary with decoder="clip": a member shows one record.'
-            )
-        for name, value in votes_only(self.candidate_options, self.decoding).items():
+        for name, value in _votes_only(self.candidate_options, self.decoding).items():
             where = "decoding" if hasattr(self.decoding, name) else "candidate_options"
             raise InvalidParameter(
                 f'Expected {name}={value!r} of {where}= to be left out with decoder="clip": nobody votes. Its own '
@@ -215,61 +187,32 @@ class Settings:
         """How many of so many records take part."""
         return records if self.rows is None else min(self.rows, records)
 
-    @property
-    def writes(self) -> bool:
-        """Whether anything is written, or only chosen."""
-        return self.method != "choose"
-
     def words_of(self, alternative: PromptAlternative) -> list[str]:
         """Word of every label under an alternative, in the public order."""
         return [alternative.words.get(label, word) for label, word in zip(self.labels, self.words, strict=True)]
 
     @property
     def texts(self) -> int:
-        """Texts that are written at most: candidates, or a description of each label."""
-        if not self.writes:
-            return 0
-        return self.num_prompts if self.glossary is None else len(self.labels)
+        """Candidates that are written at most."""
+        return self.num_prompts if self.writes else 0
 
     @property
     def choices(self) -> int:
         """Prompts among which is selected, at most: the initial instruction is one."""
-        own = self.texts + 1 if self.glossary is None else self.glossary.choices
-        return own + len(self.alternatives)
-
-    @property
-    def subset_size(self) -> int:
-        """Records of one subset, expected: a glossary's has ``shots`` of every label, if labels are equally many.
-
-        One that is written by clipped sums has members of a single record each.
-        """
-        return self.shots if self.glossary is None or self.decoder == "clip" else self.shots * len(self.labels)
-
-    @property
-    def texts_per_draw(self) -> int:
-        """Texts that share one draw of members: all labels, where a glossary is written by clipped sums."""
-        return len(self.labels) if self.glossary is not None and self.decoder == "clip" else 1
+        return self.texts + 1 + len(self.alternatives)
 
     @property
     def words(self) -> list[str]:
         """Word of every label, in the public order."""
         return [self.prompts.word(label) for label in self.labels]
 
-    def asking(self) -> list[LabelRequest]:
-        """What stands around the records of each label; nothing where no glossary is written."""
-        if self.glossary is None:
-            return []
-        return [self.glossary.asking(word, chat=bool(self.decoding.chat)) for word in self.words]
-
     @property
     def calls(self) -> CallPlan:
-        """Calls of the mechanism: for each label's description, or for all candidates together."""
+        """Calls of the mechanism for all candidates together."""
         if not self.writes:
             return CallPlan(0)
         if self.decoder == "clip":
-            return CallPlan(self.num_prompts if self.glossary is None else 1, tokens=self.max_new_tokens)
-        if self.glossary is not None:
-            return CallPlan(self.max_new_tokens, self.labels)
+            return CallPlan(self.num_prompts, self.max_new_tokens)
         return CallPlan(self.candidate_options.max_calls or self.num_prompts * self.max_new_tokens)
 
     def public(self) -> dict[str, Any]:
@@ -280,7 +223,6 @@ class Settings:
             decoder = {}
             del candidate_options["clip_temperature"], candidate_options["clip_candidates"]
         return {
-            "method": self.method,
             "instruction": self.instruction,
             "labels": list(self.labels),
             "shots": self.shots,
@@ -306,7 +248,7 @@ class Settings:
                 "answer": prompts.answer,
                 "system": prompts.system,
             },
-            **({} if self.glossary is None else {"glossary": self.glossary.public()}),
+            **({} if self.writes else {"writes": False}),
             **({} if self.rows is None else {"rows": self.rows}),
             **({"alternatives": [each.public() for each in self.alternatives]} if self.alternatives else {}),
             **({"labels_from_data": True} if self.labels_from_data else {}),

@@ -21,19 +21,16 @@ class Text:
         decoding: How members take a token.
         stop: Strings that end a candidate.
         never: What it may not repeat: a token that would make it do so is not voted for.
-        never_empty: The first token ends no text: for descriptions, of which an empty one is worth nothing.
     """
 
     def __init__(
-        self, engine: NextTokenVoter, decoding: Decoding, stop: Sequence[str], *, never: Echo | None = None,
-        never_empty: bool = False,
+        self, engine: NextTokenVoter, decoding: Decoding, stop: Sequence[str], *, never: Echo | None = None
     ) -> None:  # fmt: skip
         self._engine = engine
         self._stop = tuple(stop)
         self._decoding = decoding
         self._never = never or Echo()
         self._opening: Decoding | None = None
-        self._never_empty = never_empty
 
     def instruction(self, tokens: Sequence[Token]) -> str:
         """The instruction: up to the first stop string, white space at its ends removed."""
@@ -54,7 +51,7 @@ class Text:
         if written:
             return self._banning(self._repeating(self._spelt(written)))
         if self._opening is None:
-            self._opening = self._banning(self._blank() | self._ends())
+            self._opening = self._banning(self._blank())
         return self._opening
 
     def _banning(self, tokens: frozenset[Token]) -> Decoding:
@@ -83,9 +80,6 @@ class Text:
         )
         found = frozenset(token for token, said in spelt if any(part in said for part in never))
         return found - frozenset(self._engine.end_tokens)
-
-    def _ends(self) -> frozenset[Token]:
-        return frozenset(self._engine.end_tokens) if self._never_empty else frozenset()
 
     def _numbered(self) -> bool:
         return all(isinstance(token, int) for token in self._engine.end_tokens)

@@ -124,7 +124,6 @@ def clip_verdict(
     rows: int,
     taken: int,
     clip_at: Callable[[PrivacyBudget, float], float],
-    enough: float = ENOUGH_CLIP,
 ) -> Verdict:
     """Judge a plan by the clip of its sums.
 
@@ -134,16 +133,15 @@ def clip_verdict(
         rows: Number of rows.
         taken: How many of them take part.
         clip_at: The clip under another budget, or with so many times as many rows, all else equal.
-        enough: Clip that is worth it.
     """
-    if clip >= enough:
+    if clip >= ENOUGH_CLIP:
         return Verdict(
             "yes", f"yes: a subset may move a token by {clip:.2g} nats, where it would hardly move it by more"
         )
-    times = _least(lambda factor: clip_at(budget, factor) >= enough)
+    times = _least(lambda factor: clip_at(budget, factor) >= ENOUGH_CLIP)
     more = "" if times is None else f"About {rounded_up(taken * times, digits=2):,.0f} rows that take part"
     more = more if taken == rows or not more else f"{more}, and not {taken:,} ({_MORE}),"
-    less = _epsilon(budget, lambda share: clip_at(share, 1.0) >= enough)
+    less = _epsilon(budget, lambda share: clip_at(share, 1.0) >= ENOUGH_CLIP)
     helps = " or ".join(found for found in (more, less) if found) or "Fewer tokens to write"
     if clip >= LEAST_CLIP:
         return Verdict("hardly", f"hardly: a subset may move a token by {clip:.2g} nats only. {helps} would do more")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import secrets
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -11,12 +10,11 @@ from typing import Any, Protocol
 from langchain_dp.accounting import LimitedDomainEvent
 from langchain_dp.ensemble.engine_calls import ask_together, asked_publicly, forget_members
 from langchain_dp.ensemble.prompt_budget import PromptBudget
-from langchain_dp.ensemble.subsets import KeyedCoins, Subset, SubsetSampler
+from langchain_dp.ensemble.subsets import Subset, SubsetSampler
 from langchain_dp.ensemble.text_writer import INVENTED, TextWriter
 from langchain_dp.errors import ModelUnavailable
 from langchain_dp.mechanisms import LimitedDomain, Randomness
 from langchain_dp.opt.forward import Forward
-from langchain_dp.opt.glossary import LabelTexts
 from langchain_dp.opt.plan import count_votes
 from langchain_dp.opt.reservation import PromptReservation
 from langchain_dp.opt.settings import Settings
@@ -50,15 +48,13 @@ class Demonstrations:
         public = self._prompts.backward_head(self._instruction), max(tails, key=len), CUE
         self._tokens = self._room.remaining(engine.max_prompt_tokens, *public, more=settings.max_new_tokens)
 
-    apart = False
-
     def public(self, message: int) -> MemberPrompt:
         """The prompt without a record, with the request of this number."""
         head = self._prompts.backward_head(self._instruction)
         tail = self._prompts.backward_tail(message, self._instruction)
         return MemberPrompt(head, "", tail, ("public", head), response_prefix=CUE)
 
-    def invented(self, message: int) -> str:
+    def invented(self) -> str:
         """What a subset would show of invented records."""
         return self._prompts.backward_body([Demonstration(INVENTED, self._words[0], self._words[0])] * self._shots)
 
@@ -93,23 +89,6 @@ class Demonstrations:
         return Demonstration(text, word, None if answer is None else self._words[answer])
 
 
-class ShowsRecords(Protocol):
-    """What the subsets show."""
-
-    @property
-    def apart(self) -> bool:
-        """Whether each text of a run shows other records than the one before it."""
-
-    def public(self, message: int) -> MemberPrompt:
-        """The prompt without a record."""
-
-    def invented(self, message: int) -> str:
-        """The body of a prompt that shows what no record holds."""
-
-    def members(self, subsets: Sequence[Subset], message: int) -> list[MemberPrompt]:
-        """One prompt for each subset that has something to show. Private, as is their number."""
-
-
 class TokenSource(Protocol):
     """Gives the next token of a candidate prompt, or None: no token had votes enough."""
 
@@ -120,8 +99,8 @@ class TokenSource(Protocol):
     def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
         """One call. What it returns has left."""
 
-    def left(self, message: int | None = None, written: Sequence[Token] = ()) -> int:
-        """Tokens that may still be written after these, for this request; by default over all of them."""
+    def left(self, written: Sequence[Token] = ()) -> int:
+        """Tokens that may still be written after these."""
 
     def close(self) -> None:
         """Drop what is cached of the subsets."""
@@ -143,7 +122,7 @@ class SubsetVotes:
         self,
         engine: NextTokenVoter,
         sampler: SubsetSampler,
-        shown: ShowsRecords,
+        shown: Demonstrations,
         *,
         watch: Callable[[], object],
         text: Text,
@@ -156,7 +135,6 @@ class SubsetVotes:
         self._text = text
         self._rng = rng
         self._asked: set[Hashable] = set()
-        self._message: int | None = None
 
     def draw(self) -> list[Subset]:
         """Subsets of one call, by fresh coins; those without records abstain and are left out."""
@@ -176,9 +154,6 @@ class SubsetVotes:
         Raises:
             ModelUnavailable: A public text showed that the engine's server does not answer.
         """
-        if self._shown.apart and message != self._message:
-            self.close()
-        self._message = message
         members = self._shown.members(subsets, message)
         asked = [Continuation(member, tuple(written), self._rng.randbelow(_COIN) / _COIN) for member in members]
         self._asked.update(member.member for member in members)
@@ -235,60 +210,20 @@ class PrivateVote:
         """One call of the mechanism: charge, draw, ask, count, release."""
         if not written:
             self._subset_votes.check_answers(message)
-        self._reservation.plan.spend(
-            self._reservation.calls.charged(self._mechanism.event, message), caller=self._chain
-        )
+        self._reservation.plan.spend(self._reservation.calls.charged(self._mechanism.event), caller=self._chain)
         votes = self._subset_votes.votes(self._subset_votes.draw(), message, written)
         return self._mechanism.release(votes, rng=self._rng)
 
-    def left(self, message: int | None = None, written: Sequence[Token] = ()) -> int:
+    def left(self, written: Sequence[Token] = ()) -> int:
         """Calls that the plan still holds."""
-        return self._reservation.left(message)
+        return self._reservation.left()
 
     def close(self) -> None:
         """Drop what is cached of the subsets."""
         self._subset_votes.close()
 
 
-class _Clipped:
-    """What texts by clipped sums have in common: the text under way, its charge, and who was asked."""
-
-    def __init__(
-        self, writer: TextWriter, shown: ShowsRecords, *, reservation: PromptReservation, engine: NextTokenScorer,
-        chain: str,
-    ) -> None:  # fmt: skip
-        self._writer = writer
-        self._shown = shown
-        self._reservation = reservation
-        self._engine = engine
-        self._chain = chain
-        self._asked: set[Hashable] = set()
-        self._tokens: Iterator[Token] | None = None
-
-    @property
-    def _length(self) -> int:
-        return self._writer.noise.event.tokens
-
-    def _event(self, message: int) -> Any:
-        """What a text is charged as."""
-        return self._reservation.calls.charged(self._writer.noise.event, message)
-
-    def _check_model(self, message: int) -> None:
-        """See that the model answers, once also as many members, before anything is charged: it sees no record."""
-        self._writer.check_answers(self._shown.public(message), self._shown.invented(message))
-
-    def _written_by(self, members: Sequence[MemberPrompt], message: int, *text: Any) -> Iterator[Token]:
-        self._asked.update(member.member for member in members)
-        return self._writer.continued(self._shown.public(message), lambda: members, *text)
-
-    def close(self) -> None:
-        """Drop what is cached of the members."""
-        if self._asked:
-            forget_members(self._engine, *self._asked)
-            self._asked.clear()
-
-
-class ClippedTexts(_Clipped):
+class ClippedTexts:
     """Every text from the clipped sums of subsets that are drawn once, charged before anybody is asked.
 
     Formal guarantee:
@@ -298,9 +233,18 @@ class ClippedTexts(_Clipped):
 
     whole = True
 
-    def __init__(self, writer: TextWriter, sampler: SubsetSampler, shown: ShowsRecords, **charged: Any) -> None:
-        super().__init__(writer, shown, **charged)
+    def __init__(
+        self, writer: TextWriter, sampler: SubsetSampler, shown: Demonstrations, *, reservation: PromptReservation,
+        engine: NextTokenScorer, chain: str,
+    ) -> None:  # fmt: skip
+        self._writer = writer
         self._sampler = sampler
+        self._shown = shown
+        self._reservation = reservation
+        self._engine = engine
+        self._chain = chain
+        self._asked: set[Hashable] = set()
+        self._tokens: Iterator[Token] | None = None
 
     def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
         """The next token of a text; None where it has come to its end, or its engine failed."""
@@ -309,70 +253,27 @@ class ClippedTexts(_Clipped):
         return None if self._tokens is None else next(self._tokens, None)
 
     def _begun(self, message: int) -> Iterator[Token]:
-        self._check_model(message)
-        self._reservation.plan.spend(self._event(message), caller=self._chain)
-        subsets = [subset for subset in self._sampler.draw() if subset.record_ids]
-        return self._written_by(self._shown.members(subsets, message), message)
+        # First see that the model answers, once also as many members: it is shown no record.
+        public = self._shown.public(message)
+        self._writer.check_answers(public, self._shown.invented())
+        charged = self._reservation.calls.charged(self._writer.noise.event)
+        self._reservation.plan.spend(charged, caller=self._chain)
+        members = self._shown.members([one for one in self._sampler.draw() if one.record_ids], message)
+        self._asked.update(member.member for member in members)
+        return self._writer.continued(public, lambda: members)
 
-    def left(self, message: int | None = None, written: Sequence[Token] = ()) -> int:
+    def left(self, written: Sequence[Token] = ()) -> int:
         """Tokens of the texts that the plan still holds; of one that has begun, those that are to come.
 
         None where another process began it.
         """
+        length = self._writer.noise.event.tokens
         if written:
-            return 0 if self._tokens is None else self._length - len(written)
-        return self._reservation.left(message) * self._length
+            return 0 if self._tokens is None else length - len(written)
+        return self._reservation.left() * length
 
-
-class ClippedGlossary(_Clipped):
-    """The descriptions of all labels from one draw of records, each of which is a member of its label's text.
-
-    Formal guarantee:
-        One round, charged before anybody is asked. Each record takes part by a coin of its own, which hangs on a secret
-        key and its slot: so a run that is taken up again goes on with the same members. That a token is drawn is kept
-        before, and the token after it; none is drawn twice. A record whose label is replaced, too, leaves one text and
-        joins another.
-
-    Args:
-        writer: Draws tokens.
-        coins: Who takes part.
-        shown: What members show.
-        mark: Keeps that a token is being drawn.
-        take_up: Keeps that a text is begun, or taken up; False if that was done often enough.
-        **charged: As of texts.
-    """
-
-    whole = False
-
-    def __init__(
-        self, writer: TextWriter, coins: KeyedCoins, shown: LabelTexts, *, mark: Callable[[], object],
-        take_up: Callable[[], bool], **charged: Any,
-    ) -> None:  # fmt: skip
-        super().__init__(writer, shown, **charged)
-        self._coins = coins
-        self._mark = mark
-        self._take_up = take_up
-        self._most = self._length * shown.texts
-        self._key = secrets.token_hex(8)  # two runs on one engine never share a cache entry
-        self._message: int | None = None
-
-    def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
-        """The next token of a description; None where its engine failed, or one of its members ends the process."""
-        if self._message != message:
-            self._message = message
-            self.close()
-            self._tokens = self._begun(message, written)
-        return None if self._tokens is None else next(self._tokens, None)
-
-    def _begun(self, message: int, written: Sequence[Token]) -> Iterator[Token]:
-        self._check_model(message)
-        self._reservation.plan.spend_up_to(self._event(message), 1, caller=self._chain)
-        if not self._take_up():
-            return iter(())
-        drawn = self._coins.drawn(0, self._writer.noise.event.sampling_probability)
-        some = [Subset((self._key, place), (name,)) for place, name in enumerate(drawn)]
-        return self._written_by(self._shown.members(some, message), message, written, self._mark)
-
-    def left(self, message: int | None = None, written: Sequence[Token] = ()) -> int:
-        """Tokens that a description may still have; by default those of them all: the round pays for each label."""
-        return (self._most if message is None else self._length) - len(written)
+    def close(self) -> None:
+        """Drop what is cached of the members."""
+        if self._asked:
+            forget_members(self._engine, *self._asked)
+            self._asked.clear()

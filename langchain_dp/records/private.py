@@ -9,6 +9,7 @@ from os import PathLike
 from types import MappingProxyType
 from typing import Any, NoReturn, Self
 
+from langchain_dp._util import validate
 from langchain_dp._util.callers import warn_caller
 from langchain_dp._util.validate import as_int, reject_unknown_arguments, shown
 from langchain_dp.errors import InvalidParameter, PrivateDataError
@@ -17,6 +18,8 @@ from langchain_dp.records.files import READING, RowErrors, placed
 from langchain_dp.records.tables import fields_of, rows_of
 from langchain_dp.redact import HeldInputs, PrivateArgs, hold_arguments, redact_errors, run_redacted
 
+USERS = "the promise holds for all records of one user"
+"""Note of a certificate whose neighbors differ in a user."""
 AUTOMATIC = "#"
 """First letter of the ids that number records by their place; no given id may start with it."""
 
@@ -44,6 +47,8 @@ class PrivateRecords:
         user_key: Key, or column, of the user that a record belongs to, a str or a whole number. Then neighbors differ
             in all records of one user, and the number of users, not of records, is what replace-one makes public. None:
             each record is a user of its own.
+        records_per_user: Most records of one user that take part, the oldest first. None: all of them in sums, one in
+            prompts and counts.
 
     Raises:
         InvalidParameter: Examples lack text or label, or an id occurs twice. One message gives the positions of all of
@@ -64,6 +69,7 @@ class PrivateRecords:
         label_key: str | int = "label",
         label: str | None = None,
         user_key: str | int | None = None,
+        records_per_user: int | None = None,
     ) -> None:
         held, others = PrivateArgs(examples), examples if isinstance(examples, PrivateRecords) else None
         del examples  # error reporters read the locals of each frame
@@ -74,16 +80,22 @@ class PrivateRecords:
         self._label = label
         self.user_key = None if user_key is None else _key("user_key", user_key)
         self._users: dict[str, str] = {}
+        if records_per_user is not None:
+            validate.integer("records_per_user", records_per_user, at_least=1)
+            if user_key is None:
+                raise InvalidParameter("Expected user_key= beside records_per_user=: name the key of the user.")
+        self.records_per_user = records_per_user
         if label is not None and not (isinstance(label, str) and label.strip() and encodable(label)):
             raise InvalidParameter(f"Expected label of type {type(label).__name__} to be a non-empty str.")
         if others is not None:
-            if (text_key, label_key, label, user_key) != ("text", "label", None, None):
+            if (text_key, label_key, label, user_key, records_per_user) != ("text", "label", None, None, None):
                 raise InvalidParameter(
-                    "Expected text_key=, label_key=, label= and user_key= to be given where the PrivateRecords were "
-                    "made, not again."
+                    "Expected text_key=, label_key=, label=, user_key= and records_per_user= to be given where the "
+                    "PrivateRecords were made, not again."
                 )
             self.text_key, self.label_key, self._label = others.text_key, others.label_key, others._label
             self.user_key, self._users = others.user_key, dict(others._users)
+            self.records_per_user = others.records_per_user
             self._records.update(others._records)
             self._places = others._places
             return
@@ -153,12 +165,30 @@ class PrivateRecords:
         """Ids of all records, oldest first."""
         return list(self._records)
 
-    def users(self) -> list[list[str]]:
-        """Ids of the records of each user, users in the order of their oldest record. Private."""
+    def users(self, *, at_most: int | None = None) -> list[list[str]]:
+        """Ids of the records of each user, users in the order of their oldest record. Private.
+
+        Args:
+            at_most: Records of one user, the oldest first, where no ``records_per_user`` was given; None is all.
+        """
         groups: dict[str, list[str]] = {}
         for name in self._records:
-            groups.setdefault(self._users.get(name, f"{AUTOMATIC}{name}"), []).append(name)
-        return list(groups.values())
+            groups.setdefault(self.user_of(name), []).append(name)
+        return [group[: self.records_per_user or at_most] for group in groups.values()]
+
+    def records_of(self, user: str, *, at_most: int | None = None) -> list[str]:
+        """Ids of the records of one user, as :meth:`users` has them. Private."""
+        own = [name for name in self._records if self.user_of(name) == user]
+        return own[: self.records_per_user or at_most]
+
+    def user_of(self, record_id: str) -> str:
+        """Key of the user of a record: the record's id, where there is no ``user_key``. Private."""
+        self._check_known(record_id)
+        return self._users.get(record_id, record_id)
+
+    def unit_notes(self) -> tuple[str, ...]:
+        """What a certificate says of the unit of privacy, where it is not one record."""
+        return () if self.user_key is None else (USERS,)
 
     @redact_errors(READING)
     def read(self, example: object) -> Mapping[str, Any]:
@@ -304,7 +334,8 @@ def check_records(
     if records.user_key is not None and not protects_users:
         raise InvalidParameter(
             f"Expected PrivateRecords without user_key={records.user_key!r}: this class protects single records, not "
-            "all records of a user. Keep one record of each user, or use DPPrototypeClassifier, which protects users."
+            "all records of a user. Keep one record of each user. Users are protected by DPPrototypeClassifier, "
+            "DPLabelNamer, and DPICLClassifier without replicas."
         )
     faults, variables = RowErrors(), tuple(variables)
     for kept, key in (("text", records.text_key), ("label", records.label_key)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from langchain_dp.synth.answers import DPAnswerGenerator
 from langchain_dp.synth.chat_model import ChatDPGenerator
-from langchain_dp.synth.describing import LabelDescriptionOptions
 from langchain_dp.synth.examples import SyntheticExample, SyntheticExamples
 from langchain_dp.synth.filters import Filters
 from langchain_dp.synth.prompts import AnswerPrompts, SynthesisPrompts
@@ -18,7 +17,6 @@ __all__ = [
     "DPAnswerGenerator",
     "DPExampleSynthesizer",
     "Filters",
-    "LabelDescriptionOptions",
     "SynthesisPlan",
     "SynthesisPrompts",
     "SyntheticExample",

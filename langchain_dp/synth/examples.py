@@ -24,10 +24,9 @@ from langchain_dp._util.reprs import InNotebooks, safe_repr
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting import PrivacyCertificate
 from langchain_dp.accounting.provenance import ReleasedText, released
-from langchain_dp.ensemble.naming import label_parser, names_of, told_alike
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.parsing import label_parser
 from langchain_dp.redact import PrivateArgs, run_redacted
-from langchain_dp.synth.describing import instruction_of
 from langchain_dp.synth.selecting import BalancedExampleSelector, SimilarExampleSelector, WordRetriever
 
 
@@ -99,25 +98,18 @@ class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
 
     @property
     def descriptions(self) -> dict[str, str]:
-        """Label -> what its texts have in common, if that was released: empty where it says nothing of use."""
-        return released(dict(self.settings.get("descriptions") or {}), self._costs)
+        """Label -> what the model was told that it means; the label itself where it was told nothing."""
+        named = self.settings.get("labels")
+        return released(
+            dict(named) if isinstance(named, Mapping) else {each: each for each in self.labels}, self._costs
+        )
 
     @property
     def instruction(self) -> str:
-        """A task in words that may be shown to any model: the labels, each with its released description."""
-        return ReleasedText(instruction_of(self._words(named=False), self.descriptions), self._costs)
-
-    @property
-    def names(self) -> dict[str, str]:
-        """Label -> a name for it, from its released description; the label itself where there is none of use.
-
-        A model that is asked for names ("sports") instead of codes ("team A") answers far better: see :meth:`chain`.
-        """
-        return released(names_of(self.labels, self.descriptions), self._costs)
-
-    def _words(self, *, named: bool) -> dict[str, str]:
-        validate.one_of("named", named, (True, False))
-        return self.names if named else {label: label for label in self.labels}
+        """A task in words that may be shown to any model: the labels, each with its description."""
+        lines = [f"- {label}: {text}" if text != label else f"- {label}" for label, text in self.descriptions.items()]
+        text = "\n".join(["Sort the text into one of these, and answer with its name alone:", *lines])
+        return ReleasedText(text, self._costs)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, *_: object) -> dict[str, Any]:
@@ -149,18 +141,16 @@ class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
 
     @safe_repr
     def __repr__(self) -> str:
-        described = f", {self.descriptions}" if self.descriptions else ""
-        return f"SyntheticExamples({len(self)} kept, {len(self.dropped)} dropped{described}, {self.certificate!r})"
+        return f"SyntheticExamples({len(self)} kept, {len(self.dropped)} dropped, {self.certificate!r})"
 
     def __str__(self) -> str:
-        """What a person wants to see first: how labels were described, eight examples, the promise, and how many."""
-        said = [f"{label} was described as: {text or '(nothing of use)'}" for label, text in self.descriptions.items()]
+        """Eight examples, the promise, and how many there are."""
         some = [f"{one.label}: {' '.join(one.text.split())}" for one in self.balanced(8)]
         why = ", ".join(f"{number} {reason}" for reason, number in Counter(one.dropped for one in self.dropped).items())
         counts = f"{len(self)} examples, {len(self.dropped)} left out by the filters{f' ({why})' if why else ''}"
         if lost := self.settings.get("lost"):
             counts += f", {lost} given up when the run was stopped"
-        return "\n".join([*said, *told_alike(self.descriptions), *some, "", str(self.certificate), "", counts])
+        return "\n".join([*some, "", str(self.certificate), "", counts])
 
     def balanced(self, count: int) -> tuple[SyntheticExample, ...]:
         """The first ``count`` examples, the labels in turn."""
@@ -175,22 +165,16 @@ class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
         """Mappings with ``text`` and ``label``."""
         return [one.row() for one in self._kept]
 
-    def as_few_shot_prompt(
-        self, count: int | None = None, *, selector: Any = None, named: bool = False
-    ) -> FewShotChatMessagePromptTemplate:
+    def as_few_shot_prompt(self, count: int | None = None, *, selector: Any = None) -> FewShotChatMessagePromptTemplate:
         """Examples as turns of a chat: the text is the human's, the label the model's answer.
 
         Args:
             count: How many, the labels in turn; None is all. With ``selector`` it is not used.
             selector: An example selector that chooses for each input, such as that of :meth:`as_example_selector`; the
                 input variable of another one is ``text``.
-            named: Answer with the :attr:`names` of the labels. Not with ``selector``.
         """
-        words = self._words(named=named)
         turn = ChatPromptTemplate.from_messages([("human", "{text}"), ("ai", "{label}")])
         if selector is not None:
-            if named:
-                raise InvalidParameter("Expected named=True without selector=, whose examples have labels, not names.")
             return FewShotChatMessagePromptTemplate(
                 example_selector=selector,
                 example_prompt=turn,
@@ -198,35 +182,32 @@ class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
             )
         chosen = self.balanced(len(self) if count is None else validate.integer("count", count, at_least=1))
         return FewShotChatMessagePromptTemplate(
-            examples=[{"text": one.text, "label": words[one.label]} for one in chosen],
+            examples=[one.row() for one in chosen],
             example_prompt=turn,
             input_variables=[],
         )
 
-    def as_chat_prompt(
-        self, count: int | None = None, *, selector: Any = None, named: bool = False
-    ) -> ChatPromptTemplate:
+    def as_chat_prompt(self, count: int | None = None, *, selector: Any = None) -> ChatPromptTemplate:
         """A whole prompt for any chat model: :attr:`instruction` as system message, examples as turns, then ``text``.
 
         Args:
             count: As in :meth:`as_few_shot_prompt`; 0 shows no example, so that the descriptions stand alone.
             selector: As there.
-            named: As there.
         """
         if count is not None:
             validate.integer("count", count, at_least=0)
-        system = SystemMessage(instruction_of(self._words(named=named), self.descriptions))
+        system = SystemMessage(str(self.instruction))
         turns: list[Any] = []
         if selector is not None:
-            turns = [self.as_few_shot_prompt(count, selector=selector, named=named)]
+            turns = [self.as_few_shot_prompt(count, selector=selector)]
         elif count != 0:  # as messages: LangChain serialises no few-shot prompt
-            turns = self.as_few_shot_prompt(count, named=named).format_messages()
+            turns = self.as_few_shot_prompt(count).format_messages()
         template = ChatPromptTemplate.from_messages([system, *turns, ("human", "{text}")])
         template.metadata = {"dp": self.certificate.to_dict()}
         return template
 
     def chain(self, model: Runnable[Any, Any], count: int | None = None) -> Runnable[Any, str]:
-        """A classifier on these examples: :meth:`as_chat_prompt` by names, the model, and the label that it named.
+        """A classifier on these examples: :meth:`as_chat_prompt`, the model, and the label that it named.
 
         Args:
             model: Any chat model. It sees what was released, and the text that is asked about.
@@ -240,7 +221,7 @@ class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
             raise InvalidParameter(
                 f"Expected model of type {type(model).__name__} to be a chat model, or another Runnable."
             )
-        return self.as_chat_prompt(count, named=True) | model | label_parser(self.names)
+        return self.as_chat_prompt(count) | model | label_parser({label: label for label in self.labels})
 
     def as_example_selector(
         self, embeddings: Embeddings | None = None, *, k: int = 4, variable: str = "text"
@@ -323,9 +304,8 @@ class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
             settings = dict(first["settings"])
             examples = [SyntheticExample(row["text"], row["label"], row.get("dropped", "")) for row in rest]
             values = [value for one in examples for value in dataclasses.astuple(one)]
-            if not all(
-                isinstance(value, str) for value in [*values, *dict(settings.get("descriptions") or {}).values()]
-            ):
+            told = settings.get("labels")
+            if not all(isinstance(text, str) for text in (*values, *(told.values() if isinstance(told, dict) else ()))):
                 raise TypeError
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise InvalidParameter(

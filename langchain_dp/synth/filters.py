@@ -11,7 +11,6 @@ from typing import Literal
 from langchain_dp._util import validate
 from langchain_dp._util.callers import warn_caller
 from langchain_dp._util.words import pieces_of
-from langchain_dp.ensemble.describing import own
 from langchain_dp.ensemble.engine_calls import ask_together
 from langchain_dp.ports import LabelScorer, MemberPrompt
 from langchain_dp.synth.journal import WrittenText
@@ -71,7 +70,7 @@ def judged(
     seen: set[str] = set()
     found: list[tuple[WrittenText, Reason]] = []
     for one in written:
-        text = own(one.text, cue)
+        text = _own(one.text, cue)
         if one.ended == "length" and filters.whole_sentences:
             text = _whole(text)
         one = dataclasses.replace(one, text=text)
@@ -101,6 +100,11 @@ def _reason(text: str, filters: Filters, descriptions: Mapping[str, str]) -> Rea
     if any(_folded(text) == _folded(description) for description in descriptions.values()):
         return "repeats the request"
     return ""
+
+
+def _own(text: str, cue: str) -> str:
+    """A text up to where it goes on with the prompt's own next turn, which begins with ``cue``."""
+    return re.split(rf"(?<=\S)\s+{re.escape(cue)}", text, maxsplit=1)[0]
 
 
 def _whole(text: str) -> str:

@@ -28,7 +28,7 @@ class WrittenText:
     """One released text.
 
     Args:
-        number: Round that it was written in; -1 for the description of a label.
+        number: Round that it was written in.
         label: Its label.
         text: What it says.
         ended: "end" if it came to its own end, "length" if it was cut at the largest number of tokens, "lost" if it
@@ -75,7 +75,7 @@ class SynthesisJournal(RunJournal):
         under_way: The text that has begun, and is not whole.
     """
 
-    VERSION: ClassVar[int] = 3
+    VERSION: ClassVar[int] = 4
 
     design: Mapping[str, Any]
     written: list[WrittenText] = dataclasses.field(default_factory=list)
@@ -185,7 +185,7 @@ def _is_sound(journal: SynthesisJournal) -> bool:
     places = [(one.number, one.label) for one in journal.written]
     if journal.under_way is not None:
         places.append((journal.under_way.number, journal.under_way.label))
-    rounds = range(-1, journal.design["rounds"])
+    rounds = range(journal.design["rounds"])
     now = journal.under_way or PartialText(0, "")
     return (
         all(isinstance(one.text, str) for one in journal.written)

@@ -8,7 +8,7 @@ from langchain_dp.accounting import Neighbors
 from langchain_dp.accounting.events import count_is_public
 from langchain_dp.ensemble.subsets import KeyedCoins, bound_of
 from langchain_dp.records import PrivateRecords
-from langchain_dp.synth.settings import DESCRIBED, Design
+from langchain_dp.synth.settings import Design
 
 
 class Members(KeyedCoins):
@@ -32,7 +32,7 @@ class Members(KeyedCoins):
         Each is one record, or a block of slots that stay together in all rounds; the caller leaves out the records of
         other labels. Blocks take part by a coin of the round and the label.
         """
-        if design.block == 1 or number == DESCRIBED:
+        if design.block == 1:
             if self._last[0] != number:
                 self._last = number, self.of_round(design, number)
             return [[record] for record in self._last[1]]
@@ -45,16 +45,16 @@ class Members(KeyedCoins):
         return [self.group(at, blocks) for at in range(blocks) if self._toss("block", number, f"{at} {label}") < bound]
 
     def of_round(self, design: Design, number: int) -> list[str]:
-        """Records of round ``number`` of a design, or of its descriptions.
+        """Records of round ``number`` of a design.
 
         Of a group that would make more members than the design expects those that come first in the secret order: the
         others take no part at all.
         """
-        if design.scheme == "groups" and number != DESCRIBED:
+        if design.scheme == "groups":
             whole, one = self.group(number, design.rounds), design.texts * design.shots
             most = design.noise.members * one
             return whole if len(whole) < most + one else whole[:most]
-        return self.drawn(number, design.noise_of(number).event.sampling_probability)
+        return self.drawn(number, design.noise.event.sampling_probability)
 
     def group(self, number: int, groups: int) -> list[str]:
         """Records of one of ``groups`` disjoint groups: a secret order of the slots, cut once into equal parts."""

@@ -12,7 +12,6 @@ from langchain_dp.ports import NextTokenScorer
 from langchain_dp.synth.settings import Design
 
 _TWICE = "a record whose label changes may move two texts, each as far as one: every round is charged for both"
-_DESCRIBED_TOO = "a description of each label was released first, and every record pays for that round too"
 
 
 def certified(
@@ -21,7 +20,7 @@ def certified(
     """The promise of a plan of rounds as it stands, with ``notes`` of what leaves."""
     groups = design.scheme == "groups"
     return plan.certificate(
-        None if groups or design.describing is not None else design.charged(0),
+        None if groups else design.charged(0),
         mechanism="exponential mechanism on clipped differences from the public model, token by token",
         model=engine.name,
         private=rng.private,
@@ -32,7 +31,6 @@ def certified(
             if groups
             else "every record takes part in a round by a secret coin",
             KEYED,
-            *(() if design.describing is None else (_DESCRIBED_TOO,)),
             *(() if design.charges == 1 else (_TWICE,)),
             "style and common knowledge of many records come through, what few records hold does not",
             *weak(design, plan.epsilon, plan.delta),
@@ -61,8 +59,8 @@ def unasked(engine: NextTokenScorer, *notes: str) -> PrivacyCertificate:
 
 def parameters(design: Design) -> dict[str, Any]:
     """What a certificate says of the noise."""
-    noise, describing = design.noise, design.describing
-    found = {
+    noise = design.noise
+    return {
         "clip": noise.clip,
         "members": noise.members,
         "temperature": noise.temperature,
@@ -71,15 +69,6 @@ def parameters(design: Design) -> dict[str, Any]:
         "rounds": design.rounds,
         "scheme": design.scheme,
     } | ({} if design.shots == 1 else {"shots": design.shots})
-    if describing is None:
-        return found
-    return found | {
-        "description_clip": describing.clip,
-        "description_members": describing.members,
-        "description_temperature": describing.temperature,
-        "description_sampling_probability": describing.event.sampling_probability,
-        "description_tokens": describing.event.tokens,
-    }
 
 
 def weak(design: Design, epsilon: float, delta: float) -> tuple[str, ...]:

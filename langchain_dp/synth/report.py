@@ -8,7 +8,7 @@ from typing import Any
 
 from langchain_dp._util.reprs import InNotebooks
 from langchain_dp._util.rounding import took
-from langchain_dp.accounting import PrivacyBudget, epsilon
+from langchain_dp.accounting import PrivacyBudget
 from langchain_dp.accounting.budget import LEAST_CLIP
 from langchain_dp.ensemble.engine_calls import count_or_estimate
 from langchain_dp.ports import NextTokenScorer, ReportsThroughput
@@ -52,7 +52,7 @@ class SynthesisPlan(_Prospect):
 
     Args:
         budget: The promise.
-        design: Rounds or groups, the noise, and that of descriptions if labels are described first.
+        design: Rounds or groups, and the noise.
         labels: Number of labels: texts of one round.
         tokens: Estimated tokens to evaluate.
         seconds: Estimated time; None if the engine's speed is unknown.
@@ -96,31 +96,11 @@ class SynthesisPlan(_Prospect):
             **self.budget.to_dict(),
             "examples": self.examples,
             **parameters(self.design),
-            **({} if self.design.describing is None else {"description_epsilon": self._alone()}),
             "verdict": self.verdict,
             "tokens_to_evaluate": self.tokens,
             "seconds": self.seconds,
             "weak": list(self.weak),
         }
-
-    def _described(self) -> list[str]:
-        describing = self.design.describing
-        if describing is None:
-            return []
-        return [
-            f"  described    first, in at most {describing.event.tokens} tokens; clip {describing.clip:.3g} at a "
-            f"temperature of {describing.temperature:.2g}, {describing.members} members, each record with q = "
-            f"{describing.event.sampling_probability:.4g}; alone epsilon = {self._alone():.2g}"
-        ]
-
-    def _free(self) -> list[str]:
-        if self.design.describing is not None:
-            return []  # before the labels are described there is nothing to write from
-        return ["  for nothing  as many by the model alone, public_examples() or --alone: look first if they will do"]
-
-    def _alone(self) -> float:
-        assert self.design.describing is not None
-        return epsilon([(self.design.describing.event, 1)], self.budget.delta, neighbors=self.budget.neighbors)
 
     def __str__(self) -> str:
         design, noise = self.design, self.design.noise
@@ -139,9 +119,8 @@ class SynthesisPlan(_Prospect):
                 f"  examples     {self.examples:,}{of_each}, at most {noise.event.tokens} tokens each",
                 f"  members      {who}; {noise.members} expected a text{of}",
                 f"  clip         {noise.clip:.3g} nats a member and token",
-                *self._described(),
                 f"  worth it?    {yes_or_no(self.verdict)}",
-                *self._free(),
+                "  for nothing  as many by the model alone, public_examples() or --alone: look first if they will do",
                 f"  to evaluate  about {self.tokens:,.0f} tokens{time}",
                 *(f"  WARNING      {point}" for point in self.weak),
             ]
@@ -259,10 +238,6 @@ def planned(
     members = 1 + design.noise.members
     body = _SHORT if records is None else _average(engine, records, lambda row: settings.prompts.body([row]))
     tokens = texts * (head + members * (body * settings.shots + tail + design.noise.event.tokens))
-    if settings.describe is not None and design.describing is not None:
-        public = sum(map(engine.count_tokens, settings.describe.asking("", settings.prompts, chat=settings.chat)))
-        of_one = body + public + design.describing.event.tokens
-        tokens += len(settings.labels) * (1 + design.describing.members) * of_one
     return SynthesisPlan(
         budget=budget,
         design=design,

@@ -5,18 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import secrets
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
-from langchain_dp.accounting import (
-    ClippedSumRoundEvent,
-    LedgerPlan,
-    PrivacyBudget,
-    PrivacyCertificate,
-)
+from langchain_dp.accounting import ClippedSumRoundEvent, LedgerPlan, PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.budget import warn_small_clip, warn_weak_promise
-from langchain_dp.ensemble.describing import answers
-from langchain_dp.ensemble.echo import Echo
 from langchain_dp.ensemble.engine_calls import count_publicly, forget_members, opaque
 from langchain_dp.ensemble.prompt_budget import LEAST, PromptBudget
 from langchain_dp.ensemble.reservation import affordable, check_same
@@ -26,11 +19,10 @@ from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import ClippedSum
 from langchain_dp.ports import NextTokenScorer, Token
 from langchain_dp.records import PrivateRecords
-from langchain_dp.synth.describing import told, useful
 from langchain_dp.synth.journal import SynthesisJournal, WrittenText
 from langchain_dp.synth.members import Members, slots_of
 from langchain_dp.synth.promise import certified, weak
-from langchain_dp.synth.settings import DESCRIBED, Design, SynthesisSettings, designed
+from langchain_dp.synth.settings import Design, SynthesisSettings, designed
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -44,12 +36,12 @@ class _Opened:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class _Work:
-    """What is at hand while texts are written: the run, its records and writers, and whose prompts the engine holds."""
+    """What is at hand while texts are written: the run, its records and writer, and whose prompts the engine holds."""
 
     opened: _Opened
     records: PrivateRecords
     halted: Halted
-    writers: Mapping[bool, TextWriter]
+    writer: TextWriter
     members: Members
     room: PromptBudget
     shown: set[Hashable] = dataclasses.field(default_factory=set)
@@ -70,7 +62,7 @@ class SynthesisRuns(PrivateRun):
     def __init__(self, engine: NextTokenScorer, settings: SynthesisSettings, **charged: Any) -> None:
         super().__init__(engine, settings, **charged)
         self._opened: _Opened | None = None
-        self._made: tuple[Design, Mapping[bool, TextWriter]] | None = None
+        self._made: tuple[Design, TextWriter] | None = None
 
     def _attached(self) -> _Opened | None:
         """The run that has started, in this process or an earlier one.
@@ -99,7 +91,7 @@ class SynthesisRuns(PrivateRun):
             return PrivacyBudget(opened.plan.epsilon, opened.plan.delta, self.neighbors), opened.design
         share = affordable(self._ledger, self._budget)
         design = designed(self._settings, share, records)
-        self._check_room(design, self._writers(design))
+        self._check_room(self._designed_writer(design))
         return share, design
 
     def run(
@@ -139,9 +131,7 @@ class SynthesisRuns(PrivateRun):
 
     def _reserved(self, records: PrivateRecords) -> LedgerPlan:
         share, design = self.prospect(len(records))
-        writers = self._writers(design)
-        for number in {design.numbers[0], 0}:  # a description, and a text
-            self._check_model(writers, number, next(iter(self._settings.labels)), {})
+        self._check_model(self._designed_writer(design), next(iter(self._settings.labels)))
         warn_weak_promise(weak(design, share.epsilon, share.delta))
         warn_small_clip(design.noise.clip)
         journal = SynthesisJournal(**self._new_journal(records), design=dataclasses.asdict(design))
@@ -174,7 +164,7 @@ class SynthesisRuns(PrivateRun):
         journal.over(now)
 
     def _is_complete(self, opened: _Opened) -> bool:
-        return len(opened.journal.there()) == len(opened.design.numbers) * len(self._settings.labels)
+        return len(opened.journal.there()) == opened.design.rounds * len(self._settings.labels)
 
     def _write_rest(self, opened: _Opened, records: PrivateRecords, halted: Halted) -> Iterator[WrittenText]:
         """Write what is missing, round by round: charge, draw who takes part, write, keep; then it may leave."""
@@ -182,18 +172,18 @@ class SynthesisRuns(PrivateRun):
             return
         design, journal = opened.design, opened.journal
         at = _Work(
-            opened, records, halted, self._writers(design),
+            opened, records, halted, self._designed_writer(design),
             Members(journal.key, slots_of(records, self.neighbors)), PromptBudget(self._engine),
         )  # fmt: skip
-        self._check_room(design, at.writers)
+        self._check_room(at.writer)
         there = journal.there()
         try:
-            for number in design.numbers:
+            for number in range(design.rounds):
                 missing = [label for label in journal.labels if (number, label) not in there]
                 if missing:
                     at.go_on()
                     if not journal.drawn(number, missing[0]):
-                        self._check_model(at.writers, number, missing[0], self._described(journal))
+                        self._check_model(at.writer, missing[0])
                     self._charge(opened, number)
                 for label in missing:
                     self._write(at, number, label)
@@ -204,8 +194,8 @@ class SynthesisRuns(PrivateRun):
 
     def _write(self, at: _Work, number: int, label: str) -> None:
         """Write one text, or the rest of it, and keep it; or keep that it is lost."""
-        journal, writer = at.opened.journal, at.writers[number == DESCRIBED]
-        head, tail = self._asking(number, label, self._described(journal))
+        journal, writer = at.opened.journal, at.writer
+        head, tail = self._asking(label)
         bodies = self._bodies(at, number, label, head, tail)
         drawn = journal.drawn(number, label)
         if not (writer.can_go_on(public_prompt(head, tail), drawn) and journal.take_up(number, label)):
@@ -220,60 +210,46 @@ class SynthesisRuns(PrivateRun):
     def _bodies(self, at: _Work, number: int, label: str, head: str, tail: str) -> dict[Hashable, str]:
         """What the members of a text show, by what the engine may keep them under."""
         design, data = at.opened.design, at.opened.journal.data
-        tokens = design.noise_of(number).event.tokens
-        most = at.room.remaining(self._engine.max_prompt_tokens, head, tail, more=tokens)
+        most = at.room.remaining(self._engine.max_prompt_tokens, head, tail, more=design.noise.event.tokens)
         bodies: dict[Hashable, str] = {}
         for names in at.members.of_text(design, number, label):
             rows = {name: row for name in names if (row := at.records.get(name))["label"] == label}
             if rows:
-                key = opaque(at.secret, data, number == DESCRIBED, *rows)
+                key = opaque(at.secret, data, *rows)
                 bodies[key] = self._settings.prompts.body(list(rows.values()), room=at.room, tokens=most)
         at.shown.update(bodies)
         return bodies
 
-    def _writers(self, design: Design) -> Mapping[bool, TextWriter]:
-        """What writes texts, and under True descriptions: the same for one design, which remember what was heard."""
+    def _designed_writer(self, design: Design) -> TextWriter:
+        """The writer of a design: one for all its texts, since it remembers that the model answered."""
         if self._made is None or self._made[0] != design:
-            settings, how = self._settings, self._settings.describe
-            made = {False: self._writer(settings.prompts.after, design.noise_of(0))}
-            if how is not None:
-                never = Echo(whole=answers(how.shown, chat=settings.chat))
-                made[True] = self._writer("\n", design.noise_of(DESCRIBED), never)
-            self._made = design, made
+            self._made = design, self._writer(design.noise)
         return self._made[1]
 
-    def _writer(self, end: str, noise: ClippedSum, never: Echo | None = None) -> TextWriter:
+    def _writer(self, noise: ClippedSum) -> TextWriter:
         settings = self._settings
         return TextWriter(
-            self._engine, end, noise,
-            candidates=settings.candidates, chat=settings.chat, rng=self._rng, never=never,
+            self._engine, settings.prompts.after, noise,
+            candidates=settings.candidates, chat=settings.chat, rng=self._rng,
         )  # fmt: skip
 
-    def _check_room(self, design: Design, writers: Mapping[bool, TextWriter]) -> None:
-        prompts, how = self._settings.prompts, self._settings.describe
-        more = 0 if design.describing is None else design.describing.event.tokens
+    def _check_room(self, writer: TextWriter) -> None:
+        prompts = self._settings.prompts
         empty = prompts.body([dict.fromkeys(prompts.variables, "")])
         kept = self._settings.shots * (LEAST + count_publicly(self._engine, empty))
-        for given in self._settings.labels.values():
-            writers[False].check_room(prompts.described(given), prompts.tail, more=more, kept=kept)
-            if how is not None:
-                writers[True].check_room(*how.asking(given, prompts, chat=self._settings.chat), kept=kept)
+        for label in self._settings.labels:
+            writer.check_room(*self._asking(label), kept=kept)
 
-    def _check_model(
-        self, writers: Mapping[bool, TextWriter], number: int, label: str, described: Mapping[str, str]
-    ) -> None:
+    def _check_model(self, writer: TextWriter, label: str) -> None:
         """See that the model answers, once also as many members, before anything is charged: it sees no record."""
-        writer, prompts = writers[number == DESCRIBED], self._settings.prompts
-        public = public_prompt(*self._asking(number, label, described))
-        writer.check_answers(public, prompts.body([dict.fromkeys(prompts.variables, INVENTED)]))
+        prompts = self._settings.prompts
+        invented = prompts.body([dict.fromkeys(prompts.variables, INVENTED)])
+        writer.check_answers(public_prompt(*self._asking(label)), invented)
 
-    def _asking(self, number: int, label: str, described: Mapping[str, str]) -> tuple[str, str]:
-        """Public texts before and after the records of one text, or of a description."""
-        settings = self._settings
-        if number == DESCRIBED and settings.describe is not None:
-            return settings.describe.asking(settings.labels[label], settings.prompts, chat=settings.chat)
-        known = told(settings.labels, described, settings.describe)
-        return settings.prompts.described(known[label]), settings.prompts.tail
+    def _asking(self, label: str) -> tuple[str, str]:
+        """Public texts before and after the records of one text."""
+        prompts = self._settings.prompts
+        return prompts.described(self._settings.labels[label]), prompts.tail
 
     def _charge(self, opened: _Opened, number: int) -> None:
         """Charge a round before it begins; one that an earlier process has charged is not charged again."""
@@ -284,7 +260,7 @@ class SynthesisRuns(PrivateRun):
         """Texts released so far."""
         opened = self._attached()
         written = [] if opened is None else opened.journal.written
-        return [one for one in written if one.number != DESCRIBED and one.ended in ("end", "length")]
+        return [one for one in written if one.ended in ("end", "length")]
 
     def give_up_round(self) -> None:
         """Lose what is missing of the round that has begun."""
@@ -304,38 +280,22 @@ class SynthesisRuns(PrivateRun):
         opened = self._attached()
         return 0 if opened is None else sum(one.ended == "lost" for one in opened.journal.written)
 
-    def public(self, described: Mapping[str, str]) -> Iterator[WrittenText]:
+    def public(self) -> Iterator[WrittenText]:
         """As many texts in which no record takes part: what the model says under what is public.
-
-        Args:
-            described: Descriptions that were released, which are shown: the texts then have their promise.
 
         Raises:
             InvalidParameter: A text of the largest length does not fit into the model's context.
             ModelUnavailable: The model did not answer.
         """
-        settings, prompts = self._settings, self._settings.prompts
-        known = told(settings.labels, described, settings.describe)
-        heads = {label: prompts.described(description) for label, description in known.items()}
+        settings = self._settings
         event = ClippedSumRoundEvent(1.0, settings.max_new_tokens)  # charged to nobody: no member moves a token
-        writer = self._writer(prompts.after, ClippedSum(event, settings.members, settings.temperature))
-        for head in heads.values():
-            writer.check_room(head, prompts.tail)
-            writer.check_answers(public_prompt(head, prompts.tail))
+        writer = self._writer(ClippedSum(event, settings.members, settings.temperature))
+        for label in settings.labels:
+            writer.check_room(*self._asking(label))
+            writer.check_answers(public_prompt(*self._asking(label)))
         for number in range(settings.rounds):
-            for label, head in heads.items():
-                yield _written(number, label, writer, list(writer.tokens(head, prompts.tail, {})))
-
-    def described(self) -> dict[str, str]:
-        """Label -> its released description, empty where it says nothing; no label before descriptions are released."""
-        opened = self._attached()
-        return {} if opened is None else self._described(opened.journal)
-
-    def _described(self, journal: SynthesisJournal) -> dict[str, str]:
-        how, cue = self._settings.describe, self._settings.prompts.tail
-        if how is None:
-            return {}
-        return {one.label: useful(one.text, cue, how.kind) for one in journal.written if one.number == DESCRIBED}
+            for label in settings.labels:
+                yield _written(number, label, writer, list(writer.tokens(*self._asking(label), {})))
 
     def certificate(self) -> PrivacyCertificate:
         """The promise of the run as it stands."""

@@ -24,7 +24,6 @@ from langchain_dp.ports import LabelScorer, NextTokenScorer
 from langchain_dp.records import Examples, PrivateRecords, check_labels, encodable
 from langchain_dp.records.files import READING
 from langchain_dp.redact import PrivateArgs, hold_arguments, run_redacted
-from langchain_dp.synth.describing import LabelDescriptionOptions, told
 from langchain_dp.synth.examples import SyntheticExample, SyntheticExamples
 from langchain_dp.synth.filters import Filters, counted, judged
 from langchain_dp.synth.journal import WrittenText
@@ -32,7 +31,7 @@ from langchain_dp.synth.promise import unasked
 from langchain_dp.synth.prompts import SynthesisPrompts
 from langchain_dp.synth.report import SynthesisPlan, planned
 from langchain_dp.synth.run import SynthesisRuns
-from langchain_dp.synth.settings import DESCRIBED, Scheme, SynthesisSettings
+from langchain_dp.synth.settings import Scheme, SynthesisSettings
 
 
 class DPExampleSynthesizer(RunRunnable):
@@ -46,7 +45,8 @@ class DPExampleSynthesizer(RunRunnable):
         model: Engine that scores next tokens (``LlamaCppEnsemble``, ``TransformersEnsemble``). It sees the records: it
             must run inside the trust boundary.
         labels: Label -> public description of what it means, which the model is told; or the labels alone. A
-            description must not be taken from the records, unless it was released.
+            description must not be taken from the records, unless it was released: for labels that are codes,
+            :class:`~langchain_dp.aggregate.names.DPLabelNamer` releases ``descriptions``.
         count: Examples to be written, all labels together: rounded up to the same number of each.
         budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
         ledger: Ledger that is charged. Without ``budget``, all that is left of it is reserved. Or the path of a ledger
@@ -64,16 +64,13 @@ class DPExampleSynthesizer(RunRunnable):
             and that of groups larger; groups where there are fewer records than ``members`` of each label.
         sampling_probability: Rate of the records under "rounds". None: so that ``members`` of each label are expected;
             required under add/remove.
-        describe: Write a description of each label first, from the records, and show it to the model: for labels that
-            mean nothing to it. True, or :class:`LabelDescriptionOptions` to say how. It is paid for from the same
-            budget.
         prompts: Templates.
         filters: Which of the released texts are kept.
         candidates: Tokens of the public model's that are considered at each step.
         temperature: Of the distribution that a token is drawn from.
         chat: Ask in the model's chat template instead of continuing plain text.
-        progress: Called with every text when it is released, before the filters; ``dropped`` of a description of a
-            label is "a description", and of a text that was lost "given up". True: show a bar; None: on a terminal
+        progress: Called with every text when it is released, before the filters; ``dropped`` of a text that
+            was lost is "given up". True: show a bar; None: on a terminal
             only; False: nothing.
         labels_from_data: The labels were read off the records. No epsilon counts that: the certificate says so.
         made_with: Certificate of a run whose released text stands in ``labels`` or ``prompts``, or several, where the
@@ -87,8 +84,7 @@ class DPExampleSynthesizer(RunRunnable):
 
     Formal guarantee:
         All released texts, kept or dropped, are together (epsilon, delta)-differentially private in the records, with
-        the budget's neighbours (replace-one by default: their number is public), with the descriptions, which are a
-        round of their own. Each round is charged one
+        the budget's neighbours (replace-one by default: their number is public). Each round is charged one
         :class:`~langchain_dp.accounting.ClippedSumRoundEvent` before its members are drawn, or two of them where a
         member shows several records of one of several labels. How long a run takes, and the
         local model, are outside of it. Source: the clip of Vinod et al. 2025 (InvisibleInk), with sampling, exact draws
@@ -129,7 +125,6 @@ class DPExampleSynthesizer(RunRunnable):
         shots: int = 1,
         scheme: Scheme = "auto",
         sampling_probability: float | None = None,
-        describe: LabelDescriptionOptions | bool = False,
         prompts: SynthesisPrompts | None = None,
         filters: Filters | None = None,
         candidates: int = 512,
@@ -144,7 +139,7 @@ class DPExampleSynthesizer(RunRunnable):
         check_promise(budget, ledger, not_private_seed)
         validate.short_text("name", name, at_least=1)
         self.name = name
-        self._costs = costs_of_inputs(labels, prompts, describe, made_with=made_with, budget=budget, ledger=ledger)
+        self._costs = costs_of_inputs(labels, prompts, made_with=made_with, budget=budget, ledger=ledger)
         self.settings = SynthesisSettings(
             labels=_described(labels),
             count=count,
@@ -157,7 +152,6 @@ class DPExampleSynthesizer(RunRunnable):
             temperature=temperature,
             prompts=group("prompts", prompts, SynthesisPrompts),
             chat=chat,
-            describe=_describing(describe),
             labels_from_data=labels_from_data,
         )
         self.filters = group("filters", filters, Filters)
@@ -220,8 +214,7 @@ class DPExampleSynthesizer(RunRunnable):
         return self._warned(await self._aexecute(PrivateArgs.of(input), config))
 
     def _run(self, records: PrivateRecords, halted: Halted) -> SyntheticExamples:
-        total = (self.settings.rounds + (self.settings.describe is not None)) * len(self.settings.labels)
-        with self._shown(total) as told_of:
+        with self._shown() as told_of:
             self._runs.run(records, advance=told_of, halted=halted)
         return self.released()
 
@@ -237,17 +230,18 @@ class DPExampleSynthesizer(RunRunnable):
         return made
 
     @contextlib.contextmanager
-    def _shown(self, total: int) -> Iterator[Callable[[WrittenText], None]]:
+    def _shown(self) -> Iterator[Callable[[WrittenText], None]]:
         """What to tell of each text, so that the caller's ``progress`` or a bar shows it."""
         told, shown = (self._progress, False) if callable(self._progress) else (None, self._progress)
         failed: list[str] = []
+        total = self.settings.rounds * len(self.settings.labels)
         with tqdm(total=total, desc="writing", unit="text", disable=None if shown is None else not shown) as bar:
 
             def tell(one: WrittenText) -> None:
                 bar.update()
                 if told is not None and not failed:
                     try:
-                        told(SyntheticExample(one.text, one.label, _why_none(one)))
+                        told(SyntheticExample(one.text, one.label, "given up" if one.ended == "lost" else ""))
                     except Exception as error:  # a line of the caller's own, who has seen released text alone
                         failed.append(f"{type(error).__name__}: {error}")
 
@@ -263,7 +257,7 @@ class DPExampleSynthesizer(RunRunnable):
         Raises:
             InvalidParameter: No run has started yet.
         """
-        made = self._judged(self._runs.released(), self._runs.described(), self.certificate())
+        made = self._judged(self._runs.released(), self.certificate())
         if lost := self._runs.lost():
             made.settings["lost"] = lost
         return made
@@ -285,8 +279,8 @@ class DPExampleSynthesizer(RunRunnable):
     def public_examples(self) -> SyntheticExamples:
         """As many examples by the model alone, to which no record is shown: what private ones have to beat.
 
-        Free, before a run or after it. Descriptions that a run has released are shown, as they are to it: what comes
-        out then has that run's promise, and that of released text in ``labels``; else epsilon and delta are zero.
+        Free, before a run or after it. What comes out has the promise of released text in ``labels``; otherwise epsilon
+        and delta are zero.
 
         Raises:
             InvalidParameter: Instruction and text do not fit into the model's context.
@@ -298,27 +292,18 @@ class DPExampleSynthesizer(RunRunnable):
             0.0
             >>> prompt = free.as_few_shot_prompt(16)
         """
-        described = self._runs.described()  # once: a run in another process may release some at any moment
-        free = unasked(self._engine, *self.settings.notes).including(self._costs)
-        certificate = self.certificate() if described else free
         written = []
-        with self._shown(self.settings.rounds * len(self.settings.labels)) as told_of:
-            for one in self._runs.public(described):
+        with self._shown() as told_of:
+            for one in self._runs.public():
                 told_of(one)
                 written.append(one)
-        return self._judged(written, described, certificate)
+        return self._judged(written, unasked(self._engine, *self.settings.notes).including(self._costs))
 
-    def _judged(
-        self, written: Sequence[WrittenText], described: Mapping[str, str], certificate: PrivacyCertificate
-    ) -> SyntheticExamples:
+    def _judged(self, written: Sequence[WrittenText], certificate: PrivacyCertificate) -> SyntheticExamples:
         checker = self._engine if isinstance(self._engine, LabelScorer) else None
-        known = told(self.settings.labels, described, self.settings.describe)
-        found = judged(written, self.filters, known, checker, cue=self.settings.prompts.tail)
+        found = judged(written, self.filters, self.settings.labels, checker, cue=self.settings.prompts.tail)
         examples = [SyntheticExample(one.text, one.label, reason) for one, reason in found]
-        settings = {**self.settings.public(), "dropped": counted(found)}
-        if self.settings.describe is not None:
-            settings["descriptions"] = dict(described)
-        return SyntheticExamples(examples, certificate, settings)
+        return SyntheticExamples(examples, certificate, {**self.settings.public(), "dropped": counted(found)})
 
     def certificate(self) -> PrivacyCertificate:
         """The promise of the run as it stands.
@@ -344,23 +329,6 @@ class DPExampleSynthesizer(RunRunnable):
         made = planned(self._engine, self.settings, share, design, records)
         warn_weak_promise(made.weak)
         return made
-
-
-def _why_none(one: WrittenText) -> str:
-    """Why a text of a run is no example whatever the filters say; empty if it may be one."""
-    if one.ended == "lost":
-        return "given up"
-    return "a description" if one.number == DESCRIBED else ""
-
-
-def _describing(describe: LabelDescriptionOptions | bool) -> LabelDescriptionOptions | None:
-    if not isinstance(describe, (bool, LabelDescriptionOptions)):
-        raise InvalidParameter(
-            f"Expected describe of type {type(describe).__name__} to be True, False or LabelDescriptionOptions(...)."
-        )
-    if isinstance(describe, bool):
-        return LabelDescriptionOptions() if describe else None
-    return describe
 
 
 def _described(labels: Mapping[str, str] | Sequence[str]) -> dict[str, str]:

@@ -14,19 +14,15 @@ from langchain_dp.accounting import (
     PartEvent,
     PrivacyBudget,
     calibrate_text_round,
-    scale_text_rounds,
 )
 from langchain_dp.accounting.budget import LABELS_FROM_DATA
 from langchain_dp.accounting.events import MOST_TOKENS, count_is_public
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import ClippedSum
-from langchain_dp.synth.describing import LabelDescriptionOptions
 from langchain_dp.synth.prompts import SynthesisPrompts
 
 Scheme = Literal["auto", "rounds", "groups"]
 
-DESCRIBED = -1
-"""Number of the round of descriptions, which comes before the rounds of texts."""
 NEARLY_ALL = 1.8
 """Clip in nats at which nine tenths of what records add is left: where rounds have it, groups gain nothing."""
 ENOUGH = 2.5
@@ -52,7 +48,6 @@ class SynthesisSettings:
         temperature: Of the distribution that a token is drawn from.
         prompts: Templates.
         chat: Ask in the model's chat template.
-        describe: How a description of each label is written first; None writes none.
         shots: Records of its label that one member is expected to show.
         labels_from_data: Whether the labels were read off the records.
     """
@@ -67,7 +62,6 @@ class SynthesisSettings:
     temperature: float
     prompts: SynthesisPrompts
     chat: bool
-    describe: LabelDescriptionOptions | None = None
     shots: int = 1
     labels_from_data: bool = False
 
@@ -102,14 +96,11 @@ class SynthesisSettings:
     def public(self) -> dict[str, Any]:
         """Plain values, for a journal and a file."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        del fields["describe"], fields["shots"]  # a run without is the same as before there were any
+        if self.shots == 1:
+            del fields["shots"]
         if not self.labels_from_data:
             del fields["labels_from_data"]
-        plain = {**fields, "labels": dict(self.labels), "prompts": dataclasses.asdict(self.prompts)}
-        if self.describe is not None:
-            plain["describe"] = dataclasses.asdict(self.describe)
-            del plain["describe"]["kind"]  # the texts that were made of it are there
-        return plain | ({} if self.shots == 1 else {"shots": self.shots})
+        return {**fields, "labels": dict(self.labels), "prompts": dataclasses.asdict(self.prompts)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,8 +113,6 @@ class Design:
         rounds: Rounds, or groups.
         noise: How tokens are drawn. Its ``members`` is the divisor.
         records: Number of records that it was made for; None where that is private.
-        describing: How the tokens of descriptions are drawn: in one round before the others, in which every record
-            takes part by a coin of its own, under either scheme. None: there are none.
         texts: Texts of one round: labels.
         shots: Records of its label that one member of a text is expected to show.
     """
@@ -132,15 +121,14 @@ class Design:
     rounds: int
     noise: ClippedSum
     records: int | None
-    describing: ClippedSum | None = None
     texts: int = 1
     shots: int = 1
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Design:
         """The design whose ``dataclasses.asdict`` these fields are."""
-        made = {name: _sum(fields.get(name)) for name in ("noise", "describing")}
-        return cls(**{**fields, **made})
+        noise = fields["noise"]
+        return cls(**{**fields, "noise": ClippedSum(**{**noise, "event": ClippedSumRoundEvent(**noise["event"])})})
 
     @property
     def block(self) -> int:
@@ -156,34 +144,18 @@ class Design:
         """
         return 2 if self.block > 1 and self.texts > 1 else 1
 
-    @property
-    def numbers(self) -> range:
-        """Numbers of its rounds in order, that of the descriptions too."""
-        return range(0 if self.describing is None else DESCRIBED, self.rounds)
-
-    def noise_of(self, number: int) -> ClippedSum:
-        """How the tokens of round ``number`` are drawn."""
-        return self.noise if number != DESCRIBED or self.describing is None else self.describing
-
     def charged(self, number: int) -> PartEvent | Any:
-        """What round ``number`` is charged as. A group is a part of the data: records of others pay nothing for it.
-
-        Descriptions are of all the data, so every record pays for them beside its group.
-        """
-        event = self.noise_of(number).event
-        return PartEvent(f"group {number}", event) if self.scheme == "groups" and number != DESCRIBED else event
+        """What round ``number`` is charged as. A group is a part of the data: records of others pay nothing for it."""
+        event = self.noise.event
+        return PartEvent(f"group {number}", event) if self.scheme == "groups" else event
 
     def due(self, number: int) -> int:
         """How often the event of round ``number`` has been charged once that round begins."""
-        if number == DESCRIBED:
-            return 1
-        if self.scheme == "groups":
-            return self.charges  # a group has an event of its own
-        return self.charges * (number + 1) + (self.describing is not None and self.describing.event == self.noise.event)
+        return self.charges * (1 if self.scheme == "groups" else number + 1)  # a group has an event of its own
 
     def events(self) -> list[tuple[Any, int]]:
         """What a run reserves: each event once, with how often it is charged."""
-        last = {self.charged(number): number for number in self.numbers}
+        last = {self.charged(number): number for number in range(self.rounds)}
         return [(event, self.due(number)) for event, number in last.items()]
 
 
@@ -216,7 +188,7 @@ def designed(settings: SynthesisSettings, budget: PrivacyBudget, records: int) -
 
 def in_rounds(
     budget: PrivacyBudget, *, records: int, texts: int, rounds: int, members: int, tokens: int, temperature: float,
-    rate: float | None, describe: LabelDescriptionOptions | None = None, shots: int = 1,
+    rate: float | None, shots: int = 1,
 ) -> Design:  # fmt: skip
     """Rounds in which every record takes part by a coin, with the largest clip that the budget allows.
 
@@ -229,7 +201,6 @@ def in_rounds(
         tokens: Tokens of one text at most.
         temperature: Of the distribution that a token is drawn from.
         rate: Rate of the records; None derives it.
-        describe: How descriptions are written before, if they are.
         shots: Records of its label that one member is expected to show.
     """
     wanted = members * texts * shots
@@ -249,45 +220,23 @@ def in_rounds(
         validate.number("sampling_probability", rate, above=0.0, at_most=1.0)
     rate = wanted / records if rate is None else rate
     plain = ClippedSum(ClippedSumRoundEvent(1.0, tokens, rate), members, temperature)
-    design = Design("rounds", rounds, plain, records if counted else None, None, texts, shots)
-    return _fitting(budget, design, rounds, describe, members * shots / rate)
+    return _fitting(budget, Design("rounds", rounds, plain, records if counted else None, texts, shots), rounds)
 
 
-def _fitting(
-    budget: PrivacyBudget, design: Design, rounds: int, describe: LabelDescriptionOptions | None, records: float
-) -> Design:
-    """A design with the noise of texts and descriptions that the budget allows together, their clips in a given ratio.
+def _fitting(budget: PrivacyBudget, design: Design, rounds: int) -> Design:
+    """A design with the noise that the budget allows.
 
     Args:
         budget: The promise.
         design: How texts are drawn, with an epsilon0 of 1.
         rounds: Rounds of texts that one record pays for.
-        describe: How descriptions are written, if they are.
-        records: Records of one label that are expected, if labels were equally frequent. A public number.
     """
-    plain, rounds = design.noise, rounds * design.charges
-    text = plain.event
-    if describe is None:
-        fits = calibrate_text_round(
-            budget, rounds=rounds, tokens=text.tokens, sampling_probability=text.sampling_probability
-        )
-        text = dataclasses.replace(text, epsilon0=fits)
-        return dataclasses.replace(design, noise=dataclasses.replace(plain, event=text))
-    members = max(1, min(describe.members, math.floor(records)))
-    # The clip is epsilon0 * members * temperature / 4, of either.
-    weight = describe.clip_ratio * plain.members * plain.temperature / (members * describe.temperature)
-    text = dataclasses.replace(text, epsilon0=1 / max(weight, 1.0))
-    asked = ClippedSumRoundEvent(min(weight, 1.0), describe.max_new_tokens, min(1.0, members / records))
-    text, asked = scale_text_rounds(budget, [(text, rounds), (asked, 1)])
-    return dataclasses.replace(
-        design,
-        noise=dataclasses.replace(plain, event=text),
-        describing=ClippedSum.sharpened(asked, members, describe.temperature),
+    text = design.noise.event
+    fits = calibrate_text_round(
+        budget, rounds=rounds * design.charges, tokens=text.tokens, sampling_probability=text.sampling_probability
     )
-
-
-def _sum(fields: Mapping[str, Any] | None) -> ClippedSum | None:
-    return None if fields is None else ClippedSum(**{**fields, "event": ClippedSumRoundEvent(**fields["event"])})
+    event = dataclasses.replace(text, epsilon0=fits)
+    return dataclasses.replace(design, noise=dataclasses.replace(design.noise, event=event))
 
 
 def _in_rounds(settings: SynthesisSettings, budget: PrivacyBudget, records: int) -> Design:
@@ -300,7 +249,6 @@ def _in_rounds(settings: SynthesisSettings, budget: PrivacyBudget, records: int)
         tokens=settings.max_new_tokens,
         temperature=settings.temperature,
         rate=settings.sampling_probability,
-        describe=settings.describe,
         shots=settings.shots,
     )
 
@@ -332,7 +280,7 @@ def _in_groups(settings: SynthesisSettings, budget: PrivacyBudget, records: int)
         return least
     most = _groups_of(there, settings, budget, records)
     while most.noise.clip > 1.2 * ENOUGH:
-        # In proportion to the members; beside descriptions less, up to a bound: between 1/clip and 1/members a line.
+        # In proportion to the members, up to a bound: between 1/clip and 1/members a line.
         share = (1 / ENOUGH - 1 / most.noise.clip) / (1 / least.noise.clip - 1 / most.noise.clip)
         fewer = math.ceil(1 / ((1 - share) / most.noise.members + share / few))
         if fewer >= most.noise.members:
@@ -343,6 +291,4 @@ def _in_groups(settings: SynthesisSettings, budget: PrivacyBudget, records: int)
 
 def _groups_of(members: int, settings: SynthesisSettings, budget: PrivacyBudget, records: int) -> Design:
     plain = ClippedSum(ClippedSumRoundEvent(1.0, settings.max_new_tokens, 1.0), members, settings.temperature)
-    texts = len(settings.labels)
-    design = Design("groups", settings.rounds, plain, records, None, texts, settings.shots)
-    return _fitting(budget, design, 1, settings.describe, records / texts)
+    return _fitting(budget, Design("groups", settings.rounds, plain, records, len(settings.labels), settings.shots), 1)

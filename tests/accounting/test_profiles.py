@@ -17,7 +17,6 @@ from langchain_dp.accounting import (
     Accountant,
     ClippedSumRoundEvent,
     ExponentialEvent,
-    LabelPartEvent,
     LimitedDomainEvent,
     MetricEvent,
     Neighbors,
@@ -175,8 +174,6 @@ def test_a_relation_may_be_given_by_its_name(event: DpEvent, name: str) -> None:
     member = Neighbors[name.upper().replace("-", "_")]
     by_member = epsilon([(event, 2)], 1e-5, neighbors=member)
     assert epsilon([(event, 2)], 1e-5, neighbors=name) == by_member
-    labels = [(LabelPartEvent(label, event), 2) for label in "abc"]
-    assert epsilon(labels, 1e-5, neighbors=name) == epsilon(labels, 1e-5, neighbors=member)
     if name == "replace_one":
         assert Accountant(name).compose(event, 2).get_epsilon(1e-5) == pytest.approx(by_member, rel=1e-2)
     for odd in ("swap", 2, None):

@@ -11,14 +11,12 @@ import pytest
 
 from langchain_dp.accounting import (
     Neighbors,
-    NoisyMaxEvent,
     PrivacyBudget,
     PrivacyLedger,
     VectorSumEvent,
     calibrate_vector_sum,
     epsilon,
 )
-from langchain_dp.accounting.pld import privacy_loss
 from langchain_dp.errors import BudgetExceeded, InvalidParameter
 
 DISTANCES = {Neighbors.REPLACE_ONE: 2.0, Neighbors.ADD_OR_REMOVE_ONE: 1.0, Neighbors.REPLACE_SPECIAL: 1.0}
@@ -53,16 +51,6 @@ def test_the_charge_is_the_exact_gaussian_profile(neighbors: Neighbors, noise: f
                 assert due * (1 - 1e-9) <= charged <= due * (1 + 2e-4)
 
 
-@pytest.mark.parametrize("neighbors", Neighbors)
-def test_the_profile_of_one_release_is_that_of_its_distance(neighbors: Neighbors) -> None:
-    """If it breaks, deltas between the targets that are usually asked for are wrong."""
-    loss = privacy_loss(VectorSumEvent(2.0), neighbors, 1e-4)
-    mu = DISTANCES[neighbors] / 2
-    for eps in (0.1, 0.5, 1.0, 2.0):
-        due = float(mpmath.ncdf(mu / 2 - eps / mu) - mpmath.exp(eps) * mpmath.ncdf(-mu / 2 - eps / mu))
-        assert due * (1 - 1e-9) <= float(loss.get_delta_for_epsilon(eps)) <= due * 1.001
-
-
 def test_reference_values() -> None:
     """If it breaks, the noise of the specification, 7.46 and 2.78 at delta 1e-5, is no longer what is drawn."""
     assert calibrate_vector_sum(PrivacyBudget(1.0)) == pytest.approx(7.46, abs=0.005)
@@ -82,23 +70,6 @@ def test_calibrated_noise_meets_its_budget_and_little_less_does_not(
         assert (cost <= 2.0) is within
     distance = replaced if neighbors is Neighbors.REPLACE_ONE else 1.0
     assert exact(distance * math.sqrt(releases) / noise, 1e-6) == pytest.approx(2.0, rel=1e-3)
-
-
-def test_what_a_replaced_record_moves_counts_under_replace_one_alone() -> None:
-    """If it breaks, counts, whose replaced record moves the root of two, are charged as vectors of any direction."""
-    events = [VectorSumEvent(3.0, replaced) for replaced in (1.0, math.sqrt(2), 2.0)]
-    costs = [epsilon([(event, 1)], 1e-5) for event in events]
-    assert costs == sorted(set(costs))
-    added = {epsilon([(event, 1)], 1e-5, neighbors=Neighbors.ADD_OR_REMOVE_ONE) for event in events}
-    assert added == {costs[0]}
-
-
-def test_sums_and_votes_compose() -> None:
-    """If it breaks, a ledger shared with a classifier by votes refuses sums, or charges the sum of both epsilons."""
-    vote, total = NoisyMaxEvent(4.0), VectorSumEvent(8.0)
-    both = epsilon([(vote, 1), (total, 1)], 1e-5)
-    alone = [epsilon([(event, 1)], 1e-5) for event in (vote, total)]
-    assert max(alone) < both < sum(alone)
 
 
 def test_a_ledger_keeps_the_event_and_counts_it(tmp_path: Path) -> None:
@@ -123,19 +94,16 @@ def test_little_and_much_noise_end_at_once() -> None:
     assert 0 < epsilon([(VectorSumEvent(1e4), 1)], 1e-5) < 1e-3
 
 
-@pytest.mark.parametrize("noise", [0.0, -1.0, math.nan, math.inf, True, "2"])
-def test_noise_that_is_none_is_refused(noise: Any) -> None:
-    """If it breaks, a release without noise is charged."""
-    with pytest.raises(InvalidParameter, match="noise_multiplier"):
-        VectorSumEvent(noise)
-
-
-@pytest.mark.parametrize("replaced", [0.0, 0.999, 2.001, math.nan, math.inf, False])
-def test_a_distance_that_no_vectors_have_is_refused(replaced: float) -> None:
-    """If it breaks, a caller makes releases cheaper by claiming that records can hardly differ."""
-    for make in (VectorSumEvent, lambda _, replaced: calibrate_vector_sum(PrivacyBudget(1.0), replaced=replaced)):
-        with pytest.raises(InvalidParameter, match="replaced"):
-            make(1.0, replaced)
+@pytest.mark.parametrize("wrong", [0.0, -1.0, 0.999, 2.001, math.nan, math.inf, True, "2"])
+def test_numbers_that_no_release_has_are_refused(wrong: Any) -> None:
+    """If it breaks, a release without noise is charged, or made cheaper by claiming that records hardly differ."""
+    with pytest.raises(InvalidParameter, match="replaced"):
+        VectorSumEvent(1.0, wrong)
+    with pytest.raises(InvalidParameter, match="replaced"):
+        calibrate_vector_sum(PrivacyBudget(1.0), replaced=wrong)
+    if not isinstance(wrong, float) or not 0 < wrong < math.inf:
+        with pytest.raises(InvalidParameter, match="noise_multiplier"):
+            VectorSumEvent(wrong)
 
 
 def test_a_delta_too_small_to_resolve_is_refused() -> None:

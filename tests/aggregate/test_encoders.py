@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from fakes.encoders import TogetherEncoder, WordEncoder, fitted, rows
-from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
+from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.stores import InMemoryByteStore
 
 from langchain_dp import PrivacyBudget
 from langchain_dp.aggregate import StaticEncoder, public_texts, public_topics
-from langchain_dp.aggregate.encoders import encode_privately, encode_publicly, encoder_name
+from langchain_dp.aggregate.encoders import encode_privately, encode_publicly
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, UnsafeEnvironment
 from langchain_dp.isolation.accept import check_encoder
 
@@ -173,37 +173,17 @@ def test_an_outage_in_the_middle_is_no_classifier(failing: Any) -> None:
         fitted(encoder=encoder)
 
 
-class Caching(Embeddings):
-    """As LangChain's CacheBackedEmbeddings: keeps what it was given."""
-
-    def __init__(self) -> None:
-        self.document_embedding_store = InMemoryByteStore()
-        self.underlying_embeddings = WordEncoder()
-
-    def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        return self.underlying_embeddings.embed_documents(texts)
-
-    def embed_query(self, text: str) -> list[float]:
-        return self.embed_documents([text])[0]
-
-
 class Plain(WordEncoder):
     """A class of the user's that declares nothing itself."""
 
 
 def test_an_encoder_that_stores_texts_is_refused_with_a_remedy() -> None:
-    """If it breaks, a cache keeps the records' vectors, and trust_opaque_model lets it."""
+    """If it breaks, CacheBackedEmbeddings, which has a store, writes the vectors of private texts to it."""
+    caching = WordEncoder()
+    vars(caching)["document_embedding_store"] = InMemoryByteStore()
     for trusted in (False, True):
         with pytest.raises(UnsafeEnvironment, match="Leave it out"):
-            check_encoder(Caching(), trusted=trusted)
-
-
-def test_langchains_own_cache_is_refused() -> None:
-    """If it breaks, CacheBackedEmbeddings writes the vectors of private texts to its store."""
-    module = pytest.importorskip("langchain_classic.embeddings.cache", reason="needs langchain-classic")
-    cached = module.CacheBackedEmbeddings.from_bytes_store(DeterministicFakeEmbedding(size=8), InMemoryByteStore())
-    with pytest.raises(UnsafeEnvironment):
-        fitted(encoder=cached)
+            fitted(encoder=caching, trust_opaque_model=trusted)
 
 
 def test_a_class_of_the_users_needs_a_declaration_or_trust() -> None:
@@ -236,16 +216,6 @@ def test_update_looks_at_the_encoder_of_a_loaded_classifier(tmp_path: Any) -> No
     loaded = type(fitted()).load(tmp_path / "c.json", encoder=Plain())
     with pytest.raises(UnsafeEnvironment, match="trust_opaque_model"):
         loaded.update(rows(20), budget=PrivacyBudget(1.0))
-
-
-def test_an_address_is_no_name() -> None:
-    """If it breaks, a password in a URL, or a path of this machine, stands in every certificate and file."""
-    encoder = WordEncoder()
-    for name in ("https://user:secret@host/v1", "/home/me/model"):
-        vars(encoder)["name"] = name
-        assert encoder_name(encoder) == "WordEncoder"
-    vars(encoder)["name"] = "e5-small"
-    assert encoder_name(encoder) == "e5-small"
 
 
 def test_the_public_texts_and_topics_are_well_formed() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -76,14 +74,6 @@ def test_rows_keep_their_direction_and_nearly_all_of_the_norm() -> None:
 def test_a_row_that_is_no_vector_adds_nothing() -> None:
     """If it breaks, every text on which the encoder fails pulls its label towards one and the same point."""
     assert not PROJECTION.vectors(np.array([ODD[0], ODD[1], ODD[6]])).any()
-
-
-def test_a_projection_survives_json() -> None:
-    """If it breaks, a saved classifier answers otherwise than the one that was saved."""
-    again = Projection.from_dict(json.loads(json.dumps(PROJECTION.to_dict())))
-    rows = RNG.normal(size=(20, 24))
-    assert (again.vectors(rows) == PROJECTION.vectors(rows)).all()
-    assert again.k == PROJECTION.k == 12
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_the_example_of_the_docstring_is_an_audit() -> None:
     In 400 of 500 runs the canary's label must win at least once: it does in each with probability 0.05.
     """
     code = inspect.getdoc(NamingEngine) or ""
-    code = textwrap.dedent(code.split("::\n", 1)[1].split("\nA model of your own")[0]).replace("runs=2_000", "runs=500")
+    code = textwrap.dedent(code.split("::\n", 1)[1].split("\nYour own model")[0]).replace("runs=2_000", "runs=500")
     found: list[AuditResult] = []
     names: dict[str, Any] = {
         "DPICLClassifier": DPICLClassifier,

@@ -13,7 +13,7 @@ from langchain_dp import Pseudonymizer
 from langchain_dp.accounting import MetricCertificate
 from langchain_dp.audit.report import report
 from langchain_dp.audit.report.page import page
-from langchain_dp.audit.report.results import read_pseudonyms, told
+from langchain_dp.audit.report.results import read_pseudonyms, reported_pseudonyms
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.pseudonyms import PatternEntities, PseudonymReport
 
@@ -79,7 +79,7 @@ def test_no_text_of_a_conversation_is_shown(ledger: Path, tmp_path: Path) -> Non
     found = pseudonymizer.report()
     assert SECRET in found.looked_for  # a caller's mistake, which goes no further
     (tmp_path / "told.json").write_text(json.dumps([found.to_dict()]))
-    for hidden in (told([found]), read_pseudonyms(tmp_path / "told.json")):
+    for hidden in (reported_pseudonyms([found]), read_pseudonyms(tmp_path / "told.json")):
         assert [(one.counts, one.missed) for one in hidden] == [
             ({"PERSON": 2}, "not known: a recognizer does not say what it looks for")
         ]
@@ -95,9 +95,9 @@ def test_a_file_says_what_the_objects_say(tmp_path: Path) -> None:
     rest = MetricCertificate(mechanism="exponential", eta=2.5, table="glove-50d")
     reports = [CLEAN, PseudonymReport({"PERSON": 1}, "names", ("DATE",), unknown=True, remaining_text_sanitizer=rest)]
     (tmp_path / "told.json").write_text(json.dumps([one.to_dict() for one in reports], allow_nan=False))
-    assert read_pseudonyms(tmp_path / "told.json") == told(reports)
+    assert read_pseudonyms(tmp_path / "told.json") == reported_pseudonyms(reports)
     (tmp_path / "one.json").write_text(json.dumps(CLEAN.to_dict()))
-    assert read_pseudonyms(tmp_path / "one.json") == told([CLEAN])
+    assert read_pseudonyms(tmp_path / "one.json") == reported_pseudonyms([CLEAN])
 
 
 @pytest.mark.parametrize(

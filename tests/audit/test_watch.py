@@ -16,7 +16,6 @@ from fakes.voters import classifier
 
 from langchain_dp.accounting import (
     ExponentialEvent,
-    LabelPartEvent,
     MetricLedger,
     NoisyMaxEvent,
     PartEvent,
@@ -76,7 +75,7 @@ def test_the_figures_in_eta_are_those_of_the_report(metric: Path) -> None:
 
 def test_a_path_and_an_open_ledger_are_not_mixed_up(ledger: Path) -> None:
     """If it breaks, who gives the one for the other gets an error of somebody else's code."""
-    with pytest.raises(InvalidParameter, match=r"open\. Of a path, call report\(path\)"):
+    with pytest.raises(InvalidParameter, match=r"open ledger\. For a path, call report\(path\)"):
         figures(str(ledger))  # type: ignore[arg-type]
     with PrivacyLedger(PrivacyBudget(1.0)) as opened, pytest.raises(InvalidParameter, match=r"report_on\(ledger\)"):
         report(opened)  # type: ignore[arg-type]
@@ -94,9 +93,9 @@ def test_a_plan_that_is_used_up_is_not_open() -> None:
         assert "delta" in {name.partition(".")[2] for name in told(found)}
 
 
-def test_parts_and_labels_are_no_label_of_a_gauge(tmp_path: Path) -> None:
+def test_parts_are_no_label_of_a_gauge(tmp_path: Path) -> None:
     """If it breaks, what somebody called a part of the data stands in a dashboard."""
-    events = [PartEvent(SECRET, ExponentialEvent(0.1)), LabelPartEvent(SECRET, ExponentialEvent(0.2))]
+    events = [PartEvent(SECRET, ExponentialEvent(0.1)), ExponentialEvent(0.2)]
     with PrivacyLedger(PrivacyBudget(8.0), tmp_path / f"{SECRET}.db") as made:
         plan = made.reserve([(event, 2) for event in events], name=SECRET)
         for event in events:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -14,7 +13,6 @@ from audits.check import Check, Finding
 from audits.laws import divergence, limited_domain_law, mixed, softmax
 from langchain_dp.accounting import (
     ExponentialEvent,
-    LabelPartEvent,
     LimitedDomainEvent,
     Neighbors,
     NoisyMaxEvent,
@@ -146,42 +144,6 @@ def tokens() -> Finding:
     )
 
 
-def labels() -> Finding:
-    """One token for each of three labels, at q <= 1: the largest delta of a record that may change its label.
-
-    Its subset then votes otherwise for the old label and for the new one. A ghost silences its subset for all of them.
-    """
-    worst, settings = 0.0, 0
-    for (neighbors, changed), q, (epsilon0, delta0), delta in itertools.product(
-        ((_ONE, 2), (_ADD, 1), (_ZERO, 3)), (0.3, 1.0), ((0.8, 1e-4), (4.0, 0.01)), (0.05, 0.15)
-    ):
-        token = LimitedDomainEvent(epsilon0, delta0, q)
-        claim = epsilon([(LabelPartEvent(label, token), 1) for label in "abc"], delta, neighbors=neighbors)
-        settings += 1
-        for rest in ((2, 2, 2), (7, 7, 7), (30, 30, 2)):
-            base, one, other = (
-                limited_domain_law(
-                    {k: n + (k == place) for k, n in enumerate(rest)},
-                    epsilon0=epsilon0,
-                    delta0=delta0,
-                    kbar=2,
-                    threshold=1 if neighbors is _ZERO else 2,
-                )
-                for place in (None, 0, 1)
-            )
-            here, there = (
-                _independent(mixed(base, each, q), changed) for each in (one, base if neighbors is _ZERO else other)
-            )
-            worst = max(worst, divergence(here, there, claim) / delta, divergence(there, here, claim) / delta)
-    return Finding(worst > 1 + 1e-6, f"at most {worst:.4f} of delta is used, over {settings} settings")
-
-
-def _independent(law: Mapping[int | None, float], times: int) -> dict[Any, float]:
-    """Law of so many independent draws."""
-    draws = itertools.product(law.items(), repeat=times)
-    return {tuple(key for key, _ in each): math.prod(chance for _, chance in each) for each in draws}
-
-
 def caches(deltas: Sequence[float] = (1e-2, 1e-6, 1e-4)) -> Finding:
     """One event, kept by ledgers of several deltas and neighbors in one process: each ledger says its own cost."""
     wrong, event = [], NoisyMaxEvent(5.0)
@@ -204,7 +166,6 @@ CHECKS = [
     Check("accountant", "the reference numbers, within 1%", lambda: references(epsilon), once=True),
     Check("choice law", "a choice costs what its law says", choices, once=True),
     Check("token law", "a token costs what its law says", tokens, once=True),
-    Check("label law", "a record pays for all its labels", labels, once=True),
     Check("schemes", "zero-out <= fixed <= resample", order, once=True),
 ]
 """In the order of the table."""

@@ -19,7 +19,9 @@ from audits.check import Check, Finding, likely, worst
 from langchain_dp import DPLabelNamer, DPPrototypeClassifier
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger
 from langchain_dp.aggregate import names, public_texts
-from langchain_dp.mechanisms import SystemRandomness, VectorSum, exponential_choice
+from langchain_dp.ensemble.scheme import Scheme
+from langchain_dp.icl.subset_prompts import SubsetPrompts
+from langchain_dp.mechanisms import NotPrivateSeededRandomness, SystemRandomness, VectorSum, exponential_choice
 from langchain_dp.mechanisms.vector_sum import NORM
 from langchain_dp.records import PrivateRecords
 
@@ -174,6 +176,32 @@ def noise(fits: int = 40) -> Finding:
     )
 
 
+def prompts(seeds: int = 30) -> Finding:
+    """Under the same coins, no user moves more than one prompt of a vote, and shows no more than one record there."""
+    return worst(
+        _prompted(pair, sampling, seed)
+        for pair in pairs()
+        if pair.user_key and pair.neighbors is _R1
+        for sampling in ("fixed", "resample")
+        for seed in range(seeds)
+    )
+
+
+def _prompted(pair: Pair, sampling: Any, seed: int) -> Finding:
+    drawn = []
+    for rows in pair.sides:  # the user in question comes last, so that the others have the same coins
+        records = PrivateRecords(rows, user_key=pair.user_key)
+        scheme = Scheme(sampling, 4, 0.7, even=False)
+        rng = NotPrivateSeededRandomness(seed)
+        subsets = SubsetPrompts(records, scheme, lambda row: (row["text"], ""), rng)
+        drawn.append([prompt.shots for prompt in subsets.draw("?")])
+    moved = sum(one != other for one, other in itertools.zip_longest(*drawn))
+    most = max(
+        (sum(text.startswith(("own", "not own")) for text, _ in shots) for shots in itertools.chain(*drawn)), default=0
+    )
+    return Finding(moved > 1 or most > 1, f"{pair.name}, {sampling}: {moved} prompts differ, {most} records in one")
+
+
 WORDS = ("north", "south", "east", "west", "home", "away", "up", "down")
 
 
@@ -231,5 +259,6 @@ def _law(mechanism: Any, counts: Sequence[Sequence[int]]) -> dict[tuple[int, ...
 CHECKS = (
     Check("sums", "a user moves a sum as far as charged", sums, once=True),
     Check("sum noise", "noise as charged, once and fresh", noise),
+    Check("users", "a user moves one vote, by one record", prompts, once=True),
     Check("names", "no user moves a name's chance farther", named, once=True),
 )

@@ -112,7 +112,6 @@ def faults() -> Faults:
             **under(functools.partial(opt.clipped, 1, 80), swaps.CLIPPED),
             **under(opt.clipped, swaps.DIVIDED),
         },
-        "glossary": under(opt.glossaries, swaps.GLOSSARIES),
         "choice": under(opt.choice, swaps.CHOICE),
         "choose": under(opt.public_prompts, swaps.PUBLIC),
         "text rounds": {
@@ -125,16 +124,13 @@ def faults() -> Faults:
             **under(functools.partial(synth.blocks, ["rounds"]), texts.BLOCKS),
             **under(functools.partial(synth.blocks, ["groups"]), texts.BLOCK_GROUPS),
         },
-        "described": {
-            **under(functools.partial(synth.described, ["rounds"]), texts.DESCRIBED),
-            **under(functools.partial(synth.described, ["groups"]), texts.DESCRIBED_GROUPS),
-        },
         "text canary": under(synth.canary, texts.CANARY),
         "nobody": under(synth.nobody, texts.NOBODY),
         "texts": under(rapt.faces, swaps.FACES),
         "padded": under(rapt.padded, swaps.PADS),
         "sums": under(aggregate.sums, summed.SUMS),
         "sum noise": under(aggregate.noise, summed.NOISE),
+        "users": under(aggregate.prompts, summed.USERS),
         "names": under(aggregate.named, summed.NAMES),
         "cost caches": under(accountant.caches, planted.CACHES),
         "accountant": {
@@ -142,5 +138,4 @@ def faults() -> Faults:
         },
         "choice law": under(accountant.choices, planted.CHOICES),
         "token law": under(accountant.tokens, planted.COSTS),
-        "label law": under(accountant.labels, planted.OF_LABELS),
     }

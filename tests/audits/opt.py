@@ -14,7 +14,7 @@ from typing import Any
 from scipy import stats
 
 from audits.check import Check, Finding, likely
-from audits.laws import attendance, coins, limited_domain_law, softmax, tally, total
+from audits.laws import limited_domain_law, softmax, tally, total
 from audits.stubs import (
     LABELS,
     SeenPrompt,
@@ -404,41 +404,6 @@ def _follows(asked: Sequence[SeenPrompt], text: str) -> tuple[bool, float]:
     return text.startswith(f"word{likelier}"), 1 / (1 + math.exp(-abs(gap)))
 
 
-def glossaries(runs: int = 16) -> Finding:
-    """Whole glossaries by clipped sums: one charge, one draw of records for all labels, each shown under its own."""
-    drawn: list[list[int]] = []
-    for face in range(runs):
-        # Three in four records teach, and half of these are drawn.
-        witness, _, paid = _run(
-            face,
-            examples(60),
-            Witness(right=_right),
-            method="glossary",
-            decoder="clip",
-            subsets=11,
-            sampling=SamplingOptions("fixed", None, _RATE),
-            validation=0.25,
-            max_new_tokens=_LENGTH,
-            candidate_options=CandidateOptions(epsilon0=_EPSILON0),
-        )
-        asked = [each for calls in witness.texts for each in calls[0]]
-        wrong = [
-            [event.event for event in paid if event.part == TRAINING]
-            != [ClippedSumRoundEvent(_EPSILON0, _LENGTH, _RATE)],
-            len(witness.texts) != len(LABELS),
-            any(each.charged < 1 or len(each.records) != 1 for each in asked),
-            any({each.records for each in call} != {each.records for each in calls[0]} for calls in witness.texts
-                for call in calls),
-            any(label_of(each.records[0]) != label for label, calls in enumerate(witness.texts) for each in calls[0]),
-        ]  # fmt: skip
-        if any(wrong):
-            said = ("other charges", "a text too many", "asked before the charge", "other members", "of other labels")
-            return Finding(True, f"run {face}: {said[wrong.index(True)]}")
-        drawn.append([record for each in asked for record in each.records])
-    trained = frozenset(record for one in drawn for record in one)
-    return likely({f"who of {len(trained)} was asked in {runs} runs": coins(attendance(drawn), _RATE * 0.75)})
-
-
 def _better(record: int, head: str) -> bool:
     """The later an alternative, the more records are answered right under it."""
     return record < 100 + 2 * sum(place for place, text in enumerate(_ALTERNATIVES, 1) if text in head)
@@ -481,7 +446,6 @@ def public_prompts(runs: int = 10) -> Finding:
 CHECKS = [
     Check("tokens", "DP-OPT at q < 1: charges, coins, votes", tokens),
     Check("clipped", "DP-OPT by clipped sums at q < 1", clipped),
-    Check("glossary", "one round for all labels", glossaries),
     Check("choice", "the chosen candidate hides a record", choice),
     Check("choose", "a choice among public prompts", public_prompts),
 ]

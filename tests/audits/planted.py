@@ -258,11 +258,6 @@ def taken_for(kind: type[Any], *, neighbors: Neighbors | None = None, **wrong: A
     return made
 
 
-def one_label_pays(real: StandIn, events: Sequence[Any], neighbors: Neighbors) -> Any:
-    """A record is charged for the text of one label, as if it never moved to another, nor silenced its subset."""
-    return real(events, Neighbors.ADD_OR_REMOVE_ONE)
-
-
 CHOICES: dict[str, list[Swap]] = {
     "a replacement charged once": [
         (pld, "privacy_loss", taken_for(ExponentialEvent, neighbors=Neighbors.ADD_OR_REMOVE_ONE))
@@ -277,11 +272,6 @@ COSTS: dict[str, list[Swap]] = {
     "a threshold without a miss": [(pld, "privacy_loss", taken_for(LimitedDomainEvent, delta0=1e-12))],
 }
 """Faults of what a token is charged as."""
-
-OF_LABELS: dict[str, list[Swap]] = {
-    "moved label charged once": [(pld, "_paid_by_one", method(one_label_pays))],
-}
-"""Faults of what the texts of labels are charged as."""
 
 
 def without_delta(real: StandIn) -> Any:

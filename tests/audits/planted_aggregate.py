@@ -59,7 +59,7 @@ def without_empty_labels(real: StandIn, fitting: Any, promise: Any, records: Any
     real(fitting, promise, records, tuple(label for label in labels if label in there), encoder)
 
 
-def each_alone(real: StandIn, records: PrivateRecords) -> list[list[str]]:
+def each_alone(real: StandIn, records: PrivateRecords, **options: Any) -> list[list[str]]:
     """Every record of a user counts as a user of its own."""
     return [[name] for name in records.ids()]
 
@@ -97,6 +97,12 @@ SUMS: dict[str, Sequence[Swap]] = {
 NOISE: dict[str, Sequence[Swap]] = {
     "noise in each of two parts": [(VectorSum, "release", method(in_two_parts))],
     "noise of a part": [(VectorSum, "release", method(quarter_of_the_noise))],
+}
+USERS: dict[str, Sequence[Swap]] = {
+    "a coin per record of a user": [
+        (PrivateRecords, "users", method(each_alone)),
+        (PrivateRecords, "user_of", method(lambda real, records, record_id: record_id)),
+    ],
 }
 NAMES: dict[str, Sequence[Swap]] = {
     "counts charged lambda": [(exponential_choice, "below_exp", method(whole_weight))],

@@ -29,7 +29,7 @@ from langchain_dp.accounting import (
 from langchain_dp.accounting.metric import Owner
 from langchain_dp.ensemble.answers import AnswerCache
 from langchain_dp.ensemble.prompt_budget import PromptBudget, beginning
-from langchain_dp.ensemble.subsets import FixedPartition, KeyedCoins, SubsetSampler
+from langchain_dp.ensemble.subsets import FixedPartition, SubsetSampler
 from langchain_dp.errors import BudgetExceeded
 from langchain_dp.icl import ChatDPICL, DPICLClassifier
 from langchain_dp.icl.release import Releaser
@@ -39,7 +39,6 @@ from langchain_dp.icl.voters import EngineVoter, ModelVoter
 from langchain_dp.mechanisms import ClippedSum, Exponential, LimitedDomain, NoisyMax, ReportNoisyMax
 from langchain_dp.opt.data import Data
 from langchain_dp.opt.forward import Forward
-from langchain_dp.opt.glossary import LabelTexts
 from langchain_dp.opt.reservation import VALIDATION
 from langchain_dp.opt.voters import ClippedTexts, PrivateVote
 from langchain_dp.rapt.privatize import Items, TextPrivatizer
@@ -339,28 +338,6 @@ def divided_by_who_answers(real: StandIn, self: ClippedSum, public: Any, members
     return int(real(dataclasses.replace(self, event=share, members=max(1, len(rows))), public, rows, **kwargs))
 
 
-def texts_for_free(real: StandIn, self: LedgerPlan, event: Any, *args: Any, **kwargs: Any) -> None:
-    """What is written is not charged."""
-    if event.part == VALIDATION:
-        real(self, event, *args, **kwargs)
-
-
-def everybody_describes(real: StandIn, self: KeyedCoins, number: int, rate: float) -> list[str]:
-    """Every record takes part, and the round is charged as sampled."""
-    return list(self._names)
-
-
-def one_key_for_all(real: StandIn, self: KeyedCoins, what: str, number: int, name: str) -> int:
-    """Coins that anybody can work out."""
-    self._key = b"known"
-    return int(real(self, what, number, name))
-
-
-def of_any_label(real: StandIn, self: LabelTexts, subsets: Any, message: int) -> Any:
-    """Records are shown under the label before theirs, too."""
-    return real(self, subsets, 0)
-
-
 def teaching_rows(real: StandIn, self: Data, ids: list[str]) -> Any:
     """The choice is made by the records that taught."""
     return real(self, self.training)
@@ -532,17 +509,6 @@ DIVIDED: dict[str, list[Swap]] = {
     "divided by who answers": [(ClippedSum, "release", method(divided_by_who_answers))],
 }
 """A fault of what comes out of the sums."""
-
-GLOSSARIES: dict[str, list[Swap]] = {
-    "a glossary for free": [
-        (LedgerPlan, "spend", method(texts_for_free)),
-        (LedgerPlan, "spend_up_to", method(texts_for_free)),
-    ],
-    "every record describes": [(KeyedCoins, "drawn", method(everybody_describes))],
-    "one key for all runs": [(KeyedCoins, "_toss", method(one_key_for_all))],
-    "records under other labels": [(LabelTexts, "members", method(of_any_label))],
-}
-"""Faults of a glossary by clipped sums."""
 
 VOTES: dict[str, list[Swap]] = {
     "+1 where votes move": [(LimitedDomain, "release", method(lower_threshold))],

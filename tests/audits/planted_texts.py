@@ -20,7 +20,6 @@ from langchain_dp.records import PrivateRecords
 from langchain_dp.synth import DPAnswerGenerator
 from langchain_dp.synth.journal import SynthesisJournal
 from langchain_dp.synth.members import Members
-from langchain_dp.synth.run import SynthesisRuns
 from langchain_dp.synth.settings import Design
 
 
@@ -89,41 +88,6 @@ def others_write_on(real: StandIn, self: Members, design: Design, number: int, l
     """Who takes up a run draws members of its own."""
     self._key = self._key[:16] + SYSTEM.randbelow(2**128).to_bytes(16, "big")
     return list(real(self, design, number, label))
-
-
-def free_description(real: StandIn, self: SynthesisRuns, opened: Any, number: int) -> None:
-    """Descriptions are drawn, and not charged."""
-    if number >= 0:
-        real(self, opened, number)
-
-
-def shorter_charge(real: StandIn, self: Design, number: int) -> Any:
-    """Descriptions are charged with fewer tokens than they may have."""
-    event = real(self, number)
-    return dataclasses.replace(event, tokens=event.tokens - 1) if number < 0 else event
-
-
-def all_describe(real: StandIn, self: Members, number: int, rate: float) -> list[str]:
-    """Every record describes, and the round is charged as sampled."""
-    return list(self._names) if number < 0 else list(real(self, number, rate))
-
-
-def told_of_some(real: StandIn, self: TextWriter, head: str, tail: str, bodies: Mapping[Any, str], **rest: Any) -> Any:
-    """Who describes a label is chosen by what it says: the shorter half of those whose coins fell."""
-    if "topic" not in head:
-        return real(self, head, tail, bodies, **rest)
-    some = sorted(bodies, key=lambda key: (len(bodies[key]), bodies[key]))[: (len(bodies) + 1) // 2]
-    return real(self, head, tail, {key: bodies[key] for key in some}, **rest)
-
-
-def coins_of_a_round(real: StandIn, self: Members, number: int, rate: float) -> list[str]:
-    """Whoever describes writes the first texts too."""
-    return list(real(self, max(number, 0), rate))
-
-
-def group_describes(real: StandIn, self: Members, design: Design, number: int) -> list[str]:
-    """The first group describes, and pays as if it had been drawn."""
-    return list(real(self, design, max(number, 0)))
 
 
 def one_coin_for_all_labels(real: StandIn, self: Members, what: str, number: int, name: str) -> int:
@@ -246,25 +210,6 @@ STOPPED: dict[str, list[Swap]] = {
     "others write on": [(Members, "of_text", method(others_write_on))],
 }
 """Faults of a run that was stopped within its texts and is taken up."""
-
-_OF_BOTH: dict[str, list[Swap]] = {
-    "description unpaid": [(SynthesisRuns, "_charge", method(free_description))],
-    "fewer tokens charged": [(Design, "charged", method(shorter_charge))],
-    "all records describe": [(KeyedCoins, "drawn", method(all_describe))],
-    "describers by content": [(TextWriter, "tokens", method(told_of_some))],
-    "better one of two": [(TextWriter, "tokens", method(better_text_of_two))],
-}
-DESCRIBED: dict[str, list[Swap]] = {
-    **_OF_BOTH,
-    "describers write, too": [(KeyedCoins, "drawn", method(coins_of_a_round))],
-}
-"""Faults of the descriptions that come before texts."""
-
-DESCRIBED_GROUPS: dict[str, list[Swap]] = {
-    **{f"{name}, groups": swaps for name, swaps in _OF_BOTH.items()},
-    "a group describes": [(Members, "of_round", method(group_describes))],
-}
-"""The same where texts are of disjoint groups."""
 
 _OF_BLOCKS: dict[str, list[Swap]] = {
     "block charged once": [(Design, "charges", lambda real: property(lambda self: 1))],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -23,8 +22,6 @@ from langchain_dp.synth import (
     DPAnswerGenerator,
     DPExampleSynthesizer,
     Filters,
-    LabelDescriptionOptions,
-    SynthesisPrompts,
 )
 
 _UP, _DOWN, _END = 0, 1, 2
@@ -223,52 +220,6 @@ def _blocks_in(scheme: str) -> Finding:
     )
 
 
-# --------------------------------------------------------------------------------------- descriptions, then texts
-
-_CHAINS, _DESCRIBERS = 40, 9
-_SCHEMES = ("rounds", "groups")
-
-
-def described(schemes: Sequence[str] = _SCHEMES) -> Finding:
-    """Descriptions are a round like another: charged first, for all its tokens, of members by coins of its own."""
-    return worst(_described_in(scheme) for scheme in schemes)
-
-
-def _described_in(scheme: str) -> Finding:
-    records, texts = examples(_RECORDS), len(LABELS)
-    whole = [SynthesisPrompts().body([record]) for record in records]
-    describing = LabelDescriptionOptions(max_new_tokens=_TOKENS + 2, members=_DESCRIBERS)
-    per_round: list[list[list[str]]] = []  # of every chain, who was in its rounds: the descriptions' first
-    unpaid = early = long = changing = 0
-    for _ in range(_CHAINS):
-        with PrivacyLedger(_BUDGET) as ledger:
-            engine = ScoringEngine(functools.partial(charges, ledger))
-            members = _DESCRIBERS if scheme == "rounds" else _RECORDS  # of a group all
-            chain = _synthesizer(engine, ledger, scheme=scheme, count=2 * texts, members=members, describe=describing)
-            chain.invoke(records)
-            events = [json.loads(entry.event) for entry in ledger.entries() for _ in range(entry.count)]
-        paid = [int(event.get("of", event)["tokens"]) for event in events for _ in range(texts)]
-        unpaid += abs(len(engine.texts) - len(paid))
-        early += sum(before < place // texts + 1 for place, (before, _) in enumerate(engine.texts))
-        long += sum(len(seen) > most for (_, seen), most in zip(engine.texts, paid, strict=False))
-        changing += sum(len(set(seen)) > 1 for _, seen in engine.texts)
-        shown = [[body for _, seen in engine.texts[at : at + texts] for body in seen[0]]
-                 for at in range(0, len(engine.texts), texts)]  # fmt: skip
-        per_round.append(shown)
-    twice = sum(len(set(one)) < len(one) for shown in per_round for one in shown)
-    tossed = [one for shown in per_round for one in (shown if scheme == "rounds" else shown[:1])]
-    if scheme == "groups":
-        twice += sum(sorted(body for one in shown[1:] for body in one) != sorted(whole) for shown in per_round)
-    # Every record is a column, also one that was never drawn.
-    chance = coins(attendance([whole, *tossed])[1:], _RATE)
-    return Finding(
-        bool(unpaid or early or long or changing or twice or chance < ERROR),
-        f"{scheme} after descriptions: {_CHAINS} chains, {unpaid} texts too many for their charges, {early} too early, "
-        f"{long} longer than charged; {changing} with changing members, {twice} rounds with a record in two texts; "
-        f"coins p = {chance:.1g}",
-    )
-
-
 # -------------------------------------------------------------------------------------------------- without members
 
 
@@ -352,7 +303,6 @@ def _said_up(records: Sequence[Any], runs: int, at_once: int = 300) -> int:
 CHECKS = [
     Check("text rounds", "a round pays, once, for whom it draws", rounds),
     Check("text blocks", "blocks of records are paid for twice", blocks),
-    Check("described", "descriptions are a round of their own", described),
     Check("text canary", "a record moves a token by its event", canary),
     Check("nobody", "texts are written without members too", nobody),
 ]

@@ -1,19 +1,15 @@
-"""Labels that mean nothing to a model: what a private glossary of them is worth.
+"""Labels that mean nothing to a model, and what it answers under them.
 
 Reads LANGCHAIN_DP_DATA/<task>/{train,test}.jsonl. The labels are called "team A", "team B" and so on, as categories of
-tickets are. A model describes label by label what the texts have in common (``method="glossary"``), by votes or by
-clipped sums; test rows are then answered by the same model (label scores, calibrated) under
+tickets are. Test rows are answered by a model (label scores, calibrated) under
 
 - "codes": the instruction alone;
-- "true": the labels' true names as answers, which nobody would have; "true, asked for": those, under the glossary's
-  own instruction;
-- "lines": the glossary's lines, answered by codes;
-- "names": names taken from the descriptions as answers, from which the codes follow;
-- "asked for": those, under the instruction that asks for what they are.
+- "true": the labels' true names as answers, which nobody would have; "true, asked for": those, under the instruction
+  that asks for what they are.
 
 "regression" asks no model: logistic regression on word counts, trained on the rows themselves, NOT private.
 
-Every arm is appended to the results file, and a restart skips it. A prompt that several arms share is scored once.
+Every arm is appended to the results file, and a restart skips it.
 """
 
 from __future__ import annotations
@@ -29,16 +25,12 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from coded import CODED, Coded, regression
+from coded import CODED, regression
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 from made import made, so_far
 
-from langchain_dp import PrivacyBudget
-from langchain_dp.opt import DPPromptOptimizer, PromptScore
-from langchain_dp.opt.candidates import PromptChoice, choices
+from langchain_dp.opt import OptPrompts, PromptScore
 from langchain_dp.opt.forward import Forward
-
-DELTA = 1e-5
 
 
 def main() -> None:
@@ -63,7 +55,7 @@ def main() -> None:
     ) as engine:
         for seed in range(options.seeds):
             for arm in options.arms:
-                key = [engine.name, options.task, options.rows, arm, options.subsets, options.shots, seed]
+                key = [engine.name, options.task, options.rows, arm, 60, 1, seed]  # two sizes of former arms
                 if any(row["key"] == key for row in so_far(options.out)):
                     continue
                 began = time.perf_counter()
@@ -71,62 +63,22 @@ def main() -> None:
                     found = {"accuracy": regression(train, every), "asked": len(every)}
                     keep_row({"key": key, **made(), "seconds": round(time.perf_counter() - began, 1), arm: found})
                     continue
-                optimizer = _optimizer(engine, coded, arm, options)
-                forward = Forward.of(engine, optimizer.settings)
+                words = list(coded.codes.values()) if arm == "codes" else list(coded.labels)
+                said = coded.asked_for if arm.endswith("asked for") else coded.instruction
                 row: dict[str, Any] = {"key": key, **made(), "load": round(os.getloadavg()[0], 1)}
-                if arm in ("codes", "true", "true, asked for"):
-                    words = tuple(coded.codes.values()) if arm == "codes" else coded.labels
-                    said = coded.glossary.instruction if arm.endswith("asked for") else coded.instruction
-                    asked = {arm: PromptChoice(said, words)}
-                else:
-                    prompt = optimizer.optimize(train)
-                    asked_for, names, lines, _ = choices(optimizer.settings, prompt.candidates)
-                    asked = {"asked for": asked_for, "names": names, "lines": lines}
-                    given = {code: label for label, code in coded.codes.items()}
-                    row |= {"descriptions": {given[code]: said for code, said in prompt.descriptions.items()}}
-                    row |= {"chosen": list(prompt.words.values()), "instruction": prompt.instruction}
-                    row |= {"noise": dict(prompt.certificate.parameters)}
-                row |= {"seconds": round(time.perf_counter() - began, 1)}
-                for name, choice in asked.items():
-                    row[name] = _score(engine, forward, choice, test, optimizer.settings.labels, options)
-                keep_row(row)
-
-
-def _optimizer(engine: LlamaCppEnsemble, coded: Coded, arm: str, options: Any) -> DPPromptOptimizer:
-    """That of an arm such as "clip 3" or "votes 3"; of any other, one whose templates are used."""
-    decoder, _, epsilon = arm.partition(" ") if arm.startswith(("clip", "votes")) else ("clip", "", "1")
-    return DPPromptOptimizer(
-        model=engine,
-        method="glossary",
-        glossary=coded.glossary,
-        decoder=decoder,
-        labels=list(coded.codes.values()),
-        instruction=coded.instruction,
-        budget=PrivacyBudget(float(epsilon), DELTA),
-        shots=options.shots,
-        subsets=options.subsets,
-        max_new_tokens=options.tokens,
-        validation=options.judges / options.rows,
-    )
+                row[arm] = _score(engine, said, words, test, list(coded.codes.values()))
+                keep_row(row | {"seconds": round(time.perf_counter() - began, 1)})
 
 
 def _score(
-    engine: LlamaCppEnsemble,
-    forward: Forward,
-    choice: PromptChoice,
-    test: Sequence[dict[str, str]],
-    labels: Sequence[str],
-    options: Any,
+    engine: LlamaCppEnsemble, instruction: str, words: list[str], test: Sequence[dict[str, str]], labels: list[str]
 ) -> dict[str, Any]:
-    """Accuracy and confusion; of a row that asked the same under the same model, what it found."""
-    asked = {"instruction": choice.instruction, "words": list(choice.words), "asked": len(test)}
-    for row in so_far(options.out):
-        for kept in row.values():
-            if row["key"][0] == engine.name and isinstance(kept, dict) and kept.items() >= asked.items():
-                return kept
-    answers = forward.predict(choice.instruction, [row["text"] for row in test], choice.words)
+    """Accuracy and confusion of answers by these words."""
+    forward = Forward(engine, OptPrompts(), words, calibrate=True)
+    answers = forward.predict(instruction, [row["text"] for row in test], words)
     score = PromptScore.of(answers, [row["label"] for row in test], labels)
-    return {**asked, "accuracy": score.accuracy, "standard_error": round(score.standard_error, 4),
+    return {"instruction": instruction, "words": words, "asked": len(test),
+            "accuracy": score.accuracy, "standard_error": round(score.standard_error, 4),
             "confusion": {label: dict(counts) for label, counts in score.confusion.items()}}  # fmt: skip
 
 
@@ -135,11 +87,7 @@ def _options() -> Any:
     parser.add_argument("--model", help="path of a GGUF (default: the embedded model)")
     parser.add_argument("--task", choices=list(CODED), default="agnews")
     parser.add_argument("--rows", type=int, default=2000)
-    parser.add_argument("--arms", nargs="+", default=["codes", "true", "clip 3", "clip 1"])
-    parser.add_argument("--shots", type=int, default=1, help="texts of each label that a subset is expected to hold")
-    parser.add_argument("--subsets", type=int, default=60)
-    parser.add_argument("--tokens", type=int, default=8)
-    parser.add_argument("--judges", type=int, default=40, help="rows that select (default: %(default)s)")
+    parser.add_argument("--arms", nargs="+", default=["codes", "true", "true, asked for", "regression"])
     parser.add_argument("--slots", type=int, default=64)
     parser.add_argument("--asked", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=1)

@@ -193,7 +193,7 @@ def _options() -> argparse.Namespace:
         "--arms",
         nargs="+",
         default=list(ARMS),
-        help="of 0-shot, icl, dln-1, opt, pez, 'dp-opt EPSILON', 'clip EPSILON', 'glossary EPSILON', 'choose EPSILON' "
+        help="of 0-shot, icl, dln-1, opt, pez, 'dp-opt EPSILON', 'clip EPSILON', 'choose EPSILON' "
         "and 'sanitized SHARE': dln-1 on rows of which so many words were replaced",
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
@@ -244,11 +244,8 @@ def _one(
     seed: int,
     options: Any,
 ) -> dict[str, Any]:
-    task, codes = TASKS[name], name.removeprefix("coded ")
-    glossary = CODED[codes].glossary if codes in CODED else None
-    options = argparse.Namespace(
-        **vars(options), calibrate=CALIBRATE[name], glossary=glossary, alternatives=ALTERNATIVES[name]
-    )
+    task = TASKS[name]
+    options = argparse.Namespace(**vars(options), calibrate=CALIBRATE[name], alternatives=ALTERNATIVES[name])
     rows, test = rows_of(data, name, "train"), rows_of(data, name, "test")
     random.Random(seed).shuffle(rows)
     random.Random(0).shuffle(test)
@@ -315,9 +312,7 @@ def _of_no_run(optimizer: DPPromptOptimizer, instruction: str) -> OptimizedPromp
 
     settings = optimizer.settings
     prompt = settings.prompts.forward(instruction, settings.words)
-    return OptimizedPrompt(
-        prompt, instruction, not_private(dataclasses.replace(settings, method="opt"), optimizer._engine), {}, {}
-    )
+    return OptimizedPrompt(prompt, instruction, not_private("opt", optimizer._engine), {}, {})
 
 
 def _optimizer(engine: Remembering, task: OptTask, options: Any, **more: Any) -> DPPromptOptimizer:
@@ -378,10 +373,6 @@ def _prompt(engine: Remembering, task: OptTask, arm: str, rows: list[Any], optio
             calibrate=options.calibrate,
             progress=False,
         ).optimize(rows)
-    if arm.startswith("glossary"):
-        few = {"method": "glossary", "shots": 1, "subsets": 60, "max_new_tokens": 8, "calibrate": True}
-        few |= {"glossary": options.glossary}
-        return _optimizer(engine, task, options, budget=PrivacyBudget(epsilon), decoder="clip", **few).optimize(rows)
     if arm.startswith("clip"):
         return _optimizer(engine, task, options, budget=PrivacyBudget(epsilon), decoder="clip").optimize(rows)
     # Below epsilon 8 and with so few records a token needs every vote it can get: one example a subset, and few calls.

@@ -22,6 +22,7 @@ import numpy as np
 from langchain_core.embeddings import Embeddings
 
 from langchain_dp import DPPrototypeClassifier, PrivacyBudget
+from langchain_dp.accounting import calibrate_vector_sum
 from langchain_dp.aggregate import StaticEncoder, public_texts
 from langchain_dp.aggregate.features import Projection
 from langchain_dp.records import read_jsonl
@@ -131,6 +132,55 @@ def trial(task: str, encoder: Embeddings, seeds: int, most_test: int) -> list[di
     return results
 
 
+TITLES = {
+    "agnews": "AG News, 4 topics", "trec": "TREC, 6 kinds of questions", "tickets": "support tickets, 6 queues",
+    "sst2": "SST-2, 2 labels", "amazon": "Amazon, 2", "mpqa": "MPQA, 2", "disaster": "Disaster, 2",
+    "trustpilot": "Trustpilot (author's gender), 2",
+}  # fmt: skip
+
+
+def table(encoder: str = "wordllama l2_supercat_256") -> str:
+    """The results as a table of Markdown."""
+    found: dict[tuple[str, int], dict[float, dict[str, Any]]] = {}
+    for row in read_jsonl(RESULTS):
+        if row["encoder"] == encoder and (row["rows"] in (300, 1000, 2000, 8000) or row["rows"] > 2000):
+            found.setdefault((row["task"], row["rows"]), {})[row["epsilon"]] = row
+    lines = ["| | rows | epsilon 0.5 | epsilon 1 | epsilon 3 | no noise |", "|---|---|---|---|---|---|"]
+    for (task, rows), by_epsilon in sorted(
+        found.items(), key=lambda each: (list(TITLES).index(each[0][0]), each[0][1])
+    ):
+        cells = []
+        for epsilon in EPSILONS:
+            accuracies = by_epsilon[epsilon]["accuracy"]
+            error = statistics.stdev(accuracies) / len(accuracies) ** 0.5
+            cells.append(f"{100 * statistics.mean(accuracies):.0f} ± {100 * error:.0f}")
+        clean = f"{100 * statistics.mean(by_epsilon[EPSILONS[0]]['clean']):.0f}"
+        lines.append(f"| {TITLES[task]} | {rows:,} | {' | '.join(cells)} | {clean} |")
+    return "\n".join(lines)
+
+
+def curves(encoder: str = "wordllama l2_supercat_256") -> dict[str, dict[int, int]]:
+    """Accuracy of 100 by records per label over the noise multiplier, per task: what plans are made of.
+
+    Noise never helps, so each point is at least those before it; points that lie close to the one before are left out.
+    """
+    points: dict[str, list[tuple[float, float]]] = {}
+    for row in read_jsonl(RESULTS):
+        if row["encoder"] == encoder:
+            ratio = row["rows"] / row["labels"] / calibrate_vector_sum(PrivacyBudget(row["epsilon"]))
+            points.setdefault(row["task"], [(1.0, 1 / row["labels"])])
+            points[row["task"]].append((ratio, statistics.mean(row["accuracy"])))
+    found: dict[str, dict[int, int]] = {}
+    for task, pairs in points.items():
+        best, before, curve = 0.0, 0.0, {}
+        for ratio, accuracy in sorted(pairs):
+            best = max(best, accuracy)
+            if ratio >= 1.25 * before or ratio == max(pairs)[0]:
+                curve[round(ratio)], before = round(100 * best), ratio
+        found[task] = curve
+    return found
+
+
 def speed() -> None:
     """Time and memory of a fit on 100,000 texts of 20 words, and queries a second."""
     words = [word for text in public_texts() for word in text.split()]
@@ -155,7 +205,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--test", type=int, default=2000)
     parser.add_argument("--speed", action="store_true")
+    parser.add_argument("--table", action="store_true")
     asked = parser.parse_args()
+    if asked.table:
+        return print(table(E5.name if asked.encoder == "e5" else StaticEncoder.name))
     if asked.speed:
         return speed()
     encoder = KeptStatic() if asked.encoder == "static" else E5()

@@ -3,14 +3,10 @@
 Reads LANGCHAIN_DP_DATA/<task>/train.jsonl and test.jsonl. A local model writes examples at several epsilons; with no
 private record at all ("public"); and without clip ("unclipped", NOT private). Two readers judge them: logistic
 regression on word counts, trained on the examples alone, and the same local model with 16 of them in its prompt. The
-labels keep their names, with a description, or stand for nothing ("team A" ..., described by that name). An arm such as
-"3+described" spends a part of its epsilon on descriptions of the labels first; the prompt is then measured with the
-descriptions too, and with them alone; under "descriptions:3" nothing but them is written. In "public under 3" no record
-writes the texts either: the model has the descriptions that "3+described" released in the same seed, and nothing else.
-In "3x4" every member shows four records. Every arm is appended to the results file, and a restart skips it; a private
-one that was stopped goes on with its next token, by a ledger of its own beside that file. Texts are kept of arms that
-hold no private row. With --read another model, which wrote none of them, answers with the examples of all rows in that
-file.
+labels keep their names, with a description, or stand for nothing ("team A" ..., described by that name). In "3x4" every
+member shows four records. Every arm is appended to the results file, and a restart skips it; a private one that was
+stopped goes on with its next token, by a ledger of its own beside that file. Texts are kept of arms that hold no
+private row. With --read another model, which wrote none of them, answers with the examples of all rows in that file.
 With --speed one run at epsilon 3 is timed instead, beside its floor: the floating-point operations of the tokens that
 the plan expects, at the speed of a large matrix product.
 """
@@ -32,18 +28,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import numpy as np
-from coded import CODED, not_long, regression
+from coded import not_long, regression
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 from made import keep, made, so_far
 
 from langchain_dp.accounting import ClippedSumRoundEvent, PrivacyBudget
-from langchain_dp.ensemble.naming import names_of
 from langchain_dp.ensemble.text_writer import TextWriter
 from langchain_dp.mechanisms import ClippedSum, SystemRandomness
 from langchain_dp.ports import MemberPrompt
-from langchain_dp.synth import DPExampleSynthesizer, LabelDescriptionOptions, SynthesisPrompts
-from langchain_dp.synth.describing import told, useful
-from langchain_dp.synth.settings import DESCRIBED as FIRST
+from langchain_dp.synth import DPExampleSynthesizer, SynthesisPrompts
 
 TASKS = {
     "agnews": {
@@ -65,11 +58,7 @@ TASKS = {
 }
 """The labels, each with a description."""
 DELTA = 1e-6
-_ARMS = [
-    "none", "real", "public", "3", "8", "1", "unclipped", "3+described", "8+described", "1+described", "3x4",
-    "3x4+described", "public under 3", "public under 8", "public under 1", "descriptions:3", "descriptions:8",
-    "descriptions:1", "descriptions:none",
-]  # fmt: skip
+_ARMS = ["none", "real", "public", "3", "8", "1", "unclipped", "3x4"]
 
 
 def main() -> None:
@@ -86,7 +75,7 @@ def main() -> None:
         return
     engine = LlamaCppEnsemble(
         model_path=options.model,
-        slots=max(options.members, LabelDescriptionOptions().members) + 12,
+        slots=options.members + 12,
         max_tokens=2048,
         n_threads=options.threads,
     )
@@ -106,7 +95,7 @@ def main() -> None:
                 found = {**kept, "seconds": round(seconds, 1), "load": round(os.getloadavg()[0], 1)}
                 found["kept"] = len(examples)
                 found["regression"] = regression(examples, test[:1000])
-                found |= _asked(engine, examples, test, labels, seed, found.get("descriptions"), options)
+                found["prompted"] = _prompted(engine, examples, test[: options.asked], options, labels, seed)
                 row = {"key": key, **made(), **found}
                 with options.out.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row, ensure_ascii=False) + "\n")
@@ -129,7 +118,7 @@ def _read(options: Any, train: list[dict[str, Any]], test: list[dict[str, Any]])
                 examples, _ = _examples(row["key"], engine, train, options)
             if examples is None:
                 continue
-            found = _asked(engine, examples, test, labels, seed, row.get("descriptions"), options)
+            found = {"prompted": _prompted(engine, examples, test[: options.asked], options, labels, seed)}
             with options.out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"key": key, **made(), **found}) + "\n")
             print(key, found, flush=True)
@@ -156,29 +145,6 @@ def _timed(options: Any, engine: LlamaCppEnsemble, train: list[dict[str, Any]]) 
     figures = {"seconds": took, "floor": floor, "peak": float(peak), "evaluated": tokens, "kept": float(len(written))}
     print(settings, figures)
     keep(options.out, "synth", settings, figures)
-
-
-def _asked(
-    engine: LlamaCppEnsemble,
-    examples: list[dict[str, str]],
-    test: list[dict[str, Any]],
-    labels: str,
-    seed: int,
-    described: dict[str, str] | None,
-    options: Any,
-) -> dict[str, float]:
-    def prompted(
-        examples: list[dict[str, str]], described: dict[str, str] | None = None, *, named: bool = False
-    ) -> float:
-        return _prompted(engine, examples, test[: options.asked], options, labels, seed, described, named)
-
-    found = {"prompted": prompted(examples)}
-    if described is not None:
-        found |= {"prompted_with_descriptions": prompted(examples, described)}
-        found |= {"descriptions_alone": prompted([], described)}
-        found |= {"prompted_by_names": prompted(examples, described, named=True)}
-        found |= {"names_alone": prompted([], described, named=True)}
-    return found
 
 
 def _kinds(task: str, labels: str) -> dict[str, str]:
@@ -208,12 +174,6 @@ def _examples(
         rows = random.Random(seed).sample(train, len(train))
         each = options.count // len(labels)
         return [row for label in labels for row in [row for row in rows if row["label"] == label][:each]], {}
-    if arm.startswith("descriptions:"):
-        return _described_alone(arm, engine, train, labels, options)
-    if arm.startswith("public under "):
-        described = _released(f"{arm.rpartition(' ')[2]}+described", engine, options, seed)
-        examples = _alone(engine, told(labels, described, LabelDescriptionOptions()), options)
-        return examples, {"texts": examples, "descriptions": described}
     if arm == "public":
         examples = _alone(engine, labels, options)
         return examples, {"texts": examples}
@@ -222,7 +182,7 @@ def _examples(
     written = _synthesizer(arm, engine, labels, options, _ledger(key, options)).invoke(train)
     noise = written.certificate.parameters
     kept = {"clip": round(float(noise["clip"]), 3), "dropped": len(written.dropped), "texts": written.rows()}
-    return written.rows(), kept | ({"descriptions": written.descriptions} if written.descriptions else {})
+    return written.rows(), kept
 
 
 def _ledger(key: list[Any], options: Any) -> Path:
@@ -230,52 +190,17 @@ def _ledger(key: list[Any], options: Any) -> Path:
     return Path(options.out).parent / ("-".join(map(str, key)) + ".ledger")
 
 
-def _released(arm: str, engine: LlamaCppEnsemble, options: Any, seed: int) -> dict[str, str]:
-    """Descriptions of a run that the results have, under codes."""
-    key = [engine.name, options.task, options.rows, options.count, "coded", arm, options.members, seed]
-    for row in so_far(options.out):
-        if row["key"] == key:
-            return dict(row["descriptions"])
-    sys.exit(f"Expected {options.out} to have the arm {arm!r} of seed {seed}. Run it first.")
-
-
 def _synthesizer(
     arm: str, engine: LlamaCppEnsemble, labels: dict[str, str], options: Any, ledger: Path | None = None
 ) -> DPExampleSynthesizer:
-    """That of an arm such as "3", "3+described" or "3x4"."""
-    epsilon, _, shots = arm.partition("+")[0].partition("x")
-    described = CODED.get(options.task, CODED["agnews"])
+    """That of an arm such as "3" or "3x4"."""
+    epsilon, _, shots = arm.partition("x")
     return DPExampleSynthesizer(
         model=engine, labels=labels, count=options.count, budget=PrivacyBudget(float(epsilon), DELTA),
-        describe=arm.endswith("+described") and described.describing, shots=int(shots or 1),
+        shots=int(shots or 1),
         members=options.members, max_new_tokens=options.tokens, scheme="rounds", temperature=options.temperature,
         ledger=ledger,
     )  # fmt: skip
-
-
-def _described_alone(
-    arm: str, engine: LlamaCppEnsemble, train: list[dict[str, Any]], labels: dict[str, str], options: Any
-) -> tuple[list[dict[str, str]], dict[str, Any]]:
-    """Descriptions by the noise that a whole run would have; "descriptions:none" has no clip and is NOT private."""
-    how, prompts, coins = LabelDescriptionOptions(), SynthesisPrompts(), random.SystemRandom()
-    epsilon = arm.partition(":")[2]
-    noise = ClippedSum(ClippedSumRoundEvent(20.0, how.max_new_tokens), how.members, how.temperature)
-    if epsilon != "none":
-        plan = DPExampleSynthesizer(
-            model=engine, labels=labels, count=options.count, budget=PrivacyBudget(float(epsilon), DELTA),
-            members=options.members, max_new_tokens=options.tokens, scheme="rounds", describe=how,
-        ).plan(len(train))  # fmt: skip
-        noise = plan.design.noise_of(FIRST)
-    writer = TextWriter(engine, "\n", noise, candidates=512, chat=False, rng=SystemRandomness())
-    found = {}
-    for label, given in labels.items():
-        rows = [row for row in train if row["label"] == label]
-        rate = 1.0 if epsilon == "none" else noise.event.sampling_probability
-        some = coins.sample(rows, noise.members) if rate == 1.0 else [row for row in rows if coins.random() < rate]
-        bodies = {("plain", row["text"]): prompts.body([row]) for row in some}
-        found[label] = useful(writer.text(list(writer.tokens(*how.asking(given, prompts, chat=False), bodies))))
-        engine.forget(*bodies)
-    return [], {"clip": round(noise.clip, 3), "descriptions": found}
 
 
 def _alone(engine: LlamaCppEnsemble, labels: dict[str, str], options: Any) -> list[dict[str, str]]:
@@ -309,25 +234,15 @@ def _prompted(
     options: Any,
     labels: str,
     seed: int,
-    described: dict[str, str] | None,
-    named: bool = False,
 ) -> float:
-    """Share of test rows that the model gets right with 16 examples, the labels in turn, in its prompt; calibrated.
-
-    With ``named`` it answers with names from the descriptions.
-    """
+    """Share of test rows that the model gets right with 16 examples, the labels in turn, in its prompt; calibrated."""
     words = _words(options.task, labels)
-    if named:
-        words, described = names_of(list(words), described or {}), None
     turns: list[dict[str, str]] = []
     for turn in range(math.ceil(options.shown / len(words))):
         for label in words:
             turns += [one for one in examples if one["label"] == label][turn : turn + 1]
     random.Random(seed).shuffle(turns)
-    kinds = [
-        f"{word} ({described[label]})" if described and described[label] else word for label, word in words.items()
-    ]
-    head = f"Sort each text. The kinds: {', '.join(kinds)}.\n\n"
+    head = f"Sort each text. The kinds: {', '.join(words.values())}.\n\n"
     cut = (" ".join(one["text"].split()[:30]) for one in turns)  # real rows are longer than what is written
     head += "".join(f"Text: {text}\nKind: {words[one['label']]}\n\n" for text, one in zip(cut, turns, strict=True))
 

@@ -8,21 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from langchain_dp.opt import Glossary, OptTask
+from langchain_dp.opt import OptTask
 from langchain_dp.records import read_jsonl
-from langchain_dp.synth import LabelDescriptionOptions
 
 
 @dataclass(frozen=True)
 class Coded:
-    """A data set under codes: the public instruction, what the codes stand for in their order, and how to describe.
+    """A data set under codes: two public instructions, the second one for names, and what the codes stand for.
 
     Of a data set with long texts those of more words are left out: four must fit in a prompt.
     """
 
     instruction: str
     labels: tuple[str, ...]
-    glossary: Glossary
+    asked_for: str
     most_words: int = 1000
 
     @property
@@ -35,11 +34,6 @@ class Coded:
         """As a prompt optimizer has it."""
         return OptTask(tuple(self.codes.values()), self.instruction, shots=3, subsets=102)
 
-    @property
-    def describing(self) -> LabelDescriptionOptions:
-        """How the writer of synthetic examples asks for descriptions first."""
-        return LabelDescriptionOptions(kind=self.glossary.kind, shown=self.glossary.shown)
-
     def rows(self, path: Path) -> list[dict[str, str]]:
         """The rows of a file, with codes for their labels and texts in one line."""
         return [{"text": " ".join(row["text"].split()), "label": self.codes[row["label"]]} for row in self.read(path)]
@@ -49,27 +43,15 @@ class Coded:
         return [row for row in read_jsonl(path) if len(row["text"].split()) <= self.most_words]
 
 
-KINDS_OF_ANSWERS = Glossary(
-    kind="kind of answer",
-    instruction="Say of what kind the answer to the question is.",
-    task="What the answer to each question is, in one or two words.",
-    cue="The answer is:",
-    shown=(
-        ("On what weekday does the market take place?", "a weekday"),
-        ("What is the bowl on the shelf made of?", "a material"),
-        ("What does the tyre of a tractor weigh?", "a weight"),
-    ),
-)
-"""What tells the labels apart is no topic where they are kinds of questions. The words were tried on public rows."""
-TOPICS = Glossary()
+_TOPIC = "Say what the topic of the text is."
 CODED = {
-    "agnews": Coded("Choose the team that the article goes to.", ("World", "Sports", "Business", "Technology"), TOPICS),
+    "agnews": Coded("Choose the team that the article goes to.", ("World", "Sports", "Business", "Technology"), _TOPIC),
     "trec": Coded(
         "Choose the team that answers the question.",
         ("expression", "description", "entity", "human", "location", "number"),
-        KINDS_OF_ANSWERS,
+        "Say of what kind the answer to the question is.",
     ),
-    "trustpilot": Coded("Choose the team that the review goes to.", ("female", "male"), TOPICS, most_words=80),
+    "trustpilot": Coded("Choose the team that the review goes to.", ("female", "male"), _TOPIC, most_words=80),
 }
 
 

@@ -43,9 +43,11 @@ def bars(results: Path) -> list[dict[str, Any]]:
         {"what": "codes alone", "private": False, "percent": asked("codes", "codes")},
         {"what": "private vote on codes, epsilon 3", "private": True, "percent": voted("coded", "dp-icl 3")},
         {"what": "the topics' true names (which nobody has)", "private": False, "percent": asked("true", "true")},
-        {"what": "names from a private glossary, epsilon 1", "private": True, "percent": asked("clip 1", "names")},
-        {"what": "names from a private glossary, epsilon 3", "private": True, "percent": asked("clip 3", "names")},
-        {"what": "such names at epsilon 1, private vote at 2", "private": True, "percent": voted("named", "dp-icl 2")},
+        {
+            "what": "names at epsilon 1, private vote at 2",
+            "private": True,
+            "percent": voted("named", "dp-icl 2"),
+        },
     ]
 
 

@@ -466,38 +466,6 @@ def test_what_was_written_and_dropped_is_shown_with_the_reason(
     assert shown.count(repr(SAID)) == 2
 
 
-def test_a_glossary_from_the_command_line(command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """If it breaks, labels are not described, or the model is told their names although nobody asked for it."""
-    assert main(command(method="glossary", subsets=20, tokens=4, prompts=None)) == 0
-    assert "no: " in capsys.readouterr().out
-    saved = load_prompt(tmp_path / "prompt.json")
-    assert [each.label for each in saved.candidates] == ["no", "yes"]
-    assert saved.settings["glossary"]["show_labels"] is False
-    assert saved.certificate.mechanism.startswith("Glossary")
-    assert saved.certificate.parameters["calls_paid"] == 8
-    assert main(command(method="glossary", show_labels=True, subsets=20, tokens=4, out=tmp_path / "other.json")) == 0
-    assert load_prompt(tmp_path / "other.json").settings["glossary"]["show_labels"] is True
-    assert main(command(show_labels=True, out=tmp_path / "third.json")) == 1
-    assert "glossary=" in capsys.readouterr().err
-
-
-def test_what_tells_the_labels_apart_is_said_on_the_command_line(
-    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """If it breaks, labels that are no topics are described as topics, or a kind that nothing shows is asked for."""
-    public = tmp_path / "public.jsonl"
-    public.write_text('{"text": "Come at once!", "label": "at once"}\n', encoding="utf-8")
-    asked = {"method": "glossary", "subsets": 20, "tokens": 4, "prompts": None, "kind": "urgency"}
-    with pytest.raises(SystemExit, match="2"):  # as it is read, before a model is loaded
-        main(command(**asked))
-    assert not engines
-    assert "--kind and --shown together" in capsys.readouterr().err
-    assert main(command(**asked, shown=public)) == 0
-    saved = load_prompt(tmp_path / "prompt.json").settings["glossary"]
-    assert saved["shown"] == [["Come at once!", "at once"]]
-    assert (saved["cue"], saved["instruction"]) == ("Urgency:", "Say what the urgency of the text is.")
-
-
 def test_a_choice_among_public_prompts_from_the_command_line(
     command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -510,7 +478,7 @@ def test_a_choice_among_public_prompts_from_the_command_line(
     assert re.search(r"3 prompts, asked about \d+ records each", shown.err)
     assert "paid for" not in shown.out
     saved = load_prompt(tmp_path / "prompt.json")
-    assert (saved.settings["method"], len(saved.settings["alternatives"])) == ("choose", 2)
+    assert (saved.settings["writes"], len(saved.settings["alternatives"])) == (False, 2)
     assert main(command(method="choose", alternatives=public, plan=True, json=True, **sizes)) == 0
     plan = json.loads(capsys.readouterr().out)
     assert (plan["max_calls"], plan["epsilon0"], plan["choices"]) == (0, None, 3)
@@ -531,14 +499,16 @@ def test_a_choice_among_public_prompts_from_the_command_line(
     assert "records each" not in capsys.readouterr().err  # their number is private there
 
 
-def test_a_glossary_by_clipped_sums_from_the_command_line(
+def test_clipped_sums_from_the_command_line(
     command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """If it breaks, the command votes where it was told not to, or says that nothing did better where names did."""
-    sizes = {"subsets": 10, "tokens": 4, "prompts": None, "shots": None}
-    assert main(command(method="glossary", decoder="clip", **sizes)) == 0
+    """If it breaks, the command votes where it was told not to, or a prompt that answers by names does not say so."""
+    public = tmp_path / "prompts.jsonl"
+    public.write_text('{"words": {"no": "ham", "yes": "spam"}}\n', encoding="utf-8")
+    sizes = {"subsets": 10, "tokens": 4, "prompts": 2, "shots": 1}
+    assert main(command(decoder="clip", alternatives=public, **sizes)) == 0
     shown = capsys.readouterr()
-    assert re.search(r"up to 8 tokens, each by 10 a label of \d+ records", shown.err)
+    assert re.search(r"up to 8 tokens, each by 10 subsets of \d+ records", shown.err)
     saved = load_prompt(tmp_path / "prompt.json")
     assert "clipped" in saved.certificate.mechanism
     assert saved.certificate.parameters["members"] == 10

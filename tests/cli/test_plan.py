@@ -152,18 +152,14 @@ def test_rows_may_be_a_table_with_names_of_its_own(
     assert "are called with --text-key and --label-key." in capsys.readouterr().err
 
 
-def test_opt_plans_a_choice_and_a_glossary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """If it breaks, ways that need fewer rows cannot be planned without a model, or as if they wrote prompts."""
+def test_opt_plans_a_choice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, a choice cannot be planned without a model, or is planned as if it wrote prompts."""
     asked = ["--records", 1000, "--labels", *LABELS, "--instruction", "Praise or complaint?", "--epsilon", 3]
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text(json.dumps({"instruction": "Glad or cross?"}) + "\n")
     chosen = planned(capsys, "opt", *asked, "--method", "choose", "--alternatives", prompts)
     assert (chosen["choices"], chosen["max_calls"]) == (2, 0)
     assert planned(capsys, "opt", *asked)["max_calls"] > 0
-    described = planned(capsys, "opt", *asked, "--method", "glossary", "--alternatives", prompts)
-    alone = planned(capsys, "opt", *asked, "--method", "glossary")
-    assert described["choices"] == alone["choices"] + 1
-    assert described["texts_per_draw"] == len(LABELS)
 
 
 def test_opt_plans_clipped_sums(capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,25 +172,14 @@ def test_opt_plans_clipped_sums(capsys: pytest.CaptureFixture[str]) -> None:
     assert planned(capsys, "opt", *asked)["clip"] is None
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "says"),
-    [
-        ("data", "", "data.jsonl to hold at least one row"),
-        ("shown", "", "shown.jsonl to hold public texts"),
-        ("shown", '{"text": "a"}\n', "Expected --shown to be pairs"),
-    ],
-)
-def test_files_that_hold_too_little_are_named(
-    name: str, content: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """If it breaks, an empty file is taken for one without labels or for an example, or ends in a traceback."""
-    (path := tmp_path / f"{name}.jsonl").write_text(content)
-    data = ["--data", str(path)] if name == "data" else ["--records", "90", "--kind", "mood", "--shown", str(path)]
-    asked = ["--labels", "a", "b", "--epsilon", "3", "--instruction", "x", "--method", "glossary", *data]
+def test_an_empty_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, an empty file is taken for one without labels, or ends in a traceback."""
+    (path := tmp_path / "data.jsonl").write_text("")
+    asked = ["--labels", "a", "b", "--epsilon", "3", "--instruction", "x", "--data", str(path)]
     assert main(["plan", "opt", *asked]) == 1
     out, err = capsys.readouterr()
     assert (out, len(err.splitlines())) == ("", 1)
-    assert says in err
+    assert "data.jsonl to hold at least one row" in err
 
 
 def test_opt_counts_by_a_model_that_is_named(
@@ -223,21 +208,17 @@ def test_opt_counts_by_a_model_that_is_named(
     assert found["tokens_counted_by"] == "big, on the private rows: keep these figures to yourself"
 
 
-@pytest.mark.parametrize("described", [False, True])
-def test_examples_are_planned_as_the_library_plans_them(
-    described: bool, data: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """If it breaks, the plan of the command is not that of the run: in members, clip, or what is described."""
+def test_examples_are_planned_as_the_library_plans_them(data: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, the plan of the command is not that of the run: in members or clip."""
     wanted = DPExampleSynthesizer(
         model=WordScorer(), labels=LABELS, budget=PrivacyBudget(3.0, 1e-6), count=12, max_new_tokens=20, members=9,
-        shots=2, describe=described,
+        shots=2,
     ).plan(len(ROWS))  # fmt: skip
     asked = ["--epsilon", 3, "--delta", 1e-6, "--count", 12, "--tokens", 20, "--members", 9, "--shots", 2]
-    asked += ["--describe-first"] if described else []
     by_number = planned(capsys, "synthesize", "--records", len(ROWS), "--labels", *LABELS, *asked)
     by_rows = planned(capsys, "synthesize", "--data", data, *asked)
     for found in (by_number, by_rows):
-        for name in ("clip", "members", "sampling_probability", "scheme", "rounds", "verdict", "description_clip"):
+        for name in ("clip", "members", "sampling_probability", "scheme", "rounds", "verdict"):
             assert found.get(name) == wanted.to_dict().get(name), name
         assert found["tokens_to_evaluate"] > 0
     assert "keep these figures to yourself" in by_rows["tokens_counted_by"]

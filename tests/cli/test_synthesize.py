@@ -106,43 +106,17 @@ def test_a_certificate_says_that_labels_were_read_off_the_rows(
             left.unlink()
 
 
-def test_labels_are_described_first_where_that_is_asked_for(
-    command: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_what_is_released_is_shown_as_it_comes(
+    command: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """If it breaks, the option does nothing, or what was described is not shown."""
-    assert main(command("--describe-first", "--json")) == 0
-    said = json.loads(capsys.readouterr().out)
-    made = SyntheticExamples.load(tmp_path / "made.jsonl")
-    assert said["descriptions"] == made.descriptions
-    assert all(made.descriptions.values())
-    ledger = PrivacyLedger(PrivacyBudget(3.0), tmp_path / "made.jsonl.ledger")
-    assert sum(entry.count for entry in ledger.entries()) == 4
-    assert main(command("--describe-first", "--out", str(tmp_path / "other.jsonl"))) == 0
-    assert "delivery was described as: " in capsys.readouterr().out
-    public = tmp_path / "public.jsonl"
-    public.write_text('{"text": "Come at once!", "label": "at once"}\n', encoding="utf-8")
-    kind = ("--kind", "urgency", "--shown", str(public), "--out", str(tmp_path / "third.jsonl"))
-    with pytest.raises(SystemExit, match="2"):
-        main(command(*kind))
-    assert "--describe-first" in capsys.readouterr().err
-    assert main(command(*kind, "--describe-first")) == 0
-
-
-def test_what_is_released_is_shown_as_it_comes_descriptions_too(
-    command: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """If it breaks, half an hour passes in silence; or descriptions that are worthless show when all is paid for."""
-    assert main(command("--describe-first")) == 0
-    made = SyntheticExamples.load(tmp_path / "made.jsonl")
+    """If it breaks, half an hour passes in silence."""
+    assert main(command()) == 0
     said = [
         line
         for line in capsys.readouterr().err.splitlines()
         if line.startswith(("langchain-dp: delivery", "langchain-dp: billing"))
     ]
-    assert len(said) == 2 + 6
-    assert said[0] == f"langchain-dp: delivery was described as: {made.descriptions['delivery']}"
-    assert [line.partition(": ")[2].partition(":")[0] for line in said[2:]] == ["delivery", "billing"] * 3
-    assert all("was described" in line for line in said[:2])
+    assert [line.partition(": ")[2].partition(":")[0] for line in said] == ["delivery", "billing"] * 3
 
 
 def test_texts_without_labels_take_the_one_that_is_named(
@@ -164,9 +138,8 @@ def test_texts_without_labels_take_the_one_that_is_named(
     assert "of texts without labels name one for all with --labels." in said
     assert main(["plan", "icl", "--data", str(data), "--epsilon", "3"]) == 1
     assert "one for all" not in capsys.readouterr().err, "a classifier takes two labels at least"
-    assert main([*asked, *given, "--describe-first", "--show-labels", "--out", str(tmp_path / "b.jsonl")]) == 0
-    heads = {one.prompt.head for asked_of in engines[-1].asked for one in asked_of}
-    assert any('sorted under "notes of customers"' in head for head in heads)
+    heads = {one.prompt.head for asked_of in engines[0].asked for one in asked_of}
+    assert any("notes of customers" in head for head in heads)
 
 
 def test_the_model_alone_spends_nothing(
@@ -181,8 +154,8 @@ def test_the_model_alone_spends_nothing(
     assert not any(engines[0].asked)
     assert not list(tmp_path.glob("*.ledger*"))
     with pytest.raises(SystemExit, match="2"):
-        main(command("--alone", "--describe-first"))
-    assert "--describe-first" in capsys.readouterr().err
+        main(command("--alone", "--plan"))
+    assert "--plan" in capsys.readouterr().err
 
 
 def test_the_model_alone_needs_no_rows(
@@ -218,7 +191,7 @@ def test_json_is_one_object(command: Callable[..., list[str]], capsys: pytest.Ca
     """If it breaks, a program cannot read it."""
     assert main(command("--json")) == 0
     found = json.loads(capsys.readouterr().out)
-    assert {"descriptions", "examples", "dropped", "certificate"} == set(found)
+    assert {"examples", "dropped", "certificate"} == set(found)
 
 
 def test_descriptions_reach_the_model_and_name_labels(command: Callable[..., list[str]], engines: list[Engine]) -> None:

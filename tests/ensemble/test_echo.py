@@ -7,7 +7,7 @@ import pytest
 from langchain_dp.ensemble.echo import Echo
 
 ASKED = "Say of each output which inputs belong to it."
-ECHO = Echo([ASKED], known="Which inputs belong to me?", headings=["Input:", "# Student"], whole=["Cooking"])
+ECHO = Echo([ASKED], known="Which inputs belong to me?", headings=["Input:", "# Student"])
 
 
 @pytest.mark.parametrize(
@@ -20,11 +20,9 @@ ECHO = Echo([ASKED], known="Which inputs belong to me?", headings=["Input:", "# 
         ("Say which inputs belong to whom", False),  # the task itself says so
         ("Say: input: a film", True),
         ("Do as a # student does", True),
-        (" cooking. ", True),
-        ("cooking and baking", False),
     ],
 )
-def test_four_words_in_a_row_a_heading_or_a_shown_answer(text: str, repeats: bool) -> None:
+def test_four_words_in_a_row_or_a_heading(text: str, repeats: bool) -> None:
     """If it breaks, what was asked is handed over as if it had been learned, or what is new is dropped."""
     assert ECHO(text) is repeats
 
@@ -37,8 +35,6 @@ def test_four_words_in_a_row_a_heading_or_a_shown_answer(text: str, repeats: boo
         ["Say", " of", " each", " out", "put", "s"],
         ["Say", " input", ":"],
         ["Do", " #", " Stu", "dent"],
-        ["Cook", "ing", "."],
-        ["Cooking"],
     ],
 )
 def test_no_text_repeats_that_was_not_near_it_one_token_before(tokens: list[str]) -> None:

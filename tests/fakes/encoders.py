@@ -57,6 +57,18 @@ class TogetherEncoder(WordEncoder):
     batch_invariant: ClassVar[bool] = True
 
 
+def failing_after(word: str) -> WordEncoder:
+    """An encoder that fails on public texts once it has seen a text with this word."""
+    encoder = WordEncoder()
+
+    def before(text: str) -> None:
+        if word not in text and any(word in call[0] for call in encoder.calls):
+            raise ConnectionError(text)
+
+    encoder.before = before
+    return encoder
+
+
 def rows(count: int = 200, note: str = "") -> list[dict[str, Any]]:
     """Rows of two labels, told apart by a word, of customers with two rows each."""
     return [

@@ -16,7 +16,6 @@ from langchain_dp import mechanisms
 from langchain_dp.accounting import (
     ClippedSumRoundEvent,
     ExponentialEvent,
-    LabelPartEvent,
     LedgerPlan,
     LimitedDomainEvent,
     MetricEvent,
@@ -59,28 +58,10 @@ CHAINS: dict[str, tuple[Callable[[], Any], set[type]]] = {
         lambda: optimizers.optimizer(sampling_probability=0.5).invoke(optimizers.examples()),
         {LimitedDomain, Exponential},
     ),
-    "glossary": (
-        lambda: optimizers.optimizer(method="glossary", budget=optimizers.BUDGET, sampling_probability=0.5).invoke(
-            optimizers.examples()
-        ),
-        {LimitedDomain, Exponential},
-    ),
     "clipped prompt": (
         lambda: optimizers.optimizer(decoder="clip", delta0=None, budget=BIG, sampling_probability=0.5).invoke(
             optimizers.examples()
         ),
-        {ClippedSum, Exponential},
-    ),
-    "clipped glossary": (
-        lambda: optimizers.optimizer(
-            decoder="clip",
-            method="glossary",
-            delta0=None,
-            budget=BIG,
-            sampling_probability=0.5,
-            shots=1,
-            partitions=None,
-        ).invoke(optimizers.examples()),
         {ClippedSum, Exponential},
     ),
     "prototypes": (lambda: encoders.fitted(), {VectorSum}),
@@ -88,10 +69,6 @@ CHAINS: dict[str, tuple[Callable[[], Any], set[type]]] = {
     "examples": (lambda: synthesizers.synthesizer().invoke(synthesizers.rows()), {ClippedSum}),
     "groups of examples": (
         lambda: synthesizers.synthesizer(scheme="groups").invoke(synthesizers.rows()),
-        {ClippedSum},
-    ),
-    "described examples": (
-        lambda: synthesizers.synthesizer(describe=True).invoke(synthesizers.rows()),
         {ClippedSum},
     ),
     "free text": (lambda: synthesizers.generator().invoke("one?"), {ClippedSum}),
@@ -139,9 +116,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
         monkeypatch.setattr(owner, name, spy)
 
     def charged(_: Any, event: DpEvent, *__: Any) -> tuple[str, DpEvent]:
-        while isinstance(event, (PartEvent, LabelPartEvent)):
-            event = event.event
-        return "charged", event
+        return "charged", event.event if isinstance(event, PartEvent) else event
 
     seen(LedgerPlan, "spend", charged)
     seen(LedgerPlan, "spend_up_to", charged)

@@ -39,8 +39,6 @@ from langchain_dp.opt import DLNSettings, OptPrompts, OptTask, PromptAlternative
         ({"model": None}, r"model=NoneType to be a local engine that writes tokens and scores labels"),
         ({"model": Chat()}, r"model=Chat to be a local engine.*LlamaCppEnsemble"),
         ({"model": VotingEngine()}, r"model=VotingEngine"),
-        ({"method": "magic"}, r"method='magic' to be one of"),
-        ({"method": "opt"}, r"method='opt' to be one of"),
         ({"budget": None}, r"budget= or ledger= to be given.*PrivacyBudget\(3.0\)"),
         ({"budget": 3.0}, r"budget=3.0 to be a PrivacyBudget"),
         ({"ledger": PrivacyLedger(BUDGET), "not_private_seed": 1}, r"not_private_seed=1 without a shared ledger"),

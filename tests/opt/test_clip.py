@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import math
-import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes.canary import CANARY
-from fakes.next_token import WordEngine, agreeing, by_text
+from fakes.next_token import WordEngine, agreeing
 from fakes.optimizers import ADD_OR_REMOVE, LABELS, ZERO_OUT, Looking, examples, journal_fields, ledger_in, optimizer
 from fakes.stops import press_ctrl_c
 
@@ -25,7 +23,12 @@ from langchain_dp.accounting.events import event_from_json
 from langchain_dp.ensemble.text_writer import INVENTED, TextWriter
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailable, PlanError
 from langchain_dp.mechanisms import ClippedSum
-from langchain_dp.opt import CandidateOptions, Decoding, DPPromptOptimizer, Glossary, OptPrompts, SamplingOptions
+from langchain_dp.opt import (
+    Decoding,
+    DPPromptOptimizer,
+    OptPrompts,
+    PromptAlternative,
+)
 from langchain_dp.opt.fit import ENOUGH_CLIP, fit
 from langchain_dp.opt.private import PrivateRuns
 from langchain_dp.ports import Continuation, NextTokenVoter
@@ -101,50 +104,6 @@ def test_the_noise_is_made_for_all_texts() -> None:
     assert isinstance(event, ClippedSumRoundEvent)
     assert event.tokens == LENGTH
     assert 1.9 < epsilon([(event, 3)], 1e-3) <= 2.0
-    _, made = described(epsilon0=None, budget=budget)
-    glossary = made.plan(120)
-    assert isinstance(glossary.token, ClippedSumRoundEvent)
-    assert 1.9 < epsilon([(glossary.token, 1)], 1e-3) <= 2.0
-    assert (glossary.max_calls, glossary.calls_paid) == (1, 1)
-    assert glossary.clip == pytest.approx(glossary.token.epsilon0 * 16 * 0.5 / 4)
-
-
-THREE = ["team A", "team B", "team C"]
-SAID = {"team A": "Dull film.", "team B": "Great movie.", "team C": "Good review!"}
-
-
-def rows(count: int = 120) -> list[dict[str, str]]:
-    """Labels in turn; each text tells its own to the engine, and holds the canary."""
-    return [{"text": f"note {i} kind{i % 3} {CANARY}", "label": THREE[i % 3]} for i in range(count)]
-
-
-def described(kind: type[WordEngine] = WordEngine, *look: Any, **changes: Any) -> tuple[Any, DPPromptOptimizer]:
-    """A glossary of three labels by sixteen records each, and the engine that writes it."""
-    script = by_text({f"kind{i}": text for i, text in enumerate(SAID.values())} | {INVENTED: SENTENCE})
-    engine = kind(*look, script=script, extra="\n".join(["", *SAID.values(), *THREE]))
-    settings = {"method": "glossary", "labels": THREE, "num_prompts": 1, "shots": 1, "subsets": 16, "partitions": None}
-    settings |= {"sampling_probability": 0.5}
-    return engine, clipped(engine, **settings | changes)
-
-
-def test_a_glossary_is_one_round_that_every_record_is_in_by_one_coin() -> None:
-    """If it breaks, a record is shown under two labels, meets several coins, or a label is written for nothing."""
-    ledger = PrivacyLedger(BUDGET)
-    engine, made = described(ledger=ledger, budget=None)
-    prompt = made.optimize(rows())
-    assert prompt.descriptions == SAID
-    assert paid(ledger) == [ClippedSumRoundEvent(8.0, LENGTH, 0.5)]  # one, whatever the number of labels
-    assert made.certificate().parameters["members"] == 16
-    calls = [call for call in engine.calls if call and not invented(call)]
-    for kind in range(3):
-        texts = [call for call in calls if f"kind{kind}" in call[0].prompt.body]
-        assert len({frozenset(one.prompt.member for one in call) for call in texts}) == 1
-        assert all(one.prompt.body.count("note") == 1 for call in texts for one in call)
-        assert all(f"kind{kind}" in one.prompt.body for call in texts for one in call)
-    shown = {one.prompt.body for call in calls for one in call}
-    assert 24 <= len(shown) <= 72  # of 96 by coins
-    assert not any(name in one.prompt.head + one.prompt.body for call in calls for one in call for name in THREE)
-    assert not [key for key in engine.cache if isinstance(key, tuple) and isinstance(key[0], tuple)]
 
 
 @pytest.mark.parametrize("part", ["training", "validation"])
@@ -162,10 +121,10 @@ def test_what_another_charges_to_the_plan_pays_for_nothing(part: str, monkeypatc
 
     owner, look = (TextWriter, "check_answers") if part == "training" else (PrivateRuns, "_may_choose")
     monkeypatch.setattr(owner, look, another)  # the last look before each charge
-    engine, made = described(ledger=ledger, budget=None)
+    engine = WordEngine(agreeing(SENTENCE))
     with pytest.raises(BudgetExceeded):
-        made.invoke(rows())
-    assert part == "validation" or not [call for call in engine.calls if call]
+        clipped(engine, ledger=ledger, budget=None, num_prompts=1).invoke(examples(40))
+    assert part == "validation" or not [call for call in engine.calls if call and call[0].prompt.response_prefix]
 
 
 def test_a_label_change_moves_two_texts_by_half_as_much() -> None:
@@ -194,55 +153,6 @@ def test_a_label_change_moves_two_texts_by_half_as_much() -> None:
     half = dataclasses.replace(noise.event, epsilon0=noise.event.epsilon0 / 2)
     excess = sum(max(0.0, before[event] - math.exp(0.4) * after[event]) for event in before)
     assert excess > 10 * _delta(half, 0.4)  # half of the charge is refuted
-
-
-@pytest.mark.parametrize("turn", [0, 1, 2, 4, 6, 9])
-def test_a_glossary_that_is_stopped_anywhere_goes_on_with_the_same_members(turn: int, tmp_path: Path) -> None:
-    """If it breaks, Ctrl-C loses what was paid for, or a second draw of records is made for one charge."""
-    turns = iter(range(10**6))
-
-    def look(bodies: list[str]) -> None:
-        if bodies[0].startswith("- ") and next(turns) == turn:
-            press_ctrl_c()
-
-    before: set[str] = set()
-    with ledger_in(tmp_path) as ledger:
-        engine, made = described(Looking, look, ledger=ledger, budget=None)
-        with pytest.raises(KeyboardInterrupt):
-            made.invoke(rows())
-        before = {body for body in engine.shown if body.startswith("- ")}
-    with ledger_in(tmp_path) as ledger:
-        engine, made = described(Looking, len, ledger=ledger, budget=None)
-        assert made.optimize(rows()).descriptions == SAID
-        assert len(paid(ledger)) == 1
-        after = {body for body in engine.shown if body.startswith("- ")}
-    kinds = {body.split()[3] for body in before & after}
-    for kind in kinds:  # of a label that both were asked about, the same records
-        assert {b for b in before if kind in b} == {b for b in after if kind in b}
-
-
-def test_a_record_that_is_forgotten_leaves_the_others_where_they_are(tmp_path: Path) -> None:
-    """If it breaks, forgetting one record draws all the others anew, under a charge that is spent."""
-    from langchain_dp import PrivateRecords
-
-    turns = iter(range(10**6))
-
-    def look(bodies: list[str]) -> None:
-        if bodies[0].startswith("- ") and next(turns) == 1:
-            press_ctrl_c()
-
-    engine, made = described(Looking, look, ledger=PrivacyLedger(BUDGET), budget=None)
-    records = PrivateRecords(rows())
-    with pytest.raises(KeyboardInterrupt):
-        made.invoke(records)
-    before = {body for body in engine.shown if body.startswith("- ")}
-    gone = next(name for name in records.ids() if records.get(name)["text"] in next(iter(before)))
-    text = records.get(gone)["text"]
-    records.forget(gone)
-    engine.shown.clear()
-    made.invoke(records)
-    after = {body for body in engine.shown if body.startswith("- ") and "kind0" in body}
-    assert after == {body for body in before if text not in body}
 
 
 def test_nobody_included_still_writes() -> None:
@@ -320,8 +230,6 @@ def test_the_members_of_a_text_that_is_begun_elsewhere_are_not_drawn_again(tmp_p
         ({"temperature": 1.0}, "temperature"),
         ({"repetition_penalty": 1.2}, "repetition_penalty"),
         ({"banned": [3]}, "banned"),
-        ({"method": "glossary", "shots": 2, "partitions": None}, "shots"),
-        ({"method": "glossary", "shots": 1}, "partitions"),
         ({"kbar": 5}, "kbar"),
         ({"max_retries": 1}, "max_retries"),
         ({"stop": ["\n", "END"]}, "stop"),
@@ -377,7 +285,7 @@ def test_a_plan_says_how_far_a_subset_moves_a_token_and_whether_it_is_worth_it()
 def test_settings_are_chosen_that_fit_and_a_run_that_cannot_is_refused() -> None:
     """If it breaks, auto() chooses by votes where there are none, or spends a budget that moves nothing."""
     budget = PrivacyBudget(3.0)
-    found = fit(2_000, budget, labels=2, clip_temperature=0.5)
+    found = fit(2_000, budget, clip_temperature=0.5)
     event = DPPromptOptimizer.auto(
         model=WordEngine(agreeing(SENTENCE)),
         labels=LABELS,
@@ -390,7 +298,7 @@ def test_settings_are_chosen_that_fit_and_a_run_that_cannot_is_refused() -> None
     assert event.clip >= ENOUGH_CLIP
     assert event.scheme.expected_subsets == pytest.approx(found.subsets)
     assert found.rows == 2_000  # more rows than are asked make a smaller rate, and cost no time
-    by_votes = fit(2_000, budget, labels=2)
+    by_votes = fit(2_000, budget)
     assert found.subsets < by_votes.subsets
     few = DPPromptOptimizer.auto(
         model=WordEngine(agreeing(SENTENCE)),
@@ -456,22 +364,14 @@ def test_a_prompt_that_answers_by_names_gives_labels_back(tmp_path: Path) -> Non
     from langchain_core.language_models import FakeListChatModel
 
     from langchain_dp.opt import evaluate_prompt, load_prompt
-    from langchain_dp.opt.candidates import Candidate, choices
-    from langchain_dp.opt.handover import described as handed
+    from langchain_dp.opt.candidates import PromptChoice
 
-    made = clipped(method="glossary", labels=["A", "B"], prompts=OptPrompts(system=True), shots=1, partitions=None)
-    written = [Candidate("sports, such as soccer", label="A"), Candidate("money", label="B")]
-    asked, named, lines, initial = choices(made.settings, written)
-    assert made.settings.choices == 4
-    assert asked.instruction.startswith("Say what the topic of the text is.\n")
-    assert named.instruction.startswith(made.settings.instruction)
-    assert named.words == asked.words == ("sports", "money")
-    assert named.instruction.endswith("\nsports: sports, such as soccer\nmoney")
-    assert lines.words == initial.words == ("A", "B")
-    assert choices(dataclasses.replace(made.settings, glossary=Glossary(named=False)), written) == [lines, initial]
-    made.optimize([{"text": f"t{i}", "label": "AB"[i % 2]} for i in range(40)])
-    prompt = handed(made._engine, made.settings, named, made.certificate(), written)
-    prompt.save(tmp_path / "prompt.json")
+    names = PromptAlternative(words={"A": "sports", "B": "money"})
+    made = clipped(labels=["A", "B"], prompts=OptPrompts(system=True), alternatives=[names], num_prompts=1)
+    prompt = made.optimize([{"text": f"t{i}", "label": "AB"[i % 2]} for i in range(40)])
+    choice = PromptChoice(made.settings.instruction, ("sports", "money"))
+    assert choice in prompt.choices()
+    prompt.with_choice(choice).save(tmp_path / "prompt.json")
     loaded = load_prompt(tmp_path / "prompt.json")
     model = FakeListChatModel(responses=["Sports.", "money"])
     assert [loaded.chain(model).invoke({"text": "x"}) for _ in range(2)] == ["A", "B"]
@@ -494,35 +394,10 @@ def test_a_run_cannot_be_paid_for_twice() -> None:
     assert Decoding().chat is None
 
 
-def test_a_glossary_is_written_by_clipped_sums_where_nothing_speaks_against_it() -> None:
-    """If it breaks, a glossary is made of votes, which takes five times as many rows, or a setting is ignored."""
-    engine, _ = described()
-    usual = {"model": engine, "labels": THREE, "instruction": "Say which.", "budget": BUDGET}
-
-    def chosen(**settings: Any) -> str:
-        made = DPPromptOptimizer.auto(examples_count=600, **usual | settings)
-        return made.settings.decoder
-
-    def by_hand(**settings: Any) -> tuple[str, int]:
-        made = DPPromptOptimizer(**usual | {"method": "glossary"} | settings)
-        return made.settings.decoder, made.settings.shots
-
-    assert by_hand() == by_hand(ledger=PrivacyLedger(BUDGET), budget=None) == ("clip", 1)
-    assert by_hand(decoder="votes") == by_hand(sampling=SamplingOptions(partitions=40)) == ("votes", 5)
-    assert by_hand(budget=ZERO_OUT) == by_hand(candidate_options=CandidateOptions(stop=["\n", "."])) == ("votes", 5)
-    assert by_hand(shots=2) == ("votes", 2)
-    assert by_hand(method="dp-opt")[0] == "votes"
-    assert chosen(method="glossary") == "clip"
-    assert chosen() == chosen(method="glossary", decoder="votes") == "votes"
-    assert chosen(method="glossary", budget=ZERO_OUT) == "votes"
-    assert chosen(method="glossary", decoding=Decoding(temperature=0.5)) == "votes"
-
-
 # ------------------------------------------------------------------- what an attacker, or bad luck, could make of it
 
 
-@pytest.mark.parametrize("method", ["dp-opt", "glossary"])
-def test_a_model_that_scores_no_member_is_found_before_a_text_is_charged(method: str) -> None:
+def test_a_model_that_scores_no_member_is_found_before_a_text_is_charged() -> None:
     """If it breaks, an engine without memory for its members spends the budget on what the public model says."""
     ledger = PrivacyLedger(BUDGET)
 
@@ -531,88 +406,10 @@ def test_a_model_that_scores_no_member_is_found_before_a_text_is_charged(method:
             found = super().score_next_token(public, members, **settings)
             return dataclasses.replace(found, members=(None,) * len(members))
 
-    made = described(Full, ledger=ledger, budget=None)[1]
-    if method == "dp-opt":
-        made = clipped(Full(agreeing("Say yes or no.")), ledger=ledger, budget=None)
+    made = clipped(Full(agreeing("Say yes or no.")), ledger=ledger, budget=None)
     with pytest.raises(ModelUnavailable, match=r"0 of .* that show an invented record.*of a prompt subsets="):
-        made.invoke(rows() if method == "glossary" else examples(40))
+        made.invoke(examples(40))
     assert list(ledger.entries()) == []
-
-
-@pytest.mark.parametrize("at", [0, 1])
-def test_a_record_that_ends_the_process_ends_no_glossary(at: int, tmp_path: Path) -> None:
-    """If it breaks, the descriptions after it, and the choice, are paid for and out of reach."""
-
-    class Ending(WordEngine):
-        def score_next_token(self, public: Any, members: Any, **settings: Any) -> Any:
-            if any("kind1" in one.prompt.body for one in members) and len(public.written) == at:
-                press_ctrl_c()  # as a fault of a driver would, in every process that comes
-            return super().score_next_token(public, members, **settings)
-
-    stops = 0
-    for _ in range(20):
-        with ledger_in(tmp_path) as ledger, contextlib.suppress(KeyboardInterrupt):
-            found = described(Ending, ledger=ledger, budget=None)[1].optimize(rows())
-            break
-        stops += 1
-    assert stops == 5 + at, "each time that it was begun or taken up without another token"
-    assert found.descriptions["team A"] == SAID["team A"]
-    assert found.descriptions["team C"] == SAID["team C"]
-    assert found.descriptions["team B"] != SAID["team B"]
-
-
-def test_a_refused_call_leaves_no_slots_behind(tmp_path: Path) -> None:
-    """If it breaks, the same records in another order draw other members, under a charge that is spent."""
-    turns = iter(range(10**6))
-
-    def look(bodies: list[str]) -> None:
-        if bodies[0].startswith("- ") and next(turns) == 2:
-            press_ctrl_c()
-
-    with ledger_in(tmp_path) as ledger:
-        engine, made = described(Looking, look, ledger=ledger, budget=None)
-        with pytest.raises(KeyboardInterrupt):
-            made.invoke([{**row, "id": f"r{i}"} for i, row in enumerate(rows())])
-        before = {body for body in engine.shown if "kind0" in body}
-    with ledger_in(tmp_path) as ledger:
-        engine, made = described(Looking, len, ledger=ledger, budget=None)
-        mine = [{**row, "id": f"r{i}"} for i, row in enumerate(rows())]
-        with pytest.raises(PlanError, match="same order"):
-            made.invoke(mine[::-1])
-        engine.shown.clear()
-        made.invoke(mine)
-        assert {body for body in engine.shown if body.startswith("- ") and "kind0" in body} == before
-        assert len(paid(ledger)) == 1
-
-
-def test_a_token_whose_outcome_was_not_kept_is_not_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it breaks, a full disk gives as many draws of one token as one likes, for one charge."""
-    from langchain_dp.accounting import LedgerPlan
-
-    drawn: list[int] = []
-    keep, release = LedgerPlan.save_journal, ClippedSum.release
-
-    def failing(self: LedgerPlan, text: str, *rest: Any, **more: Any) -> Any:
-        if re.search(r'"tokens": \[\d', text):
-            raise OSError(28, "no space left")
-        return keep(self, text, *rest, **more)
-
-    def counted(self: ClippedSum, *rest: Any, **more: Any) -> int:
-        drawn.append(1)
-        return release(self, *rest, **more)
-
-    monkeypatch.setattr(ClippedSum, "release", counted)
-    ledger = PrivacyLedger(BUDGET)
-    _, made = described(ledger=ledger, budget=None)
-    with monkeypatch.context() as full:
-        full.setattr(LedgerPlan, "save_journal", failing)
-        for _ in THREE:
-            with pytest.raises(OSError, match="space"):
-                made.invoke(rows())
-    assert len(drawn) == len(THREE)  # one of each label, and never a second one
-    prompt = made.optimize(rows())
-    assert len(paid(ledger)) == 1
-    assert [each.text for each in prompt.candidates if each.dropped]
 
 
 def test_a_server_that_is_gone_costs_nothing() -> None:
@@ -623,13 +420,12 @@ def test_a_server_that_is_gone_costs_nothing() -> None:
         def score_next_token(self, *asked: Any, **settings: Any) -> Any:
             raise ModelUnavailable("The server does not answer.")
 
-    for changes in ({}, {"method": "glossary", "labels": THREE, "shots": 1, "partitions": None}):
-        ledger = PrivacyLedger(BUDGET)
-        made = clipped(Gone(agreeing(SENTENCE), extra="\n".join(["", *THREE])), ledger=ledger, budget=None, **changes)
-        for _ in range(3):
-            with pytest.raises(ModelUnavailable):
-                made.invoke(rows() if changes else examples(40))
-        assert not list(ledger.entries())
+    ledger = PrivacyLedger(BUDGET)
+    made = clipped(Gone(agreeing(SENTENCE)), ledger=ledger, budget=None)
+    for _ in range(3):
+        with pytest.raises(ModelUnavailable):
+            made.invoke(examples(40))
+    assert not list(ledger.entries())
 
 
 def test_a_cancelled_run_ends_the_text_under_way_first() -> None:

@@ -11,7 +11,7 @@ from fakes.optimizers import INSTRUCTION, LABELS, examples, optimizer
 
 from langchain_dp import PrivacyBudget
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.opt import Decoding, Glossary, OptPrompts, candidate_fault, description_fault, load_prompt
+from langchain_dp.opt import Decoding, OptPrompts, candidate_fault, load_prompt
 from langchain_dp.opt.filters import request_echo, whole_sentences
 from langchain_dp.opt.templates import CUE, MESSAGES
 
@@ -58,11 +58,6 @@ def test_a_candidate_in_any_writing_is_kept(candidate: str, instruction: str, wo
     said = {"instruction": instruction, "words": words, "prompts": OptPrompts(), "complete": complete}
     assert candidate_fault(candidate, **said) == ""  # type: ignore[arg-type]  # of several types
     assert candidate_fault("请用更少的词。", **said) == "it no longer names the task"  # type: ignore[arg-type]
-
-
-def test_a_description_without_spaces_is_more_than_one_word() -> None:
-    """If it breaks, a description in Chinese that has all its tokens is dropped for half a word."""
-    assert description_fault("体育新闻", Glossary(), complete=False) == ""
 
 
 def test_what_the_initial_instruction_says_itself_is_no_echo() -> None:

@@ -48,7 +48,7 @@ def test_more_rows_or_more_budget_write_more() -> None:
     """If it breaks, the choice hangs on something else than votes."""
 
     def written(count: int, epsilon: float) -> int:
-        found = fit(count, PrivacyBudget(epsilon, 1e-5), labels=2)
+        found = fit(count, PrivacyBudget(epsilon, 1e-5))
         return found.num_prompts * found.max_new_tokens
 
     assert [written(count, 3.0) for count in (50, 400, 1_000)] == [12, 20, 60]
@@ -56,41 +56,25 @@ def test_more_rows_or_more_budget_write_more() -> None:
 
 
 @pytest.mark.parametrize("decoder", ["votes", "clip"])
-@pytest.mark.parametrize("method", ["dp-opt", "glossary"])
 @pytest.mark.parametrize(("effort", "most"), [("light", 330_000), ("full", 3_300_000)])
-def test_the_number_of_rows_makes_no_run_longer(method: Any, effort: Any, most: int, decoder: Any) -> None:
+def test_the_number_of_rows_makes_no_run_longer(effort: Any, most: int, decoder: Any) -> None:
     """If it breaks, a command that took minutes takes a day where there are many rows."""
     temperature = {"votes": None, "clip": 0.5}[decoder]
     for count in (1_000, 30_000, 10_000_000):
         found = fit(
-            count, PrivacyBudget(1.0, 1e-5), labels=len(LABELS), method=method, effort=effort,
+            count, PrivacyBudget(1.0, 1e-5), effort=effort,
             clip_temperature=temperature,
         )  # fmt: skip
-        made = auto(count, 1.0, method=method, effort=effort, decoder=decoder).settings
+        made = auto(count, 1.0, effort=effort, decoder=decoder).settings
         scheme = scheme_for(made, Neighbors.REPLACE_ONE, count)
         judges = round(found.validation * found.rows)
         cost = to_evaluate(
             scheme, calls=made.calls.most, texts=made.calls.most if made.calls.tokens else made.texts,
             length=made.max_new_tokens, training=found.rows - judges, judged=(made.texts + 1) * judges,
-            lengths=LENGTHS, answered=method == "dp-opt", drawn=made.calls.tokens,
+            lengths=LENGTHS, drawn=made.calls.tokens,
         )  # fmt: skip
         assert cost.work() <= 1.01 * most
         assert found.rows <= count
-
-
-def test_a_description_is_short_where_rows_are_few_and_a_wrong_word_is_no_success() -> None:
-    """If it breaks, words are paid for that nobody needs, and the one that matters is drawn at random."""
-
-    def tokens(count: int, epsilon: float) -> int:
-        budget = PrivacyBudget(epsilon, 1e-5)
-        return fit(count, budget, labels=4, method="glossary", clip_temperature=0.5).max_new_tokens
-
-    assert [tokens(count, 1.0) for count in (500, 1_000, 2_000)] == [4, 4, 12]
-    assert tokens(1_000, 3.0) == 12
-    few, many = (auto(count, 1.0, method="glossary", decoder="clip").plan(count) for count in (150, 2_000))
-    assert few.clip is not None
-    assert 2.0 < few.clip < 4.0
-    assert (few.verdict.rating, many.verdict.rating) == ("hardly", "yes")
 
 
 def test_too_few_rows_are_told_to_keep_their_instruction() -> None:
@@ -106,12 +90,11 @@ def test_too_few_rows_are_told_to_keep_their_instruction() -> None:
     assert (ledger.plans(), engine.shown) == ([], [])
 
 
-@pytest.mark.parametrize("method", ["dp-opt", "glossary"])
-def test_rows_that_cannot_select_are_refused(method: Any) -> None:
+def test_rows_that_cannot_select_are_refused() -> None:
     """If it breaks, a handful of rows pays their whole budget for a choice that a single one of them makes."""
     ledger = PrivacyLedger(PrivacyBudget(3.0, 1e-5))
     engine = Looking()
-    made = auto(12, 3.0, engine, budget=None, ledger=ledger, decoder="clip", method=method)
+    made = auto(12, 3.0, engine, budget=None, ledger=ledger, decoder="clip")
     verdict = made.plan(12).verdict
     assert verdict.rating == "no"
     assert str(verdict).startswith("not with 1 rows that select at epsilon 3: keep your instruction, spend nothing.")
@@ -175,7 +158,6 @@ def test_a_chosen_run_goes_on_under_the_ledger_that_it_filled() -> None:
         ({"sampling": "fixed"}, "Expected sampling= to be left out of auto"),
         ({"rows": 3}, "Expected rows= to be left out of auto"),
         ({"effort": "heavy"}, "effort='heavy'"),
-        ({"method": "opt"}, "method='opt'"),
         ({"budget": PrivacyBudget(3.0, 1e-5, Neighbors.ADD_OR_REMOVE_ONE)}, "other than add/remove"),
         ({"budget": None}, "budget= or ledger="),
     ],
@@ -190,7 +172,7 @@ def test_what_is_not_to_be_chosen_is_refused(changes: dict[str, Any], says: str)
 def test_a_number_of_rows_that_does_not_do_is_refused(count: Any) -> None:
     """If it breaks, a division by zero."""
     with pytest.raises(InvalidParameter, match="examples_count="):
-        fit(count, PrivacyBudget(3.0, 1e-5), labels=2)
+        fit(count, PrivacyBudget(3.0, 1e-5))
 
 
 def test_a_candidate_has_room_for_as_much_as_the_instruction_says() -> None:

@@ -197,11 +197,10 @@ def test_a_plan_of_another_method_is_refused(tmp_path: Path) -> None:
             selector(ledger=ledger, name="other", budget=BUDGET).optimize(examples())
 
 
-@pytest.mark.parametrize("method", ["dp-opt", "glossary"])
-def test_alternatives_are_candidates_of_what_is_written(method: str) -> None:
+def test_alternatives_are_candidates_of_what_is_written() -> None:
     """If it breaks, a prompt that answers better than what was written is not considered."""
     engine = Preferring("Is it good?")
-    made = optimizer(engine, method=method, alternatives=OTHERS, calibrate=False).optimize(examples())
+    made = optimizer(engine, alternatives=OTHERS, calibrate=False).optimize(examples())
     assert (made.instruction, list(made.words.values())) == ("Is it good?", ["dull", "great"])
     assert made.settings["alternatives"] == [
         {"instruction": "Say yes or no.", "words": {}},

@@ -165,7 +165,7 @@ def test_what_comes_next_hangs_on_released_values_only(outcomes: list[Outcome], 
     written = after(outcomes, length=bound[0], retries=bound[1], stops=watched)
     assert asked == [written.tokens[:i] for i in range(1, len(asked) + 1)]
     assert {field.name for field in dataclasses.fields(written)} == {
-        "message", "tokens", "calls", "bottoms", "retries", "pending", "ended", "drawing", "tries",
+        "message", "tokens", "calls", "bottoms", "retries", "pending", "ended",
     }  # fmt: skip
 
 

@@ -306,18 +306,6 @@ def test_words_and_system_messages_are_handed_over_too(several: OptimizedPrompt)
     assert chosen.prompt.template().metadata["words"] == words  # type: ignore[index]
 
 
-def test_a_glossary_is_chosen_by_the_words_it_gives(several: OptimizedPrompt) -> None:
-    """If it breaks, the names that were paid for are not among what the target may get."""
-    glossary = {"named": True, "instruction": "Say what the topic of the text is."}
-    described = Candidate("sad films", label="negative"), Candidate("merry films", label="positive")
-    settings = {**several.settings, "method": "glossary", "glossary": glossary}
-    made = dataclasses.replace(several, settings=settings, candidates=described)
-    chosen = choose_for_target(made, target({"the topic": 40}, ("sad films", "merry films")), MANY)
-    assert chosen.prompt.words == {"negative": "sad films", "positive": "merry films"}
-    assert chosen.prompt.instruction.startswith("Say what the topic of the text is.")
-    assert SENTENCE not in {each.instruction for each in chosen.scores[2:]}
-
-
 def test_what_cannot_be_chosen_by_is_refused(several: OptimizedPrompt) -> None:
     """If it breaks, a handful of rows chooses by luck, or the error holds a row."""
     model = Chat()

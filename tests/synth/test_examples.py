@@ -20,7 +20,6 @@ from langchain_dp.icl import ICLPrompt
 from langchain_dp.synth import (
     AnswerPrompts,
     Filters,
-    LabelDescriptionOptions,
     SynthesisPrompts,
     SyntheticExample,
     SyntheticExamples,
@@ -136,16 +135,6 @@ async def test_an_async_selector_goes_by_the_same_variable() -> None:
     """If it breaks, an async chain searches by nothing."""
     selector = made().as_example_selector(DeterministicFakeEmbedding(size=4), k=1, variable="question")
     assert (await selector.aselect_examples({"question": "please refund me"}))[0]["text"] == "please refund me"
-
-
-def test_examples_say_when_two_labels_were_described_alike() -> None:
-    """If it breaks, descriptions that tell no label from another look like any others."""
-    examples = made()
-    told = {"delivery": "shopping", "billing": "online shopping"}
-    like = SyntheticExamples(list(examples), PAPER, {**examples.settings, "descriptions": told})
-    assert "'delivery' and 'billing' were described alike" in str(like)
-    apart = SyntheticExamples(list(examples), PAPER, {**examples.settings, "descriptions": told | {"billing": "money"}})
-    assert "alike" not in str(apart)
 
 
 def test_a_file_brings_back_what_it_was(tmp_path: Path) -> None:
@@ -301,22 +290,22 @@ def test_a_text_with_every_kind_of_line_end_is_read_again(tmp_path: Path) -> Non
     assert list(SyntheticExamples.load(tmp_path / "odd.jsonl")) == list(odd)
 
 
-def test_a_classifier_on_examples_asks_for_names_and_gives_labels_back() -> None:
-    """If it breaks, an application that has codes gets names, or the model is asked for codes that mean nothing."""
-    said = {"delivery": "late parcels, lost boxes", "billing": "invoices"}
-    coded = SyntheticExamples(list(made()), PAPER, {"labels": LABELS, "descriptions": said})
-    assert coded.names == {"delivery": "late parcels", "billing": "invoices"}
-    model = FakeListChatModel(responses=["Invoices."])
-    chain = coded.chain(model, 2)
+def test_a_classifier_on_examples_is_told_what_labels_mean_and_gives_labels_back(tmp_path: Path) -> None:
+    """If it breaks, a model is asked for codes and not told what they mean, though names were paid for."""
+    said = {"delivery": "late parcels, lost boxes", "billing": "billing"}
+    coded = SyntheticExamples(list(made()), PAPER, {"labels": said})
+    assert coded.descriptions == said
+    chain = coded.chain(FakeListChatModel(responses=["Billing."]), 2)
     assert chain.invoke({"text": "my bill"}) == "billing"
-    system, *turns, question = coded.as_chat_prompt(2, named=True).format_messages(text="my bill")
-    assert system.content.endswith("- late parcels: late parcels, lost boxes\n- invoices")
-    assert [turn.content for turn in turns[1::2]] == ["late parcels", "invoices"]
+    system, *turns, question = coded.as_chat_prompt(2).format_messages(text="my bill")
+    assert system.content == coded.instruction
+    assert system.content.endswith("- delivery: late parcels, lost boxes\n- billing")
+    assert [turn.content for turn in turns[1::2]] == ["delivery", "billing"]
     assert question.content == "my bill"
-    assert [turn.content for turn in coded.as_chat_prompt(2).format_messages(text="x")[2::2]] == ["delivery", "billing"]
-    assert made().names == {label: label for label in LABELS}  # without descriptions
-    with pytest.raises(InvalidParameter, match="selector"):
-        coded.as_few_shot_prompt(selector=coded.as_example_selector(), named=True)
+    coded.save(tmp_path / "made.jsonl")
+    assert SyntheticExamples.load(tmp_path / "made.jsonl").descriptions == said
+    by_hand = SyntheticExamples(list(made()), PAPER)
+    assert by_hand.descriptions == {label: label for label in by_hand.labels}
 
 
 @pytest.mark.parametrize(
@@ -327,7 +316,6 @@ def test_a_classifier_on_examples_asks_for_names_and_gives_labels_back() -> None
         (lambda: SynthesisPrompts(before=5), "before of type int"),
         (lambda: SynthesisPrompts(head="\ud800"), "head to be valid Unicode"),
         (lambda: AnswerPrompts(end=None), "end of type NoneType"),
-        (lambda: LabelDescriptionOptions(shown=[5]), "pairs of a public text"),
         (lambda: ICLPrompt(question="{text}", answer="\ud800"), "answer to be valid Unicode"),
     ],
 )

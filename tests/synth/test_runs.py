@@ -232,8 +232,7 @@ def test_a_prompt_without_room_is_found_before_the_budget_is_reserved() -> None:
 
 
 @pytest.mark.parametrize("kind", [ModelUnavailable, ConnectionError])
-@pytest.mark.parametrize("describe", [False, True])
-def test_a_model_that_is_gone_raises_and_costs_nothing(kind: type[Exception], describe: bool) -> None:
+def test_a_model_that_is_gone_raises_and_costs_nothing(kind: type[Exception]) -> None:
     """If it breaks, a wrong address takes the whole budget, or an outage is written over with noise."""
     up = [False]
 
@@ -242,14 +241,14 @@ def test_a_model_that_is_gone_raises_and_costs_nothing(kind: type[Exception], de
             raise kind("The server does not answer.")
 
     ledger = PrivacyLedger(BUDGET)
-    chain = synthesizer(WordScorer(gone), ledger=ledger, describe=describe)
+    chain = synthesizer(WordScorer(gone), ledger=ledger)
     for _ in range(2):
         with pytest.raises(ModelUnavailable):
             chain.invoke(rows())
     assert ledger.reserved() == (0.0, 0.0)
     up[0] = True
     chain.invoke(rows(), {"callbacks": []})
-    assert entries(ledger) == 3 + describe
+    assert entries(ledger) == 3
 
 
 def test_a_model_that_goes_away_costs_no_round_that_had_not_begun() -> None:
@@ -442,12 +441,9 @@ def test_groups_are_taken_only_where_rounds_leave_a_small_clip(epsilon: float, c
     assert clips["auto"] == clips[chosen]
 
 
-@pytest.mark.parametrize("describe", [False, True])
-def test_a_group_shows_no_more_records_than_its_clip_needs(describe: bool) -> None:
+def test_a_group_shows_no_more_records_than_its_clip_needs() -> None:
     """If it breaks, two short examples of 2,000 records take the model a thousand prompts each."""
-    chain = synthesizer(
-        budget=PrivacyBudget(3.0, 1e-6), count=2, scheme="groups", members=6, max_new_tokens=12, describe=describe
-    )
+    chain = synthesizer(budget=PrivacyBudget(3.0, 1e-6), count=2, scheme="groups", members=6, max_new_tokens=12)
     noise = chain.plan(2_000).design.noise
     assert 2.5 <= noise.clip < 3
     assert 20 < noise.members < 40
@@ -475,7 +471,6 @@ def test_the_plan_costs_nothing_and_says_whether_it_is_worth_it() -> None:
     assert "nine tenths" in str(chain.plan(20_000))
     assert "another model may gain less or more" in chain.plan(20_000).verdict
     assert "for nothing" in str(chain.plan(20_000))
-    assert "for nothing" not in str(synthesizer(Draws(), describe=True).plan(20_000))
     poor = synthesizer(Draws(), budget=PrivacyBudget(0.1, 1e-5), count=200, scheme="auto", members=30)
     assert "worth it?    no: the records" in str(poor.plan(500))
     assert (poor.plan(500).is_worth_it, chain.plan(20_000).is_worth_it) == (False, True)
@@ -558,16 +553,13 @@ def test_labels_that_the_model_did_not_check_are_said_to_be_unchecked() -> None:
     assert {each.filename for each in told} == {__file__}
 
 
-@pytest.mark.parametrize(("describe", "asked"), [(False, 2), (True, 3)])
-def test_the_public_prompt_is_asked_once_before_the_plan_and_once_before_the_first_charge(
-    describe: bool, asked: int
-) -> None:
+def test_the_public_prompt_is_asked_once_before_the_plan_and_once_before_the_first_charge() -> None:
     """If it breaks, a large model reads the same public text again for nothing."""
     ledger = PrivacyLedger(BUDGET)
     before: list[int] = []
     engine = WordScorer(lambda bodies: before.append(1) if not entries(ledger) else None)
-    synthesizer(engine, ledger=ledger, describe=describe).invoke(rows())
-    assert len(before) == asked
+    synthesizer(engine, ledger=ledger).invoke(rows())
+    assert len(before) == 2
 
 
 def test_a_weak_promise_is_said_before_anything_is_charged() -> None:
@@ -667,7 +659,7 @@ def test_members_of_long_records_write() -> None:
     """If it breaks, the public model alone writes where records are long, and the whole budget is spent on it."""
     engine = Draws()
     long = [{**row, "text": f"{row['text']} {'and so on ' * 9_000}"} for row in rows()]
-    synthesizer(engine, describe=True).invoke(long)
+    synthesizer(engine).invoke(long)
     synthesizer(engine, shots=2, members=5).invoke(long)
     prompts = [one.prompt for call in engine.asked for one in call]
     assert len(prompts) > 100

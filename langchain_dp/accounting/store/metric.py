@@ -99,12 +99,12 @@ class MetricStore(LedgerStore):
         }
 
     def _check_terms(self, connection: Connection) -> None:
-        given = self._given_limits
+        expected = self._given_limits
         self.limits = Limits(*connection.execute("SELECT user_limit, document_limit FROM ledger").fetchone())
-        if given is not None and given != self.limits:
+        if expected is not None and expected != self.limits:
             raise LedgerMismatch(
-                f"The metric ledger {self.path} has {_said(self.limits)}, not {_said(given)}. Open it with its own "
-                "limits; a larger limit is a weaker promise and needs a new ledger."
+                f"The metric ledger {self.path} has {_described(self.limits)}, not {_described(expected)}. Open it "
+                "with its own limits; a larger limit is a weaker promise and needs a new ledger."
             )
 
     def _check_totals(self, connection: Connection, entries: int) -> None:
@@ -218,6 +218,6 @@ def _before(short: Shortfall, owners: Sequence[tuple[bytes, bytes | None]], eta:
     return dataclasses.replace(short, spent=short.spent - earlier * eta, asked=accounts.count(account))
 
 
-def _said(limits: Limits) -> str:
+def _described(limits: Limits) -> str:
     user, document = ("none" if limit is None else f"{units(limit):g}" for limit in (limits.user, limits.document))
     return f"limit={user}, document_limit={document}"

@@ -23,13 +23,7 @@ from langchain_dp._util.extras import needs
 from langchain_dp.accounting.store.backend import BUSY_SECONDS, Backend, Connection, LockUnavailable
 from langchain_dp.accounting.store.postgres_schema import make_schema, missing
 from langchain_dp.accounting.store.schema import LEDGER, LedgerKind, check_version, of_another_kind
-from langchain_dp.errors import (
-    InvalidParameter,
-    LedgerCorrupt,
-    LedgerError,
-    LedgerMismatch,
-    LedgerUnwritable,
-)
+from langchain_dp.errors import InvalidParameter, LedgerCorrupt, LedgerError, LedgerMismatch, LedgerUnwritable
 
 with needs("postgres", "psycopg", why=", which reaches a ledger in PostgreSQL"):
     import psycopg
@@ -204,11 +198,10 @@ class Postgres(Backend):
         raw = self._place.connect(wait)
         connection = _Speaking(raw)
         try:
-            found = self._checked(connection, wait)
+            self.ledger_id, self._oid = self._checked(connection, wait)
         except BaseException:
             connection.close()
             raise
-        self.ledger_id, self._oid = found
         return connection
 
     def _checked(self, connection: _Speaking, wait: float) -> tuple[str, int]:
@@ -221,14 +214,14 @@ class Postgres(Backend):
         row = connection.execute(self._place.facts).fetchone()
         if row is None:
             raise LedgerCorrupt(f"The {self.kind.name} {self.path} holds no first row. {self.kind.restore}")
-        found, oid, fsync, whole_pages, replica = row
+        ledger_id, oid, fsync, whole_pages, replica = row
         self._check_server(fsync, whole_pages, replica)
-        if self.ledger_id not in (None, found):
+        if self.ledger_id not in (None, ledger_id):
             raise LedgerError(
                 f"The {self.kind.name} {self.path} was replaced by another one. Restore the schema that was there."
             )
         connection.rollback()
-        return str(found), int(oid)
+        return str(ledger_id), int(oid)
 
     def _check_server(self, fsync: str, whole_pages: str, replica: bool) -> None:
         """Refuse a server that could forget a charge, or that takes none."""
@@ -246,11 +239,11 @@ class Postgres(Backend):
 
     def _begin(self, write: bool, wait: float) -> Connection:
         """Begin, and retry over a new connection if the kept one is gone: nothing but BEGIN was sent over it."""
-        kept = self._connection
+        previous = self._connection
         try:
             return self._begin_over(self._connect(wait), write, wait)
         except self.errors:
-            if not isinstance(kept, _Speaking) or not kept.raw.closed:
+            if not isinstance(previous, _Speaking) or not previous.raw.closed:
                 raise
         self._abandon(drop=True)
         return self._begin_over(self._connect(wait), write, wait)
@@ -373,11 +366,8 @@ def kind_at(place: Place, connection: Connection, wait: float, path: str) -> tup
 
 
 def _tables(connection: Connection, schema: str) -> set[str]:
-    found = connection.execute(
-        "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(?) AND relkind IN ('r', 'p')",
-        (f'"{schema}"',),
-    )
-    return {str(row[0]) for row in found.fetchall()}
+    tables = "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(?) AND relkind IN ('r', 'p')"
+    return {str(row[0]) for row in connection.execute(tables, (f'"{schema}"',)).fetchall()}
 
 
 def _number(what: str) -> int:

@@ -63,8 +63,8 @@ def _tables(kind: LedgerKind) -> Iterator[str]:
 
 
 def _names(kind: LedgerKind) -> list[str]:
-    made = (re.match(r"CREATE TABLE (?:IF NOT EXISTS )?(\w+)", statement) for statement in _tables(kind))
-    return [found[1] for found in made if found]
+    matches = (re.match(r"CREATE TABLE (?:IF NOT EXISTS )?(\w+)", statement) for statement in _tables(kind))
+    return [match[1] for match in matches if match]
 
 
 def make_schema(connection: Connection, schema: str, kind: LedgerKind) -> None:
@@ -100,12 +100,12 @@ def missing(connection: Connection, schema: str, kind: LedgerKind) -> str:
     ).fetchone()
     if lost:
         return f"its table {lost[0]} is not logged, and a crash empties it"
-    found = connection.execute(
+    enabled = connection.execute(
         "SELECT relname, tgname FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid "
         "WHERE relnamespace = to_regnamespace(?) AND NOT tgisinternal AND tgenabled IN ('O', 'A')",
         (f'"{schema}"',),
     )
-    on = {(str(table), str(trigger)) for table, trigger in found.fetchall()}
+    on = {(str(table), str(trigger)) for table, trigger in enabled.fetchall()}
     wanted = {(rule.before.split()[-1], rule.name) for rule in (*kind.rules, *_MARKED)}
     wanted |= {(table, _WHOLE) for table in _names(kind)} | {("entries", _COUNTING)}
     off = sorted(wanted - on)

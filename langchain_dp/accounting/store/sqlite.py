@@ -71,13 +71,13 @@ class SQLite(Backend):
         before = place_of(path)
         connection = self._in_turn(self._opened_file, wait)
         try:
-            found = self._in_turn(lambda: verify_header(connection, path, self.kind), wait)
-            if place_of(path) != before or self.ledger_id not in (None, found):
+            ledger_id = self._in_turn(lambda: verify_header(connection, path, self.kind), wait)
+            if place_of(path) != before or self.ledger_id not in (None, ledger_id):
                 raise LedgerError(f"The file {path} was replaced by another. Restore the file that was there.")
         except BaseException:
             connection.close()
             raise
-        self.ledger_id, self._place = found, before
+        self.ledger_id, self._place = ledger_id, before
         return connection
 
     def _opened_file(self) -> Connection:
@@ -86,10 +86,10 @@ class SQLite(Backend):
     def _begin(self, write: bool, wait: float) -> Connection:
         """Refuse if the path leads to another file, the file holds another ledger, or its journal mode changed."""
         connection = self._connect(wait)
-        found = self._in_turn(functools.partial(_begun, connection, write), wait, write=write)
+        ledger_id = self._in_turn(functools.partial(_begun, connection, write), wait, write=write)
         if self.path is None:
             return connection
-        if found != self.ledger_id:
+        if ledger_id != self.ledger_id:
             raise LedgerMismatch(
                 f"The {self.kind.name} {self.path} was replaced by another one while it was in use. Nothing was "
                 "charged: stop, and restore the file that was there."
@@ -126,8 +126,8 @@ class SQLite(Backend):
         checked = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
         if checked != "ok":
             return checked
-        found = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")}
-        gone = sorted({rule.name for rule in self.kind.rules} - found)
+        triggers = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")}
+        gone = sorted({rule.name for rule in self.kind.rules} - triggers)
         return f"its rule {gone[0]} is gone" if gone else ""
 
     @property
@@ -152,8 +152,8 @@ class SQLite(Backend):
 
     def newest_id(self, connection: Connection) -> int:
         """Return the last id of the sequence table."""
-        found = connection.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'entries'")
-        return int(found.fetchone()[0])
+        rows = connection.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'entries'")
+        return int(rows.fetchone()[0])
 
 
 def _patiently(step: Callable[[], T], wait: float) -> T:

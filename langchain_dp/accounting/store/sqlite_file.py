@@ -73,7 +73,7 @@ def make_schema(connection: Connection, kind: LedgerKind) -> None:
 def inspect_file(path: str, kind: LedgerKind) -> bool:
     """Return whether a file of this kind is at ``path``; refuse other files."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except FileNotFoundError:
         _refuse_without_folder(path, kind)
         # Another process may have put the ledger there since: then its journal is no orphan.
@@ -87,15 +87,15 @@ def inspect_file(path: str, kind: LedgerKind) -> bool:
         raise LedgerUnwritable(
             f"The {kind.name} {path} cannot be reached ({error.strerror}). Give another path."
         ) from error
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise LedgerCorrupt(f"Expected path={path} to be a file. Give the path of a {kind.name} file, new or old.")
     _refuse_mount_point(path, kind)
-    if found.st_size == 0:
+    if status.st_size == 0:
         raise LedgerCorrupt(
             f"The {kind.name} {path} is an empty file, and a {kind.name} never is: its spends are lost. Restore it, or "
             f"delete the file if it never was a {kind.name}."
         )
-    if found.st_nlink > 1:
+    if status.st_nlink > 1:
         _drop_building_names(path)
         if os.stat(path).st_nlink > 1:
             # SQLite finds a journal by the file's name: through the other name a crash would stay half done.

@@ -1,4 +1,4 @@
-"""What an auditor wants to know of a ledger, as plain data: what was released, when, under which promise."""
+"""The report of a ledger as plain data: releases, their times, and the promise that covers them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from langchain_dp.accounting.metric import WHOLE_TEXTS, MetricEntry, per
 from langchain_dp.accounting.store.metric import units
 from langchain_dp.audit.report import names, opening
 from langchain_dp.audit.report.names import RELATIONS, TEXTS, WORDS, in_part, kind, label, parameters
-from langchain_dp.audit.report.results import ReportedAttack, ReportedPseudonyms, attacked, told
+from langchain_dp.audit.report.results import ReportedAttack, ReportedPseudonyms, reported_attacks, reported_pseudonyms
 from langchain_dp.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -34,14 +34,14 @@ class Release:
     """All releases of one kind under one plan.
 
     Args:
-        mechanism: What drew them.
+        mechanism: Name of the mechanism.
         parameters: Public parameters in words.
-        meaning: What the noise means to an answer.
+        meaning: Effect of the noise on an answer.
         used: Releases so far.
         most: Releases reserved; None where there is no such number.
-        first: When the first was made, ISO 8601 in UTC; empty if none was.
-        last: When the last was made.
-        chains: Releases by the name of the chain that asked for them.
+        first: Time of the first release, ISO 8601 in UTC; empty without any.
+        last: Time of the last release.
+        chains: Releases by the name of the charging chain.
         part: Part of the data that they read; empty if they may read all of it.
 
     Examples:
@@ -61,12 +61,12 @@ class Release:
 
 @dataclasses.dataclass(frozen=True)
 class UserShare:
-    """What one user used of a plan.
+    """One user's use of a plan.
 
     Args:
         name: Public name of the user.
         used: Releases so far.
-        most: Releases of the share.
+        most: Releases of the quota.
 
     Examples:
         >>> [(user.name, user.most - user.used) for user in report("privacy.ledger").plans[0].users]
@@ -83,13 +83,13 @@ class Plan:
 
     Args:
         name: Its name.
-        made: When it was reserved.
+        made: Time of its reservation.
         epsilon: Reserved epsilon.
         delta: Reserved delta.
-        spent: Epsilon that its releases so far cost at its delta.
+        spent: Epsilon of its releases so far at its delta.
         releases: By kind.
-        quotas: Shares of those who are named or have asked; empty where whoever asks may use up the plan.
-        each: Releases of every other user; None where there are no shares, or none for others.
+        quotas: Quotas of users who are named or have queried; empty if every user may use up the plan.
+        each: Quota of every other user; None without quotas, or without one for others.
 
     Examples:
         >>> [(plan.name, plan.epsilon, plan.spent) for plan in report("privacy.ledger").plans]
@@ -106,7 +106,7 @@ class Plan:
 
     @property
     def lines(self) -> tuple[Release, ...]:
-        """The releases as a reader wants them: those that differ in nothing but one of many parts stand together."""
+        """The releases for a reader: many that differ only in their part of the data are joined."""
         alike: defaultdict[tuple[str, str], list[Release]] = defaultdict(list)
         for release in self.releases:
             whole = release.mechanism.removesuffix(in_part(release.part)) if release.part else ""
@@ -135,13 +135,13 @@ def _together(mechanism: str, releases: Sequence[Release]) -> Release:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a ledger holds, for an auditor. Public parameters only; names that read like a text are not shown.
+    """The contents of a ledger, for an auditor. Public parameters only; names that look like a text are not shown.
 
     Args:
         kind: "ledger", counted in epsilon, or "metric ledger", counted in eta.
         file: Name of the file, without its folder.
-        made: When the ledger was made, ISO 8601 in UTC.
-        read: When it was read.
+        made: Time when the ledger was made, ISO 8601 in UTC.
+        read: Time when it was read.
         library: Version of this package.
         neighbors: Which two data sets look alike, in words; for a metric ledger, which two texts.
         meaning: The promise in plain words.
@@ -153,8 +153,8 @@ class Report:
         plans: Plans in the order of reservation; of a metric ledger one, which holds every release.
         facts: Further rows (name, value).
         limits: What is not protected.
-        attacks: Results of attacks, if they were given.
-        pseudonyms: What pseudonyms hid, if it was given. They have no epsilon, and the ledger knows nothing of them.
+        attacks: Results of attacks, if given.
+        pseudonyms: Results of pseudonyms, if given. They have no epsilon, and the ledger does not record them.
         composed: Computes :attr:`curve`.
 
     Examples:
@@ -182,69 +182,64 @@ class Report:
 
     @functools.cached_property
     def curve(self) -> tuple[tuple[str, float], ...]:
-        """(time, spent): of a metric ledger the largest account of a user, or of a document if none was named.
+        """(time, spent): of a metric ledger the largest account of a user, or of a document if no user was named.
 
-        Composed when it is first asked for: up to 24 compositions, some tens of milliseconds each.
+        Composed at its first use: up to 24 compositions, some tens of milliseconds each.
         """
         return tuple(self.composed())
 
     @property
     def unit(self) -> str:
-        """What is counted: "epsilon" (with delta), or "eta", the unit of metric privacy."""
+        """Unit of the counts: "epsilon" (with delta), or "eta", the unit of metric privacy."""
         return "eta" if self.kind == "metric ledger" else "epsilon"
 
     @property
     def sides(self) -> tuple[str, str]:
-        """What the two numbers of ``budget``, ``reserved``, ``spent`` and :attr:`left` are."""
+        """Names of the two numbers of ``budget``, ``reserved``, ``spent`` and :attr:`left`."""
         return ("user", "document") if self.unit == "eta" else ("epsilon", "delta")
 
     @property
     def left(self) -> tuple[float, float]:
-        """What is not reserved; of a metric ledger what the fullest accounts have left."""
-        return (
-            max(self.budget[0] - self.reserved[0], 0.0),
-            max(self.budget[1] - self.reserved[1], 0.0),
-        )
+        """Unreserved budget; of a metric ledger the rest of the fullest accounts."""
+        return max(self.budget[0] - self.reserved[0], 0.0), max(self.budget[1] - self.reserved[1], 0.0)
 
     def to_dict(self, *, curve: bool = True) -> dict[str, Any]:
-        """Plain values that strict JSON can hold; infinity is the string "inf". Pairs are named by :attr:`sides`.
+        """Return plain values for strict JSON; infinity is the string "inf". Pairs are named by :attr:`sides`.
 
         Args:
             curve: Whether :attr:`curve` is among them.
         """
-        found = dataclasses.asdict(dataclasses.replace(self, composed=tuple))
-        del found["composed"]
-        found["unit"] = self.unit
-        for attack, told_of in zip(self.attacks, found["attacks"], strict=True):
-            told_of |= {name: getattr(attack, name) for name in ("bound", "better", "contradicts")}
+        values = dataclasses.asdict(dataclasses.replace(self, composed=tuple))
+        del values["composed"]
+        values["unit"] = self.unit
+        for attack, row in zip(self.attacks, values["attacks"], strict=True):
+            row |= {name: getattr(attack, name) for name in ("bound", "better", "contradicts")}
         for name in ("budget", "reserved", "spent", "left"):
-            found[name] = dict(zip(self.sides, getattr(self, name), strict=True))
+            values[name] = dict(zip(self.sides, getattr(self, name), strict=True))
         if self.unit == "eta":
-            for plan in found["plans"]:  # one that stands for all: nothing was reserved, and eta has no delta
+            for plan in values["plans"]:  # a stand-in for all releases: nothing was reserved, and eta has no delta
                 for name in ("epsilon", "delta", "spent", "quotas", "each"):
                     del plan[name]
         if curve:
-            found["curve"] = self.curve
-        return {name: _plain(value) for name, value in found.items()}
+            values["curve"] = self.curve
+        return {name: _plain(value) for name, value in values.items()}
 
 
 def report(
-    path: str | os.PathLike[str],
-    *,
-    attacks: Iterable[Any] = (),
+    path: str | os.PathLike[str], *, attacks: Iterable[Any] = (),
     pseudonyms: PseudonymReport | Iterable[PseudonymReport] = (),
-) -> Report:
-    """Read a ledger of either kind. Nothing is written, and no budget or key has to be known.
+) -> Report:  # fmt: skip
+    """Read a ledger of either kind. Nothing is written, and no budget or key is needed.
 
     Args:
         path: The ledger's file, or its URL.
-        attacks: Results of attacks to show beside it, or what their ``to_dict()`` gave.
+        attacks: Results of attacks to show beside it, or their ``to_dict()``.
         pseudonyms: The report of a conversation under pseudonyms, or of many, to show beside it: those of equal
             settings are summed.
 
     Raises:
-        InvalidParameter, LedgerError: Nothing is there, it is no ledger, damaged, or cannot be read; or what stands
-            among ``attacks`` or ``pseudonyms`` is no result or report of one.
+        InvalidParameter, LedgerError: Nothing is there, it is no ledger, damaged, or cannot be read; or ``attacks`` or
+            ``pseudonyms`` hold something else.
 
     Examples:
         >>> found = report("privacy.ledger")
@@ -252,16 +247,16 @@ def report(
     """
     if isinstance(path, (PrivacyLedger, MetricLedger)):
         raise InvalidParameter("Expected the path of a ledger, not one that is open. Call report_on(ledger).")
-    hidden, seen = told(pseudonyms), attacked(attacks)
+    beside = {"pseudonyms": reported_pseudonyms(pseudonyms), "attacks": reported_attacks(attacks)}
     with opening.open_ledger(path) as ledger:
-        found = report_on(ledger)
-    return dataclasses.replace(found, file=label(opening.name_of(path)), attacks=seen, pseudonyms=hidden)
+        whole = report_on(ledger)
+    return dataclasses.replace(whole, file=label(opening.name_of(path)), **beside)  # type: ignore[arg-type]  # its fields
 
 
 def report_on(ledger: PrivacyLedger | MetricLedger) -> Report:
-    """The report of a ledger that is open already, by the name of its file; in memory it has none."""
-    found = _of_metric(ledger) if isinstance(ledger, MetricLedger) else _of_ledger(ledger)
-    return dataclasses.replace(found, file="in memory" if ledger.path is None else label(opening.name_of(ledger.path)))
+    """Return the report of an open ledger."""
+    whole = _of_metric(ledger) if isinstance(ledger, MetricLedger) else _of_ledger(ledger)
+    return dataclasses.replace(whole, file="in memory" if ledger.path is None else label(opening.name_of(ledger.path)))
 
 
 def _of_ledger(ledger: PrivacyLedger) -> Report:
@@ -282,22 +277,15 @@ def _of_ledger(ledger: PrivacyLedger) -> Report:
         releases = []
         for key, (item, most) in plan.items.items():
             event = event_from_json(key)
-            mine = [entry for entry in entries if (entry.plan, entry.event) == (plan.name, key)]
+            charges = [entry for entry in entries if (entry.plan, entry.event) == (plan.name, key)]
             chains: Counter[str] = Counter()
-            for entry in mine:
+            for entry in charges:
                 chains[label(entry.caller) if entry.caller else "(no name)"] += entry.count
+            first, last = (charges[0].time, charges[-1].time) if charges else ("", "")
+            part = label(event.part) if isinstance(event, PartEvent) else ""
+            meaning = names.calibration(event, budget.neighbors)
             releases.append(
-                Release(
-                    kind(event),
-                    parameters(event),
-                    names.calibration(event, budget.neighbors),
-                    used[item],
-                    most,
-                    mine[0].time if mine else "",
-                    mine[-1].time if mine else "",
-                    dict(chains),
-                    label(event.part) if isinstance(event, PartEvent) else "",
-                )
+                Release(kind(event), parameters(event), meaning, used[item], most, first, last, dict(chains), part)
             )
         cost = account.spent([plan], used, round_up=False)[0]
         shares, each = _shares(LedgerPlan(account, plan))
@@ -317,13 +305,13 @@ def _of_ledger(ledger: PrivacyLedger) -> Report:
         tuple(plans),
         (),
         tuple(names.limits(budget.neighbors)),
-        # The account computes and reads no file, so it does once the ledger is closed.
+        # The account computes and reads no file, so this works after the ledger is closed.
         composed=lambda: [(time, account.spent(stored, counts, round_up=False)[0]) for time, counts in points],
     )
 
 
 def _shares(plan: LedgerPlan) -> tuple[tuple[UserShare, ...], int | None]:
-    """Shares of a plan's users, the fullest use first, and that of those who are not named."""
+    """Return the quotas of a plan's users, the most used first, and the default quota."""
     if plan.quotas is None:
         return (), None
     used = plan.used_by()
@@ -343,21 +331,14 @@ def _of_metric(ledger: MetricLedger) -> Report:
     curve = _largest(entries)
     releases = []
     for eta in sorted({entry.eta for entry in entries}):
-        mine = [entry for entry in entries if entry.eta == eta]
-        chains = Counter(label(entry.caller) if entry.caller else "(no name)" for entry in mine)
-        releases.append(
-            Release(
-                TEXTS if whole else WORDS,
-                f"eta {bound(eta, 4)} nats {per(table)}",
-                f"At eta {bound(eta, 4)}, {_TWO_TEXTS if whole else _TWO_WORDS} more than "
-                f"{_factor(eta)} times as often from the one as from the other.",
-                len(mine),
-                None,
-                mine[0].time,
-                mine[-1].time,
-                dict(chains),
-            )
+        charges = [entry for entry in entries if entry.eta == eta]
+        chains = Counter(label(entry.caller) if entry.caller else "(no name)" for entry in charges)
+        effect = (
+            f"At eta {bound(eta, 4)}, {_TWO_TEXTS if whole else _TWO_WORDS} more than {_factor(eta)} times as often "
+            "from the one as from the other."
         )
+        unit, first, last = f"eta {bound(eta, 4)} nats {per(table)}", charges[0].time, charges[-1].time
+        releases.append(Release(TEXTS if whole else WORDS, unit, effect, len(charges), None, first, last, dict(chains)))
     meaning = (
         f"Two texts of equal length that differ in one word, at distance d in the table {table}, give any released "
         "text with chances that differ by a factor of at most e^(eta d); releases of the same text, and losses of "
@@ -397,7 +378,7 @@ def _of_metric(ledger: MetricLedger) -> Report:
 
 
 def _largest(entries: Sequence[MetricEntry]) -> list[tuple[str, float]]:
-    """The largest account of a user over time; of a document where no release named a user."""
+    """Return the largest account of a user over time; of a document if no release named a user."""
     whose = "user" if any(entry.user for entry in entries) else "document"
     spent: defaultdict[str, float] = defaultdict(float)
     curve: list[tuple[str, float]] = []

@@ -1,7 +1,7 @@
 """Names and sentences of a report: of mechanisms, parameters, relations and promises, and the callers' own names.
 
-The callers' names are public by contract, but a caller may have passed a sentence by mistake. Each sentence on a
-promise follows from the definition.
+The callers' names are public by contract, but a caller may pass a sentence by mistake. Each sentence on a promise
+follows from the definition.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from langchain_dp._util.words import UNSPACED
 from langchain_dp.accounting import (
     ClippedSumRoundEvent,
     ExponentialEvent,
-    LabelPartEvent,
     LimitedDomainEvent,
     Neighbors,
     NoisyMaxEvent,
     PartEvent,
+    VectorSumEvent,
 )
 from langchain_dp.attacks.result import accuracy_bound
 
@@ -30,9 +30,8 @@ RELATIONS = {
     Neighbors.REPLACE_SPECIAL: "one record replaced by a ghost that abstains (weaker than adding or removing it)",
 }
 
-WORDS = "Metric privacy of words"
-"""The mechanism of a metric ledger, but for that of whole texts."""
-TEXTS = "Paraphrases of whole texts"
+WORDS, TEXTS = "Metric privacy of words", "Paraphrases of whole texts"
+"""The mechanisms of metric ledgers."""
 
 _PLAIN = re.compile(r"[\w.:/+()#=@, -]{1,48}")
 _WORDS = 4
@@ -41,10 +40,10 @@ _ADDRESS = re.compile(r"\w@\w+[.\w-]*\.[a-zA-Z]")
 
 
 def label(name: str) -> str:
-    """The name if it reads like a label, else what is said of it instead.
+    """Return the name if it looks like a label, otherwise a replacement.
 
-    At most 48 letters, digits and plain marks in at most four words without a digit; in writing without spaces two
-    letters are a word. What looks like a path is cut to its last part, since folders may be named after people.
+    A label has at most 48 letters, digits and plain marks in at most four words without a digit; in writing without
+    spaces two letters are a word. A path is cut to its last part, since folders may be named after people.
     """
     last = re.split(r"[/\\]", name.rstrip("/\\"))[-1] if name.count("/") + name.count("\\") > 1 else name
     words = [word for word in last.split() if not any(letter.isdigit() for letter in word)]  # sizes, hashes are not
@@ -55,12 +54,9 @@ def label(name: str) -> str:
 
 
 def kind(event: DpEvent, *, subject: bool = True) -> str:
-    """Name the mechanism behind an event and, with ``subject``, the part of the data or the label that it is for."""
+    """Name the mechanism behind an event and, with ``subject``, its part of the data."""
     if isinstance(event, PartEvent):
         return kind(event.event, subject=subject) + (in_part(label(event.part)) if subject else "")
-    if isinstance(event, LabelPartEvent):
-        name = kind(event.event, subject=subject)
-        return f"{name}, on the records of {label(event.label)}" if subject else name
     if isinstance(event, PoissonSampledDpEvent):
         return f"{kind(event.event, subject=subject)}, sampled"
     return _KINDS.get(type(event), type(event).__name__)
@@ -71,19 +67,20 @@ _KINDS: dict[type, str] = {
     LimitedDomainEvent: "LimitedDomain (one token)",
     ExponentialEvent: "Exponential mechanism (one choice)",
     ClippedSumRoundEvent: "Clipped sums (one round of texts)",
+    VectorSumEvent: "Vector sum (one noisy sum of vectors)",
     GaussianDpEvent: "Gaussian mechanism",
     LaplaceDpEvent: "Laplace mechanism",
 }
 
 
 def in_part(part: str) -> str:
-    """What follows the name of a mechanism that reads one part of the data, by that part's label."""
+    """Return the addition to the name of a mechanism that reads one part of the data."""
     return f", on the part {part} of the data"
 
 
 def parameters(event: DpEvent) -> str:
-    """Public parameters of an event."""
-    if isinstance(event, (PartEvent, LabelPartEvent)):
+    """Return the public parameters of an event in words."""
+    if isinstance(event, PartEvent):
         return parameters(event.event)
     if isinstance(event, PoissonSampledDpEvent):
         return f"{parameters(event.event)}, sampling probability {event.sampling_probability:.4g}"
@@ -95,6 +92,8 @@ def parameters(event: DpEvent) -> str:
         return f"epsilon {bound(event.epsilon, 4)}"
     if isinstance(event, ClippedSumRoundEvent):
         return f"epsilon0 {bound(event.epsilon0, 4)} a token, {event.tokens} tokens, {_sampling(event)}"
+    if isinstance(event, VectorSumEvent):
+        return f"noise {event.noise_multiplier:.4g} record vectors, replacement moves {event.replaced:.3g}"
     return f"noise multiplier {event.noise_multiplier:.4g}"
 
 
@@ -112,7 +111,7 @@ _OFTEN = 1.6449  # standard deviations that a Gaussian exceeds once in twenty ti
 
 
 def tpr_at_fpr(epsilon: float, delta: float, false_alarms: float) -> float:
-    """Largest share of true cases that a test finds at this rate of false alarms."""
+    """Return the largest share of true cases that a test finds at this rate of false alarms."""
     if epsilon > 700:
         return 1.0
     return min(1.0, math.exp(epsilon) * false_alarms + delta, 1 - math.exp(-epsilon) * (1 - delta - false_alarms))
@@ -137,7 +136,7 @@ _TOLD_APART = {
 
 
 def meaning(epsilon: float, delta: float, neighbors: Neighbors) -> str:
-    """What (epsilon, delta) leaves to somebody who knows everything but one record, of which it speaks as it may."""
+    """Return what (epsilon, delta) leaves to somebody who knows everything except one record."""
     equally, right, wrong, further = _TOLD_APART[neighbors]
     weak = ""
     if accuracy_bound(epsilon, delta) > _COMFORT:
@@ -149,14 +148,13 @@ def meaning(epsilon: float, delta: float, neighbors: Neighbors) -> str:
         f"Somebody who knows every other record and sees everything released, and to whom {equally} equally likely, "
         f"{right} with probability {_share(accuracy_bound(epsilon, delta))} at most (a blind guess: 50%). A test that "
         f"is wrong about one in a hundred {wrong} finds at most {_share(tpr_at_fpr(epsilon, delta, 0.01))} of the "
-        f"others."
-        f"{further}{weak}"
+        f"others.{further}{weak}"
     )
 
 
 def calibration(event: DpEvent, neighbors: Neighbors) -> str:
-    """What the noise of one release means to the answer."""
-    if isinstance(event, (PartEvent, LabelPartEvent)):
+    """Return the effect of one release's noise on the answer."""
+    if isinstance(event, PartEvent):
         return calibration(event.event, neighbors)
     if isinstance(event, NoisyMaxEvent):
         lead = _OFTEN * math.sqrt(2) * event.sigma
@@ -177,23 +175,28 @@ def calibration(event: DpEvent, neighbors: Neighbors) -> str:
             "100 times."
         )
     if isinstance(event, ClippedSumRoundEvent):
-        # Where a member shows several records, one of them may turn it from one end of the clip to the other.
+        # One of several records of a member may move it from one end of the clip to the other.
         return (
             "Whatever a record that is drawn into a round says, it moves the odds between two tokens by a factor of "
             f"{bound(math.exp(event.epsilon0), 3)} at most: what many records share is written, what few hold is not."
+        )
+    if isinstance(event, VectorSumEvent):
+        return (
+            f"Every number of the sum gets Gaussian noise of {event.noise_multiplier:.3g} times the length of the "
+            "longest vector that one record may add."
         )
     return "Noise of the library's own mechanism, in multiples of its sensitivity."
 
 
 def _share(value: float) -> str:
-    """A bound from above: rounded up."""
+    """Format a bound from above, rounded up."""
     steps = 10_000 if value > 0.99 else 1_000
     up = math.ceil(value * steps - 1e-9) / steps
     return "almost 100%" if value >= 0.9999 else f"{up:.2%}" if value > 0.99 else f"{up:.1%}"
 
 
 def limits(neighbors: Neighbors) -> list[str]:
-    """What an (epsilon, delta) ledger does not protect."""
+    """Return what an (epsilon, delta) ledger does not protect."""
     first = {
         Neighbors.REPLACE_ONE: "The number of records. It is public under this relation.",
         Neighbors.REPLACE_SPECIAL: "The number of records, and whether a record is there at all beyond its vote: "

@@ -1,7 +1,7 @@
-"""Opens a ledger to be read: nothing is created, written, or taken back, and no budget has to be known.
+"""Opens a ledger for reading: nothing is created, written, or rolled back, and no budget is needed.
 
-The ledger classes write when they open a file, to see that a spend would be durable. A reader must not, so their
-stores are opened here through connections that cannot write, with all of their checks.
+The ledger classes write when they open a file, to verify that a charge would be durable. A reader must not, so it opens
+the stores over connections that cannot write, with all of their checks.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ class _Reading(SQLite):
             verify(connection)
 
     def _opened_file(self) -> Connection:
-        return _connect(self._file(), 0.0)  # whoever asks waits, and knows how long
+        return _connect(self._file(), 0.0)  # the caller waits
 
 
 def open_ledger(path: str | os.PathLike[str]) -> PrivacyLedger | MetricLedger:
-    """Open an existing ledger, of either kind, that can be read and not be charged.
+    """Open an existing ledger, of either kind, for reading only.
 
     Raises:
         InvalidParameter: Nothing is there, or it is a folder.
         LedgerCorrupt: The file, or the schema, is damaged, empty or no ledger.
-        LedgerUnwritable: It is locked, cannot be reached, or a crash left a spend in its journal that has to be taken
-            back first; opening it once with its own class does that.
+        LedgerUnwritable: It is locked, cannot be reached, or a crash left an unfinished charge in its journal; opening
+            it once with its own class rolls that back.
     """
     if is_url(path):
         return _open_schema(str(path))
@@ -79,7 +79,7 @@ def _open_schema(url: str) -> PrivacyLedger | MetricLedger:
 
 
 def name_of(path: str | os.PathLike[str]) -> str:
-    """What a report calls it: the name of its file, or of its schema."""
+    """Return the name in a report: of the file, or of the schema."""
     if is_url(path):
         from langchain_dp.accounting.store.postgres import Place
 
@@ -88,19 +88,19 @@ def name_of(path: str | os.PathLike[str]) -> str:
 
 
 def made(ledger: PrivacyLedger | MetricLedger) -> str:
-    """When the ledger was made, ISO 8601 in UTC."""
+    """Return when the ledger was made, ISO 8601 in UTC."""
     with ledger._store.read() as connection:
         return str(connection.execute("SELECT time FROM ledger").fetchone()[0])
 
 
 def plan_times(ledger: PrivacyLedger) -> list[str]:
-    """When each plan was reserved, in order."""
+    """Return when each plan was reserved, in order."""
     with ledger._store.read() as connection:
         return [str(row[0]) for row in connection.execute("SELECT time FROM plans ORDER BY plan")]
 
 
 def accounts(ledger: MetricLedger) -> dict[str, list[int]]:
-    """What the accounts of documents and of users have spent, largest first, in billionths. Names nobody."""
+    """Return the sums of documents and of users, largest first, in billionths. Names nobody."""
     with ledger._store.read() as connection:
         rows = connection.execute("SELECT whose, spent FROM accounts ORDER BY spent DESC").fetchall()
     return {whose: [spent for kind, spent in rows if kind == whose] for whose in ("document", "user")}
@@ -108,14 +108,14 @@ def accounts(ledger: MetricLedger) -> dict[str, list[int]]:
 
 def _kind(path: str) -> LedgerKind:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except FileNotFoundError:
         raise InvalidParameter(f"Expected path={path!r} to be a ledger, but nothing is there. Check it.") from None
     except OSError as error:
         raise LedgerUnwritable(f"The ledger {path} cannot be reached ({error.strerror}).") from None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise InvalidParameter(f"Expected path={path!r} to be a file. Give the path of a ledger file.")
-    if not found.st_size:
+    if not status.st_size:
         raise LedgerCorrupt(f"The ledger {path} is an empty file, and a ledger never is. {LEDGER.restore}")
     _check_journal(path)
     try:
@@ -129,10 +129,10 @@ def _kind(path: str) -> LedgerKind:
 
 
 def _check_journal(path: str) -> None:
-    """Refuse a file that merely being read would get companions: one whose commits go into a log beside it.
+    """Refuse a file with a write-ahead log: merely reading it would create files beside it.
 
-    A ledger that is open in this process is known to be none, and must not be opened beside SQLite: closing a file
-    gives up the locks that the process holds on it. Nor may one be opened meanwhile.
+    A ledger that is open in this process has none, and its file must not be opened beside SQLite: closing it drops the
+    locks that the process holds on it. Nor may a ledger be opened meanwhile.
     """
     with forks.no_new_store() as stores:
         if any(getattr(store, "path", None) == path for store in stores):
@@ -152,13 +152,8 @@ def _check_journal(path: str) -> None:
 
 
 def _connect(path: str, wait: float = BUSY_SECONDS) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        f"{pathlib.Path(path).as_uri()}?mode=ro",
-        uri=True,
-        timeout=wait,
-        isolation_level=None,
-        check_same_thread=False,
-    )
+    address = f"{pathlib.Path(path).as_uri()}?mode=ro"
+    connection = sqlite3.connect(address, uri=True, timeout=wait, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA query_only = ON")

@@ -1,5 +1,5 @@
 """The report as one HTML page: no script, no request, readable in light and dark, on a phone and on paper. Or as a live
-one, with the script that looks for news.
+page, with a script that polls for changes.
 
 Its template is ``page.html.j2``. Everything written into it is escaped.
 """
@@ -23,38 +23,34 @@ _TITLE = "Privacy report: "
 
 
 def is_page(path: Path) -> bool:
-    """Whether a file begins like a report, of whatever ledger."""
+    """Return whether a file begins like a report of any ledger."""
     with path.open("rb") as file:
         return f"<title>{_TITLE}".encode() in file.read(1000)
 
 
 @dataclasses.dataclass(frozen=True)
 class Live:
-    """What a page that keeps itself up to date says above."""
+    """The status line of a live page."""
 
     every: float
     trouble: str = ""
 
     @property
     def said(self) -> str:
-        """In words."""
+        """The status in words."""
         if self.trouble:
             return f"The ledger cannot be read now ({self.trouble}). Below is what was read last."
         return f"Live, looked at every {self.every:g} s"
 
 
 def page(report: Report, *, live: Live | None = None) -> str:
-    """The whole page; a live one loads ``/live.js``."""
+    """Return the whole page; a live one loads ``/live.js``."""
     import jinja2  # a report alone does without
 
     writer = jinja2.Environment(
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=_one_line,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        autoescape=True, undefined=jinja2.StrictUndefined, finalize=_one_line, trim_blocks=True, lstrip_blocks=True,
         keep_trailing_newline=True,
-    )
+    )  # fmt: skip
     filters: dict[str, Callable[..., Any]] = {
         "moment": lambda time: f"{time[:19].replace('T', ' ')} UTC",
         "number": lambda value: "no limit" if math.isinf(value) else bound(value, 5),
@@ -80,7 +76,7 @@ def page(report: Report, *, live: Live | None = None) -> str:
 
 
 def _plot(report: Report) -> tuple[Plot | None, str]:
-    """The picture and what stands below it; nothing where nothing was released."""
+    """Return the picture and its caption; none without releases."""
     if not report.curve:
         return None, ""
     if report.unit == "eta":
@@ -97,23 +93,23 @@ def _plot(report: Report) -> tuple[Plot | None, str]:
 
 
 def _least(share: float, places: int = 3) -> str:
-    """A share that is reached, rounded down; what decimals are off by is nothing."""
+    """Format a share that is reached, rounded down, ignoring decimal error."""
     return f"{math.floor(share * 10**places + 1e-9) / 10**places:.{places}f}"
 
 
 def _most(share: float, places: int = 3) -> str:
-    """A share that is not exceeded, rounded up."""
+    """Format a share that is not exceeded, rounded up."""
     return f"{math.ceil(share * 10**places - 1e-9) / 10**places:.{places}f}"
 
 
 def _apart(attack: ReportedAttack) -> tuple[str, str]:
-    """Least success of an attack and the most that is allowed, in so many places that the one is seen to be more."""
+    """Format the least success of an attack and the allowed most, with digits to show that the first is larger."""
     written = [(_least(attack.low, places), _most(attack.bound or 0.0, places)) for places in range(3, 10)]
     return next((pair for pair in written if float(pair[0]) > float(pair[1])), written[-1])
 
 
 def _one_line(value: Any) -> Any:
-    """A text on one line, in which a negative exponent stays with its number; markup of the template as it is."""
+    """Put a text on one line, with negative exponents unbroken; markup of the template passes."""
     if not isinstance(value, str) or hasattr(value, "__html__"):
         return value
     line = "".join(letter if letter.isprintable() else " " for letter in value)

@@ -1,4 +1,4 @@
-"""Where the lines of a picture of what was spent over time stand; the page's template draws it, in its own colours."""
+"""Geometry of a picture of spending over time; the page's template draws it, in its own colors."""
 
 from __future__ import annotations
 
@@ -11,28 +11,19 @@ from langchain_dp._util.rounding import bound
 
 _WIDTH, _HEIGHT = 720, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 18, 34, 62
-_APART = 20  # of two names, so that they never lie on each other, on a phone either
+_APART = 20  # of two names, so that they never overlap, not even on a phone
 
 
 @dataclasses.dataclass(frozen=True)
 class Plot:
-    """What a picture is drawn of; places are in units of its own size.
+    """Parts of a picture, placed in units of its own size."""
 
-    Args:
-        label: The picture in words.
-        area: Path around what is below the curve.
-        curve: Path of the curve.
-        grid: Heights of the lines behind it.
-        levels: (class, height) of level lines.
-        texts: (class, anchor, x, y, text).
-    """
-
-    label: str
-    area: str
-    curve: str
-    grid: Sequence[str]
-    levels: Sequence[tuple[str, str]]
-    texts: Sequence[tuple[str, str, str, str, str]]
+    label: str  # the picture in words
+    area: str  # path around the area below the curve
+    curve: str  # path of the curve
+    grid: Sequence[str]  # heights of the lines behind it
+    levels: Sequence[tuple[str, str]]  # (class, height) of level lines
+    texts: Sequence[tuple[str, str, str, str, str]]  # (class, anchor, x, y, text)
     width: int = _WIDTH
     height: int = _HEIGHT
     left: int = _LEFT
@@ -42,13 +33,10 @@ class Plot:
 def spent_over_time(
     curve: Sequence[tuple[str, float]], *, begins: str, lines: Sequence[tuple[str, float, str]], unit: str
 ) -> Plot:
-    """A step for every point, and level lines for what is reserved or allowed.
+    """Return a step for every point, and level lines for the reserved and the allowed.
 
-    Args:
-        curve: (time, spent so far), in order.
-        begins: When the ledger was made: the curve starts at 0 there.
-        lines: (name, height, class of the line).
-        unit: Name of the vertical axis.
+    ``curve`` is (time, spent so far), in order, and starts at 0 at ``begins``; ``lines`` are (name, height, class of
+    the line); ``unit`` names the vertical axis.
     """
     points = [(_seconds(begins), 0.0), *((_seconds(time), value) for time, value in curve)]
     start, end = points[0][0], max(points[-1][0], points[0][0])
@@ -91,7 +79,7 @@ def spent_over_time(
 
 
 def _times(start: float, end: float) -> list[tuple[str, str, str, str, str]]:
-    """Three times below the picture, and what they are."""
+    """Return three times below the picture, and the axis title."""
     span = end - start
     form = "%Y-%m-%d" if span > 3 * 86400 else "%d %b %H:%M" if span > 6 * 3600 else "%H:%M:%S"
 
@@ -108,7 +96,7 @@ def _times(start: float, end: float) -> list[tuple[str, str, str, str, str]]:
 
 
 def _ceiling(value: float) -> float:
-    """A round number with room above the value."""
+    """Return a round number above the value."""
     unit = 10.0 ** math.floor(math.log10(value))
     return next(unit * step for step in (1.2, 1.6, 2, 2.4, 3.2, 4, 6, 8, 10, 12) if unit * step >= 1.08 * value)
 

@@ -1,4 +1,4 @@
-"""What stands beside the promises of a report: results of attacks, and what pseudonyms hid, as no ledger counts it.
+"""Results beside the promises of a report, which no ledger records: of attacks and of pseudonyms.
 
 Numbers and short names only: no text of a record.
 """
@@ -29,25 +29,15 @@ _MOST = 64 * 2**20  # bytes: a result is a line, so a larger file is another one
 
 @dataclasses.dataclass(frozen=True)
 class ReportedAttack:
-    """How often an attack was right, beside what guessing reaches.
-
-    Args:
-        name: Name of the attack.
-        rate: Success rate, or area under the curve, in [0, 1].
-        low: Lower end of its interval.
-        high: Upper end.
-        baseline: What guessing reaches.
-        n: Attempts.
-        settings: Public settings, by name.
-    """
+    """The success rate of an attack, beside that of guessing."""
 
     name: str
-    rate: float
-    low: float
+    rate: float  # success rate, or area under the curve, in [0, 1]
+    low: float  # ends of its interval
     high: float
-    baseline: float
-    n: int
-    settings: Mapping[str, float | int | str | bool | None] = dataclasses.field(default_factory=dict)
+    baseline: float  # what guessing reaches
+    n: int  # attempts
+    settings: Mapping[str, float | int | str | bool | None] = dataclasses.field(default_factory=dict)  # public
 
     @property
     def better(self) -> bool:
@@ -56,7 +46,7 @@ class ReportedAttack:
 
     @property
     def bound(self) -> float | None:
-        """Largest rate that the promise of what was attacked allows, from the settings; None where none is stated."""
+        """Largest rate that the attacked promise allows, from the settings; None if not stated."""
         bound = self.settings.get("bound")
         if isinstance(bound, bool) or not isinstance(bound, (int, float)) or not 0 <= bound <= 1:
             return None
@@ -69,23 +59,16 @@ class ReportedAttack:
 
 
 def read_attacks(path: str | os.PathLike[str]) -> tuple[ReportedAttack, ...]:
-    """Results of a JSON file: a list of objects, or one object.
+    """Read results from a JSON file: one object or a list of them.
 
-    Each has "name", "rate", "low", "high", "baseline", "n", and may have "settings".
-
-    Raises:
-        InvalidParameter: The file is no such list. The message gives the position of the result, never its content.
-        OSError: It cannot be read.
+    Each has "name", "rate", "low", "high", "baseline", "n", and may have "settings". Otherwise an InvalidParameter
+    names its position, never its content.
     """
-    return attacked(rows_of(path, "attacks"))
+    return reported_attacks(rows_of(path, "attacks"))
 
 
-def attacked(results: Iterable[Any]) -> tuple[ReportedAttack, ...]:
-    """Results as a report has them: what has ``to_dict``, as results of attacks do, or is what it gives.
-
-    Raises:
-        InvalidParameter: One is none. The message gives its position.
-    """
+def reported_attacks(results: Iterable[Any]) -> tuple[ReportedAttack, ...]:
+    """Convert results of attacks, or their ``to_dict()``, for a report. Errors name the position alone."""
     return tuple(
         one if isinstance(one, ReportedAttack) else _result(one.to_dict() if hasattr(one, "to_dict") else one, place)
         for place, one in enumerate(results)
@@ -93,19 +76,15 @@ def attacked(results: Iterable[Any]) -> tuple[ReportedAttack, ...]:
 
 
 def rows_of(path: str | os.PathLike[str], what: str) -> list[Any]:
-    """Rows of a JSON file: those of a list, or the one object.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """Return the rows of a JSON file: those of a list, or the one object."""
     if os.path.getsize(path) > _MOST:
         raise InvalidParameter(f"Expected the file of {what} to have at most {_MOST} bytes: results are short.")
     try:
         with open(path, encoding="utf-8") as file:
-            found = json.load(file)
+            content = json.load(file)
     except (ValueError, RecursionError):
         raise InvalidParameter(f"Expected {os.path.basename(path)} to be JSON, but it is not.") from None
-    return found if isinstance(found, list) else [found]
+    return content if isinstance(content, list) else [content]
 
 
 def _result(row: Any, place: int) -> ReportedAttack:
@@ -135,18 +114,16 @@ def _number(name: str, value: Any) -> float:
 
 
 def _settings(given: Mapping[str, Any]) -> dict[str, float | int | str | bool | None]:
-    kept: dict[str, float | int | str | bool | None] = {}
+    settings: dict[str, float | int | str | bool | None] = {}
     for name, value in given.items():
         if isinstance(value, str):
             value = label(value)
-        elif not isinstance(value, (int, float, bool, type(None))):
-            value = "(not shown)"
         elif isinstance(value, float) and not math.isfinite(value):
             value = str(value)
-        elif isinstance(value, int) and abs(value) > _MOST_ROWS:
+        elif not isinstance(value, (int, float, type(None))) or (isinstance(value, int) and abs(value) > _MOST_ROWS):
             value = "(not shown)"
-        kept[label(name)] = value
-    return kept
+        settings[label(name)] = value
+    return settings
 
 
 # ------------------------------------------------------------------------------------------------------- pseudonyms
@@ -164,13 +141,13 @@ class ReportedPseudonyms:
     """What was hidden in all conversations with the same recognizers and the same rule for all other words.
 
     Args:
-        conversations: How many.
+        conversations: Number of conversations.
         counts: Different entities that became placeholders, by kind, summed over the conversations.
         looked_for: Names of the recognizers.
-        not_looked_for: Usual kinds that none of them looks for.
-        unknown: Whether one of them does not say what it looks for.
-        rest: What happened to all other words.
-        left_in_addresses: Placeholders that were not put back, because they stood in web addresses.
+        not_looked_for: Usual kinds that no recognizer looks for.
+        unknown: Whether a recognizer does not declare its kinds.
+        rest: Treatment of all other words.
+        left_in_addresses: Placeholders that were not restored, because they stood in web addresses.
         private: False. Pseudonyms are no formal privacy and have no epsilon.
 
     Examples:
@@ -189,41 +166,36 @@ class ReportedPseudonyms:
 
     @property
     def missed(self) -> str:
-        """What nobody looked for, in words."""
+        """The usual kinds that no recognizer looked for, in words."""
         if self.unknown:
             return "not known: a recognizer does not say what it looks for"
         return ", ".join(self.not_looked_for) or "none of the usual kinds"
 
     @property
     def hidden(self) -> str:
-        """What was hidden, in words."""
+        """The hidden entities, in words."""
         return ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.counts.items())) or "nothing"
 
 
-def told(reports: PseudonymReport | Iterable[PseudonymReport]) -> tuple[ReportedPseudonyms, ...]:
-    """One report, or those of many conversations: those of equal settings together."""
-    given = list(reports) if isinstance(reports, Iterable) else [reports]
-    for place, one in enumerate(given):
+def reported_pseudonyms(reports: PseudonymReport | Iterable[PseudonymReport]) -> tuple[ReportedPseudonyms, ...]:
+    """Convert one report, or those of many conversations, and sum those of equal settings."""
+    each = list(reports) if isinstance(reports, Iterable) else [reports]
+    for place, one in enumerate(each):
         if not hasattr(one, "looked_for"):
             raise InvalidParameter(
                 f"Expected pseudonyms[{place}] of type {type(one).__name__} to be what report() of a Pseudonymizer or "
                 "of a PseudonymMiddleware returns. Give one of these, or a list."
             )
-    return _together(one.to_dict() for one in given)
+    return _together(one.to_dict() for one in each)
 
 
 def read_pseudonyms(path: str | os.PathLike[str]) -> tuple[ReportedPseudonyms, ...]:
-    """The same of a JSON file: a list of what ``PseudonymReport.to_dict()`` gives, or one.
-
-    Raises:
-        InvalidParameter: The file is no such list. The message gives the position, never the content.
-        OSError: It cannot be read.
-    """
+    """Read reports from a JSON file: one ``PseudonymReport.to_dict()`` or a list. Errors name the position alone."""
     return _together(rows_of(path, "pseudonyms"))
 
 
 def _together(rows: Iterable[Any]) -> tuple[ReportedPseudonyms, ...]:
-    counts: defaultdict[tuple[Any, ...], Counter[str]] = defaultdict(Counter)
+    counts: defaultdict[Any, Counter[str]] = defaultdict(Counter)
     conversations: Counter[tuple[Any, ...]] = Counter()
     left: Counter[tuple[Any, ...]] = Counter()
     for place, row in enumerate(rows):
@@ -234,19 +206,13 @@ def _together(rows: Iterable[Any]) -> tuple[ReportedPseudonyms, ...]:
             f"left_in_addresses of pseudonyms[{place}]", row["left_in_addresses"], at_least=0, at_most=_MOST_ROWS
         )
     return tuple(
-        ReportedPseudonyms(
-            conversations[key],
-            dict(sorted(counts[key].items())),
-            *(looked_for, missed, unknown, rest),
-            left_in_addresses=left[key],
-        )
-        for key in counts
-        for looked_for, missed, unknown, rest in [key]
+        ReportedPseudonyms(conversations[key], dict(sorted(hidden.items())), *key, left_in_addresses=left[key])  # type: ignore[misc]  # a key has four values
+        for key, hidden in counts.items()
     )
 
 
 def _checked(row: Any, where: str) -> tuple[dict[str, int], tuple[str, tuple[str, ...], bool, str]]:
-    """What was hidden, and under which settings; every text in it as a label."""
+    """Return the hidden counts and their settings; every text in them as a label."""
     if not isinstance(row, dict) or set(row) != _REPORT_FIELDS:
         raise InvalidParameter(
             f"Expected {where} to be an object with {', '.join(sorted(_REPORT_FIELDS))}, and nothing else."
@@ -278,7 +244,7 @@ def _checked(row: Any, where: str) -> tuple[dict[str, int], tuple[str, tuple[str
 
 
 def _rest(certificate: Any, where: str) -> str:
-    """What the certificate of the other words promises, in few words."""
+    """Return the promise of the certificate of the other words, in few words."""
     if certificate is None:
         return _CLEAR
     if (

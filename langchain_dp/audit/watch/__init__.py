@@ -1,7 +1,7 @@
-"""Watching ledgers while they are charged: public figures for Prometheus, OpenTelemetry and a live local page.
+"""Monitoring of ledgers in use: public figures for Prometheus, OpenTelemetry and a live local page.
 
-All of it reads, and nothing of it writes. A figure is a budget, a count, or how healthy a ledger is: no row, no
-question, no answer, no user, no path is in any. A ledger is called by the name that it is given here.
+It reads only. A figure is a budget, a count, or a ledger's health, never a row, a question, an answer, a user or a
+path. A ledger is shown under a given name.
 """
 
 from __future__ import annotations

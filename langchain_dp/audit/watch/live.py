@@ -1,4 +1,4 @@
-"""The report of a ledger as a page that stays up to date: a small ASGI app, for browsers on this machine."""
+"""The report of a ledger as a live page: a small ASGI app, for browsers on this machine."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ _HEADERS = {
 def live_app(
     ledger: Watchable | Watched, *, name: str = "ledger", hosts: Collection[str] | None = LOOPBACK, every: float = 3.0
 ) -> ASGIApp:
-    """An ASGI app that shows the report of one ledger and keeps it up to date. It writes nothing, whatever it is asked.
+    """Return an ASGI app that shows the report of one ledger and keeps it up to date. It never writes.
 
-    ``/`` is the page, which looks for news by itself; ``/healthz`` is 200 or 503; ``/metrics`` is for Prometheus, where
-    the extra ``prometheus`` is installed. It answers GET and HEAD alone, and only requests for a host that it knows, so
-    that no other page in the same browser can read it under a name of its own. There is no login: serve it on loopback.
+    ``/`` is the page, which polls for changes; ``/healthz`` is 200 or 503; ``/metrics`` is for Prometheus, with the
+    extra ``prometheus``. It answers only GET and HEAD, and only requests for a known host, so that no other page in the
+    same browser can read it under a foreign name. There is no login: serve it on loopback.
 
     Args:
-        ledger: The ledger; or its path or URL, which is opened so that it cannot be charged.
+        ledger: The ledger; or its path or URL, opened so that it cannot be charged.
         name: Label of the ledger in ``/metrics``.
-        hosts: Names and addresses, without port, under which browsers may ask for it. None: every IP address, no name.
-        every: Seconds between two looks of the page, at least 0.5.
+        hosts: Host names and addresses, without port, that browsers may use. None: every IP address, no name.
+        every: Seconds between two polls, at least 0.5.
 
     Raises:
         InvalidParameter: A value is out of bounds.
@@ -73,7 +73,7 @@ def live_app(
 
 
 class _Pages:
-    """The page, made anew when the ledger has changed. What was read last stays when it cannot be read any more."""
+    """The page, rebuilt when the ledger has changed. The last page stays if the ledger cannot be read."""
 
     def __init__(self, watched: Watched, every: float) -> None:
         self._watched, self._every = watched, every
@@ -84,7 +84,7 @@ class _Pages:
         self._page: tuple[str, str] = "", ""
 
     def answer(self, request: Request) -> Response:
-        """The page, or that it is still the same. Runs in a thread: compositions take their time."""
+        """Return the page, or that it has not changed. Runs in a thread: compositions take time."""
         with self._lock:
             found, trouble = self._watched.look()
             if found is not None and (self._report is None or not _alike(found, self._seen)):
@@ -104,7 +104,7 @@ class _Pages:
 
 
 def _alike(one: LedgerStats, other: LedgerStats | None) -> bool:
-    """Whether the page would say the same of both: it shows no refusals."""
+    """Return whether both would give the same page, which shows no refusals."""
     return other is not None and dataclasses.replace(one, refusals=None) == dataclasses.replace(other, refusals=None)
 
 
@@ -116,8 +116,8 @@ def _script(_: Request) -> Response:
 def _health(watched: Watched) -> Any:
     def health(_: Request) -> Response:
         trouble = watched.look()[1]
-        told = {"healthy": not trouble, **({"trouble": trouble} if trouble else {})}
-        return Response(json.dumps(told), 503 if trouble else 200, media_type="application/json")
+        status = {"healthy": not trouble, **({"trouble": trouble} if trouble else {})}
+        return Response(json.dumps(status), 503 if trouble else 200, media_type="application/json")
 
     return health
 
@@ -141,7 +141,7 @@ def _metrics(name: str, watched: Watched) -> Any:
 
 
 class _ReadingOnly:
-    """Refuses requests for a foreign host, and every method that could mean to change something."""
+    """A guard that refuses requests for a foreign host, and every method that could change something."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] | None) -> None:
         self._app, self._hosts = app, hosts
@@ -159,14 +159,13 @@ class _ReadingOnly:
                 message["headers"] = [*message["headers"], *(pair for pair in more if pair[0] not in own)]
             await send(message)
 
-        asked = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-        if len(asked) != 1 or not self._known(asked[0]):
-            refused: ASGIApp = PlainTextResponse("This host is not served here.\n", 421)
+        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        app = self._app
+        if len(hosts) != 1 or not self._known(hosts[0]):
+            app = PlainTextResponse("This host is not served here.\n", 421)
         elif scope["method"] not in ("GET", "HEAD"):
-            refused = PlainTextResponse("Only GET: nothing can be changed here.\n", 405, {"allow": "GET, HEAD"})
-        else:
-            refused = self._app
-        await refused(scope, receive, sending)
+            app = PlainTextResponse("Only GET: nothing can be changed here.\n", 405, {"allow": "GET, HEAD"})
+        await app(scope, receive, sending)
 
     def _known(self, header: str) -> bool:
         host = _plain(header.rpartition(":")[0] if header.rpartition(":")[2].isdigit() else header)
@@ -176,7 +175,7 @@ class _ReadingOnly:
 
 
 def is_address(host: str) -> bool:
-    """Whether it is an IP address, which no foreign name can stand for, and no name."""
+    """Return whether ``host`` is an IP address, which no foreign name can stand for."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Gauges of ledgers for OpenTelemetry: read when its reader collects."""
+"""Gauges of ledgers for OpenTelemetry, read when its reader collects."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ with needs("otel", "opentelemetry-api", why=" for gauges of a ledger"):
 
 
 def register_otel_metrics(ledgers: Mapping[str, Watchable], *, meter_provider: MeterProvider | None = None) -> None:
-    """Give OpenTelemetry the gauges of ledgers, which it reads as often as its reader collects.
+    """Register the gauges of ledgers, which OpenTelemetry reads as often as its reader collects.
 
-    Names begin with ``langchain_dp.ledger.``; attributes are ``ledger`` (the name given here), ``mechanism`` (its kind)
-    and ``account`` ("user" or "document": the fullest one). A ledger that cannot be read has ``healthy`` 0 and nothing
-    else. OpenTelemetry cannot be told to stop: call it once, with all ledgers. One that is closed is unhealthy from
-    then on.
+    Names begin with ``langchain_dp.ledger.``; attributes are ``ledger`` (the given name), ``mechanism`` (its kind) and
+    ``account`` ("user" or "document": the fullest one). A ledger that cannot be read has ``healthy`` 0 and nothing
+    else. OpenTelemetry cannot unregister them: call it once, with all ledgers. A closed ledger is unhealthy from then
+    on.
 
     Args:
-        ledgers: Ledgers by the names under which they are shown. A ledger; or the path or URL of one, which is only
-            read, from any process, and knows of no refusals.
-        meter_provider: Whose meter; the global one if left out.
+        ledgers: Ledgers by name: an open ledger; or the path or URL of one, which is only read, from any process, and
+            knows no refusals.
+        meter_provider: Provider of the meter; the global one by default.
 
     Raises:
         InvalidParameter: ``ledgers`` is empty, or no mapping, or a name is not 1 to 200 printable characters.
         MissingExtra: opentelemetry-api is not installed.
 
     Examples:
-        >>> observe({"mailbox": PrivacyLedger(PrivacyBudget(3.0))})
+        >>> register_otel_metrics({"mailbox": PrivacyLedger(PrivacyBudget(3.0))})
     """
     readings = _Readings(named(ledgers))
     meter = metrics.get_meter("langchain_dp", library_version(), meter_provider)
@@ -46,7 +46,7 @@ def register_otel_metrics(ledgers: Mapping[str, Watchable], *, meter_provider: M
 class _Readings:
     """One reading of the ledgers for all gauges of a collection.
 
-    OpenTelemetry asks gauge by gauge and says nothing of rounds. Who asks for the second time is in a new round.
+    OpenTelemetry calls gauge by gauge and names no rounds. A gauge's second call begins a new round.
     """
 
     def __init__(self, watched: Mapping[str, Watched]) -> None:
@@ -65,12 +65,12 @@ class _Readings:
             return self._looked
 
     def healthy(self, _: CallbackOptions) -> Iterable[Observation]:
-        """Whether each can be read."""
+        """Yield whether each ledger can be read."""
         for name, found in self._for(HEALTHY[0]).items():
             yield Observation(int(found is not None), {"ledger": name})
 
     def of(self, measure: Measure) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        """What reads one measure."""
+        """Return the callback of one measure."""
 
         def observed(_: CallbackOptions) -> Iterable[Observation]:
             for name, found in self._for(measure.name).items():

@@ -1,4 +1,4 @@
-"""Gauges of ledgers for Prometheus: read when they are scraped."""
+"""Gauges of ledgers for Prometheus, read when they are scraped."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _PREFIX = PREFIX.replace(".", "_")
 
 
 class LedgerCollector(Collector):
-    """Gauges of ledgers, read anew at every scrape: ``REGISTRY.register(LedgerCollector({"mailbox": ledger}))``.
+    """Gauges of ledgers, read at every scrape: ``REGISTRY.register(LedgerCollector({"mailbox": ledger}))``.
 
-    Names begin with ``langchain_dp_ledger_``; labels are ``ledger`` (the name given here), ``mechanism`` (its kind) and
+    Names begin with ``langchain_dp_ledger_``; labels are ``ledger`` (the given name), ``mechanism`` (its kind) and
     ``account`` ("user" or "document": the fullest one). A ledger that cannot be read has ``healthy`` 0 and nothing
     else. Give all ledgers of a registry to one collector.
 
     Args:
-        ledgers: Ledgers by the names under which they are shown. A ledger; or the path or URL of one, which is only
-            read, from any process, and knows of no refusals.
+        ledgers: Ledgers by name: an open ledger; or the path or URL of one, which is only read, from any process, and
+            knows no refusals.
 
     Raises:
         InvalidParameter: ``ledgers`` is empty, or no mapping, or a name is not 1 to 200 printable characters.
@@ -41,7 +41,7 @@ class LedgerCollector(Collector):
         self._watched = named(ledgers)
 
     def describe(self) -> Iterable[Metric]:
-        """Yield the families without values: to register a collector reads nothing."""
+        """Yield the families without values: registration reads nothing."""
         yield self._healthy()
         yield from map(self._family, MEASURES)
 

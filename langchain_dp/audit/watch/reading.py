@@ -1,4 +1,4 @@
-"""What may be known of a ledger from outside: one function reads it, and all who watch show what it returns."""
+"""Public figures of a ledger: one function reads them, and all monitors show its result."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ class LedgerStats(MadeOfFields):
 
     Args:
         unit: "epsilon", with pairs (epsilon, delta); or "eta", with pairs (of a user, of a document), where spent is
-            what the fullest account has spent.
-        budget: What may be spent; infinity where there is no limit.
-        reserved: What all plans may cost; of a ledger in eta as ``spent``.
-        spent: What the releases so far cost. What was prepaid counts as spent.
-        left: What no plan has reserved; of a ledger in eta what the fullest account has left.
+            that of the fullest account.
+        budget: The most that may be spent; infinity without a limit.
+        reserved: The most that all plans may cost; of a ledger in eta as ``spent``.
+        spent: Cost of the releases so far. Prepaid releases count as spent.
+        left: Unreserved budget; of a ledger in eta the rest of the fullest account.
         plans: Plans reserved.
         plans_open: Plans that have releases left.
         used: Releases so far, by the kind of their mechanism.
-        unused: Releases that are reserved and not made, likewise.
-        refusals: Charges and plans that were refused in this process by this ledger object; None of a ledger that is
-            only read, since a refusal is written nowhere.
+        unused: Releases that are reserved and not made, by the same kinds.
+        refusals: Charges and plans refused in this process by this ledger object; None for a ledger that is only read,
+            since refusals are not stored.
 
     Examples:
         >>> ledger = PrivacyLedger(PrivacyBudget(3.0))
@@ -73,7 +73,7 @@ class LedgerStats(MadeOfFields):
 
     @property
     def sides(self) -> tuple[str, str]:
-        """What the two numbers of each pair are."""
+        """Names of the two numbers of each pair."""
         return _SIDES[self.unit]
 
     @property
@@ -85,7 +85,7 @@ class LedgerStats(MadeOfFields):
 def figures(ledger: PrivacyLedger | MetricLedger) -> LedgerStats:
     """Read the public figures of an open ledger, in one short transaction that writes nothing.
 
-    The exact costs are composed where counts have changed since the last time: some tens of milliseconds a plan.
+    Exact costs are composed again where counts have changed: some tens of milliseconds per plan.
 
     Args:
         ledger: The ledger, of either kind.
@@ -99,8 +99,8 @@ def figures(ledger: PrivacyLedger | MetricLedger) -> LedgerStats:
     """
     if not isinstance(ledger, (PrivacyLedger, MetricLedger)):
         raise InvalidParameter(
-            f"Expected ledger of type {type(ledger).__name__} to be a ledger that is open. Of a path, call "
-            "report(path), or watch it: observe({name: path})."
+            f"Expected ledger of type {type(ledger).__name__} to be an open ledger. For a path, call report(path), or "
+            "register_otel_metrics({name: path})."
         )
     return _of_texts(ledger) if isinstance(ledger, MetricLedger) else _of_releases(ledger)
 
@@ -152,13 +152,10 @@ def _of_texts(ledger: MetricLedger) -> LedgerStats:
 
 
 class Watched:
-    """A ledger that is read again and again: an open one, or one at a place, opened so that it cannot be charged.
+    """A monitored ledger: an open one, or one at a path or URL, opened so that it cannot be charged.
 
-    Once it is open it stays the same ledger. One that was replaced or went away stays unhealthy until whoever watches
-    is started again: an older copy in its place forgets what was spent.
-
-    Args:
-        ledger: The ledger, its file, or its URL.
+    Once open it stays the same ledger. A replaced or lost ledger stays unhealthy until the monitor restarts, because an
+    older copy in its place forgets charges.
     """
 
     def __init__(self, ledger: Watchable) -> None:
@@ -168,11 +165,7 @@ class Watched:
         forks.renew_lock(self)
 
     def open(self) -> Ledger:
-        """The ledger, opened at the first use.
-
-        Raises:
-            InvalidParameter, LedgerError: As :func:`langchain_dp.audit.report.report`.
-        """
+        """Return the ledger, opened at the first use."""
         with self._lock:
             if self._ledger is None:
                 assert self._place is not None  # one of the two is there
@@ -181,24 +174,24 @@ class Watched:
             return self._ledger
 
     def figures(self) -> LedgerStats:
-        """Its public figures."""
+        """Return its public figures."""
         with _readable():
             return figures(self.open())
 
     def report(self) -> Report:
-        """All that its report page shows."""
+        """Return the contents of its report page."""
         with _readable():
             return report_on(self.open())
 
     def look(self) -> tuple[LedgerStats | None, str]:
-        """Its figures; or None, and the kind of the error, whose message may hold a path and is not passed on."""
+        """Return its figures; or None, and the type of the error: its message may hold a path and is not passed on."""
         try:
             return self.figures(), ""
         except (LangChainDPError, OSError) as error:
             return None, type(error).__name__
 
     def close(self) -> None:
-        """Close what was opened here; a ledger that was given stays as it is."""
+        """Close a ledger that was opened here; a given ledger stays open."""
         with self._lock:
             if self._place is not None and self._ledger is not None:
                 self._ledger.close()
@@ -207,7 +200,7 @@ class Watched:
 
 @contextlib.contextmanager
 def _readable() -> Iterator[None]:
-    """Whatever a damaged ledger trips is said to be that: no damage may pass by whoever watches."""
+    """Report every failure of a damaged ledger as damage, so that no monitor misses it."""
     try:
         yield
     except LangChainDPError:
@@ -223,18 +216,15 @@ def _readable() -> Iterator[None]:
 
 
 def named(ledgers: Mapping[str, Watchable | Watched]) -> dict[str, Watched]:
-    """Ledgers by the names under which they are shown, which must be short labels."""
+    """Return ledgers by their names, which must be short labels."""
     if not isinstance(ledgers, Mapping) or not ledgers:
         raise InvalidParameter(
             f"Expected ledgers ({type(ledgers).__name__}) to be ledgers by the names under which to show them, such as "
             "{'mailbox': ledger}."
         )
-    return {
-        validate.short_text("the name of a ledger", name, at_least=1): each
-        if isinstance(each, Watched)
-        else Watched(each)
-        for name, each in ledgers.items()
-    }
+    for name in ledgers:
+        validate.short_text("the name of a ledger", name, at_least=1)
+    return {name: each if isinstance(each, Watched) else Watched(each) for name, each in ledgers.items()}
 
 
 # ------------------------------------------------------------------------------------------------------------- gauges
@@ -246,24 +236,16 @@ HEALTHY = "healthy", "1 if the ledger can be read and trusted, else 0; the other
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-    """One gauge or counter that is read off the figures.
+    """One gauge or counter of the figures."""
 
-    Args:
-        name: What follows the prefix.
-        what: What it says, in a sentence.
-        labels: Names of its labels beside that of the ledger.
-        values: Its values by those labels. An infinite one is left out: nothing is limited there.
-        counts: Whether it only grows.
-    """
-
-    name: str
-    what: str
-    labels: tuple[str, ...]
-    values: Callable[[LedgerStats], Values]
-    counts: bool = False
+    name: str  # without the prefix
+    what: str  # a sentence
+    labels: tuple[str, ...]  # names of its labels beside that of the ledger
+    values: Callable[[LedgerStats], Values]  # by those labels; infinite ones, without a limit, are left out
+    counts: bool = False  # whether it only grows
 
     def of(self, found: LedgerStats) -> Values:
-        """The finite values."""
+        """Return the finite values."""
         return ((labels, value) for labels, value in self.values(found) if math.isfinite(value))
 
 
@@ -278,9 +260,8 @@ def _one(name: str, side: str) -> Callable[[LedgerStats], Values]:
 def _accounts(name: str) -> Callable[[LedgerStats], Values]:
     def values(found: LedgerStats) -> Values:
         if found.unit == "eta":
-            yield from (
-                ({"account": side}, value) for side, value in zip(found.sides, getattr(found, name), strict=True)
-            )
+            for side, value in zip(found.sides, getattr(found, name), strict=True):
+                yield {"account": side}, value
 
     return values
 

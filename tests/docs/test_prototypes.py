@@ -1,0 +1,64 @@
+"""The page on prototypes: its code runs, and its figures and those of plans are the measured ones."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+import bench_prototypes
+
+from langchain_dp import DPPrototypeClassifier, PrivacyBudget
+from langchain_dp.aggregate.plan import CURVES
+from langchain_dp.sample import LABELS, load
+
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "prototypes.md").read_text(encoding="utf-8")
+
+
+def test_the_code_of_the_page_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, a reader of the page gets an error, or a classifier or a name that is wrong. Chance below 1e-6."""
+    monkeypatch.chdir(tmp_path)
+    first, second, third = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(first, "prototypes.md", "exec"), names)
+    right = statistics.mean(
+        answer == row["label"] for answer, row in zip(names["answers"], names["test_rows"], strict=True)
+    )
+    assert right > 0.55
+    assert DPPrototypeClassifier.load("messages.json").labels == list(LABELS)
+    assert "right on about" in capsys.readouterr().out
+    exec(compile(second, "prototypes.md", "exec"), names)
+    assert names["found"].names["delivery"] == "delivery"
+    exec(compile(third, "prototypes.md", "exec"), names)
+    assert "the promise holds for all records of one user" in names["classifier"].certificate().notes
+
+
+def test_the_table_is_that_of_the_results() -> None:
+    """If it breaks, the page quotes figures that nobody measured."""
+    assert bench_prototypes.table() in PAGE
+
+
+def test_plans_rest_on_the_results() -> None:
+    """If it breaks, plans forecast an accuracy that nobody measured."""
+    measured = bench_prototypes.curves()
+    assert len(CURVES) == 7
+    assert all(dict(curve.accuracy) in measured.values() for curve in CURVES)
+
+
+def test_the_readme_quotes_the_accuracy_of_its_example() -> None:
+    """If it breaks, the first figure of the README is not what a reader gets. Mean of 12 fits; chance below 1e-6."""
+    rows, test = load()
+    texts, truths = [row["text"] for row in test], [row["label"] for row in test]
+    accuracies = []
+    for _ in range(12):
+        classifier = DPPrototypeClassifier.fit(rows, labels=LABELS, budget=PrivacyBudget(3.0))
+        answers = classifier.batch(texts)
+        accuracies.append(statistics.mean(answer == truth for answer, truth in zip(answers, truths, strict=True)))
+    assert statistics.mean(accuracies) == pytest.approx(0.77, abs=0.06)
