@@ -48,6 +48,7 @@ STREAMED = (
 UNNAMED = "No limit of a user holds for texts that are released without one."
 
 Texts = tuple[str, ...]
+Measured = Calibration | Callable[[], Calibration]
 K = TypeVar("K", bound=Hashable)
 
 
@@ -192,15 +193,7 @@ class Releases:
 class FormalReleases(Releases):
     """Releases of a sanitizer, with its calibration, limits and certificate."""
 
-    def __init__(
-        self,
-        engine: Drawer,
-        ledger: MetricLedger,
-        calibration: Calibration | Callable[[], Calibration],
-        *,
-        reuse: bool,
-        chain: str,
-    ) -> None:
+    def __init__(self, engine: Drawer, ledger: MetricLedger, calibration: Measured, *, reuse: bool, chain: str) -> None:
         super().__init__(engine, ledger, reuse=reuse, chain=chain)
         self.engine: Drawer = engine
         self._calibration = calibration
