@@ -12,6 +12,7 @@ import griffe
 ROOMS = (
     "langchain_dp",
     "langchain_dp.accounting",
+    "langchain_dp.aggregate",
     "langchain_dp.attacks",
     "langchain_dp.audit",
     "langchain_dp.audit.report",

@@ -53,7 +53,16 @@ class Projection:
                 to that of the texts, both divided by their traces: it covers topics that the texts miss.
         """
         unit = _unit(texts) / _UNIT
-        mean, covariance = unit.mean(axis=0), np.atleast_2d(np.cov(unit.T))
+        mean = unit.mean(axis=0)
+        if vocabulary is None and len(unit) <= unit.shape[1]:
+            # Fewer texts than dimensions: their products with each other have the same components, and are fewer.
+            centered = unit - mean
+            _, inner = np.linalg.eigh(centered @ centered.T)
+            components = (centered.T @ inner[:, ::-1][:, : min(k, len(unit) - 1)]).T
+            lengths = np.linalg.norm(components, axis=1, keepdims=True)
+            components = np.divide(components, lengths, out=np.zeros_like(components), where=lengths > 1e-9)
+            return cls(_whole(mean * _UNIT), _whole(components * _UNIT))
+        covariance = np.atleast_2d(np.cov(unit.T))
         if vocabulary is not None:
             words = _unit(vocabulary) / _UNIT
             mean, spread = words.mean(axis=0), np.cov(words.T)

@@ -176,7 +176,7 @@ class DPLabelNamer:
 
         Raises:
             InvalidParameter, BudgetExceeded, ModelUnavailable, PlanError: As
-                :meth:`~langchain_dp.DPPrototypeClassifier.fit`.
+                :meth:`~langchain_dp.aggregate.DPPrototypeClassifier.fit`.
         """
         given = check_labels(labels)
         records = run_redacted(labelled_records, PrivateArgs(PrivateArgs.of(examples), given), READING)

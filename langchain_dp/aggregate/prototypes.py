@@ -22,7 +22,7 @@ from langchain_dp._util.validate import reject_extra_kwargs
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate, VectorSumEvent, calibrate_vector_sum
 from langchain_dp.accounting.events import count_is_public
-from langchain_dp.accounting.provenance import MadeWith
+from langchain_dp.accounting.provenance import MadeWith, costs_of_inputs
 from langchain_dp.aggregate.encoders import (
     StaticEncoder,
     check_dimensions,
@@ -78,6 +78,16 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
     further, and the classifier may be saved and shown to anybody. It needs no language model and no names of labels.
 
     Make one with :meth:`fit` or :meth:`load`.
+
+    Args:
+        labels: Name of each label, and the label as it was given.
+        encoder: The public encoder.
+        projection: The public map from its vectors to the coordinates of the sums.
+        releases: The noisy sums of each release.
+        certificate: The promise.
+        threshold: Smallest probability of an answer.
+        otherwise: The answer below it.
+        prior: A language model's scores, added to those of the prototypes.
 
     Formal guarantee:
         The classifier is (epsilon, delta)-differentially private in the examples, with the budget's neighbors: in all
@@ -356,8 +366,12 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
             names: What each label means, by label; a label that is missing keeps its own name.
             instruction: What the model is told; a plain question about the labels by default.
             trust: Weight of the model's log-probabilities.
+
+        The certificate adds what released names cost.
         """
-        return self._with(prior=LabelPrior(model, list(self._given), names or {}, instruction, trust))
+        prior = LabelPrior(model, list(self._given), names or {}, instruction, trust)
+        costs = costs_of_inputs(names, instruction, made_with=None, budget=None, ledger=None)
+        return self._with(prior=prior, certificate=self._certificate.including(costs))
 
     def as_tool(self, *, name: str = "classify", description: str | None = None, **kwargs: Any) -> BaseTool:  # type: ignore[override]
         """Return a tool that classifies a text, for agents.

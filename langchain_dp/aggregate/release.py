@@ -24,7 +24,7 @@ from langchain_dp.ensemble.runs import (
 )
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
-from langchain_dp.records import PrivateRecords, check_records
+from langchain_dp.records import AUTOMATIC, PrivateRecords, check_records
 from langchain_dp.records.files import READING
 from langchain_dp.redact import PrivateArgs, run_redacted
 
@@ -94,7 +94,12 @@ class Promise:
         """The budget of the release: that of its plan if it is reserved, else what can be reserved."""
         plan = self.ledger.plan(self.name)
         if plan is None:
-            return affordable(self.ledger, self.budget)
+            try:
+                return affordable(self.ledger, self.budget)
+            except BudgetExceeded:
+                plan = self.ledger.plan(self.name)  # another process that started at the same time
+                if plan is None:
+                    raise
         return PrivacyBudget(plan.epsilon, plan.delta, self.ledger.budget.neighbors)
 
     def release_once(
@@ -130,12 +135,12 @@ class Promise:
                 )
             journal = ReleaseJournal.load(self.ledger, plan)
             check_same(plan, {}, self.budget or share, "release")
-            check_settings(self.name, journal.settings, settings)
             if journal.data != _digest(records, journal.key):
                 raise PlanError(
                     f"The ledger holds the release {self.name!r} of other records. Give this one another name=, with a "
                     "budget of its own; DPPrototypeClassifier.update() adds records to a classifier."
                 )
+            check_settings(self.name, journal.settings, settings)
             if journal.value is None:
                 self._check_not_lost(plan, event)
                 plan.spend(event, caller=self.name)
@@ -186,8 +191,10 @@ def _digest(records: PrivateRecords, key: bytes) -> str:
 
 def _digest_of(records: PrivateRecords, key: bytes) -> str:
     digests = record_digests(records, key, ["text"])
-    groups = {name: place for place, group in enumerate(records.users()) for name in group}
-    return fingerprint({name: value + groups[name].to_bytes(8, "big") for name, value in digests.items()}, key)
+    users: dict[str, int] = {}
+    marks = {name: users.setdefault(records.user_of(name), len(users)).to_bytes(8, "big") for name in digests}
+    seen = {name: value + marks[name] for name, value in digests.items()}
+    return fingerprint({**seen, AUTOMATIC: str(records.records_per_user).encode()}, key)
 
 
 def labelled_records(examples: PrivateArgs, labels: Sequence[str]) -> PrivateRecords:

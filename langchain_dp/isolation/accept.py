@@ -149,11 +149,12 @@ def check_encoder(encoder: Any, *, trusted: bool) -> list[str]:
         raise UnsafeEnvironment(surveyor.parts.memory.replace("model", "encoder", 1).replace("prompts", "texts", 1))
     if vars(kind).get(DECLARATION) is True:
         return [f"{kind.__name__} declares that it keeps no texts"]
-    if _is_langchain(kind):
+    unknown = [*([] if _is_langchain(kind) else [kind.__name__]), *surveyor.parts.opaque]
+    if not unknown:
         return []
     if not trusted:
         raise UnsafeEnvironment(
-            f"Expected the encoder's class {kind.__name__} to be of a LangChain package. If it keeps no texts, declare "
+            f"Expected the encoder's class {unknown[0]} to be of a LangChain package. If it keeps no texts, declare "
             f"`{DECLARATION}: ClassVar[bool] = True` in it, or pass trust_opaque_model=True."
         )
     return [f"the encoder {kind.__name__} is trusted to keep no texts"]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from fakes.encoders import TogetherEncoder, WordEncoder, fitted, rows
 from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.runnables import RunnableLambda
 from langchain_core.stores import InMemoryByteStore
 
 from langchain_dp import PrivacyBudget
@@ -173,6 +174,13 @@ def test_an_outage_in_the_middle_is_no_classifier(failing: Any) -> None:
         fitted(encoder=encoder)
 
 
+class Step(RunnableLambda[Any, Any]):
+    """A chain of the user's, as an encoder that writes a text first has one."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda text: text)
+
+
 class Plain(WordEncoder):
     """A class of the user's that declares nothing itself."""
 
@@ -205,9 +213,11 @@ def test_a_class_of_the_users_needs_a_declaration_or_trust() -> None:
 def test_an_encoder_inside_a_known_one_is_looked_at() -> None:
     """If it breaks, a class of the user's hides in one of LangChain's."""
     known = DeterministicFakeEmbedding(size=8)
-    vars(known)["inner"] = Plain()
-    with pytest.raises(UnsafeEnvironment, match="Plain"):
-        check_encoder(known, trusted=False)
+    for inner, name in ((Plain(), "Plain"), (Step(), "Step")):
+        vars(known)["inner"] = inner
+        with pytest.raises(UnsafeEnvironment, match=name):
+            check_encoder(known, trusted=False)
+        check_encoder(known, trusted=True)
 
 
 def test_update_looks_at_the_encoder_of_a_loaded_classifier(tmp_path: Any) -> None:

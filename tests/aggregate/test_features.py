@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +12,7 @@ from hypothesis import strategies as st
 
 from langchain_dp.aggregate.features import MOST_DIMENSIONS, Floats, Projection
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.mechanisms import clip_to_norm
 from langchain_dp.mechanisms.vector_sum import NORM
 
 RNG = np.random.default_rng(7)
@@ -62,6 +66,24 @@ def test_batches_of_every_size_agree_to_the_last_bit(dimensions: int) -> None:
         assert (np.vstack(parts) == whole).all()
 
 
+def in_whole_numbers(row: Floats) -> list[int]:
+    """The vector of a row, all products and sums in Python's numbers."""
+    fine = np.rint(row / np.abs(row).max() * 2**19)
+    unit = [int(x) for x in np.rint(fine * (2**15 / np.sqrt(sum(int(x) ** 2 for x in fine))))]
+    centered = [x - int(m) for x, m in zip(unit, PROJECTION.mean, strict=True)]
+    dots = [sum(int(c) * x for c, x in zip(each, centered, strict=True)) for each in PROJECTION.components]
+    projected = [round(Fraction(dot, 2**16)) for dot in dots]
+    scale = NORM / math.sqrt(sum(x * x for x in projected))
+    found: list[int] = clip_to_norm(np.array([[int(x * scale) for x in projected]]), NORM)[0].tolist()
+    return found
+
+
+def test_products_are_those_of_whole_numbers() -> None:
+    """If it breaks, products are rounded, and the rows beside them decide how."""
+    rows = RNG.normal(size=(300, 24))
+    assert PROJECTION.vectors(rows).tolist() == [in_whole_numbers(row) for row in rows]
+
+
 def test_rows_keep_their_direction_and_nearly_all_of_the_norm() -> None:
     """If it breaks, vectors are sound and worthless: too short, or not those of the texts."""
     rows = RNG.normal(size=(50, 24))
@@ -101,11 +123,11 @@ def test_vectors_beyond_what_is_exact_are_refused(shape: tuple[int, ...]) -> Non
         Projection.of(np.zeros(shape), k=1)
 
 
-def test_the_longest_vectors_of_all_agree_alone_and_in_company() -> None:
-    """If it breaks, the bound on dimensions is too high for exact products."""
-    rows: Floats = np.sign(RNG.normal(size=(5, MOST_DIMENSIONS)))
-    whole = np.rint(np.sign(rows) * 256).astype(np.int64)
-    projection = Projection(whole[0], whole[1:4])
-    together = projection.vectors(rows)
-    assert together.any()
-    assert all((projection.vectors(rows[place][None]) == together[place]).all() for place in range(5))
+def test_few_texts_have_the_components_of_many_dimensions() -> None:
+    """If it breaks, an encoder of more dimensions than public texts gets other coordinates, or takes a minute."""
+    texts = np.random.default_rng(0).normal(size=(20, 30)) * np.linspace(3, 1, 30)
+    unit = texts / np.linalg.norm(texts, axis=1, keepdims=True)
+    _, vectors = np.linalg.eigh(np.cov(unit.T))
+    found = Projection.of(texts, 5).components / 2**15
+    overlap = np.abs(found @ vectors[:, ::-1][:, :5])
+    assert np.allclose(overlap, np.eye(5), atol=0.01)

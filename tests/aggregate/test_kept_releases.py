@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from collections.abc import Callable
@@ -77,9 +78,19 @@ OTHER: dict[str, dict[str, Any]] = {
 def test_other_records_or_settings_under_the_same_name_are_refused(case: str, tmp_path: Path) -> None:
     """If it breaks, a caller gets a classifier of other records, or draws twice for the price of one."""
     shares(tmp_path)
-    with pytest.raises(PlanError):
+    match = "of other records" if "examples" in OTHER[case] else "other settings|another encoder"
+    with pytest.raises(PlanError, match=match):
         fitted(**ledger_in(tmp_path), **OTHER[case])
     assert shares(tmp_path) == shares(tmp_path)
+
+
+def test_another_number_of_records_per_user_is_another_set_of_records(tmp_path: Path) -> None:
+    """If it breaks, a classifier of one record per user passes for one of two."""
+    two, one = (PrivateRecords(rows(), user_key="customer", records_per_user=most) for most in (2, 1))
+    fitted(two, components=8, **ledger_in(tmp_path))
+    fitted(two, components=8, **ledger_in(tmp_path))
+    with pytest.raises(PlanError, match="of other records"):
+        fitted(one, components=8, **ledger_in(tmp_path))
 
 
 def test_another_share_under_the_same_name_is_refused() -> None:
@@ -100,8 +111,9 @@ def test_a_server_that_rounds_otherwise_today_gives_the_kept_release(tmp_path: P
         **ledger_in(tmp_path),
         encoder=WordEncoder(spoil=lambda texts, rows: [[x * (1 + 1e-5 * i) for i, x in enumerate(r)] for r in rows]),
     )
-    assert again._projection.to_dict() == first._projection.to_dict()
-    assert (again._releases[0].sums == first._releases[0].sums).all()
+    for name, classifier in (("first", first), ("again", again)):
+        classifier.save(tmp_path / name)
+    assert (tmp_path / "first").read_bytes() == (tmp_path / "again").read_bytes()
 
 
 def test_an_update_of_another_classifier_is_not_taken(tmp_path: Path) -> None:
@@ -185,6 +197,18 @@ def test_two_processes_that_fit_at_once_charge_once_and_agree(tmp_path: Path) ->
     assert all("is at it" in each for each in found if isinstance(each, str))
     assert PrivacyLedger(BUDGET, tmp_path / "ledger").spent()[0] <= 4.0
     assert shares(tmp_path) == drawn[0]
+
+
+@pytest.mark.parametrize("fit", [fitted, named])
+def test_a_fit_that_looked_just_before_another_one_reserved_takes_its_release(
+    fit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it breaks, one of two processes that start together is told that the budget is spent."""
+    ledger = PrivacyLedger(BUDGET)
+    fit(ledger=ledger)
+    real, calls = PrivacyLedger.plan, itertools.count()
+    monkeypatch.setattr(PrivacyLedger, "plan", lambda self, name: real(self, name) if next(calls) else None)
+    fit(ledger=ledger)
 
 
 @pytest.mark.parametrize("fit", [fitted, named])

@@ -6,7 +6,8 @@ import re
 from typing import Any, ClassVar
 
 import pytest
-from fakes.encoders import WORDS, WordEncoder, named, rows
+from fakes.encoders import WORDS, WordEncoder, fitted, named, rows
+from fakes.scorer import WordScorer
 from fakes.voters import classifier
 from langchain_core.language_models import FakeListChatModel
 
@@ -137,6 +138,8 @@ def test_the_price_follows_the_names_into_prompts() -> None:
         budget=PrivacyBudget(4.0, 1e-6),
     )
     assert chain.certificate().epsilon == pytest.approx(4.5)
+    fused = fitted(budget=PrivacyBudget(4.0, 1e-6)).with_prior(WordScorer(), found.names)
+    assert fused.certificate().epsilon == pytest.approx(4.5)
     again = named(words=dict(zip(found.names.values(), found.descriptions.values(), strict=True)))
     assert again.certificate.epsilon == pytest.approx(3.5), "a list of released words costs what they cost"
 

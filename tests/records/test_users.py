@@ -57,6 +57,8 @@ def test_copies_keep_users_and_forgetting_takes_them_out() -> None:
     copy.add({"text": "new", "label": "a", "who": "x"})
     assert copy.users() == [["#1", "#3", "#5"], ["#2"], ["#4", "#6"]]
     assert first.users()[0] == ["#0", "#4"]
+    copy.forget("#2")
+    assert "'uy'" not in repr(vars(copy)), "nothing of a forgotten user stays"
     with pytest.raises(InvalidParameter, match="user_key"):
         PrivateRecords(first, user_key="who")
     with pytest.raises(PrivateDataError):

@@ -205,7 +205,8 @@ def limits(neighbors: Neighbors) -> list[str]:
     }[neighbors]
     return [
         first,
-        "People with several records. The promise is for one record; k records together may lose k times epsilon.",
+        "People with several records, unless a certificate says that it holds for all records of one user. Otherwise k "
+        "records together may lose k times epsilon.",
         "The records from whoever runs the model: it is shown them in clear.",
         "Questions, labels, instructions, model names and the names of plans and chains. They are public.",
         "What holds with or without any one record: facts about the whole are what releases are for.",
