@@ -36,6 +36,7 @@ Configs = RunnableConfig | list[RunnableConfig] | None
 Name = str | None
 
 USER = "user_id"  # among the ``configurable`` values of a config
+USER_SPEC = ConfigurableFieldSpec(id=USER, annotation=str, name="User", description="Whose account is charged.")
 WITHHELD = "<withheld: the input of a sanitizer>"
 NOTHING: Any = object()  # no chunk at all; None is a chunk, and refused
 _KNOWN = "Known are user= and document=."
@@ -113,7 +114,7 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
         """Fields that a config may set: the user whose account is charged."""
-        return user_specs()
+        return [USER_SPEC]
 
     @hold_arguments("input")
     def invoke(self, input: S, config: Config = None, *, user: Name = None, document: Name = None, **kwargs: Any) -> S:
@@ -303,17 +304,9 @@ def _batch_arguments(
 
 def _charged_user(private: PrivateArgs, user: Name, config: Config) -> Name:
     """The user to charge. A document does not belong to the caller: its metadata name the user."""
-    return user if _has_documents(*private.values) else named_user(user, config)
-
-
-def _has_documents(value: object) -> bool:  # in a frame of its own, which is gone when an error is raised
-    return any(isinstance(one, Document) for one in (value if isinstance(value, (list, tuple)) else (value,)))
-
-
-def user_specs() -> list[ConfigurableFieldSpec]:
-    """Fields of a config for a component that charges a user's account."""
-    described = "Whose account is charged."
-    return [ConfigurableFieldSpec(id=USER, annotation=str, name="User", description=described, default=None)]
+    # No local of this frame holds the values when an error is raised.
+    lists = (value if isinstance(value, (list, tuple)) else (value,) for value in private.values)
+    return user if any(isinstance(one, Document) for values in lists for one in values) else named_user(user, config)
 
 
 def named_users(user: Name, config: Configs, count: int) -> list[Name]:

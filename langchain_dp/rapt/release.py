@@ -20,7 +20,6 @@ from typing import Any, Protocol, TypeVar
 
 from langchain_dp._util import forks
 from langchain_dp._util.callers import warn_caller
-from langchain_dp._util.rounding import bound
 from langchain_dp.accounting import MetricEvent
 from langchain_dp.accounting.metric import WHOLE_TEXTS, AlreadyReleased, MetricCertificate, MetricLedger, Owner
 from langchain_dp.errors import InvalidParameter
@@ -49,6 +48,7 @@ STREAMED = (
 UNNAMED = "No limit of a user holds for texts that are released without one."
 
 Texts = tuple[str, ...]
+Measured = Calibration | Callable[[], Calibration]
 K = TypeVar("K", bound=Hashable)
 
 
@@ -115,7 +115,7 @@ class Releases:
         self._flights = _Flights()
 
     def release(self, units: Sequence[Unit], seen: Counter[str] | None = None) -> list[Texts]:
-        """Release every unit: all new ones are charged together, or none.
+        """Release every unit: all new ones are charged together, or none. Blank texts come out empty.
 
         ``seen`` counts the units of earlier rounds of the same call, so that equal units get separate releases.
         """
@@ -123,7 +123,7 @@ class Releases:
         wanted = [i for i, unit in enumerate(units) if self._has_content(unit)]
         if not self._reuse:
             drawn = self._draw({i: (units[i], owners[i]) for i in wanted})
-            return [drawn[i] if i in drawn else _blank(unit) for i, unit in enumerate(units)]
+            return [drawn[i] if i in drawn else ("",) * len(unit.texts) for i, unit in enumerate(units)]
         released = self.ledger.released()
         keys = {i: self._key(names[i]) for i in wanted}
         places = {key: i for i, key in keys.items()}
@@ -141,7 +141,7 @@ class Releases:
                 self._flights.settle(mine)
             for flight in others:  # no claim is held while waiting, so two calls cannot block each other
                 flight.result()
-        return [answers[keys[i]] if i in keys else _blank(unit) for i, unit in enumerate(units)]
+        return [answers[keys[i]] if i in keys else ("",) * len(unit.texts) for i, unit in enumerate(units)]
 
     def to_charge(self, rounds: Iterable[Sequence[Unit]]) -> list[Owner]:
         """Owners to charge, one per release, for successive rounds of units."""
@@ -193,15 +193,7 @@ class Releases:
 class FormalReleases(Releases):
     """Releases of a sanitizer, with its calibration, limits and certificate."""
 
-    def __init__(
-        self,
-        engine: Drawer,
-        ledger: MetricLedger,
-        calibration: Calibration | Callable[[], Calibration],
-        *,
-        reuse: bool,
-        chain: str,
-    ) -> None:
+    def __init__(self, engine: Drawer, ledger: MetricLedger, calibration: Measured, *, reuse: bool, chain: str) -> None:
         super().__init__(engine, ledger, reuse=reuse, chain=chain)
         self.engine: Drawer = engine
         self._calibration = calibration
@@ -302,15 +294,6 @@ class FormalReleases(Releases):
             notes=notes,
             parameters=parameters,
         )
-
-    def describe(self) -> str:
-        """Public facts, for a repr."""
-        return f"{self.engine.mechanism}, eta={bound(self.engine.eta)}, {self.engine.table}"
-
-
-def _blank(unit: Unit) -> Texts:
-    """Release of blank texts: empty, so the kind of blanks stays private."""
-    return ("",) * len(unit.texts)
 
 
 class _Flights(forks.ForkSafe):

@@ -14,6 +14,7 @@ from langchain_core.messages import AIMessage
 
 from langchain_dp._util import validate
 from langchain_dp._util.reprs import safe_repr
+from langchain_dp._util.rounding import bound
 from langchain_dp._util.validate import group, one_of, reject_unknown_arguments, short_text
 from langchain_dp.accounting.metric import MOST, MetricCertificate, MetricLedger
 from langchain_dp.errors import InvalidParameter
@@ -384,7 +385,8 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
 
     @safe_repr
     def __repr__(self) -> str:
-        return f"RAPTSanitizer({self._releases.describe()})"
+        engine = self._releases.engine
+        return f"RAPTSanitizer({engine.mechanism}, eta={bound(engine.eta)}, {engine.table})"
 
 
 def _checked(documents: Sequence[Document]) -> PrivateArgs:

@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import hashlib
 import importlib
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -147,12 +146,6 @@ class ForeignTokenizer:
         """Released ids as one piece of text."""
         text = tokenize.clean(self.embeds.decode(ids)).strip()
         return [text] if text else []
-
-
-def never_written(words: Sequence[str]) -> list[int]:
-    """Ids of special and unused tokens of a WordPiece vocabulary, by their brackets."""
-    special = re.compile(r"\[(?:PAD|UNK|CLS|SEP|MASK|unused\d+)\]")
-    return [i for i, word in enumerate(words) if special.fullmatch(word)]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

@@ -365,7 +365,7 @@ def test_a_function_for_keep_that_asks_a_model_is_seen_by_nobody(tmp_path: Path)
 
 def test_it_is_no_tool() -> None:
     """If it breaks, an agent gets a tool that fails at its first call, and that had to be shown the raw text."""
-    with pytest.raises(InvalidParameter, match="an agent that calls one has read the text already"):
+    with pytest.raises(InvalidParameter, match="an agent that calls one has already read the text"):
         sanitizer().as_tool(name="clean")
 
 

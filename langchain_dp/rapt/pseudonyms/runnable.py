@@ -157,7 +157,7 @@ class Pseudonymizer(SanitizerShell):
         words = None if remaining_text_sanitizer is None else remaining_text_sanitizer._releases
 
         def core(*, hidden: bool, rest: FormalReleases | None) -> Core:
-            return Core(PlaceholderReleases(finder, self._map, hidden=hidden, remaining_text_sanitizer=rest), *rules)
+            return Core(PlaceholderReleases(finder, self._map, hidden=hidden, rest=rest), *rules)
 
         self._core, self._named = core(hidden=False, rest=words), core(hidden=True, rest=words)
         self._hidden = core(hidden=True, rest=None)  # for authors who know sanitized text only

@@ -21,7 +21,7 @@ from langchain_dp._util.validate import instance, reject_extra_kwargs
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerError
-from langchain_dp.rapt._shell import WITHHELD, Config, Configs, in_thread, named_user, named_users, user_specs
+from langchain_dp.rapt._shell import USER_SPEC, WITHHELD, Config, Configs, in_thread, named_user, named_users
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.tuning.client import IdentitySanitizer, Question, RAPTClient
 from langchain_dp.rapt.tuning.promise import TrainedOn
@@ -87,7 +87,7 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
         """Fields that a config may set: the user whose account is charged."""
-        return user_specs()
+        return [USER_SPEC]
 
     @hold_arguments("input")
     def invoke(self, input: Question, config: Config = None, *, user: str | None = None, **kwargs: Any) -> str:

@@ -54,6 +54,7 @@ _CUT = "+"  # mark behind the tokens of a truncated text
 
 Question = str | BaseMessage | PromptValue | Document
 """Inputs of a query."""
+Users = str | list[str | None] | None
 
 
 class IdentitySanitizer:
@@ -198,12 +199,7 @@ class RAPTClient:
         return self._requests_of(texts, user, at_once=at_once)
 
     def _requests_of(
-        self,
-        texts: Sequence[Question],
-        user: str | list[str | None] | None,
-        seen: Counter[str] | None = None,
-        *,
-        at_once: int = 256,
+        self, texts: Sequence[Question], user: Users, seen: Counter[str] | None = None, *, at_once: int = 256
     ) -> list[PredictionRequest]:
         """:meth:`requests` for a part of a call, or with a user per text; ``seen`` counts earlier parts."""
         if isinstance(texts, (str, bytes)):  # each letter would be charged

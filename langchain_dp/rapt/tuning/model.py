@@ -6,6 +6,7 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import peft
@@ -122,7 +123,7 @@ def keys_and_values(attentions: Sequence[nn.Module]) -> Iterator[list[list[Tenso
     for number, attention in enumerate(attentions):
         for names in (("key", "k"), ("value", "v")):
             linear: Any = next(getattr(attention, name) for name in names if hasattr(attention, name))
-            handles.append(linear.register_forward_hook(_recorder(outputs[number])))
+            handles.append(linear.register_forward_hook(partial(_record, outputs[number])))
     try:
         yield outputs
     finally:
@@ -130,11 +131,8 @@ def keys_and_values(attentions: Sequence[nn.Module]) -> Iterator[list[list[Tenso
             handle.remove()
 
 
-def _recorder(outputs: list[Tensor]) -> Callable[..., None]:
-    def record(module: nn.Module, args: Any, output: Tensor) -> None:
-        outputs.append(output.detach())
-
-    return record
+def _record(outputs: list[Tensor], module: nn.Module, args: Any, output: Tensor) -> None:
+    outputs.append(output.detach())
 
 
 RECONSTRUCTION = "reconstruction."

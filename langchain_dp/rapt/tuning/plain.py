@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sys
 import threading
 import weakref
@@ -32,7 +33,7 @@ from langchain_dp.rapt.vocabulary import Vocabulary
 Ids = NDArray[np.int64]
 
 _COMMON = 30_000  # tables list common words first
-_SHORTEST = 2
+_LETTERS = re.compile("(?:##)?\u2581?\u0120?[A-Za-z]{2,}")  # with the marks of tokenizers
 _KEPT = 4 * BUCKETS + 1024  # bytes a word
 _BYTES = 2**27
 _SIZES = 2  # different |T| whose tables a sanitizer keeps
@@ -138,13 +139,8 @@ def _privatized(engine: TextPrivatizer, size: int, noise: Randomness | None, ids
 def _common_words(vocabulary: Vocabulary) -> Ids:
     """Common words and pieces of letters, by a public rule; in a small table all words that may be written."""
     allowed = np.flatnonzero(vocabulary.allowed)[:_COMMON]
-    letters = [i for i in allowed.tolist() if _is_word(vocabulary.words[i])]
-    return np.array(letters if len(letters) >= _SHORTEST else allowed, dtype=np.int64)
-
-
-def _is_word(word: str) -> bool:
-    core = word.removeprefix("##").removeprefix("\u2581").removeprefix("\u0120")
-    return len(core) >= _SHORTEST and core.isascii() and core.isalpha()
+    letters = [i for i in allowed.tolist() if _LETTERS.fullmatch(vocabulary.words[i])]
+    return np.array(letters if len(letters) >= 2 else allowed, dtype=np.int64)
 
 
 def _places(vocabulary: Vocabulary, words: Sequence[str]) -> Ids:

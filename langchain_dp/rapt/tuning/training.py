@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -80,14 +79,9 @@ class Checkpoint:
     """
 
     def __init__(
-        self,
-        folder: str | PathLike[str],
-        *,
-        settings: TuningSettings,
-        identity: Mapping[str, str | int],
-        marks: Mapping[str, str],
+        self, folder: Path, *, settings: TuningSettings, identity: Mapping[str, str | int], marks: Mapping[str, str]
     ) -> None:
-        self._folder = Path(folder)
+        self._folder = folder
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -186,6 +180,7 @@ def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 Rows = tuple[Any, list[Plain]]
+Context = Callable[[], AbstractContextManager[Any]]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -226,38 +221,36 @@ class TrainingReport:
     seconds_per_step: float
 
 
+@dataclasses.dataclass(eq=False, kw_only=True)
 class Trainer:
-    """Trains one model."""
+    """Trains one model; ``plain`` draws plain tokens, ``every`` is the number of steps between two checkpoints."""
 
-    def __init__(
-        self,
-        model: TunedModel,
-        assembler: Assembler,
-        *,
-        kind: Kind,
-        plain: Callable[[int, np.random.Generator], Rows],
-        pad: int,
-        device: str,
-        checkpoint: Checkpoint | None,
-        every: int | None,
-        progress: bool,
-    ) -> None:
-        self._model, self._assembler, self._settings = model.to(device), assembler, model.settings
-        self._kind: Kind = kind
-        self._plain, self._pad, self._device = plain, pad, device
-        self._checkpoint, self._every, self._progress = checkpoint, every, progress
-        self._optimizer = torch.optim.Adam(model.learned().values(), lr=self._settings.learning_rate)
+    model: TunedModel
+    assembler: Assembler
+    kind: Kind
+    plain: Callable[[int, np.random.Generator], Rows]
+    pad: int
+    device: str
+    checkpoint: Checkpoint | None
+    every: int | None
+    progress: bool
+
+    def __post_init__(self) -> None:
+        self._settings = self.model.settings
+        self._optimizer = torch.optim.Adam(
+            self.model.to(self.device).learned().values(), lr=self._settings.learning_rate
+        )
         half = self._settings.precision == "float16"
-        self._scaler = torch.amp.GradScaler(device.partition(":")[0], enabled=half)
+        self._scaler = torch.amp.GradScaler(self.device.partition(":")[0], enabled=half)
 
     def fit(self, data: Callable[[int], TrainingTexts], validation: TrainingTexts | None) -> TrainingReport:
         """Train on ``data`` of each epoch until patience runs out, and keep the best weights."""
-        devices = [torch.device(self._device)] if self._device.startswith("cuda") else []
+        devices = [torch.device(self.device)] if self.device.startswith("cuda") else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(self._settings.seed)  # type: ignore[no-untyped-call]  # torch's own
             done = Progress()
-            if self._checkpoint is not None:
-                done = self._checkpoint.restore(self._model, self._optimizer, self._scaler) or done
+            if self.checkpoint is not None:
+                done = self.checkpoint.restore(self.model, self._optimizer, self._scaler) or done
             return self._fit(data, validation, done)
 
     def _fit(
@@ -279,11 +272,11 @@ class Trainer:
                 figures |= {"validation_loss": loss, "validation_accuracy": accuracy}
             done.end_epoch(figures, patience=settings.patience if held is not None else None)
             if held is not None and done.best_epoch == done.epoch - 1:
-                done.best = {name: tensor.detach().cpu().clone() for name, tensor in self._model.learned().items()}
+                done.best = {name: tensor.detach().cpu().clone() for name, tensor in self.model.learned().items()}
             self._save(done)
         if done.best:
-            self._model.put(done.best, reconstruction=True)
-        learned = self._model.learned()
+            self.model.put(done.best, reconstruction=True)
+        learned = self.model.learned()
         head = sum(t.numel() for name, t in learned.items() if name.startswith(RECONSTRUCTION))
         steps = done.steps - steps_before
         return TrainingReport(
@@ -298,7 +291,7 @@ class Trainer:
         )
 
     def _epoch(self, texts: TrainingTexts, done: Progress) -> None:
-        settings, model = self._settings, self._model
+        settings, model = self._settings, self.model
         targets, rows, cut = self._rows(texts, np.random.default_rng([settings.seed, 1, done.epoch]))
         done.truncated = max(done.truncated, cut)
         order = np.random.default_rng([settings.seed, 2, done.epoch]).permutation(len(rows))
@@ -307,7 +300,7 @@ class Trainer:
         model.train()
         bar = tqdm(
             total=len(batches), initial=done.step, desc=f"epoch {done.epoch + 1}", unit="step",
-            disable=not self._progress,
+            disable=not self.progress,
         )  # fmt: skip
         with bar:
             for batch in batches[done.step :]:
@@ -315,14 +308,14 @@ class Trainer:
                 sums = done.sums
                 bar.set_postfix(loss=sums["loss"] / sums["texts"], accuracy=sums["correct"] / sums["texts"])
                 bar.update()
-                if self._every is not None and done.steps % self._every == 0 and done.step < len(batches):
+                if self.every is not None and done.steps % self.every == 0 and done.step < len(batches):
                     self._save(done)
 
     def _step(self, rows: Sequence[Row], labels: Tensor, targets: Tensor, done: Progress) -> None:
-        batch = collate(rows, self._pad).to(self._device)
+        batch = collate(rows, self.pad).to(self.device)
         self._optimizer.zero_grad(set_to_none=True)
         with self._autocast():
-            losses = self._model.losses(batch, labels.to(self._device), targets.to(self._device))
+            losses = self.model.losses(batch, labels.to(self.device), targets.to(self.device))
         total = float(losses.total.detach())
         if not math.isfinite(total):
             raise InvalidParameter(
@@ -337,30 +330,30 @@ class Trainer:
 
     def _rows(self, texts: TrainingTexts, coins: np.random.Generator) -> tuple[Tensor, list[Row], int]:
         """Targets of the reconstruction, rows, and the number of truncated texts."""
-        targets, plain = self._plain(len(texts.inputs), coins)
+        targets, plain = self.plain(len(texts.inputs), coins)
         rows: list[Row] = []
         cut = 0
         for start in range(0, len(plain), MOST):
             some = slice(start, start + MOST)
-            request = PredictionRequest(self._kind, plain[some], list(texts.inputs[some]))
-            new_rows, new_cut = self._assembler.rows(request)
+            request = PredictionRequest(self.kind, plain[some], list(texts.inputs[some]))
+            new_rows, new_cut = self.assembler.rows(request)
             rows += new_rows
             cut += new_cut
         return torch.as_tensor(targets), rows, cut
 
     def _evaluate(self, rows: Sequence[Row], labels: Tensor) -> tuple[float, float]:
         """Mean loss of the task, and accuracy."""
-        probabilities = torch.cat(list(probabilities_of(self._model, rows, self._pad, self._device, self._autocast)))
+        probabilities = torch.cat(list(probabilities_of(self.model, rows, self.pad, self.device, self._autocast)))
         chosen = probabilities[torch.arange(len(labels)), labels].clamp_min(1e-12)
         correct = (probabilities.argmax(dim=1) == labels).float().mean()
         return float(-chosen.log().mean()), float(correct)
 
     def _autocast(self) -> AbstractContextManager[Any]:
-        return autocast(self._settings.precision, self._device)
+        return autocast(self._settings.precision, self.device)
 
     def _save(self, done: Progress) -> None:
-        if self._checkpoint is not None:
-            self._checkpoint.save(done, self._model, self._optimizer, self._scaler)
+        if self.checkpoint is not None:
+            self.checkpoint.save(done, self.model, self._optimizer, self._scaler)
 
 
 def autocast(precision: str, device: str) -> AbstractContextManager[Any]:
@@ -371,11 +364,7 @@ def autocast(precision: str, device: str) -> AbstractContextManager[Any]:
 
 
 def probabilities_of(
-    model: TunedModel,
-    rows: Sequence[Row],
-    pad: int,
-    device: str,
-    context: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    model: TunedModel, rows: Sequence[Row], pad: int, device: str, context: Context = nullcontext
 ) -> Iterator[Tensor]:
     """Probabilities of the labels, batch by batch, on the CPU."""
     model.eval()

@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from langchain_dp._util import validate
@@ -31,6 +32,9 @@ from langchain_dp.redact import PrivateArgs, hold_arguments, redact_errors, run_
 NOT_COMPARED = (
     "Training went on from a checkpoint of another account: whether that was begun with the same texts is not known."
 )
+
+
+Stored = PrivatizedExamples | None
 
 
 class RAPTPromptTuner:
@@ -175,8 +179,8 @@ class RAPTPromptTuner:
             return self._texts(released[0])
 
         trainer = Trainer(
-            model,
-            self._assembler,
+            model=model,
+            assembler=self._assembler,
             kind=self.client.kind,
             plain=self.client.plain_rows,
             pad=self.backbone.pad,
@@ -239,7 +243,7 @@ class RAPTPromptTuner:
             for name, texts in (("examples", train), ("validation examples", held))
             if isinstance(texts, RawExamples)
         }
-        state = Checkpoint(folder, settings=self.settings, identity=identity, marks=marks)
+        state = Checkpoint(Path(folder), settings=self.settings, identity=identity, marks=marks)
         if not state.compared:
             warn_caller(
                 f"Nobody can tell whether checkpoint={os.fsdecode(folder)!r} was begun with these texts: the account "
@@ -257,13 +261,7 @@ class RAPTPromptTuner:
         return hashlib.sha256(json.dumps(labels).encode()).hexdigest()
 
     def _stored(
-        self,
-        state: Checkpoint | None,
-        name: str,
-        examples: Any,
-        *,
-        fresh: bool = False,
-        before: PrivatizedExamples | None = None,
+        self, state: Checkpoint | None, name: str, examples: Any, *, fresh: bool = False, before: Stored = None
     ) -> PrivatizedExamples:
         if isinstance(examples, PrivatizedExamples):
             return examples
@@ -276,7 +274,7 @@ class RAPTPromptTuner:
             state.keep(name, released)
         return released
 
-    def _kept(self, state: Checkpoint | None, name: str) -> PrivatizedExamples | None:
+    def _kept(self, state: Checkpoint | None, name: str) -> Stored:
         stored = None if state is None else state.examples(name)
         if stored is not None and (differences := self.client.differences(stored.certificate)):
             raise InvalidParameter(
@@ -289,13 +287,7 @@ class RAPTPromptTuner:
         return TrainingTexts(examples.inputs, [self.labels.index(label) for label in examples.labels])
 
     def _classifier(
-        self,
-        model: TunedModel,
-        report: TrainingReport,
-        train: PrivatizedExamples,
-        held: PrivatizedExamples | None,
-        *,
-        compared: bool,
+        self, model: TunedModel, report: TrainingReport, train: PrivatizedExamples, held: Stored, *, compared: bool
     ) -> RAPTClassifier:
         truncated, texts = max(train.truncated, report.truncated), len(train)
         epochs = len(report.epochs)

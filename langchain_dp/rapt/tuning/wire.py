@@ -98,7 +98,10 @@ class Answer:
     def __post_init__(self) -> None:
         labels, rows = self.labels, self.probabilities
         whole = all(isinstance(label, str) for label in labels) and len(set(labels)) == len(labels)
-        if not whole or any(len(row) != len(labels) or not all(map(_probable, row)) for row in rows):
+        if not whole or any(
+            len(row) != len(labels) or not all(type(one) in (int, float) and 0 <= one <= _ONE for one in row)
+            for row in rows
+        ):
             raise InvalidParameter(
                 f"Expected the provider to answer with different labels and {len(rows)} rows of one probability in "
                 "[0, 1] for each. Ask it again, or look at its model."
@@ -119,11 +122,6 @@ class Answer:
         if not labels or len(rows) != texts:
             raise InvalidParameter(f"Expected the provider to answer with labels and {texts} rows of probabilities.")
         return cls(labels, rows)
-
-
-def _probable(value: object) -> bool:
-    """Whether it is a number in [0, 1], not NaN."""
-    return type(value) in (int, float) and 0 <= value <= _ONE  # type: ignore[operator]  # one of the two
 
 
 def _row(value: object, kind: type) -> bool:
