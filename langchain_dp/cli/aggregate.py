@@ -81,7 +81,7 @@ class FitPrototypes(ReleaseOptions):
     path = "fit"
     what = "Release a private classifier of texts: one noisy sum, then any number of queries."
     examples = """\
-  langchain-dp fit --data tickets.csv --labels billing delivery --epsilon 1 --out classifier.json
+  langchain-dp fit --data tickets.jsonl --labels praise complaint --epsilon 1 --out classifier.json
   langchain-dp fit --data tickets.jsonl --epsilon 1 --out classifier.json --user-key customer --test test.jsonl
   langchain-dp fit --data tickets.jsonl --epsilon 1 --out classifier.json --plan
 """
@@ -132,13 +132,13 @@ class NameLabels(ReleaseOptions):
     path = "name"
     what = "Name labels that are codes, by counting the public topics that their private texts are nearest to."
     examples = """\
-  langchain-dp name --data tickets.csv --epsilon 0.5 --out names.json
-  langchain-dp name --data tickets.csv --epsilon 0.5 --out names.json --words topics.txt --user-key customer
+  langchain-dp name --data tickets.jsonl --epsilon 0.5 --out names.json
+  langchain-dp name --data tickets.jsonl --epsilon 0.5 --out names.json --words topics.txt --user-key customer
 """
     notes = """\
 Without --words, the names come from some 200 topics of tickets, mail, news, medicine, law and finance. A file of
 --words holds a name a line, or "name: description"; it must be public.
---json, and the file: {"names", "descriptions", "margin", "certificate"}.
+--json: what the file holds, {"names", "descriptions", "margin", "certificate"}.
 """
     name: str = promised("label-names", help="name of the release in the ledger")
     words: Path | None = Option(None, help="public names to choose from, one a line")

@@ -93,6 +93,7 @@ without a language model; then votes, noise and answers, question by question, i
             if given:
                 raise WrongArguments(f"Expected {', '.join(given)} together with --full or --data.")
         _check(self)
+        data = _data(self)
         shown: list[dict[str, Any]] = []
         if short and self.part != "votes":
             picture = None if self.json else self.picture.with_name(f"prototypes_{self.picture.name}")
@@ -101,7 +102,6 @@ without a language model; then votes, noise and answers, question by question, i
                 if self.json:
                     print_json({"rows": shown})
                 return DONE
-        data = _data(self)
         if short and not self.json:
             print(_INTRODUCTION.format(rows=len(data.train), name=data.name), flush=True)
         with self.engine() as engine:

@@ -127,7 +127,7 @@ def test_the_short_demo_ends_in_time(
     monkeypatch.setattr(
         "langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", lambda **_: Engine(agreeing(f" {SAID}"))
     )
-    assert main(["demo", "--json", "--epsilon", "1", "5"]) == 0
+    assert main(["demo", "--part", "votes", "--json", "--epsilon", "1", "5"]) == 0
     out, err = capsys.readouterr()
     rows = json.loads(out)["rows"]
     assert not err
@@ -222,3 +222,27 @@ def test_optimize_runs_on_the_embedded_model(tmp_path: Path, capsys: pytest.Capt
     assert shown["certificate"]["parameters"]["prompts"] == 1
     assert shown["model"]["name"].startswith("SmolLM2")
     assert shown["test"]["after"]["rows"] == 2
+
+
+def test_the_first_part_needs_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """If it breaks, the first minute of a new user ends in an error, or shows no names, no accuracy or no promise."""
+
+    def loaded(**_: Any) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", loaded)
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo", "--part", "prototypes"]) == 0
+    out = capsys.readouterr().out
+    for part in ("queue 4  ->  delivery", "prototypes", "without noise", "Privacy certificate", "73 of 100"):
+        assert part in out
+    assert Path("prototypes_accuracy_vs_epsilon.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["demo", "--part", "prototypes", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [(row["method"], row["epsilon"]) for row in rows] == [
+        ("prototypes", 1.0),
+        ("prototypes", 3.0),
+        ("prototypes", 8.0),
+        ("without noise", None),
+    ]
+    assert rows[2]["accuracy"] > 0.6

@@ -185,6 +185,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     }.items():
         Path(name).write_text("".join(json.dumps(row) + "\n" for row in content))
     Path("in.txt").write_text("the doctor\n")
+    Path("topics.txt").write_text("thanks: kind words\nanger: a mistake\nmoney\n")
     Path("notes").mkdir()
     Path("notes/one.md").write_text("it is\n")
     Path("attacks.json").write_text(json.dumps([ATTACK]))
@@ -238,8 +239,8 @@ def test_the_examples_are_true(example: str, place: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("", "expected a command: one of demo, plan, "),
-        ("fly", "expected one of demo, plan, "),
+        ("", "expected a command: one of demo, fit, name, plan, "),
+        ("fly", "expected one of demo, fit, name, plan, "),
         ("plan", "expected a system: one of icl, opt, synthesize, answers, rapt."),
         ("ledgr x", "Did you mean ledger?"),
         ("--jsn demo", "unknown option --jsn. See langchain-dp --help."),
@@ -438,6 +439,8 @@ RUNS = {
     "plan synthesize": "plan synthesize --data tickets.jsonl --epsilon 3 --count 4",
     "plan answers": "plan answers --data tickets.jsonl --epsilon 3 --queries 4 --members 10",
     "plan rapt": "plan rapt --releases 3",
+    "fit": "fit --data tickets.jsonl --epsilon 3 --out classifier.json --test test2.jsonl",
+    "name": "name --data tickets.jsonl --epsilon 3 --out names.json --words topics.txt",
     "optimize": f"optimize --data tickets.jsonl --epsilon 60 {SMALL} --test test2.jsonl --out prompt.json",
     "synthesize": "synthesize --data tickets.jsonl --epsilon 3 --count 4 --members 10 --out synthetic.jsonl",
     "sanitize": "sanitize --in in.txt --out out.txt --overwrite --certificate",
@@ -500,7 +503,7 @@ def test_a_terminal_shows_progress_where_it_takes_long(
     ("typed", "offered"),
     [
         ("opt", "optimize"),
-        ("", "demo plan optimize synthesize sanitize ledger audit"),
+        ("", "demo fit name plan optimize synthesize sanitize ledger audit"),
         ("plan ", "icl opt synthesize answers rapt"),
         ("plan icl --neighb", "--neighbors"),
         ("plan icl --neighbors re", "replace-one replace-special"),

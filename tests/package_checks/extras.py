@@ -85,6 +85,7 @@ SEVERAL = (
 
 NEED = {
     "agents": ("rapt/test_middleware.py", "rapt/test_pseudonym_agents.py"),
+    "encoder": ("aggregate", "cli/test_style.py"),
     "local": ("integrations/test_llama_chat.py", "integrations/test_llama_files.py"),
     "openai": ("icl/test_openai_server.py", "isolation/test_logs.py"),
     "postgres": ("accounting/test_ledger_postgres.py",),
@@ -109,6 +110,11 @@ PROMISES = {
         ("langchain_dp.attacks:*",),
         ("attacks",),
         "from langchain_dp.attacks import SentenceEmbeddings; assert SentenceEmbeddings()(['a']).shape == (1, 384)",
+    ),
+    "encoder": Promise(
+        ("langchain_dp.aggregate:*",),
+        NEED["encoder"],
+        "from langchain_dp.aggregate import StaticEncoder; len(StaticEncoder().embed_query('a day')) == 256 or exit(1)",
     ),
     "encrypted": Promise(
         ("langchain_dp.rapt.pseudonyms:PatternEntities", "cryptography.fernet:Fernet"),

@@ -47,6 +47,7 @@ def _httpx() -> Any:
 PROVOKED: dict[str, tuple[Callable[[], Any], str]] = {
     "_util/extras.py:load": (_call("rapt.tuning", "RAPTPromptTuner"), "torch"),
     "_util/pictures.py:new_figure": (_call("_util.pictures", "new_figure", 1.0, 1.0), "matplotlib"),
+    "aggregate/encoders.py:_tables": (_call("aggregate", "StaticEncoder"), "wordllama"),
     "attacks/attribute_inference.py:__init__": (_representations, "torch"),
     "attacks/attribute_inference.py:_chances": (_attribute, "sklearn"),
     "integrations/openai/http.py:__init__": (_httpx, "httpx"),

@@ -29,6 +29,7 @@ def sources() -> set[str]:
     found |= {f"langchain_dp/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "integrations").rglob("*.py")}
     samples = {f"langchain_dp/sample/{path.name}" for path in (ROOT / "langchain_dp" / "sample").glob("*.jsonl")}
     assert samples
+    samples |= {f"langchain_dp/aggregate/{name}.txt" for name in ("public_texts", "topics")}
     pages = {"langchain_dp/audit/report/page.html.j2", "langchain_dp/audit/watch/live.js"}
     return found | samples | pages | {"langchain_dp/py.typed"}
 
