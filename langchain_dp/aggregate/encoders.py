@@ -1,4 +1,4 @@
-"""Public encoders: what turns a text into a vector. Any LangChain ``Embeddings`` will do."""
+"""Public encoders of texts. Any LangChain ``Embeddings`` is one."""
 
 from __future__ import annotations
 

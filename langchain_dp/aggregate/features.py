@@ -129,7 +129,7 @@ def _whole(values: Floats) -> Whole:
 
 
 def _unit(rows: Floats) -> Floats:
-    """Rows scaled to unit length, as whole numbers in units of 2^-15; zeros for what has no direction."""
+    """Rows scaled to unit length, as whole numbers in units of 2^-15; zeros for a row without direction."""
     rows = np.asarray(rows, dtype=np.float64)
     if rows.ndim != 2 or not 1 <= rows.shape[1] <= MOST_DIMENSIONS:
         raise InvalidParameter(

@@ -103,8 +103,8 @@ class _SavedNames(Form):
 class DPLabelNamer:
     """Names labels that are codes, such as "queue 7", in milliseconds and under pure differential privacy.
 
-    Each record gives points to the nearest entries of a public list: with 40 entries or more, ten points to the
-    nearest, nine to the next, and so on. A public encoder finds them, or a model that reads this record alone and names
+    Each record gives points to the nearest entries of a public list. With 40 entries or more, the nearest entry gets
+    ten points, the next one nine, and so on. A public encoder finds them. Or a model reads this record alone and names
     one. For each label, one entry is drawn with a probability that grows exponentially with its points.
 
     Args:
@@ -165,8 +165,8 @@ class DPLabelNamer:
         With a ledger in a file, the same examples under the same name get the same names again, at no cost.
 
         Args:
-            examples: Private examples, mappings with ``text`` and ``label``, or whatever else
-                :class:`~langchain_dp.PrivateRecords` takes.
+            examples: Private examples, mappings with ``text`` and ``label``, or another input of
+                :class:`~langchain_dp.PrivateRecords`.
             labels: The public labels.
             budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
             ledger: Ledger to charge, or a path.

@@ -1,4 +1,4 @@
-"""What a prototype classifier will be worth, from public numbers alone."""
+"""Forecast the accuracy of a prototype classifier from public numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Curve:
     """Measured accuracy of a public task with the static encoder.
 
     Args:
-        task: What is told apart.
+        task: The labels, in a few words.
         labels: Number of labels.
         clean: Accuracy without noise, of 100.
         accuracy: Accuracy of 100, by records per label over the noise multiplier.

@@ -151,12 +151,12 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
     ) -> Self:
         """Release the prototypes of private examples.
 
-        With a ledger in a file, the ledger keeps the release: fitting again on the same examples, under the same name,
-        returns the same classifier and costs nothing.
+        A ledger in a file keeps the release. Fitting again on the same examples under the same name returns the same
+        classifier and costs nothing.
 
         Args:
-            examples: Private examples, mappings with ``text`` and ``label``, or whatever else
-                :class:`~langchain_dp.PrivateRecords` takes.
+            examples: Private examples, mappings with ``text`` and ``label``, or another input of
+                :class:`~langchain_dp.PrivateRecords`.
             labels: The public labels. A label without examples gets a prototype of noise.
             budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
             ledger: Ledger to charge, or a path. Without ``budget``, all that is left of it is reserved.
@@ -343,7 +343,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
 
         Args:
             below: Smallest probability of an answer, in [0, 1].
-            otherwise: What to return instead; None by default.
+            otherwise: The answer in that case; None by default.
         """
         below = validate.number("below", below, at_least=0.0, at_most=1.0)
         return self._with(threshold=below, otherwise=otherwise)
@@ -357,8 +357,8 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
 
         Args:
             model: An engine that scores labels, or a chat model, which names one label.
-            names: What each label means, by label; a label that is missing keeps its own name.
-            instruction: What the model is told; a plain question about the labels by default.
+            names: The meaning of each label. A label that is missing keeps its own name.
+            instruction: Text before the query. A plain question about the labels by default.
             trust: Weight of the model's log-probabilities.
 
         The certificate adds what released names cost.
@@ -372,7 +372,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
 
         Args:
             name: Name of the tool.
-            description: What a model is told about it; names the labels by default.
+            description: Text for the agent's model. Names the labels by default.
             **kwargs: None are taken.
         """
         reject_extra_kwargs(kwargs)

@@ -29,7 +29,7 @@ from langchain_dp.records.files import READING
 from langchain_dp.redact import PrivateArgs, run_redacted
 
 DRAWING = "while a release was drawn"
-SEEDED = "the noise comes from a seed: whoever knows it can remove the noise"
+SEEDED = "the noise comes from a seed, and anybody who knows the seed can remove it"
 """Reason of a certificate of seeded noise."""
 
 
@@ -38,7 +38,7 @@ class ReleaseJournal(RunJournal):
     """Journal of one release.
 
     Args:
-        value: What was released, as values for JSON; None before that.
+        value: The released value, for JSON; None before the release.
     """
 
     VERSION = 1
@@ -56,7 +56,7 @@ class ReleaseJournal(RunJournal):
 
 @dataclasses.dataclass(frozen=True)
 class Promise:
-    """Where one release is charged, the source of its noise, and the costs of released text among its inputs."""
+    """The ledger of one release, the source of its noise, and the costs of released text among its inputs."""
 
     ledger: PrivacyLedger
     budget: PrivacyBudget | None
@@ -158,7 +158,7 @@ class Promise:
     def certificate(
         self, *, mechanism: str, model: str, parameters: Mapping[str, float | int | str], notes: Sequence[str] = ()
     ) -> PrivacyCertificate:
-        """Certificate of the release, with the costs of what went into it."""
+        """Certificate of the release, with the costs of its inputs."""
         found = self.plan().certificate(
             mechanism=mechanism,
             model=model,

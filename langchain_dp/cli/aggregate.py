@@ -164,7 +164,7 @@ Without --words, the names come from some 200 topics of tickets, mail, news, med
 
 
 def _words(path: Path) -> dict[str, str]:
-    """Names of a file, with what stands after a colon as their description."""
+    """Names of a file, with the text after a colon as their description."""
     lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     pairs = [line.partition(":")[::2] for line in lines]
     names = [name.strip() for name, _ in pairs]

@@ -14,7 +14,7 @@ from langchain_dp import sample
 from langchain_dp.attacks import LeakReport, find_leaks
 from langchain_dp.attacks.singles import frequent_words
 from langchain_dp.attacks.words import Prompt, words_of
-from langchain_dp.audit.report.results import attacked
+from langchain_dp.audit.report.results import reported_attacks
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt import templates
 from langchain_dp.rapt.calibrate import english_texts
@@ -192,7 +192,7 @@ def test_a_secret_that_is_the_whole_prompt_is_better_than_guessing() -> None:
     report = find_leaks("Hunter22x7", ["My password is Hunter22x7.", *ROWS])
     assert report.rate == 1.0
     assert 0.0 < report.interval[0] < report.interval[1] == 1.0
-    assert attacked([report])[0].better
+    assert reported_attacks([report])[0].better
 
 
 def test_every_maximal_run_is_found() -> None:

@@ -8,7 +8,7 @@ import pytest
 from fakes.next_token import WordEngine, agreeing, by_text
 
 from langchain_dp.attacks import reconstruct
-from langchain_dp.audit.report.results import attacked
+from langchain_dp.audit.report.results import reported_attacks
 from langchain_dp.errors import InvalidParameter
 
 TEXTS = ["The soup was cold today.", "Nurse Bram woke me gently.", "Great lamp, lovely colour!"]
@@ -45,7 +45,7 @@ def test_a_release_that_protects_nothing_is_no_guessing() -> None:
     """If it breaks, a report calls a model that reads every word back "no better than guessing"."""
     done = reconstruct(TEXTS * 6, TEXTS * 6, model=lambda prompt: prompt.split("Changed: ")[-1].splitlines()[0])
     assert (done.rate, done.readable) == (1.0, 1.0)
-    [told] = attacked([done])
+    [told] = reported_attacks([done])
     assert told.better
 
 
