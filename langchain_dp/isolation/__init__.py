@@ -4,7 +4,7 @@
 ``run`` seals a whole chain. ``filters``, ``tasks`` and ``context`` hook into the process. Each hook closes one leak:
 hook | leak | test in tests/isolation that fails without it.
 
-- filters: every logger | an error reporter wraps ``Logger.callHandlers`` |
+- filters: ``Logger.handle`` | an error reporter wraps ``Logger.callHandlers`` |
   test_records_are_dropped_before_hooks_between_logger_and_handlers
 - filters: every handler | a provider's module makes its logger during the call |
   test_loggers_or_handlers_made_during_the_call_are_covered

@@ -69,15 +69,25 @@ def _marking(start: Callable[[threading.Thread], None]) -> Callable[[threading.T
     return marked
 
 
+def _dropping(handle: Callable[[logging.Logger, logging.LogRecord], None]) -> Any:
+    @functools.wraps(handle)
+    def dropping(self: logging.Logger, record: logging.LogRecord) -> None:
+        if level.get() is not Level.QUIET:
+            handle(self, record)
+
+    setattr(dropping, _DROPS, True)
+    return dropping
+
+
 _STARTED_QUIET = "_langchain_dp_started_quiet"
+_DROPS = "_langchain_dp_drops"
 _RECORDS = _DropQuietRecords()
 
 
 def install() -> None:
-    """Put the filters in front of every logger, handler and hook that exists now.
+    """Put the filters in front of all loggers, and of every handler and hook that exists now.
 
-    Loggers are filtered as well as handlers, because error reporters hook in between. A logger and its handler that are
-    both created during the call are the gap, so each call installs again.
+    Loggers are stopped as well as handlers, because error reporters hook in between.
     """
     # These hooks see a record before any filter, a warning despite the filters, or an uncaught error.
     factory = logging.getLogRecordFactory()
@@ -91,13 +101,11 @@ def install() -> None:
         threading.excepthook = _DropQuietThreads(threading.excepthook)
     if not hasattr(threading.Thread.start, _STARTED_QUIET):
         threading.Thread.start = _marking(threading.Thread.start)  # type: ignore[method-assign,assignment]
-    # One test per logger instead of addFilter's own: a big application has hundreds.
+    if not hasattr(logging.Logger.handle, _DROPS):  # of the class, since a provider may make its logger in the call
+        logging.Logger.handle = _dropping(logging.Logger.handle)  # type: ignore[method-assign]
     for logger in (logging.root, *logging.root.manager.loggerDict.copy().values()):
-        if isinstance(logger, logging.Logger):
-            if _RECORDS not in logger.filters:
-                logger.addFilter(_RECORDS)
-            for handler in logger.handlers:
-                if _RECORDS not in handler.filters:
-                    handler.addFilter(_RECORDS)
+        for handler in getattr(logger, "handlers", ()):  # a place in the tree of loggers has none
+            if _RECORDS not in handler.filters:
+                handler.addFilter(_RECORDS)
     if logging.lastResort is not None and _RECORDS not in logging.lastResort.filters:
         logging.lastResort.addFilter(_RECORDS)

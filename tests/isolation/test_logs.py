@@ -115,7 +115,12 @@ def test_records_are_dropped_before_hooks_between_logger_and_handlers(monkeypatc
     """If it fails, error reporters that wrap Logger.callHandlers upload private prompts."""
     seen: list[str] = []
     monkeypatch.setattr(logging.Logger, "callHandlers", lambda self, record: seen.append(record.getMessage()))
-    IsolatedModel(Chat(act=log_and_warn)).batch([CANARY])
+
+    def act(prompt: str) -> None:
+        log_and_warn(prompt)
+        logging.getLogger(f"made in the call {id(seen)}").warning(prompt)  # its module was imported just now
+
+    IsolatedModel(Chat(act=act)).batch([CANARY])
     assert CANARY not in "".join(seen)
     with pytest.warns(UserWarning, match="Unexpected token"):
         log_and_warn(CANARY)
@@ -126,8 +131,9 @@ def test_the_filters_are_put_in_once_and_change_nothing_outside(log: RecordingLo
     """If it fails, each call makes logging slower, or warnings of the application vanish."""
     for _ in range(3):
         IsolatedModel(Chat()).batch(["a", "b"])
-    ours = [f for f in logging.root.filters if type(f).__module__ == filters.__name__]
-    assert len(ours) == 1
+    ours = [f for h in logging.root.handlers for f in h.filters if type(f).__module__ == filters.__name__]
+    assert len(ours) == len(logging.root.handlers) > 0
+    assert not hasattr(logging.Logger.handle.__wrapped__, "__wrapped__")  # type: ignore[attr-defined]
     with pytest.warns(UserWarning, match="Unexpected token"):
         log_and_warn("public")
     assert "public" in "\n".join(log.seen)
