@@ -114,7 +114,7 @@ def test_sentence_embeddings_do_not_depend_on_their_company(tmp_path: Path) -> N
 
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If it breaks, an attack without its packages ends in a bare ImportError."""
-    with pytest.raises(InvalidParameter, match="folder that exists"):
+    with pytest.raises(InvalidParameter, match="a folder of save_pretrained that exists"):
         SentenceEmbeddings(tmp_path / "none")
     with monkeypatch.context() as patched:
         patched.setattr(importlib.util, "find_spec", lambda module: None)

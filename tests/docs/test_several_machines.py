@@ -67,7 +67,7 @@ def test_the_manifest_s_ledger_is_one() -> None:
     }
     place = postgres.Place(env["LEDGER"])
     assert (place.schema, place.key_file) == ("mail", "/etc/dp/mail.key")
-    assert place._reached["host"] in PAGE.partition("## The picture")[0]
+    assert place._server["host"] in PAGE.partition("## The picture")[0]
     assert env["MODEL"] == "http://model:8080/v1"
     assert "PGPASSFILE" in env
 
