@@ -6,7 +6,6 @@ import collections
 import contextlib
 import dataclasses
 import importlib.util
-import math
 import random
 import sys
 import time
@@ -30,8 +29,8 @@ from langchain_dp.cli.options import (
 )
 from langchain_dp.cli.parser import DONE, WrongArguments, positive
 from langchain_dp.cli.runs import check_folder, read_off
-from langchain_dp.cli.show import note, print_json, progress, score_table
-from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp.cli.show import Score, draw_scores, note, print_json, progress, score_table
+from langchain_dp.errors import InvalidParameter
 
 if TYPE_CHECKING:
     from langchain_dp.icl import DPICLClassifier, ICLPrompt
@@ -174,21 +173,6 @@ def _split(rows: list[dict[str, Any]], part: float = 0.2) -> tuple[list[dict[str
     return order[:cut], order[cut:]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Score:
-    """One line of a table. ``epsilon`` is None for what is not private (zero-shot uses no example: 0)."""
-
-    method: str
-    epsilon: float | None
-    accuracy: float
-    n: int
-
-    @property
-    def error(self) -> float:
-        """Standard error of the accuracy."""
-        return math.sqrt(self.accuracy * (1 - self.accuracy) / self.n)
-
-
 def _chains(
     data: _Data, engine: LlamaCppEnsemble, epsilons: Sequence[float], delta: float, **sizes: Any
 ) -> list[DPICLClassifier]:
@@ -207,7 +191,7 @@ def _question(row: dict[str, Any], chain: DPICLClassifier) -> dict[str, Any]:
     return {key: row[key] for key in chain.prompt.variables if key in row}
 
 
-def _scored(scores: Sequence[_Score], shots: int) -> str:
+def _scored(scores: Sequence[Score], shots: int) -> str:
     names = {"few-shot": f"{shots}-shot", "vote": "vote without noise", "dp-icl": "DP-ICL"}
     private = {"dp-icl": "yes", "zero-shot": "no example used"}
     return score_table(
@@ -272,9 +256,9 @@ def _short(options: Demo, data: _Data, engine: LlamaCppEnsemble, began: float) -
         for value in epsilons
     }
     scores = [
-        _Score("zero-shot", 0.0, right / len(asked), len(asked)),
-        *(_Score("dp-icl", value, _kept(counts, truths, noise[value]), len(asked)) for value in epsilons),
-        _Score("vote", None, _kept(counts, truths, 0.0), len(asked)),
+        Score("zero-shot", 0.0, right / len(asked), len(asked)),
+        *(Score("dp-icl", value, _kept(counts, truths, noise[value]), len(asked)) for value in epsilons),
+        Score("vote", None, _kept(counts, truths, 0.0), len(asked)),
     ]  # fmt: skip
     tell(
         f"\n{_scored(scores, _SHOTS)}  Right answers among these {len(asked)} messages; of DP-ICL the mean "
@@ -354,45 +338,25 @@ def _one_answer(chain: DPICLClassifier, data: _Data) -> str:
     )
 
 
-def _score(name: str, value: float | None, chain: Any, rows: Sequence[tuple[dict[str, Any], str]]) -> _Score:
+def _score(name: str, value: float | None, chain: Any, rows: Sequence[tuple[dict[str, Any], str]]) -> Score:
     title, right = f"{name} at epsilon {value:g}" if name == "dp-icl" else name, 0
     with progress(f"{title:<22}", len(rows), "questions") as advance:
         for question, label in rows:
             right += chain.invoke(question) == label
             advance(1)
-    return _Score(name, value, right / len(rows), len(rows))
+    return Score(name, value, right / len(rows), len(rows))
 
 
-def _save(scores: Sequence[_Score], title: str, options: Demo, shots: int) -> None:
-    """Save accuracy against epsilon as an image, where matplotlib is there."""
-    from langchain_dp._util.pictures import new_figure
-
-    try:
-        figure, axes = new_figure(7, 4.2)
-    except MissingExtra as missing:
-        note(missing)
-        return
+def _save(scores: Sequence[Score], title: str, options: Demo, shots: int) -> None:
+    """Save accuracy against epsilon as an image."""
     private = [score for score in scores if score.method == "dp-icl"]
-    budgets = [score.epsilon or 0.0 for score in private]
-    label = f"DP-ICL, delta = {options.delta:g} (bars: one standard error)"
-    heights, errors = [score.accuracy for score in private], [score.error for score in private]
-    axes.errorbar(budgets, heights, yerr=errors, marker="o", capsize=3, color="#1f6f8b", label=label)
-    for method, (name, color, line) in {
+    lines = {
         "zero-shot": ("zero-shot", "#999999", ":"),
         "few-shot": (f"{shots}-shot, not private", "#c97b2a", "--"),
         "vote": ("vote without noise, not private", "#444444", "-"),
-    }.items():
-        for score in scores:
-            if score.method == method:
-                axes.axhline(score.accuracy, color=color, linestyle=line, label=name)
-    axes.set_xscale("log")
-    axes.set_xticks(budgets, [f"{value:g}" for value in budgets])
-    axes.minorticks_off()
-    axes.set_ylim(0, 1)
-    axes.set_xlabel("epsilon (smaller is more private)")
-    axes.set_ylabel(f"accuracy on {scores[0].n} questions")
-    axes.set_title(title)
-    axes.legend(loc="lower right", fontsize=8)
-    axes.grid(alpha=0.25)
-    figure.savefig(options.picture, dpi=150)
-    print(f"\nPicture of accuracy against epsilon: {options.picture}\n")
+    }
+    others = [(score, *lines[method]) for method in lines for score in scores if score.method == method]
+    label = f"DP-ICL, delta = {options.delta:g} (bars: one standard error)"
+    axis = f"accuracy on {scores[0].n} questions"
+    if draw_scores(options.picture, title, private, label, others, axis=axis):
+        print(f"\nPicture of accuracy against epsilon: {options.picture}\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 import time
@@ -11,9 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from langchain_dp._util.pictures import new_figure
-from langchain_dp.cli.show import note, score_table
-from langchain_dp.errors import MissingExtra, WeakPromiseWarning
+from langchain_dp.cli.show import Score, draw_scores, score_table
+from langchain_dp.errors import WeakPromiseWarning
 
 HELD_OUT = 160
 SHOWN = 6
@@ -32,27 +30,13 @@ PROTOTYPES = """
 """
 NOTE = """\
   Right answers to {test} held-out messages, mean of {repeats} releases; ± is the standard error of a mean over the
-  messages. Who knows everything but which of two texts a record holds guesses it right in at most {low} of 100 cases at
-  epsilon 1, and in {high} at epsilon 3. A blind guess is right in 50.
+  messages. "Without noise" is epsilon 50, which is hardly any. An attacker who knows everything but which of two texts a
+  record holds guesses it right in at most {low} of 100 cases at epsilon 1, and in {high} at epsilon 3. A blind guess is
+  right in 50.
 """
 
 
-@dataclasses.dataclass(frozen=True)
-class PrototypeScore:
-    """Accuracy of prototypes at one epsilon; None without a promise."""
-
-    method: str
-    epsilon: float | None
-    accuracy: float
-    n: int
-
-    @property
-    def error(self) -> float:
-        """Standard error of the accuracy over the questions."""
-        return math.sqrt(self.accuracy * (1 - self.accuracy) / self.n)
-
-
-def show_prototypes(epsilons: Sequence[float], picture: Path | None) -> list[PrototypeScore]:
+def show_prototypes(epsilons: Sequence[float], picture: Path | None) -> list[Score]:
     """Name the queues of the tickets, classify held-out messages, and return the scores.
 
     Args:
@@ -93,10 +77,10 @@ def show_prototypes(epsilons: Sequence[float], picture: Path | None) -> list[Pro
     for epsilon in epsilons:
         trials = [right(epsilon, epsilon == first and not trial) for trial in range(REPEATS)]
         mean = statistics.mean(accuracy for accuracy, _ in trials)
-        scores.append(PrototypeScore("prototypes", epsilon, mean, len(test)))
+        scores.append(Score("prototypes", epsilon, mean, len(test)))
         if epsilon == first:
             certificate = trials[0][1].certificate()
-    scores.append(PrototypeScore("without noise", None, right(_ALMOST_NO_NOISE, shown=False)[0], len(test)))
+    scores.append(Score("without noise", None, right(_ALMOST_NO_NOISE, shown=False)[0], len(test)))
     private = {"prototypes": "yes", "without noise": "NO"}
     table = score_table("private", [(s.method, s.epsilon, s.accuracy, s.error, private[s.method]) for s in scores])
     seconds = time.monotonic() - started
@@ -105,30 +89,9 @@ def show_prototypes(epsilons: Sequence[float], picture: Path | None) -> list[Pro
     tell(f"\n{table}{remark}\n{certificate}\n\n   {(len(scores) - 1) * REPEATS + 1} releases and "
          f"{len(test) * ((len(scores) - 1) * REPEATS + 1):,} answers took {seconds:.1f} seconds.\n")  # fmt: skip
     if picture is not None:
-        _draw(scores, picture)
+        *noisy, clean = scores
+        others = [(clean, "the same without noise, not private", "#444444", "-")]
+        axis, title = f"accuracy on {clean.n} held-out messages", "Feedback to a clinic (invented)"
+        if draw_scores(picture, title, noisy, "private prototypes", others, axis=axis, bottom=0.4):
+            print(f"   Picture of accuracy against epsilon: {picture}\n")
     return scores
-
-
-def _draw(scores: Sequence[PrototypeScore], path: Path) -> None:
-    """Save accuracy against epsilon as an image, where matplotlib is there."""
-    try:
-        figure, axes = new_figure(7, 4.2)
-    except MissingExtra as missing:
-        note(missing)
-        return
-    *private, clean = scores
-    budgets = [score.epsilon or 0.0 for score in private]
-    heights, errors = [score.accuracy for score in private], [score.error for score in private]
-    axes.errorbar(budgets, heights, yerr=errors, marker="o", capsize=3, color="#1f6f8b", label="private prototypes")
-    axes.axhline(clean.accuracy, color="#444444", label="the same without noise, not private")
-    axes.set_xscale("log")
-    axes.set_xticks(budgets, [f"{value:g}" for value in budgets])
-    axes.minorticks_off()
-    axes.set_ylim(0.4, 1)
-    axes.set_xlabel("epsilon (smaller is more private)")
-    axes.set_ylabel(f"accuracy on {clean.n} held-out messages")
-    axes.set_title("Feedback to a clinic (invented)")
-    axes.legend(loc="lower right", fontsize=8)
-    axes.grid(alpha=0.25)
-    figure.savefig(path, dpi=150)
-    print(f"   Picture of accuracy against epsilon: {path}\n")

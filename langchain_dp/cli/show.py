@@ -8,11 +8,13 @@ import functools
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from langchain_dp._util.rounding import rounded_up
 from langchain_dp.cli.parser import DONE, FAILED, INTERRUPTED, PROGRAM, WRONG
+from langchain_dp.errors import MissingExtra
 
 if TYPE_CHECKING:
     from langchain_dp.cli.options import JsonOptions
@@ -90,6 +92,67 @@ def score_table(last: str, rows: Iterable[tuple[str, float | None, float, float,
     with console.capture() as captured:
         console.print(table)
     return captured.get()
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """Accuracy of one method; ``epsilon`` is None without a promise, and 0 where no example is used."""
+
+    method: str
+    epsilon: float | None
+    accuracy: float
+    n: int
+
+    @property
+    def error(self) -> float:
+        """Standard error of the accuracy over the questions."""
+        return math.sqrt(self.accuracy * (1 - self.accuracy) / self.n)
+
+
+def draw_scores(
+    path: Path,
+    title: str,
+    private: Sequence[Score],
+    label: str,
+    others: Iterable[tuple[Score, str, str, str]],
+    *,
+    axis: str,
+    bottom: float = 0.0,
+) -> bool:
+    """Save accuracy against epsilon as an image; returns whether matplotlib is there.
+
+    Args:
+        path: The image.
+        title: Its title.
+        private: Scores by epsilon, as a line with error bars.
+        label: Name of that line.
+        others: Scores as horizontal lines, each with its name, color and style.
+        axis: Name of the vertical axis.
+        bottom: Where that axis begins.
+    """
+    from langchain_dp._util.pictures import new_figure
+
+    try:
+        figure, axes = new_figure(7, 4.2)
+    except MissingExtra as missing:
+        note(missing)
+        return False
+    budgets = [score.epsilon or 0.0 for score in private]
+    heights, errors = [score.accuracy for score in private], [score.error for score in private]
+    axes.errorbar(budgets, heights, yerr=errors, marker="o", capsize=3, color="#1f6f8b", label=label)
+    for score, name, color, style in others:
+        axes.axhline(score.accuracy, color=color, linestyle=style, label=name)
+    axes.set_xscale("log")
+    axes.set_xticks(budgets, [f"{value:g}" for value in budgets])
+    axes.minorticks_off()
+    axes.set_ylim(bottom, 1)
+    axes.set_xlabel("epsilon (smaller is more private)")
+    axes.set_ylabel(axis)
+    axes.set_title(title)
+    axes.legend(loc="lower right", fontsize=8)
+    axes.grid(alpha=0.25)
+    figure.savefig(path, dpi=150)
+    return True
 
 
 class Advance:
