@@ -30,9 +30,9 @@ PROTOTYPES = """
 """
 NOTE = """\
   Right answers to {test} held-out messages, mean of {repeats} releases; ± is the standard error of a mean over the
-  messages. "Without noise" is epsilon 50, which is hardly any. An attacker who knows everything but which of two texts
-  a record holds guesses it right in at most {low} of 100 cases at epsilon 1, and in {high} at epsilon 3. A blind guess is
-  right in 50.
+  messages. "Without noise" is epsilon 50, which is hardly any. An attacker who knows everything but which of two
+  texts a record holds guesses it right in at most {low} of 100 cases at epsilon 1, and in {high} at epsilon 3. A blind
+  guess is right in 50.
 """
 
 
