@@ -12,7 +12,7 @@ from langchain_dp._util.extras import lazy_exports
 
 if TYPE_CHECKING:
     from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
-    from langchain_dp.aggregate import DPLabelNamer, DPPrototypeClassifier
+    from langchain_dp.aggregate import DPLabelNamer, DPPrototypeClassifier, DPSurvey, Question, private_accuracy
     from langchain_dp.errors import BudgetExceeded
     from langchain_dp.icl import ChatDPICL, DPICLClassifier
     from langchain_dp.isolation.run import private_run
@@ -36,6 +36,7 @@ __all__ = [
     "DPPromptOptimizer",
     "DPPromptSelector",
     "DPPrototypeClassifier",
+    "DPSurvey",
     "Neighbors",
     "PrivacyBudget",
     "PrivacyCertificate",
@@ -43,10 +44,12 @@ __all__ = [
     "PrivateRecords",
     "PseudonymMiddleware",
     "Pseudonymizer",
+    "Question",
     "RAPTMiddleware",
     "RAPTSanitizer",
     "SanitizingRetriever",
     "SyntheticExamples",
+    "private_accuracy",
     "private_run",
 ]
 
@@ -61,6 +64,7 @@ _HOME = {
     "DPPromptOptimizer": "langchain_dp.opt",
     "DPPromptSelector": "langchain_dp.opt",
     "DPPrototypeClassifier": "langchain_dp.aggregate",
+    "DPSurvey": "langchain_dp.aggregate",
     "Neighbors": "langchain_dp.accounting",
     "PrivacyBudget": "langchain_dp.accounting",
     "PrivacyCertificate": "langchain_dp.accounting",
@@ -68,10 +72,12 @@ _HOME = {
     "PrivateRecords": "langchain_dp.records",
     "PseudonymMiddleware": "langchain_dp.rapt.pseudonyms.middleware",
     "Pseudonymizer": "langchain_dp.rapt.pseudonyms",
+    "Question": "langchain_dp.aggregate",
     "RAPTMiddleware": "langchain_dp.rapt.middleware",
     "RAPTSanitizer": "langchain_dp.rapt",
     "SanitizingRetriever": "langchain_dp.rapt",
     "SyntheticExamples": "langchain_dp.synth",
+    "private_accuracy": "langchain_dp.aggregate",
     "private_run": "langchain_dp.isolation.run",
 }
 

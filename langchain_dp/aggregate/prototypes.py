@@ -173,9 +173,9 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
 
         Raises:
             InvalidParameter: A value is out of bounds, a label is unknown, or the encoder returns no vectors.
-            BudgetExceeded: The ledger has no room for the release, or it was charged and its process died.
-            ModelUnavailable: The encoder failed on public texts. Afterwards: the release was charged, if it failed at
-                the end.
+            BudgetExceeded: The ledger has no room for the release.
+            ModelUnavailable: The encoder failed on public texts. If it failed at the end, the release was charged, and
+                the same call goes on at no further cost.
             PlanError: The ledger keeps a release of other examples or settings under this name.
             MissingExtra: The extra ``encoder`` is not installed.
         """
