@@ -21,7 +21,13 @@ if TYPE_CHECKING:
     from langchain_dp.rapt.middleware import RAPTMiddleware
     from langchain_dp.rapt.pseudonyms import Pseudonymizer, PseudonymMiddleware
     from langchain_dp.records import PrivateRecords
-    from langchain_dp.synth import ChatDPGenerator, DPAnswerGenerator, DPExampleSynthesizer, SyntheticExamples
+    from langchain_dp.synth import (
+        ChatDPGenerator,
+        DPAnswerGenerator,
+        DPExampleSelector,
+        DPExampleSynthesizer,
+        SyntheticExamples,
+    )
 
 __version__ = "0.1.0"
 
@@ -30,6 +36,7 @@ __all__ = [
     "ChatDPGenerator",
     "ChatDPICL",
     "DPAnswerGenerator",
+    "DPExampleSelector",
     "DPExampleSynthesizer",
     "DPICLClassifier",
     "DPLabelNamer",
@@ -58,6 +65,7 @@ _HOME = {
     "ChatDPGenerator": "langchain_dp.synth",
     "ChatDPICL": "langchain_dp.icl",
     "DPAnswerGenerator": "langchain_dp.synth",
+    "DPExampleSelector": "langchain_dp.synth",
     "DPExampleSynthesizer": "langchain_dp.synth",
     "DPICLClassifier": "langchain_dp.icl",
     "DPLabelNamer": "langchain_dp.aggregate",

@@ -8,7 +8,7 @@ vectors, and ``release`` charges a ledger and keeps what was released in it.
 from __future__ import annotations
 
 from langchain_dp.aggregate.accuracy import Accuracy, aprivate_accuracy, private_accuracy
-from langchain_dp.aggregate.conversations import conversations
+from langchain_dp.aggregate.chats import conversations
 from langchain_dp.aggregate.encoders import StaticEncoder, public_texts, public_topics
 from langchain_dp.aggregate.names import DPLabelNamer, LabelNames
 from langchain_dp.aggregate.plan import PrototypePlan

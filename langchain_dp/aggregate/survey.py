@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +23,7 @@ from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.events import count_is_public
 from langchain_dp.accounting.provenance import MadeWith
-from langchain_dp.aggregate.conversations import conversations as read_conversations
+from langchain_dp.aggregate.chats import conversations as read_conversations
 from langchain_dp.aggregate.counts import VOTE, VoteCounts, consistent_shares, half_width
 from langchain_dp.aggregate.features import Floats
 from langchain_dp.aggregate.readers import NO_ANSWER, Choices, Question, Reader, reader_for
@@ -152,9 +154,18 @@ class Survey(InNotebooks):
             path: File to write.
             title: Heading of the page.
         """
-        from langchain_dp.aggregate.survey_page import page
+        import jinja2
 
-        write_whole(Path(path), page(self, title))
+        writer = jinja2.Environment(
+            autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        )
+        writer.filters |= {"percent": "{:.1%}".format, "whole": "{:,}".format}
+        template = files(__package__).joinpath("survey_page.html.j2").read_text(encoding="utf-8")
+        # Somebody who knows all records but one tells two equally likely values of it apart this often, of 100 times.
+        guesses = round(100 / (1 + math.exp(-self.certificate.epsilon)))
+        page = writer.from_string(template)
+        text = page.render(survey=self, title=title, certificate=self.certificate, guesses=guesses)
+        write_whole(Path(path), text)
 
     def __str__(self) -> str:
         lines = [] if self.records is None else [f"{self.records:,} {self.unit}"]
@@ -215,7 +226,7 @@ class SurveyPlan(InNotebooks):
 
     def __str__(self) -> str:
         lines = [
-            f"{self.records:,} records, {self.votes} tables, {self.budget}: one release",
+            f"{self.records:,} records, tables: {self.votes}, {self.budget}: one release",
             f"noise: {self.deviation:.1f} records per count ({self.deviation / self.records:.1%})",
             f"error bars: plus or minus {self.half_width:.1%}, all together in 95 of 100 surveys",
         ]

@@ -91,7 +91,7 @@ class _Lines(logging.Handler):
 
 @contextlib.contextmanager
 def _spied(outcomes: list[Any]) -> Iterator[tuple[list[Any], list[str]]]:
-    """Totals that meet the noise, and logged lines. Draws have the outcomes of the other side: adaptive rounds agree."""
+    """Totals that meet the noise, and logged lines. Both sides draw the same outcomes."""
     totals: list[Any] = []
     real = VectorSum.release
 
@@ -113,7 +113,7 @@ def _spied(outcomes: list[Any]) -> Iterator[tuple[list[Any], list[str]]]:
 
 
 def moved(chosen: Sequence[Pair] | None = None) -> Finding:
-    """No record or user moves all totals together farther than the one charged event says; nothing else depends on it."""
+    """No record or user moves all totals together farther than the one charged event says."""
     return worst(_moved(pair) for pair in (pairs() if chosen is None else chosen))
 
 
