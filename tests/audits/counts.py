@@ -15,8 +15,9 @@ import numpy as np
 from fakes.readers import CHOICES, ReadingChat, colors
 from scipy import stats
 
+from audits.aggregate import ENCODER
 from audits.check import Check, Finding, likely, worst
-from langchain_dp import DPSurvey, PrivateRecords, private_accuracy
+from langchain_dp import DPExampleSelector, DPSurvey, PrivateRecords, private_accuracy
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger
 from langchain_dp.aggregate.counts import VOTE, VoteCounts
 from langchain_dp.mechanisms import VectorSum
@@ -47,6 +48,28 @@ def scores(records: PrivateRecords, ledger: PrivacyLedger) -> Any:
     return private_accuracy([ReadingChat()] * 3, records, labels=CHOICES, ledger=ledger)
 
 
+def candidates(records: PrivateRecords, ledger: PrivacyLedger) -> Any:
+    """Forty candidates, three labels."""
+    selector = DPExampleSelector([f"candidate {place}" for place in range(40)], encoder=ENCODER)
+    return selector.select(records, labels=CHOICES, ledger=ledger)
+
+
+def _voting() -> list[Pair]:
+    """Neighbors that differ in one text, one label, a failing text, or a user of many."""
+    rest = _rows("one", "two", "three", "four")
+    one, other, failing = _rows("this", user="x"), _rows("that", user="x"), _rows("unencodable", user="x")
+    relabelled = [{**row, "label": "blue"} for row in other]
+    mixed = [{**row, "label": CHOICES[place % 3]} for place, row in enumerate(_rows(*"abcdefghijkl" * 4, user="x"))]
+    return [
+        Pair("candidates: a text", _R1, ([*rest, *one], [*rest, *other]), None, candidates),
+        Pair("candidates: a label", _R1, ([*rest, *one], [*rest, *relabelled]), None, candidates),
+        Pair("candidates: a failing text", _R1, ([*rest, *one], [*rest, *failing]), None, candidates),
+        Pair("candidates: one more", _ADD, (rest, [*rest, *one]), None, candidates),
+        Pair("candidates: a user of 48", _R1, ([*rest, *mixed], [*rest, *one]), "user", candidates),
+        Pair("candidates: a user of 48 more", _ADD, (rest, [*rest, *mixed]), "user", candidates),
+    ]
+
+
 def _rows(*answers: str, user: str = "") -> list[Row]:
     return [
         {"text": f"chat {place} says {answer}", "label": "red", "user": user or f"u{place}"}
@@ -68,6 +91,7 @@ def pairs() -> list[Pair]:
     without = [row for row in rest if "x" not in row["text"].rpartition(" ")[2]]
     reds = _rows(*["rrrr"] * 8)
     return [
+        *_voting(),
         Pair("survey: the only one of its choice", _R1, ([*reds, *red], [*reds, *green]), None, survey),
         *(
             Pair(f"{kind}: {name}", _R1, ([*without, *one], [*without, *other]), None, ask)

@@ -10,6 +10,7 @@ import numpy as np
 
 from audits.planted import StandIn, Swap, method
 from audits.planted_aggregate import each_alone
+from langchain_dp import DPExampleSelector
 from langchain_dp.aggregate import accuracy, survey
 from langchain_dp.aggregate.counts import VOTE, VoteCounts
 from langchain_dp.records import PrivateRecords
@@ -63,6 +64,11 @@ def empty_cells_without_noise(real: StandIn, counts: VoteCounts, totals: Any, rn
     return np.where(totals > 0, real(counts, totals, rng), 0.0)
 
 
+def whole_votes(real: StandIn, selector: Any, records: Any, labels: Any) -> Any:
+    """Each of the nearest candidates gets a whole vote, and one vote is charged."""
+    return (real(selector, records, labels) * selector._nearest**0.5).astype(np.int64)
+
+
 def logged(real: StandIn, counts: VoteCounts, totals: Any, rng: Any) -> Any:
     """A worker logs the exact counts that it hands over."""
     logging.getLogger("worker").warning("counted %s", np.asarray(totals).tolist())
@@ -84,6 +90,7 @@ MOVED: dict[str, Sequence[Swap]] = {
     "failures dropped": [(survey, "_total", method(without_failures))],
     "partial sums in a log": [(VoteCounts, "release", method(logged))],
     "m chains charged once": [(accuracy, "VoteCounts", noise_per_block)],
+    "eight votes charged as one": [(DPExampleSelector, "_total", method(whole_votes))],
     "conversations of a user apart": [(PrivateRecords, "users", method(each_alone))],
 }
 NOISE: dict[str, Sequence[Swap]] = {
