@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import NormalDist
 from typing import Any, overload
 
 import numpy as np
-from langchain_core.load import dumps
 from langchain_core.runnables import Runnable
 from langchain_core.runnables.config import run_in_executor
 from tqdm import tqdm
@@ -21,7 +18,7 @@ from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.events import count_is_public
 from langchain_dp.accounting.provenance import MadeWith
 from langchain_dp.aggregate.counts import COVERAGE, VOTE, VoteCounts
-from langchain_dp.aggregate.release import DRAWING, Promise, labelled_records
+from langchain_dp.aggregate.release import DRAWING, Promise, digest_of, labelled_records
 from langchain_dp.ensemble.reservation import LedgerOrPath
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.isolation.model import CALLS, IsolatedModel
@@ -178,7 +175,7 @@ def private_accuracy(
     def draw(rng: Randomness) -> list[float]:
         return run_redacted(scorer.drawn, PrivateArgs(records, counts, public, rng), DRAWING)
 
-    digest, certain = _digest([chains, input_of, is_right])
+    digest, certain = digest_of([chains, input_of, is_right])
     settings = {"chains": digest, "labels": None if names is None else list(names)}
     noisy = promise.release_once(counts.event, draw, records=records, settings=settings, share=share, again=certain)
     certificate = promise.certificate(
@@ -206,14 +203,6 @@ async def aprivate_accuracy(chain: Any, examples: Examples, **options: Any) -> A
     """
     held = PrivateArgs.of(examples)
     return await run_in_executor(None, lambda: private_accuracy(chain, held, **options))  # type: ignore[call-overload]
-
-
-def _digest(public: Sequence[Any]) -> tuple[str, bool]:
-    """Digest of chains and functions, and whether it tells them apart from all others."""
-    text = dumps(public)
-    digest = hashlib.sha256(re.sub(r" at 0x[0-9a-fA-F]+", "", text).encode()).hexdigest()
-    unknown = re.findall(r'"not_implemented", "id": \[([^]]*)\]', text)
-    return digest, all('"DPPrototypeClassifier"' in path for path in unknown)
 
 
 def _accuracy(

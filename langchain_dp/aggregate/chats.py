@@ -11,6 +11,7 @@ from langchain_core.messages import BaseMessage
 from langchain_dp._util.callers import warn_caller
 from langchain_dp.records import Examples, PrivateRecords
 from langchain_dp.records.files import READING
+from langchain_dp.records.private import id_of
 from langchain_dp.records.tables import fields_of, rows_of
 from langchain_dp.redact import redact_errors
 
@@ -49,6 +50,7 @@ def conversations(
         1
     """
     if isinstance(source, PrivateRecords):
+        PrivateRecords(source, text_key=text_key, user_key=user_key, records_per_user=records_per_user)  # or refuse
         return source
     rows = _rows(source, text_key, user_key)
     return PrivateRecords(
@@ -90,9 +92,11 @@ def _text(one: Any, text_key: str) -> str | None:
     if fields is None:
         return None
     for name in (text_key, "messages"):
-        held = _parsed(fields.get(name))
-        if isinstance(held, str) or _is_list(held):
-            return held if isinstance(held, str) else _joined(held)
+        held = fields.get(name)
+        if _is_list(parsed := _parsed(held)) and (text := _joined(parsed)):
+            return text
+        if isinstance(held, str):  # also one that happens to be JSON
+            return held
     if "inputs" in fields:
         return _run_text(_parsed(fields["inputs"]), _parsed(fields.get("outputs")))
     return None
@@ -101,7 +105,8 @@ def _text(one: Any, text_key: str) -> str | None:
 def _run_text(inputs: Any, outputs: Any) -> str | None:
     """The messages of a LangSmith run: those of its input, and those of its output that the input has not."""
     before = _spoken(inputs)
-    after = [line for line in _spoken(outputs) if line not in before]
+    known = {*before}
+    after = [line for line in _spoken(outputs) if line not in known]
     return "\n".join([*before, *after]) or None
 
 
@@ -127,7 +132,7 @@ def _is_nested(held: Sequence[Any]) -> bool:
 
 
 def _is_list(held: Any) -> bool:
-    return isinstance(held, (list, tuple))
+    return isinstance(held, (list, tuple)) and not hasattr(held, "_fields")  # a named tuple is a row or a state
 
 
 def _parsed(held: Any) -> Any:
@@ -135,7 +140,7 @@ def _parsed(held: Any) -> Any:
     if isinstance(held, str) and held.lstrip()[:1] in ("[", "{"):
         try:
             return json.loads(held)
-        except ValueError:
+        except (ValueError, RecursionError):
             return held
     return held.tolist() if type(held).__module__ == "numpy" and hasattr(held, "tolist") else held
 
@@ -163,7 +168,9 @@ def _speech(message: Any) -> tuple[str, str]:
     speaker = name or fields.get("role") or fields.get("type") or "user"
     content = fields.get("content", "")
     if _is_list(content):
-        parts = [part if isinstance(part, str) else part.get("text", "") for part in content if part]
+        parts = [
+            part if isinstance(part, str) else part.get("text") for part in content if isinstance(part, (str, Mapping))
+        ]
         content = " ".join(part for part in parts if isinstance(part, str))
     return str(speaker), content.strip() if isinstance(content, str) else ""
 
@@ -175,4 +182,5 @@ def _user(one: Any, user_key: str) -> Any:
     for name, inner in (("extra", "metadata"), ("config", "configurable"), ("config", "metadata")):
         outer = _parsed(fields.get(name))
         places.append(outer.get(inner) if isinstance(outer, Mapping) else None)
-    return next((place[user_key] for place in places if isinstance(place, Mapping) and place.get(user_key)), None)
+    found = [place[user_key] for place in places if isinstance(place, Mapping) and user_key in place]
+    return next((user for user in found if id_of(user) is not None), None)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from langchain_core.embeddings import Embeddings
+from langchain_core.runnables import Runnable
 from langchain_core.runnables.config import run_in_executor
 from tqdm import tqdm
 
@@ -25,14 +27,14 @@ from langchain_dp.accounting.events import count_is_public
 from langchain_dp.accounting.provenance import MadeWith
 from langchain_dp.aggregate.chats import conversations as read_conversations
 from langchain_dp.aggregate.counts import VOTE, VoteCounts, consistent_shares, half_width
-from langchain_dp.aggregate.features import Floats
 from langchain_dp.aggregate.readers import NO_ANSWER, Choices, Question, Reader, reader_for
-from langchain_dp.aggregate.release import DRAWING, Promise
+from langchain_dp.aggregate.release import DRAWING, Promise, digest_of
 from langchain_dp.ensemble.reservation import LedgerOrPath
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import Randomness
 from langchain_dp.mechanisms.vector_sum import Whole
 from langchain_dp.records import Examples, PrivateRecords
+from langchain_dp.records.files import READING
 from langchain_dp.redact import PrivateArgs, hold_arguments, run_redacted
 
 FORM = "langchain_dp survey 1"
@@ -290,6 +292,7 @@ class DPSurvey:
         self.leaders = validate.integer("leaders", leaders, at_least=1)
         self._refined = [question for question in listed if question.below]
         self._reader: Reader = reader_for(model, encoder, trusted=trust_opaque_model)
+        self._chain = digest_of(model)[0] if isinstance(model, Runnable) else None  # a prompt may be part of it
 
     def _counts(self, budget: PrivacyBudget) -> VoteCounts:
         return VoteCounts.of(budget, votes=len(self.questions) + len(self._refined))
@@ -345,10 +348,10 @@ class DPSurvey:
             ModelUnavailable: The model failed on public texts.
             PlanError: The ledger keeps a release of other conversations or questions under this name.
         """
-        [given] = PrivateArgs.of(conversations).values
         keys = {"text_key": text_key, "user_key": user_key, "records_per_user": records_per_user}
-        records: PrivateRecords = read_conversations(given, **keys)  # type: ignore[arg-type]
-        del given, conversations
+        read = functools.partial(read_conversations, **keys)  # type: ignore[arg-type]
+        records: PrivateRecords = run_redacted(read, PrivateArgs.of(conversations), READING)
+        del conversations
         if not len(records):
             raise InvalidParameter("Expected at least one conversation. Give texts, or lists of messages.")
         described = [question.to_dict() for question in self.questions]
@@ -357,14 +360,28 @@ class DPSurvey:
         counts = self._counts(share)
         self._reader.probe(self.questions)
 
-        def draw(rng: Randomness) -> list[dict[str, Any]]:
-            return run_redacted(self._drawn, PrivateArgs(records, counts, rng), DRAWING)  # answers stay in no frame
+        answers = PrivateArgs()  # of the first part, unless another process drew it
+
+        def first(rng: Randomness) -> list[list[float]]:
+            return run_redacted(self._first, PrivateArgs(records, counts, rng, answers), DRAWING)
+
+        def draw(rng: Randomness, noisy: list[list[float]]) -> list[dict[str, Any]]:
+            finer = [self._finer(*of, counts.deviation) for of in zip(self.questions, noisy, strict=True)]
+            below = run_redacted(self._finished, PrivateArgs(records, counts, rng, answers, finer), DRAWING)
+            rows = zip(self.questions, noisy, below, strict=True)
+            return [_cells(question, row) | {"below": cells} for question, row, cells in rows]
 
         value = promise.release_once(
             counts.event,
             draw,
+            first=first,
             records=records,
-            settings={"questions": described, "reader": self._reader.name, "leaders": self.leaders},
+            settings={
+                "questions": described,
+                "reader": self._reader.name,
+                "leaders": self.leaders,
+                "chain": self._chain,
+            },
             share=share,
         )
         certificate = promise.certificate(
@@ -383,28 +400,43 @@ class DPSurvey:
         held = PrivateArgs.of(conversations)
         return await run_in_executor(None, lambda: self.run(held, **arguments))  # type: ignore[arg-type]
 
-    def _drawn(self, records: PrivateRecords, counts: VoteCounts, rng: Randomness) -> list[dict[str, Any]]:
-        """Noisy counts per question, and below its leading choices."""
-        users = records.users()
-        texts = [records.get(name)["text"] for group in users for name in group]
-        sizes = [len(group) for group in users]
+    def _first(
+        self, records: PrivateRecords, counts: VoteCounts, rng: Randomness, answers: PrivateArgs
+    ) -> list[list[float]]:
+        """Noisy counts per question."""
+        texts, sizes = _texts(records)
         with tqdm(total=len(texts) * len(self.questions), unit="answer", desc="survey", disable=None, delay=2) as bar:
             chosen = self._reader.choose(self.questions, texts, bar.update)
-            cells = [len(question.described) + 1 for question in self.questions]
-            totals = [_total(sizes, choices, count) for choices, count in zip(chosen, cells, strict=True)]
-            noisy = np.split(counts.release(np.concatenate(totals), rng), np.cumsum(cells)[:-1])
-            released: list[dict[str, Any]] = []
-            for question, choices, row in zip(self.questions, chosen, noisy, strict=True):
-                below: list[dict[str, Any]] = []
-                if question.below:
-                    finer = self._finer(question, row, counts.deviation)
-                    below = self._below(finer, choices, texts, sizes, counts, rng, bar.update)
-                released.append(_cells(question, row) | {"below": below})
         self._reader.probe(self.questions)
-        return released
+        cells = [len(question.described) + 1 for question in self.questions]
+        totals = [_total(sizes, choices, count) for choices, count in zip(chosen, cells, strict=True)]
+        answers.values = tuple(chosen)
+        noisy = counts.release(np.concatenate(totals), rng)
+        return [row.tolist() for row in np.split(noisy, np.cumsum(cells)[:-1])]
 
-    def _finer(self, question: Question, noisy: Floats, deviation: float) -> dict[int, Question]:
+    def _finished(
+        self,
+        records: PrivateRecords,
+        counts: VoteCounts,
+        rng: Randomness,
+        answers: PrivateArgs,
+        finer: Sequence[Mapping[int, Question]],
+    ) -> list[list[dict[str, Any]]]:
+        """Noisy counts below the leading choices of each question."""
+        if not any(finer):
+            return [[] for _ in finer]
+        texts, sizes = _texts(records)
+        chosen = answers.values or self._reader.choose(self.questions, texts, _unshown)
+        below = [
+            self._below(asked, choices, texts, sizes, counts, rng) for asked, choices in zip(finer, chosen, strict=True)
+        ]
+        self._reader.probe(self.questions)
+        return below
+
+    def _finer(self, question: Question, noisy: Sequence[float], deviation: float) -> dict[int, Question]:
         """Questions below the leading choices, by the place of the choice. It sees released counts alone."""
+        if not question.below:
+            return {}
         names = list(question.described)
         leading = sorted(range(len(names)), key=lambda place: -noisy[place])[: self.leaders]
         asked = {place: question.finer(names[place]) for place in leading if noisy[place] > _LEAST_LEAD * deviation}
@@ -418,13 +450,12 @@ class DPSurvey:
         sizes: Sequence[int],
         counts: VoteCounts,
         rng: Randomness,
-        advance: Callable[[int], Any],
     ) -> list[dict[str, Any]]:
         """Noisy counts below each leading choice. A text is asked below its own choice alone, so it has one vote."""
         totals = []
         for place, question in finer.items():
             own = [at for at, choice in enumerate(choices) if choice == place]
-            [answers] = self._reader.choose([question], [texts[at] for at in own], advance)
+            [answers] = self._reader.choose([question], [texts[at] for at in own], _unshown)
             cells = len(question.described) + 1
             votes: list[int | None] = [cells] * len(texts)  # a cell of its own, for texts of another choice
             for at, answer in zip(own, answers, strict=True):
@@ -434,13 +465,23 @@ class DPSurvey:
             return []
         noisy = np.split(counts.release(np.concatenate(totals), rng), np.cumsum([len(total) for total in totals])[:-1])
         return [
-            {"place": place, **_cells(question, row)}
+            {"place": place, **_cells(question, row.tolist())}
             for (place, question), row in zip(finer.items(), noisy, strict=True)
         ]
 
 
-def _cells(question: Question, noisy: Floats) -> dict[str, Any]:
-    return {"name": question.name, "choices": [*question.described, NO_ANSWER], "counts": noisy.tolist()}
+def _texts(records: PrivateRecords) -> tuple[list[str], list[int]]:
+    """The texts of all users, one user after the other, and their numbers."""
+    users = records.users()
+    return [records.get(name)["text"] for group in users for name in group], [len(group) for group in users]
+
+
+def _unshown(answers: int) -> None:
+    """Show no progress: how many texts chose a leading choice is private."""
+
+
+def _cells(question: Question, noisy: Sequence[float]) -> dict[str, Any]:
+    return {"name": question.name, "choices": [*question.described, NO_ANSWER], "counts": list(noisy)}
 
 
 def _total(sizes: Sequence[int], choices: Sequence[int | None], cells: int) -> Whole:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import json
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from fakes.encoders import WordEncoder
 from fakes.readers import CHOICES, ReadingChat, colors
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda
 from langchain_core.runnables.history import RunnableWithMessageHistory
 
@@ -348,3 +352,104 @@ def test_private_records_are_taken_as_they_are() -> None:
     """If it breaks, records with a user lose the user."""
     records = PrivateRecords(says("rr", "gg"), label="chat", user_key="id")
     assert asked(records).unit == "users"
+
+
+def test_a_finer_function_sees_one_draw_however_often_it_fails(tmp_path: Path) -> None:
+    """If it breaks, retries of one charge show the leading choices again under fresh noise, which then averages out."""
+    seen: list[str] = []
+    state = {"fails": True}
+
+    def finer(choice: str) -> list[str]:
+        seen.append(choice)
+        if state["fails"]:
+            raise KeyboardInterrupt
+        return ["red", "green"]
+
+    def run() -> Survey:
+        asked_below = DPSurvey(colors(1, below=finer), model=ReadingChat())
+        return asked_below.run(rows, budget=PrivacyBudget(1.0), ledger=tmp_path / "ledger", user_key="id")
+
+    rows = says(*["rr"] * 26, *["gg"] * 26, *["bb"] * 26)  # each leads about every time, and by chance first
+    for _ in range(12):
+        with pytest.raises(KeyboardInterrupt):
+            run()
+    assert len({*seen}) == 1
+    state["fails"] = False
+    found = run()
+    assert {*found["color 0"].below} <= {*seen}
+    assert run() == found
+
+
+def test_an_error_of_a_finer_function_is_its_own() -> None:
+    """If it breaks, a bug in public code is withheld as if it were private, or its frames show texts."""
+    asked_below = DPSurvey(colors(1, below=lambda choice: [choice, choice[99]]), model=ReadingChat())
+    with pytest.raises(IndexError, match="string index") as caught:
+        asked_below.run(says(*[f"r {CANARY}"] * 50), budget=MANY)
+    assert CANARY not in frames_of(caught.value)
+
+
+def test_no_progress_is_shown_of_finer_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, a progress bar shows how many texts chose a leading choice."""
+    steps: list[int] = []
+    monkeypatch.setattr(survey.tqdm, "update", lambda self, number=1: steps.append(number))
+    DPSurvey(colors(1, below={"red": ["green", "blue"]}), model=ReadingChat()).run(says(*["rg"] * 40), budget=MANY)
+    assert sum(steps) == 40
+
+
+def frames_of(error: BaseException) -> str:
+    """The locals of the package's frames, as error reporters read them."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return "".join(repr(frame.f_locals) for frame in frames if "langchain_dp" in str(frame.f_globals.get("__name__")))
+
+
+def test_an_unreadable_conversation_shows_no_other_in_the_error() -> None:
+    """If it breaks, error reporters send all conversations where one is empty."""
+    with pytest.raises(InvalidParameter, match="example 1") as caught:
+        asked([{"text": f"{CANARY} says r"}, {"text": " "}])
+    assert CANARY not in frames_of(caught.value)
+
+
+def test_user_key_beside_private_records_is_refused() -> None:
+    """If it breaks, the promise silently holds for single conversations, not for users."""
+    with pytest.raises(InvalidParameter, match="user_key"):
+        asked(PrivateRecords(says("rr"), label="x"), user_key="id")
+
+
+def test_another_prompt_gets_no_kept_survey(tmp_path: Path) -> None:
+    """If it breaks, a chain with another prompt is shown the tables of the old one."""
+    first, second = (ChatPromptTemplate.from_template(text) for text in ("Sort: {text}", "Please sort: {text}"))
+    for prompt, refused in ((first, False), (first, False), (second, True)):
+        reader = DPSurvey(colors(), model=prompt | ReadingChat())
+        with pytest.raises(PlanError, match="settings") if refused else contextlib.nullcontext():
+            reader.run(says("rr"), budget=BUDGET, ledger=tmp_path / "ledger")
+
+
+ODD: dict[str, tuple[Any, str]] = {
+    "JSON as text": ({"text": '{"order": 7}'}, '{"order": 7}'),
+    "a list as text": ({"text": "[1, 2]"}, "[1, 2]"),
+    "deep brackets": ({"text": "[" * 99_999}, "[" * 99_999),
+    "a state snapshot": (
+        collections.namedtuple("StateSnapshot", "values next config created_at")(
+            {"messages": [HumanMessage("hello")]}, ("model",), {"configurable": {"user": 0}}, "2026-01-01"
+        ),
+        "User: hello",
+    ),
+    "odd parts": (
+        [{"role": "user", "content": [7, None, {"type": "image_url"}, {"text": None}, "hello"]}],
+        "User: hello",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_odd_conversations_are_read_as_a_person_would(case: str) -> None:
+    """If it breaks, one odd conversation is read as something else, or stops the survey of all others."""
+    given, text = ODD[case]
+    [name] = (records := conversations([given])).ids()
+    assert records.get(name)["text"] == text
+
+
+def test_a_user_may_be_zero() -> None:
+    """If it breaks, a numbered user without a truth value is refused, or counts elsewhere."""
+    assert len(conversations([{"text": "a", "id": 0}, {"text": "b", "id": 1}], user_key="id").users()) == 2
+    assert len(conversations([ODD["a state snapshot"][0]] * 2, user_key="user").users()) == 1
