@@ -214,6 +214,13 @@ def _accuracy(
     return Accuracy(name, share, error, math.sqrt(share * (1 - share) / records), certificate)
 
 
+class _TestRecord(dict[str, Any]):
+    """A public record that has every column."""
+
+    def __missing__(self, column: str) -> str:
+        return _TEST
+
+
 class _Scorer:
     """Runs chains on private records, and counts right answers."""
 
@@ -227,6 +234,9 @@ class _Scorer:
         trusted: bool,
     ) -> None:
         self._labels, self._input_of, self._is_right = labels, input_of, is_right
+        for option, given in (("input_of", input_of), ("is_right", is_right)):
+            if given is not None and not callable(given):
+                raise InvalidParameter(f"Expected {option}={given!r} to be a function, or None.")
         for chain in chains:
             if not isinstance(chain, Runnable):
                 raise InvalidParameter(
@@ -240,7 +250,7 @@ class _Scorer:
     def probe(self) -> None:
         """Check with a public text that every chain answers."""
         label = self._labels[0] if self._labels else "test"
-        public = {"text": _TEST, "label": label}
+        public = _TestRecord(text=_TEST, label=label)
         for model in self.models:
             model.probe(_TEST if self._input_of is None else self._input_of(public))
 

@@ -64,7 +64,7 @@ class Question:
     name: str
     choices: Sequence[str] | Mapping[str, str]
     text: str = ""
-    below: Mapping[str, Sequence[str]] | Callable[[str], Sequence[str]] | None = None
+    below: Mapping[str, Sequence[str]] | Callable[[str], Sequence[str] | None] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip() or not encodable(self.name):
@@ -87,9 +87,7 @@ class Question:
 
     def finer(self, choice: str) -> Question | None:
         """The question below a choice; None if there is none."""
-        if callable(self.below):
-            return Question(f"{self.name}: {choice}", self.below(choice))
-        listed = (self.below or {}).get(choice)
+        listed = self.below(choice) if callable(self.below) else (self.below or {}).get(choice)
         return None if listed is None else Question(f"{self.name}: {choice}", listed)
 
     def to_dict(self) -> dict[str, Any]:

@@ -68,6 +68,8 @@ def write_candidates(
     if not isinstance(task, str) or not task.strip():
         raise InvalidParameter("Expected task to be a non-empty str. Describe the texts in public words.")
     validate.integer("per_topic", per_topic, at_least=1)
+    if not isinstance(model, Runnable):
+        raise InvalidParameter(f"Expected model of type {type(model).__name__} to be a chat model or an LLM.")
     if isinstance(topics, int):
         validate.integer("topics", topics, at_least=1)
         ask = f"List {topics} different topics of {task}, from all areas. One short topic per line, no numbers."

@@ -97,6 +97,11 @@ def test_own_inputs_and_judges() -> None:
     assert found.accuracy == pytest.approx(0.25, abs=0.01)
 
 
+def test_an_input_may_read_any_column() -> None:
+    """If it breaks, the public test refuses a chain that needs more than the text."""
+    assert scored(input_of=lambda record: f"{record['who']} {record['text']}").accuracy == pytest.approx(0.25, abs=0.01)
+
+
 def test_a_judge_or_input_that_fails_is_wrong_for_that_record_alone() -> None:
     """If it breaks, one record ends the release."""
 
@@ -130,6 +135,8 @@ WRONG: dict[str, tuple[Any, str]] = {
     "no records": (lambda: scored(rows=[]), "at least one"),
     "an unknown label": (lambda: scored(rows=[{"text": "x", "label": "mauve"}]), "mauve|labels"),
     "one label": (lambda: scored(labels=["red"]), "labels"),
+    "a judge that is none": (lambda: scored(is_right="red"), "is_right='red'"),
+    "an input that is none": (lambda: scored(input_of="text"), "input_of='text'"),
     "no budget": (lambda: scored(budget=None), "budget"),
 }
 

@@ -380,6 +380,12 @@ def test_a_finer_function_sees_one_draw_however_often_it_fails(tmp_path: Path) -
     assert run() == found
 
 
+def test_a_finer_function_may_leave_a_choice_whole() -> None:
+    """If it breaks, a function that knows no finer choices ends a survey that is paid for."""
+    chosen = DPSurvey(colors(1, below=lambda choice: None), model=ReadingChat())
+    assert chosen.run(says(*["rr"] * 50), budget=MANY)["color 0"].below == {}
+
+
 def test_an_error_of_a_finer_function_is_its_own() -> None:
     """If it breaks, a bug in public code is withheld as if it were private, or its frames show texts."""
     asked_below = DPSurvey(colors(1, below=lambda choice: [choice, choice[99]]), model=ReadingChat())

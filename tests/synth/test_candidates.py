@@ -98,6 +98,7 @@ def test_a_model_that_writes_no_list_is_named() -> None:
 
 WRONG: dict[str, tuple[Any, str]] = {
     "no task": (lambda: write_candidates(FakeListChatModel(responses=["x"]), " "), "task"),
+    "no model": (lambda: write_candidates("gpt", "tickets"), "chat model"),  # type: ignore[arg-type]
     "no texts per topic": (lambda: write_candidates(FakeListChatModel(responses=["x"]), "a", per_topic=0), "per_topic"),
     "one candidate": (lambda: selected(candidates=["parcel"]), "different candidates"),
     "the same candidate": (lambda: selected(candidates=["parcel", "parcel"]), "different candidates"),
