@@ -459,3 +459,67 @@ def test_a_user_may_be_zero() -> None:
     """If it breaks, a numbered user without a truth value is refused, or counts elsewhere."""
     assert len(conversations([{"text": "a", "id": 0}, {"text": "b", "id": 1}], user_key="id").users()) == 2
     assert len(conversations([ODD["a state snapshot"][0]] * 2, user_key="user").users()) == 1
+
+
+@pytest.mark.parametrize("dies_at", ["color 1", "color 0: red"])
+def test_a_model_that_dies_gives_no_table_and_the_same_call_goes_on(dies_at: str, tmp_path: Path) -> None:
+    """If it breaks, an outage in the middle is released as "no answer", or the next attempt is charged again."""
+    state = {"dies": True, "dead": False}
+
+    def answer(prompt: Any) -> str:
+        state["dead"] |= state["dies"] and dies_at in str(prompt) and "says" in str(prompt)
+        if state["dead"]:
+            raise ConnectionError
+        return "red"
+
+    model = RunnableLambda(answer)
+    reader = DPSurvey(colors(2, below={"red": ["red", "blue"]}), model=model, trust_opaque_model=True)
+    ledger = {"budget": BUDGET, "ledger": tmp_path / "ledger"}
+    with pytest.raises(ModelUnavailable):
+        reader.run(says(*["rr"] * 60), **ledger)
+    spent = PrivacyLedger(BUDGET, tmp_path / "ledger").spent()
+    assert spent[0] > 0.9
+    state.update(dies=False, dead=False)
+    found = reader.run(says(*["rr"] * 60), **ledger)
+    assert found["color 0"].shares["red"].share > 0.5
+    assert found["color 0"].below["red"].shares["red"].share > 0.4
+    assert PrivacyLedger(BUDGET, tmp_path / "ledger").spent() == spent
+
+
+def test_a_finer_question_is_a_vote_more_that_a_user_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, finer tables cost nothing, or a user of many texts below one choice has several votes there."""
+    totals: list[Any] = []
+    real = VoteCounts.release
+    monkeypatch.setattr(VoteCounts, "release", lambda self, total, rng: totals.append(total) or real(self, total, rng))
+    reader = DPSurvey(colors(2, below={"red": ["red", "blue"]}), model=ReadingChat())
+    ledger = PrivacyLedger(MANY)
+    reader.run([*says(*["rr"] * 20), *says(*["rr"] * 3, "gg", user="x")], ledger=ledger, user_key="id")
+    assert totals[1].tolist() == [VOTE * 20 + VOTE * 3 // 4, 0, 0]
+    assert ledger.plans()[0].events[0][0] == VoteCounts.of(MANY, votes=3).event
+    assert reader.plan(10, budget=MANY).votes == 3
+
+
+def test_a_private_number_of_conversations_is_on_no_page(tmp_path: Path) -> None:
+    """If it breaks, under add/remove the exact number of records leaves beside the noisy tables."""
+    budget = PrivacyBudget(1.0, 1e-5, Neighbors.ADD_OR_REMOVE_ONE)
+    found = DPSurvey(colors(1), model=ReadingChat()).run(says(*["r"] * 347), budget=budget)
+    found.to_html(tmp_path / "page.html")
+    found.save(tmp_path / "survey.json")
+    assert found.records is None
+    assert "347 " not in f"{found} {found.certificate} {(tmp_path / 'page.html').read_text()}"
+    assert "347," not in (tmp_path / "survey.json").read_text()
+
+
+@pytest.mark.parametrize("changed", ["choices", "text", "leaders"])
+def test_another_question_gets_no_kept_survey(changed: str, tmp_path: Path) -> None:
+    """If it breaks, the tables of one question are shown as the answers to another."""
+    settings: dict[str, Any] = {"choices": CHOICES, "text": "", "leaders": 5}
+    new = {"choices": CHOICES[:2], "text": "Which color?", "leaders": 1}[changed]
+
+    def run(choices: Any, text: str, leaders: int) -> Survey:
+        reader = DPSurvey([Question("color 0", choices, text)], model=ReadingChat(), leaders=leaders)
+        return reader.run(says("r"), budget=BUDGET, ledger=tmp_path / "ledger")
+
+    run(**settings)
+    with pytest.raises(PlanError):
+        run(**settings | {changed: new})
