@@ -1,11 +1,10 @@
-"""Private examples: written once from private records, usable for ever."""
+"""Private examples and answers in free text, written on a local model."""
 
 from __future__ import annotations
 
 from langchain_dp.synth.answers import DPAnswerGenerator
 from langchain_dp.synth.chat_model import ChatDPGenerator
 from langchain_dp.synth.examples import SyntheticExample, SyntheticExamples
-from langchain_dp.synth.filters import Filters
 from langchain_dp.synth.prompts import AnswerPrompts, SynthesisPrompts
 from langchain_dp.synth.report import AnswersPlan, SynthesisPlan
 from langchain_dp.synth.runnable import DPExampleSynthesizer
@@ -16,7 +15,6 @@ __all__ = [
     "ChatDPGenerator",
     "DPAnswerGenerator",
     "DPExampleSynthesizer",
-    "Filters",
     "SynthesisPlan",
     "SynthesisPrompts",
     "SyntheticExample",
