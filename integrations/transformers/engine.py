@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
 from .._choice import Choice, is_token
 from .._engine import LocalEngine, T, Take, label_tokens, tail_tokens
 from .evaluate import LoneEvaluator, MemberSequences
-from .load import DTYPES, ends, from_folder, from_gguf, prepared, trained_on, width
+from .load import DTYPES, ends, from_folder, prepared, trained_on, width
 from .text import Prompts, TokenizerTexts
 
 Asked = TypeVar("Asked")
@@ -90,25 +90,6 @@ class TransformersEnsemble(LocalEngine):
         self._prompts = Prompts(self._texts, max_tokens)
         self._vocabulary_size, self._end_tokens = self._texts.width, frozenset[Token](self._texts.ends)
         self._max_prompt_tokens = self._prompts.max_prompt_tokens
-
-    @classmethod
-    def from_gguf(cls, path: str, *, tokenizer: Any = None, **options: Any) -> Self:
-        """Load the weights of a GGUF file, unpacked to the dtype, and rebuild its tokenizer.
-
-        For comparing engines on the same weights, and for models that come as such a file only. Files of the Llama
-        architecture (also SmolLM2 and Mistral) with the pre-tokenizers "smollm" and "gpt-2".
-
-        Args:
-            path: GGUF file.
-            tokenizer: The model's own tokenizer, for files whose pre-tokenizer is another.
-            options: ``device``, ``dtype``, ``max_tokens``, ``cache_bytes`` and ``name``, as of the class.
-
-        Raises:
-            InvalidParameter: The file is none of those, or a parameter is out of bounds.
-            MissingExtra: torch, transformers or gguf is not installed.
-        """
-        model, own = from_gguf(path, tokenizer)
-        return cls(model, own, **{"name": os.path.basename(path).removesuffix(".gguf"), **options})
 
     @property
     def chats(self) -> bool:
