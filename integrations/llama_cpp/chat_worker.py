@@ -6,8 +6,6 @@ import atexit
 import codecs
 import contextlib
 import dataclasses
-import json
-import os
 import re
 import secrets
 import threading
@@ -22,8 +20,7 @@ from langchain_dp.errors import InvalidParameter, ModelUnavailable, PrivateDataE
 from langchain_dp.ports import call_abandoned
 
 from .context import LONGEST_RUN, import_llama, too_long_a_run
-from .model_files import EMBEDDED, prepared_model_path
-from .tool_calls import check_renders_tools
+from .model_files import prepared_model_path
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -35,15 +32,13 @@ class ChatRequest:
     n_gpu_layers: int
     n_threads: int | None
     verbose: bool
-    messages: list[dict[str, Any]]
+    messages: list[dict[str, str]]
     stop: tuple[str, ...]
     temperature: float
     top_p: float
     max_tokens: int
     logprobs: bool
     seed: int | None
-    tools: list[dict[str, Any]] | None = None
-    grammar: str | None = None
 
     @property
     def model(self) -> tuple[Any, ...]:
@@ -151,15 +146,6 @@ class LoadedChat:
         with self._ready(request):
             self._checked_prompt(request)
 
-    def check_tools(self, request: ChatRequest) -> None:
-        """Raise InvalidParameter unless the model's chat template renders tools and their calls."""
-        with self._ready(request):
-            self._check_tools(request)
-
-    def _check_tools(self, request: ChatRequest) -> None:
-        name = EMBEDDED if request.model_path is None else os.path.basename(request.model_path)
-        check_renders_tools(lambda messages, tools: self._formatter(messages=messages, tools=tools).prompt, name)
-
     @contextlib.contextmanager
     def _ready(self, request: ChatRequest, check: Callable[[], None] = lambda: None) -> Iterator[None]:
         """Hold the lock, with the model of a request loaded, unless ``check`` raises before."""
@@ -213,22 +199,14 @@ class LoadedChat:
 
     def _prompt(self, request: ChatRequest) -> list[int]:
         """Tokens of the conversation. A marker of the template that a message spells is its text, and ends no turn."""
-        messages: list[dict[str, Any]] = request.messages
-        told: dict[str, str] = {}
-        if request.tools:
-            self._check_tools(request)
-        described = [json.dumps(part) for part in (request.tools or [], *(one.get("tool_calls") for one in messages))]
-        if any(self._tokens(text) != self._tokens(text, special=True) for text in described):
-            raise InvalidParameter(
-                "Expected tools and calls of tools to spell no marker of the model's chat template. Take it out of "
-                "their names, descriptions and arguments."
-            )
+        messages = request.messages
+        contents: dict[str, str] = {}
         if any(self._tokens(one["content"]) != self._tokens(one["content"], special=True) for one in messages):
-            told = {secrets.token_hex(16): one["content"] for one in messages}
-            messages = [{**one, "content": name} for one, name in zip(messages, told, strict=True)]
-        formatted = self._formatter(messages=messages, tools=request.tools)
-        parts = re.split(f"({'|'.join(told)})", formatted.prompt) if told else [formatted.prompt]
-        if told and not told.keys() <= set(parts):
+            contents = {secrets.token_hex(16): one["content"] for one in messages}
+            messages = [{**one, "content": name} for one, name in zip(messages, contents, strict=True)]
+        formatted = self._formatter(messages=messages)
+        parts = re.split(f"({'|'.join(contents)})", formatted.prompt) if contents else [formatted.prompt]
+        if contents and not contents.keys() <= set(parts):
             raise InvalidParameter(
                 "Expected the model's chat template to repeat every message word by word, where one spells a marker of "
                 "it. Take such markers out of the messages."
@@ -236,7 +214,7 @@ class LoadedChat:
         tokens: list[int] = []
         for place, part in enumerate(parts):
             begins = place == 0 and not formatted.added_special
-            tokens += self._tokens(told.get(part, part), begins=begins, special=part not in told)
+            tokens += self._tokens(contents.get(part, part), begins=begins, special=part not in contents)
         return tokens
 
     def _tokens(self, text: str, *, begins: bool = False, special: bool = False) -> list[int]:
@@ -280,9 +258,7 @@ class _Answer:
         llama.set_seed(secrets.randbits(32) if request.seed is None else request.seed)
         room = min(request.max_tokens, request.n_ctx - len(self._prompt))
         produced, reason = 0, "length"
-        sampled = llama.generate(
-            self._prompt, top_k=0, top_p=request.top_p, min_p=0.0, temp=request.temperature, grammar=self._grammar()
-        )
+        sampled = llama.generate(self._prompt, top_k=0, top_p=request.top_p, min_p=0.0, temp=request.temperature)
         for token in sampled:
             go_on()
             produced += 1
@@ -305,21 +281,6 @@ class _Answer:
         count = len(self._prompt)
         usage = UsageMetadata(input_tokens=count, output_tokens=produced, total_tokens=count + produced)
         put(Piece(rest, [], reason, usage))
-
-    def _grammar(self) -> Any:
-        """The request's grammar as llama-cpp-python takes it, or None."""
-        text = self._request.grammar
-        if text is None:
-            return None
-        # llama-cpp-python does not look at what this returns, and the process dies of a null pointer.
-        sampler = self._module.llama_sampler_init_grammar(self._llama._model.vocab, text.encode(), b"root")
-        if not sampler:
-            raise InvalidParameter(
-                "Expected the schema to become a grammar that llama.cpp can read. Use plain types, enums, lists and "
-                "nested objects."
-            )
-        self._module.llama_sampler_free(sampler)
-        return self._module.LlamaGrammar.from_string(text, verbose=False)
 
     def _released(self, new: str) -> tuple[str, bool]:
         """Text that can be given out now, and whether a stop string ended the answer."""
