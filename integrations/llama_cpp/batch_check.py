@@ -77,7 +77,7 @@ def threads_alike(
     tokens = context.tokenize(_TEXT * 40, start=True)
     room = max_tokens // 2 - 3
     tail = tokens[1 : 1 + min(ROWS, room)]
-    now, nothing = context.threads.numbers[0], MemberState.nothing()
+    now, nothing = context.threads.most, MemberState.nothing()
 
     def bits(count: int, far: MemberState) -> list[bytes]:
         context.threads.use(count)

@@ -128,7 +128,6 @@ class LlamaCppEnsemble(LocalEngine):
         # Where a GPU computes, also large batches of a model that is not on it, threads wait for that. And fused
         # kernels may share out one row among the threads.
         on_threads = n_gpu_layers == 0 and not self._context.llama.llama_supports_gpu_offload()
-        self._lends = on_threads and not flash_attention
         self._evaluator = evaluator = checked_evaluator(
             self._context, slots=slots, max_tokens=max_tokens, offloaded=n_gpu_layers != 0
         )
@@ -136,7 +135,11 @@ class LlamaCppEnsemble(LocalEngine):
         self._together = 1 if alone else min(slots, _LARGEST_BATCH // ROWS)
         evaluator.rooms = 1 if alone else slots
         self._members = MemberStates(self._context, evaluator, self._store, max_tokens)
-        self._lend_threads()
+        if on_threads and not flash_attention:
+            fewer = threads_alike(
+                self._context, evaluator, steps_below(self.n_threads), together=self._together, max_tokens=max_tokens
+            )
+            self._context.threads.use(self.n_threads, fewer)
         parts = (self._context, evaluator, self._members, self._store)
         self._labels = CachedLabelScores(*parts, max_tokens=max_tokens, together=self._together)
         self._slots = Slots(*parts, 1 if alone else slots)
@@ -151,37 +154,6 @@ class LlamaCppEnsemble(LocalEngine):
             with open(self._path, "rb") as file:
                 self._sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         return self._sha256
-
-    def measure_threads(self) -> int:
-        """Measure anew which number of threads is fastest, take it and return it: after the start was beside others.
-
-        It changes how long an evaluation takes and no bit of it: a number that would is not taken. Members leave the
-        model's memory.
-
-        Raises:
-            ModelUnavailable: The engine is closed.
-        """
-        with self._in_use():
-            self._slots.put_away()
-            before = self._context.threads.numbers
-            try:
-                fastest = self._context.fastest_threads()
-            finally:  # also when it is interrupted: a number that was not checked stays nowhere
-                self._context.threads.use(*before)
-            (self.n_threads,) = self._alike([fastest]) or [self.n_threads]
-            self._lend_threads()
-            return self.n_threads
-
-    def _lend_threads(self) -> None:
-        """Let fewer compute while others want the cores."""
-        self._context.threads.use(self.n_threads)
-        if self._lends:
-            self._context.threads.use(self.n_threads, self._alike(steps_below(self.n_threads)))
-
-    def _alike(self, counts: Sequence[int]) -> list[int]:
-        return threads_alike(
-            self._context, self._evaluator, counts, together=self._together, max_tokens=self._max_tokens
-        )
 
     @property
     def members_together(self) -> int:

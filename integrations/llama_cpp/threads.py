@@ -38,9 +38,9 @@ class Threads:
         self._computed = self._passed = 0.0
 
     @property
-    def numbers(self) -> tuple[int, list[int]]:
-        """The number that was given, and the smaller ones that may be taken: what :meth:`use` takes."""
-        return self._allowed[-1], self._allowed[:-1]
+    def most(self) -> int:
+        """The largest number that may be used."""
+        return self._allowed[-1]
 
     def use(self, most: int, fewer: Sequence[int] = ()) -> None:
         """Take ``most`` threads from here on, or one of the smaller numbers ``fewer`` where others want the cores."""
