@@ -25,7 +25,7 @@ from .model_files import prepared_model_path
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class ChatRequest:
-    """One call: which model, which conversation, how to sample."""
+    """One call: model, conversation and sampling."""
 
     model_path: str | None
     n_ctx: int
@@ -42,7 +42,7 @@ class ChatRequest:
 
     @property
     def model(self) -> tuple[Any, ...]:
-        """What a loaded model depends on."""
+        """The settings that a loaded model depends on."""
         return (self.model_path, self.n_ctx, self.n_gpu_layers, self.n_threads, self.verbose)
 
 
@@ -63,28 +63,26 @@ class Piece:
 
 
 class CallAbandoned:
-    """Whether nobody waits for a call any more: its own reader, or the quiet call around it that ran out of time."""
+    """Abandonment of a call, by its own reader or by the isolated call around it that timed out."""
 
     def __init__(self) -> None:
         self._own = threading.Event()
         self._around = call_abandoned.get()
 
     def set(self) -> None:
-        """Give up."""
+        """Abandon the call."""
         self._own.set()
 
     def is_set(self) -> bool:
-        """Whether the caller, or one around it, has given up."""
+        """Return whether the call is abandoned."""
         return self._own.is_set() or (self._around is not None and self._around.is_set())
 
 
 class LoadedChat:
-    """A model that is loaded when first asked, behind a lock: a llama.cpp context is not thread-safe.
+    """A model that the first call loads, behind a lock: a llama.cpp context is not thread-safe.
 
-    A copy, deep or not, is the same object: copies of a chat model share its weights.
-
-    When the interpreter exits, the answer under way stops at its next token and the model is freed after that: a
-    thread that is still inside llama.cpp while the process is taken down would crash it.
+    Copies are the same object: copies of a chat model share its weights. At the interpreter's exit the current answer
+    stops at its next token before the model is freed: a thread inside llama.cpp would crash the exiting process.
     """
 
     def __init__(self) -> None:
@@ -102,8 +100,8 @@ class LoadedChat:
 
     def __reduce__(self) -> NoReturn:
         raise PrivateDataError(
-            "A ChatLlamaCpp holds a model that is loaded in this process and cannot be pickled. Build it anew from its "
-            "model_path in the other process."
+            "A ChatLlamaCpp holds a model that is loaded in this process and cannot be pickled. Build another one from "
+            "its model_path in the other process."
         )
 
     def close(self) -> None:
@@ -117,12 +115,12 @@ class LoadedChat:
         self._llama = self._formatter = self._model = None
 
     def leave(self) -> None:
-        """Stop the answer under way, wait until it has stopped, free the model, and answer no more."""
+        """Stop the current answer, free the model, and answer no more."""
         self._exiting.set()
         self.close()
 
     def answer(self, request: ChatRequest, put: Callable[[Piece], None], call_abandoned: CallAbandoned) -> None:
-        """Produce the answer, handing every piece to ``put``; stop at the next token once ``call_abandoned`` is set."""
+        """Pass every piece of the answer to ``put``; stop at the next token once ``call_abandoned`` is set."""
 
         def go_on() -> None:
             if call_abandoned.is_set() or self._exiting.is_set():
@@ -198,7 +196,7 @@ class LoadedChat:
         return tokens
 
     def _prompt(self, request: ChatRequest) -> list[int]:
-        """Tokens of the conversation. A marker of the template that a message spells is its text, and ends no turn."""
+        """Tokens of the conversation. A template marker inside a message is plain text, and ends no turn."""
         messages = request.messages
         contents: dict[str, str] = {}
         if any(self._tokens(one["content"]) != self._tokens(one["content"], special=True) for one in messages):
@@ -236,10 +234,10 @@ def _leave_all() -> None:
 
 
 class _Answer:
-    """The state of one answer while it is produced.
+    """The state of one answer.
 
-    llama-cpp-python's ``create_chat_completion(stream=True)`` tells no usage, gives log-probabilities only if those of
-    every token are kept in memory, and its error at a lone surrogate holds the prompt.
+    llama-cpp-python's ``create_chat_completion(stream=True)`` reports no usage, keeps the log-probabilities of every
+    token in memory, and quotes the prompt in its error at a lone surrogate.
     """
 
     def __init__(self, llama: Any, prompt: list[int], request: ChatRequest) -> None:
@@ -283,7 +281,7 @@ class _Answer:
         put(Piece(rest, [], reason, usage))
 
     def _released(self, new: str) -> tuple[str, bool]:
-        """Text that can be given out now, and whether a stop string ended the answer."""
+        """Text that can be released now, and whether a stop string ended the answer."""
         text = self._held + new
         found = [at for at in (text.find(end) for end in self._request.stop) if at >= 0]
         if found:

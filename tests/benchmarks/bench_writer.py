@@ -226,7 +226,6 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=50)
     parser.add_argument("--threads", type=int, default=None, help="CPU threads of both (default: what is fastest)")
     parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--flash-attention", action="store_true")
     parser.add_argument("--cpu-time", action="store_true", help="count CPU time, on a busy machine with --threads 1")
     parser.add_argument("--out", type=Path, help="results file to append the figures to")
     parser.add_argument("--types", nargs="+", help="measure files of these types, such as Q4_K_M or as-is, instead")
@@ -248,7 +247,6 @@ def main() -> None:
         slots=options.members,
         max_tokens=768,
         n_threads=options.threads,
-        flash_attention=options.flash_attention,
     ) as engine:
         torch.set_num_threads(engine.n_threads)
         clocks = {

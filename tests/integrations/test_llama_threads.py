@@ -115,14 +115,6 @@ def test_a_number_of_threads_that_changes_bits_is_never_taken(model_path: str, m
         assert engine._context.threads._allowed == [1, 3, 4]
 
 
-def test_fused_kernels_that_share_out_a_row_are_seen(model_path: str) -> None:
-    """If it breaks, load changes the bits of whoever has a long prompt: these kernels split it among the threads."""
-    with LlamaCppEnsemble(model_path=model_path, slots=1, max_tokens=1024, n_threads=2, flash_attention=True) as engine:
-        assert engine._context.threads._allowed == [2]
-        alike = batch_check.threads_alike(engine._context, engine._evaluator, [1, 2], together=1, max_tokens=1024)
-        assert alike == [2]
-
-
 @pytest.mark.parametrize(("layers", "build", "allowed"), [(0, False, [1, 2]), (0, True, [2]), (1, False, [2])])
 def test_threads_beside_a_gpu_stay(
     layers: int, build: bool, allowed: list[int], model_path: str, monkeypatch: pytest.MonkeyPatch
