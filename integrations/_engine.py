@@ -334,21 +334,12 @@ def tail_tokens(tokens: Sequence[int], max_tokens: int) -> Part:
     return tuple(tokens)
 
 
-def check_head(tokens: int, room: int, max_tokens: int) -> None:
-    """Refuse a public head that leaves no member room."""
-    if tokens > room:
-        raise InvalidParameter(
-            f"Expected a head of {tokens} tokens to leave room for examples in max_tokens={max_tokens}. Shorten it, or "
-            "raise max_tokens."
-        )
-
-
-def check_frame(tokens: int, most: int) -> None:
-    """Refuse a public head and tail that leave no member room."""
+def check_public(tokens: int, most: int, what: str = "a head and a tail") -> None:
+    """Refuse public text that leaves no member room."""
     if tokens > most:
         raise InvalidParameter(
-            f"Expected a head and a tail of {tokens} tokens to have at most {most}, or no member fits. Shorten them, "
-            "or raise max_tokens."
+            f"Expected {what} of {tokens} tokens to have at most {most}, or no member fits. Shorten it, or raise "
+            "max_tokens."
         )
 
 

@@ -142,7 +142,7 @@ def _writing(
         for i, prompt in enumerate(prompts):
             kind = members[i % 2]
             store.put(_OPENING, i, MemberState(kind.state, kind.tokens, body_digest(prompt)))
-        found = MemberStates(context, evaluator, store, max_tokens)
+        found = MemberStates(context, evaluator, store)
         writer = Writer(context, Slots(context, evaluator, found, store, slots), store)
         seen: dict[int, Logits] = {}
         for places, count in calls:

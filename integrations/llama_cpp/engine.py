@@ -29,7 +29,7 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
 
 from .._choice import Choice
-from .._engine import LocalEngine, T, Take, check_frame
+from .._engine import LocalEngine, T, Take, check_public
 from .batch_check import checked_evaluator, threads_alike
 from .batches import ROWS, sequences_for
 from .context import CELLS, LlamaContext
@@ -127,7 +127,7 @@ class LlamaCppEnsemble(LocalEngine):
         alone = not evaluator.batches.rule.together
         self._together = 1 if alone else min(slots, _LARGEST_BATCH // ROWS)
         evaluator.rooms = 1 if alone else slots
-        self._members = MemberStates(self._context, evaluator, self._store, max_tokens)
+        self._members = MemberStates(self._context, evaluator, self._store)
         if on_threads:
             fewer = threads_alike(
                 self._context, evaluator, steps_below(self.n_threads), together=self._together, max_tokens=max_tokens
@@ -212,7 +212,7 @@ class LlamaCppEnsemble(LocalEngine):
             ending += self._context.tokenize(turn.after, special=True)
             limit += self._texts.chat_tokens
         ending += self._context.public(asked[0].prompt.response_prefix)
-        check_frame(len(self._members.opening_tokens(opening)) + len(ending), limit)
+        check_public(len(self._members.opening_tokens(opening)) + len(ending), limit)
         return self._writer.next_tokens(opening, asked, ending, limit, take)
 
     def _scores(

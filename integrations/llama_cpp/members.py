@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from langchain_dp.errors import LangChainDPError, ModelUnavailable
 from langchain_dp.ports import MemberPrompt
 
-from .._engine import Part, body_digest, check_head, label_tokens, tail_tokens
+from .._engine import Part, body_digest, check_public, label_tokens, tail_tokens
 from .._store import BoundedStore, Calibration
 from .context import DecodeError, LlamaContext
 from .evaluate import JointEvaluator, MemberState
@@ -35,11 +35,10 @@ StateStore = BoundedStore[MemberState]
 class MemberStates:
     """Finds or makes the state of a member: its head and body, evaluated alone."""
 
-    def __init__(self, context: LlamaContext, evaluator: JointEvaluator, store: StateStore, max_tokens: int) -> None:
+    def __init__(self, context: LlamaContext, evaluator: JointEvaluator, store: StateStore) -> None:
         self._context = context
         self._evaluator = evaluator
         self._store = store
-        self._max_tokens = max_tokens
         self._openings: OrderedDict[Opening, MemberState] = OrderedDict()
 
     def state(self, opening: Opening, prompt: MemberPrompt, room: int) -> MemberState | None:
@@ -63,7 +62,7 @@ class MemberStates:
     def opening(self, opening: Opening, room: int, *, sequence: int | None = None) -> MemberState:
         """State of a head, stored or evaluated now in ``sequence``, which is left empty."""
         tokens = self.opening_tokens(opening)
-        check_head(len(tokens), room, self._max_tokens)
+        check_public(len(tokens), room, "a head")
         if opening not in self._openings:
             nothing = MemberState.nothing()
             try:

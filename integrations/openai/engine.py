@@ -13,7 +13,7 @@ from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, TokenScores
 
 from .._choice import Scores
-from .._engine import BaseEngine, check_frame
+from .._engine import BaseEngine, check_public
 from .batch_invariance import COMPANY, compared
 from .calls import Calibrations, Calls, scores
 from .dialect import END, LISTED, probed
@@ -255,7 +255,7 @@ class CompletionServerEnsemble(BaseEngine):
         if len("".join(public).encode(errors="replace")) <= self._max_prompt_tokens:  # no token is shorter than a byte
             return
         if public not in self._fitting:
-            check_frame(sum(self._count(text) for text in public if text), self._max_prompt_tokens)
+            check_public(sum(self._count(text) for text in public if text), self._max_prompt_tokens)
             if len(self._fitting) >= _FRAMES:
                 self._fitting.clear()
             self._fitting.add(public)

@@ -21,7 +21,7 @@ from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
 from .._choice import Choice, is_token
 from .._engine import LocalEngine, T, Take, label_tokens, tail_tokens
 from .evaluate import LoneEvaluator, MemberSequences
-from .load import DTYPES, ends, from_folder, prepared, trained_on, width
+from .load import DTYPES, ends, from_folder, prepared
 from .text import Prompts, TokenizerTexts
 
 Asked = TypeVar("Asked")
@@ -81,9 +81,11 @@ class TransformersEnsemble(LocalEngine):
         self._model = prepared(model, tokenizer, device, dtype)
         self._name = name or os.path.basename(str(model.config.name_or_path).rstrip("/")) or type(model).__name__
         # Beyond this length a rotary embedding may stretch with the longest sequence, another member's.
-        self._check_trained_on(trained_on(self._model))
+        config = self._model.config.get_text_config()
+        longest = getattr(config, "max_position_embeddings", None)
+        self._check_trained_on(longest if isinstance(longest, int) else None)
         self._members = MemberSequences(LoneEvaluator(self._model), self._store)
-        self._texts = TokenizerTexts(tokenizer, width(self._model), ends(self._model))
+        self._texts = TokenizerTexts(tokenizer, int(config.vocab_size), ends(self._model))
         self._prompts = Prompts(self._texts, max_tokens)
         self._vocabulary_size, self._end_tokens = self._texts.width, frozenset[Token](self._texts.ends)
         self._max_prompt_tokens = self._prompts.max_prompt_tokens

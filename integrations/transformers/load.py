@@ -63,11 +63,6 @@ def prepared(model: Any, tokenizer: Any, device: str, dtype: str) -> Any:
     return model.eval()
 
 
-def width(model: Any) -> int:
-    """Number of logits."""
-    return int(model.config.get_text_config().vocab_size)
-
-
 def ends(model: Any) -> set[int]:
     """Tokens that end a text by the model's configuration."""
     named: set[int] = set()
@@ -75,9 +70,3 @@ def ends(model: Any) -> set[int]:
         value = getattr(config, "eos_token_id", None)
         named |= {value} if isinstance(value, int) else set(value or ())
     return named
-
-
-def trained_on(model: Any) -> int | None:
-    """Longest sequence that the model was trained on, if its configuration tells."""
-    value = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return value if isinstance(value, int) else None

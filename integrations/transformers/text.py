@@ -11,7 +11,7 @@ import numpy.typing as npt
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Continuation, MemberPrompt
 
-from .._engine import ENDS, Part, check_frame, check_head
+from .._engine import ENDS, Part, check_public
 
 _SENTINEL = "QUESTIONANDEXAMPLES"
 
@@ -103,13 +103,13 @@ class Prompts:
         opening, ending = self._plain(prompt.head), self._plain(prompt.tail)
         if not ending:
             raise InvalidParameter("Expected a tail of at least one token. Put the end of the head there.")
-        check_frame(len(opening) + len(ending), self.max_prompt_tokens)
+        check_public(len(opening) + len(ending), self.max_prompt_tokens)
         return (*before, *opening), (*ending, *after, *self._plain(prompt.response_prefix))
 
     def check_head(self, head: str, label_tokens: int) -> None:
         """Refuse a public head that leaves no member room beside a question and a label."""
         room = self._max_tokens - self._max_tokens // 2 - label_tokens
-        check_head(len(self._texts.start) + len(self._plain(head)), room, self._max_tokens)
+        check_public(len(self._texts.start) + len(self._plain(head)), room, "a head")
 
     def whole(self, one: Continuation, frame: tuple[Part, Part], *, chat: bool) -> list[Part] | None:
         """All parts of a member; None if they are too long."""

@@ -201,9 +201,10 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         self, plan: LedgerPlan, budget: PrivacyBudget | None, max_queries: int, quotas: Quotas | None
     ) -> tuple[LedgerPlan, Design]:
         kept, settings = plan.settings or {}, self._settings
-        (event, most), *others = plan.events
         names = ("members", "temperature", "candidates")
-        if others or not isinstance(event, ClippedSumRoundEvent) or not set(names) <= kept.keys():
+        event, most = plan.events[0]
+        known = isinstance(event, ClippedSumRoundEvent) and len(plan.events) == 1 and set(names) <= kept.keys()
+        if not known:
             raise PlanError(f"The ledger's plan {self.name!r} is not one of answers. Give this chain another name=.")
         old_and_new = {
             "max_queries": (most, max_queries),

@@ -65,9 +65,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="results file to append the medians to")
     options = parser.parse_args()
     made()
-    with LlamaCppEnsemble(
-        model_path=options.model_path,
-    ) as engine:
+    with LlamaCppEnsemble(model_path=options.model_path) as engine:
         prompts = [member(i, options.shots) for i in range(options.members)]
         warming = seconds(lambda: engine.score_labels(prompts, WORDS, content_free=FREE))
         context = engine._context  # the floor is measured through the same weights, context and threads
