@@ -1,22 +1,37 @@
 """Private sums over public encoders: released once, then free to use without limit.
 
-``prototypes`` classifies, ``names`` names labels that are codes. ``features`` turns texts into bounded whole-number
+``prototypes`` classifies, ``names`` names labels that are codes, ``survey`` counts answers to typed questions, and
+``accuracy`` counts the right answers of a chain. ``features`` turns texts into bounded whole-number
 vectors, and ``release`` charges a ledger and keeps what was released in it.
 """
 
 from __future__ import annotations
 
+from langchain_dp.aggregate.accuracy import Accuracy, aprivate_accuracy, private_accuracy
+from langchain_dp.aggregate.chats import conversations
 from langchain_dp.aggregate.encoders import StaticEncoder, public_texts, public_topics
 from langchain_dp.aggregate.names import DPLabelNamer, LabelNames
 from langchain_dp.aggregate.plan import PrototypePlan
 from langchain_dp.aggregate.prototypes import DPPrototypeClassifier
+from langchain_dp.aggregate.readers import Question
+from langchain_dp.aggregate.survey import DPSurvey, Share, Survey, SurveyPlan, SurveyTable
 
 __all__ = [
+    "Accuracy",
     "DPLabelNamer",
     "DPPrototypeClassifier",
+    "DPSurvey",
     "LabelNames",
     "PrototypePlan",
+    "Question",
+    "Share",
     "StaticEncoder",
+    "Survey",
+    "SurveyPlan",
+    "SurveyTable",
+    "aprivate_accuracy",
+    "conversations",
+    "private_accuracy",
     "public_texts",
     "public_topics",
 ]

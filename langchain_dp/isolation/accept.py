@@ -90,7 +90,7 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 @dataclasses.dataclass
-class Survey:
+class ModelParts:
     """The parts of a model."""
 
     models: list[BaseLanguageModel[Any]] = dataclasses.field(default_factory=list)  # chat and completion models
@@ -117,7 +117,7 @@ class Survey:
         return type(self.models[0] if self.models else whole).__name__
 
 
-def survey(llm: Any) -> Survey:
+def parts_of(llm: Any) -> ModelParts:
     """Inspect every part of a model; InvalidParameter if it is no Runnable."""
     if not isinstance(llm, Runnable):
         raise InvalidParameter(
@@ -164,7 +164,7 @@ class _Surveyor:
     """A walk over the attributes of a model that records unknown parts."""
 
     def __init__(self) -> None:
-        self.parts = Survey()
+        self.parts = ModelParts()
         self._memories = tuple(
             getattr(sys.modules[module], name) for module, name in _MEMORIES if hasattr(sys.modules.get(module), name)
         )
@@ -176,6 +176,15 @@ class _Surveyor:
         self._visited.add(id(part))
         kind, parts = type(part), self.parts
         self._find_memory(part)
+        if _root(kind) == "langchain_dp" and hasattr(kind, "parts_that_read"):  # the rest of it keeps nothing
+            parts.steps.append(part)
+            for inner in part.parts_that_read():  # type: ignore[attr-defined]
+                name = type(inner).__name__
+                if issubclass(type(inner), Runnable):
+                    self.look_at_runnable(inner)
+                elif issubclass(type(inner), Embeddings) and check_encoder(inner, trusted=True):
+                    _note(parts.declared if vars(type(inner)).get(DECLARATION) is True else parts.opaque, name)
+            return
         if parts.serializes is None and getattr(kind, "serializes_calls", False) is True:
             parts.serializes = kind.__name__
         declares = vars(kind).get(DECLARATION) is True
