@@ -154,11 +154,6 @@ class LlamaCppEnsemble(LocalEngine):
         return self._together
 
     @property
-    def batch_rule(self) -> str:
-        """Name of the padding rule: the first that passed the check at start-up."""
-        return self._evaluator.batches.rule.name
-
-    @property
     def end_tokens(self) -> frozenset[Token]:
         """Tokens that end a text. Other control tokens are never taken."""
         with self._in_use():

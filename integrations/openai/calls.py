@@ -78,7 +78,7 @@ class Calls:
 
     def listed(self, prompts: Sequence[MemberPrompt]) -> list[dict[str, float] | None]:
         """Most probable first tokens after each prompt, with their log-probabilities; None where the server failed."""
-        return self._each(self._listed, prompts, together=True)
+        return self._each(lambda some: self._listed_texts([_text(each) for each in some]), prompts, together=True)
 
     def listed_after(self, asked: Sequence[Continuation], turn: tuple[str, str]) -> list[dict[str, float] | None]:
         """The same after the written tokens, in the chat turn ``turn``."""
@@ -88,9 +88,6 @@ class Calls:
         """The same in one request."""
         ends = [turn[1] + one.prompt.response_prefix + "".join(map(str, one.written)) for one in asked]
         return self._listed_texts([turn[0] + _text(one.prompt) + end for one, end in zip(asked, ends, strict=True)])
-
-    def _listed(self, some: Sequence[MemberPrompt]) -> list[dict[str, float]]:
-        return self._listed_texts([_text(prompt) for prompt in some])
 
     def _listed_texts(self, texts: Sequence[str]) -> list[dict[str, float]]:
         return [listed(choice) for choice in self._dialect.request(texts, listed=self._dialect.listed)]

@@ -118,6 +118,12 @@ class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
     def __iter__(self) -> Iterator[SyntheticExample]:
         return iter(self._kept)
 
+    def __eq__(self, other: object) -> bool:
+        return self._lines() == other._lines() if isinstance(other, SyntheticExamples) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._released)
+
     @overload
     def __getitem__(self, index: int) -> SyntheticExample: ...
 

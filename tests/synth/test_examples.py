@@ -102,6 +102,10 @@ def test_a_file_brings_back_what_it_was(tmp_path: Path) -> None:
     assert back.dropped == made().dropped
     assert back.certificate == PAPER
     assert back.labels == ("delivery", "billing")
+    assert back == made()
+    assert hash(back) == hash(made())
+    assert back != SyntheticExamples(list(made())[:1], PAPER, made().settings)
+    assert back != list(made())
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]\n", '{"certificate": {}, "settings": {}}', "no json"])
