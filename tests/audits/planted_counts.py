@@ -96,5 +96,5 @@ MOVED: dict[str, Sequence[Swap]] = {
 NOISE: dict[str, Sequence[Swap]] = {
     "empty cells without noise": [(VoteCounts, "release", method(empty_cells_without_noise))],
     "half of the noise": [(VoteCounts, "release", method(half_of_the_noise))],
-    "noise per question": [(survey, "VoteCounts", noise_per_block)],
+    "noise of one question": [(survey, "VoteCounts", noise_per_block)],
 }
