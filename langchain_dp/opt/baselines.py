@@ -1,8 +1,8 @@
-"""OPT and DLN-1: the prompt optimizers that DP-OPT is compared with. Neither is private.
+"""OPT and DLN-1, the prompt optimizers to compare DP-OPT with. Neither is private.
 
 OPT (Hong et al. 2024, Algorithm 1 without noise) counts the votes of subsets and takes the winner. DLN-1 (Sordoni et
 al. 2023; Algorithm 3 of Hong et al. 2024) samples whole prompts from single batches of records. A prompt of either may
-repeat a record word for word. Use them in comparisons only.
+repeat a record word for word.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class DLNSettings:
 
     Args:
         steps: Rounds of improvement.
-        prompts_per_step: Candidates sampled in each.
-        demonstrations: Records shown in one backward prompt.
+        prompts_per_step: Candidates per round.
+        demonstrations: Records in one backward prompt.
         temperature: Of the sampled candidates.
         max_new_tokens: Longest candidate.
 
@@ -86,7 +86,7 @@ def optimize_with_opt(optimizer: DPPromptOptimizer, examples: Examples, *, seed:
 
     Args:
         optimizer: Gives model, labels, templates and settings. Its budget is not used.
-        examples: As of ``optimizer.optimize``.
+        examples: As in ``optimizer.optimize``.
         seed: Reproducible coins.
 
     Returns:
@@ -146,12 +146,12 @@ def optimize_with_dln1(
 
     Args:
         optimizer: Gives model, labels, initial instruction and templates. Its budget is not used.
-        examples: As of ``optimizer.optimize``.
+        examples: As in ``optimizer.optimize``.
         dln: Numbers of the run.
         seed: Reproducible samples.
 
     Returns:
-        The prompt; ``candidates`` are all prompts that were sampled. Its ``certificate.private`` is False.
+        The prompt; ``candidates`` are all sampled prompts. Its ``certificate.private`` is False.
 
     Raises:
         InvalidParameter: Examples or settings are out of bounds.
@@ -195,7 +195,7 @@ class MajorityVote:
         self._left = max_calls
 
     def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
-        """Token with most votes, ties to the smaller one; None if nobody could be asked."""
+        """Return the token with most votes, ties to the smaller one; None without votes."""
         self._left -= 1
         if not written or not self._batch:
             self._batch = self._subset_votes.draw()
@@ -205,29 +205,16 @@ class MajorityVote:
         return sorted(winners, key=lambda token: (isinstance(token, str), token))[0] if winners else None
 
     def left(self, written: Sequence[Token] = ()) -> int:
-        """Calls that the number of candidates and their length allow."""
+        """Return the calls left."""
         return self._left
 
     def close(self) -> None:
-        """Drop what is cached of the subsets."""
+        """Drop the caches of the subsets."""
         self._subset_votes.close()
 
 
 class DLN1:
-    """One run of DLN-1.
-
-    Args:
-        engine: The local model.
-        forward: Forward pass on the same model.
-        prompts: Templates.
-        labels: Public labels.
-        settings: Numbers of the run.
-        text: Instruction that written tokens spell, and how the next one is taken, at the settings' temperature.
-        rng: Source of samples.
-
-    Attributes:
-        sampled: Every prompt that was sampled so far. Any of them could have been the best.
-    """
+    """One run of DLN-1. ``sampled`` holds every sampled prompt."""
 
     def __init__(
         self,
@@ -257,14 +244,7 @@ class DLN1:
         *,
         advance: Callable[[], object],
     ) -> str:
-        """The best instruction found; the current one stays in the race at every step.
-
-        Args:
-            instruction: Initial instruction.
-            training: Rows to show.
-            validation: Rows to score by: mean log-probability of the right label.
-            advance: Told after each step.
-        """
+        """Return the best instruction by mean log-probability of the right label. The current one competes in each step."""
         scores: dict[str, float] = {}
         for step in range(self._settings.steps):
             shown = self._rng.sample(list(training), min(self._settings.demonstrations, len(training)))
@@ -332,7 +312,7 @@ def _settings(optimizer: DPPromptOptimizer) -> Settings:
 
 
 def not_private(method: str, engine: NextTokenVoter) -> PrivacyCertificate:
-    """Certificate that promises nothing, and says why."""
+    """Return a certificate that promises nothing, and says why."""
     return PrivacyCertificate(
         mechanism=f"non-private {method}",
         epsilon=math.inf,

@@ -1,4 +1,4 @@
-"""What a run has written, as it stands in its result: each text, and why it is dropped where it is."""
+"""Written candidates, and the prompts that a run selects from."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from langchain_dp.opt.text import Text
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A text that was written and paid for. It is released, whether it is handed over or not.
+    """A written and paid text. It is released, whether it is handed over or not.
 
     Args:
         text: The instruction.
-        dropped: Why it is not handed over; empty if it may be.
-        cut: What was written after an instruction and is no part of it: a sentence that ran into the last token.
+        dropped: Why it is not handed over, or "".
+        cut: Unfinished sentence that was removed from its end, or "".
 
     Examples:
         >>> optimized = optimizer.optimize(rows)
@@ -38,24 +38,19 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class PromptChoice:
-    """What may be handed over: one of these is selected. Public or released.
-
-    Args:
-        instruction: The instruction.
-        words: What the labels are called in it, in the public order.
-    """
+    """A prompt that may be handed over, public or released: its instruction, and a word per label in public order."""
 
     instruction: str
     words: tuple[str, ...]
 
 
 def echo_of(settings: Settings) -> Echo:
-    """What no text of a run may repeat. What would be dropped for it is not written in the first place."""
+    """Return what no candidate may repeat. Tokens that would repeat it are not drawn."""
     return request_echo(settings.prompts, settings.instruction) if settings.candidate_options.filtered else Echo()
 
 
 def judged(settings: Settings, text: Text, written: Sequence[Written]) -> list[Candidate]:
-    """Candidates of a run, in the order in which they were written."""
+    """Return the candidates of a run in the order in which they were written."""
     found = []
     for each in written:
         said, complete = text.instruction(each.tokens), each.ended in ("end", "stop")
@@ -74,7 +69,7 @@ def judged(settings: Settings, text: Text, written: Sequence[Written]) -> list[C
 
 
 def choices(settings: Settings, written: Sequence[Candidate]) -> list[PromptChoice]:
-    """The candidates, the public alternatives and, last, the initial instruction. It stands for a dropped candidate."""
+    """Return the candidates, the alternatives and, last, the initial instruction, which replaces dropped candidates."""
     words = tuple(settings.words)
     initial = PromptChoice(settings.instruction, words)
     candidates = [initial if each.dropped else PromptChoice(each.text, words) for each in written]

@@ -1,4 +1,4 @@
-"""What the prompt optimizer refuses before anything is reserved or spent. No message holds a word of a record."""
+"""Checks of the arguments, before anything is reserved or spent. No message holds text of a record."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from langchain_dp.ports import LabelScorer, NextTokenScorer, NextTokenVoter
 
 
 def check_model(model: object) -> None:
-    """An engine that both writes tokens and scores labels."""
+    """Require an engine that writes tokens and scores labels."""
     validate.require_instance("model", model)
     if not (isinstance(model, NextTokenVoter) and isinstance(model, LabelScorer)):
         raise InvalidParameter(
@@ -25,7 +25,7 @@ def check_model(model: object) -> None:
 
 
 def check_decoder(model: object, decoder: str) -> None:
-    """An engine that can do what the decoder asks for."""
+    """Require an engine that supports the decoder."""
     if decoder == "clip" and not isinstance(model, NextTokenScorer):
         raise InvalidParameter(
             f"Expected model={type(model).__name__} to score next tokens (score_next_token), which "
@@ -34,7 +34,7 @@ def check_decoder(model: object, decoder: str) -> None:
 
 
 def check_instruction(instruction: object) -> str:
-    """The initial instruction, not blank."""
+    """Return the initial instruction, stripped; refuse a blank one."""
     if not isinstance(instruction, str) or not instruction.strip():
         raise InvalidParameter(
             f"Expected instruction={instruction!r} to say what the task is. A plain sentence will do: it is public."
@@ -47,7 +47,7 @@ _LIKE = 'an instruction (str), PromptAlternative("...", words={...}) and {"instr
 
 
 def alternatives(given: object) -> tuple[PromptAlternative, ...]:
-    """Public prompts to choose among, each as an :class:`PromptAlternative`."""
+    """Return each public alternative as a :class:`PromptAlternative`."""
     several = list(given) if isinstance(given, Iterable) and not isinstance(given, (str, Mapping)) else None
     if several is None:
         raise InvalidParameter(f"Expected alternatives of type {type(given).__name__} to be a list, each of {_LIKE}.")
@@ -68,7 +68,7 @@ def alternatives(given: object) -> tuple[PromptAlternative, ...]:
 
 
 def check_kbar(model: NextTokenVoter, kbar: int) -> None:
-    """A model writes more tokens than LimitedDomain considers: its threshold stands for those left out."""
+    """Require kbar below the vocabulary size: the threshold of LimitedDomain covers the tokens beyond kbar."""
     if kbar >= model.vocabulary_size:
         raise InvalidParameter(
             f"Expected kbar={kbar} to be below the model's {model.vocabulary_size} tokens. Ten is plenty: lower it."
@@ -76,7 +76,7 @@ def check_kbar(model: NextTokenVoter, kbar: int) -> None:
 
 
 def check_room(model: NextTokenVoter, settings: Settings) -> None:
-    """Public text must leave room in the model's context for the beginning of each example."""
+    """Require that the public text leaves room in the model's context for the beginning of each example."""
     if not settings.writes:
         return
     prompts = settings.prompts

@@ -1,4 +1,4 @@
-"""How many tokens a run makes a model evaluate: an estimate from the constants of its sampling."""
+"""Estimate of the tokens that a model evaluates in a run."""
 
 from __future__ import annotations
 
@@ -9,13 +9,7 @@ from langchain_dp.ensemble.scheme import Scheme
 
 @dataclasses.dataclass(frozen=True)
 class Lengths:
-    """Tokens of the parts of a prompt.
-
-    Args:
-        head: Before the records.
-        shot: One record.
-        tail: After them: the request.
-    """
+    """Tokens of the parts of a prompt: text before the records, one record, and the request after them."""
 
     head: float
     shot: float
@@ -24,25 +18,14 @@ class Lengths:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
-    """Tokens of a whole run.
-
-    Args:
-        cold: If every call found no cache.
-        warm: With the caches of all subsets kept.
-        written: Those of them that are written one by one, a few subsets at a time: each takes as long as several of a
-            prompt.
-    """
+    """Tokens of a whole run: without caches, with the caches of all subsets, and those written one by one."""
 
     cold: float
     warm: float
     written: float
 
     def work(self, *, kept: bool = True) -> float:
-        """As many tokens of a prompt as would take the same time.
-
-        Args:
-            kept: Whether the caches of all subsets are kept.
-        """
+        """Return the equivalent number of prompt tokens, by time."""
         return (self.warm if kept else self.cold) + _WRITTEN * self.written
 
 
@@ -63,17 +46,10 @@ def to_evaluate(
     lengths: Lengths,
     drawn: int = 0,
 ) -> Evaluated:
-    """Estimate it. Records that no subset shows are not answered either.
+    """Estimate the tokens of a run. Records that no subset shows are not answered either.
 
-    Args:
-        scheme: Sampling constants.
-        calls: Calls of the mechanism: of each the subsets are drawn anew.
-        texts: Candidates.
-        length: Tokens of one of them.
-        training: Training records.
-        judged: Answers to validation records, over all candidates.
-        lengths: Of the parts of a prompt.
-        drawn: Tokens of one call, where one writes a whole text; 0 where each releases a token.
+    ``judged`` counts answers to validation records over all candidates. ``drawn`` is the tokens of one call that writes
+    a whole text, and 0 if each call releases one token.
     """
     rate, groups = scheme.sampling_probability, scheme.groups
     asked = scheme.expected_subsets
@@ -89,5 +65,5 @@ def to_evaluate(
 
 
 def shots(scheme: Scheme, training: float) -> float:
-    """Records of one subset, expected."""
+    """Return the expected number of records in a subset."""
     return training * (1.0 if scheme.sampling == "fixed" else scheme.sampling_probability) / scheme.groups

@@ -1,4 +1,4 @@
-"""Settings that fit a number of rows and a budget: as much writing as its votes can carry, in bounded time."""
+"""Settings that fit a number of rows and a budget in bounded time."""
 
 from __future__ import annotations
 
@@ -45,20 +45,7 @@ _VALIDATION, _JUDGES = 0.1, 200
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """Settings of an optimizer, chosen from public numbers alone.
-
-    Args:
-        shots: Demonstrations of one subset.
-        subsets: Votes on one token: those of all subsets.
-        num_prompts: Candidates.
-        max_new_tokens: Tokens of one candidate.
-        validation: Share of the rows that select.
-        rows: Rows that take part, drawn by coins.
-
-    Examples:
-        >>> fit(2_000, PrivacyBudget(3.0, 1e-5)).shots
-        2
-    """
+    """Settings of an optimizer, chosen from public numbers alone."""
 
     shots: int
     subsets: int
@@ -68,7 +55,7 @@ class Fit:
     rows: int
 
     def arguments(self) -> dict[str, Any]:
-        """They as arguments of :class:`~langchain_dp.opt.DPPromptOptimizer`."""
+        """Return arguments of :class:`~langchain_dp.opt.DPPromptOptimizer`."""
         return dataclasses.asdict(self)
 
 
@@ -81,20 +68,13 @@ def fit(
     clip_temperature: float | None = None,
     alternatives: int = 0,
 ) -> Fit:
-    """The most writing of which a token that 70% of the subsets vote for is released at least half of the time.
+    """Choose the longest writing in which a token with 70% of the votes is released at least half of the time.
 
-    All subsets vote on every token: a lower rate needs as many rows for the same token. Rows beyond those that a
-    model evaluates in bounded time take no part. Where no setting does, it is the one that comes nearest, so that a
-    plan can tell how far the rows are from it.
+    All subsets vote on every token: a lower rate needs as many rows for the same token. Rows beyond the bounded time
+    are left out. If no setting reaches the goal, return the nearest one, so that a plan can state the distance.
 
-    Args:
-        examples_count: Number of rows; public.
-        budget: The promise.
-        effort: "light" evaluates some 330,000 tokens at most, "full" ten times as many.
-        instruction: Tokens of the initial instruction: a candidate that says as much needs as many.
-        clip_temperature: Temperature of a draw where texts are written from clipped sums, so that a subset may move a
-            token by two nats; None where subsets vote.
-        alternatives: Public prompts that every validation record answers, too.
+    ``instruction`` is the length of the initial instruction in tokens, since a candidate that says as much needs as
+    many. ``clip_temperature`` switches to clipped sums, where a subset must be able to move a token by two nats.
     """
     validate.integer("examples_count", examples_count, at_least=1)
     validate.one_of("effort", effort, get_args(Effort))
@@ -125,17 +105,7 @@ def fit(
 def rows_to_select_by(
     examples_count: int, budget: PrivacyBudget, *, prompts: int, effort: Effort = "light"
 ) -> int | None:
-    """Rows that select among public prompts: as many as a model answers in bounded time.
-
-    Args:
-        examples_count: Number of rows; public.
-        budget: The promise.
-        prompts: Prompts to choose among.
-        effort: As in :func:`fit`.
-
-    Returns:
-        At most ``examples_count``; None under add/remove, where that number is private and all select.
-    """
+    """Return how many rows select among public prompts in bounded time; None under add/remove, where all select."""
     validate.integer("examples_count", examples_count, at_least=1)
     validate.one_of("effort", effort, get_args(Effort))
     if not count_is_public(budget.neighbors):
@@ -154,7 +124,7 @@ def rows_to_select_by(
 def _by_votes(
     count: int, budget: PrivacyBudget, effort: Effort, sizes: tuple[int, int, int], judges: int, judged: int
 ) -> tuple[Fit, float]:
-    """Settings of one writing, and how near their votes come to what is wanted, which is one."""
+    """Return settings of one size, and their votes relative to the goal."""
     prompts, tokens, shots = sizes
 
     def work(subsets: int) -> float:
@@ -176,7 +146,7 @@ def _by_clip(
     count: int, budget: PrivacyBudget, effort: Effort, sizes: tuple[int, int, int], judges: int, judged: int,
     temperature: float,
 ) -> tuple[Fit, float]:  # fmt: skip
-    """Likewise, where a text is written by members that are drawn for it."""
+    """Return the same for clipped sums."""
     prompts, tokens, shots = sizes
     count = min(count, _MOST_ROWS)
     there = (count - judges) // shots
@@ -197,7 +167,7 @@ def _by_clip(
 
 
 def _writings(effort: Effort, instruction: int) -> Iterator[tuple[int, int, int]]:
-    """Candidates, tokens and shots: single demonstrations, which teach little, come last."""
+    """Yield candidates, tokens and shots. Single demonstrations come last because they teach little."""
     least = instruction + _MORE if instruction else 1
     each = list(dict.fromkeys((prompts, max(tokens, least)) for prompts, tokens in _PROMPTS[effort]))
     for some in (_SHOTS[:-1], _SHOTS[-1:]):
@@ -208,7 +178,7 @@ def _writings(effort: Effort, instruction: int) -> Iterator[tuple[int, int, int]
 
 @functools.lru_cache(maxsize=64)
 def _moved(budget: PrivacyBudget, rounds: int, tokens: int, rate: float) -> float:
-    """Bounded-range parameter of a token."""
+    """Return the bounded-range parameter of a token."""
     return calibrate_text_round(budget, rounds=rounds, tokens=tokens, sampling_probability=rate)
 
 

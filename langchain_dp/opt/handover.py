@@ -28,18 +28,18 @@ from langchain_dp.records import label_words, named_words
 
 @dataclasses.dataclass(frozen=True)
 class OptimizedPrompt:
-    """A released prompt with its certificate and how it came about. It holds no private value.
+    """A released prompt with its certificate and history. It holds no private value.
 
     Args:
-        prompt: The forward prompt as an f-string template; its variables are those of an input. With ``system``, what
-            of it stands in the human message.
+        prompt: The forward prompt as an f-string template over an input's variables. With ``system``, the human
+            message.
         instruction: The selected instruction.
-        certificate: Under which promise it was released; ``private`` is False for the methods that promise nothing.
+        certificate: The guarantee. ``private`` is False for the non-private methods.
         settings: Public settings of the run.
-        model: ``name`` of the model that wrote it, and ``sha256`` of its file where it is one.
+        model: ``name`` of the writing model, and ``sha256`` of its file if it has one.
         created: Time of the release, ISO 8601, UTC.
-        system: Template of the system message: instruction, and line that names the labels. Empty: there is none.
-        candidates: Everything that was written, with why it was dropped.
+        system: Template of the system message, or "": instruction, and the line that names the labels.
+        candidates: All written texts, with the reasons why some were dropped.
         words: Label -> word that the prompt asks for. :meth:`chain` puts the labels back.
 
     Examples:
@@ -80,7 +80,7 @@ class OptimizedPrompt:
         return chain
 
     def choices(self) -> list[PromptChoice]:
-        """All that may be handed over, released or public: the initial instruction first, then what was selected."""
+        """Return the prompts that may be handed over: the initial one, the selected one, and the others."""
         prompts, labels = OptPrompts(**self.settings["templates"]), self.settings["labels"]
         initial = PromptChoice(self.settings["instruction"], tuple(map(prompts.word, labels)))
         selected = PromptChoice(self.instruction, tuple(self.words.get(label, prompts.word(label)) for label in labels))
@@ -96,14 +96,14 @@ class OptimizedPrompt:
         return list(dict.fromkeys([initial, selected, *found]))
 
     def with_choice(self, choice: PromptChoice) -> OptimizedPrompt:
-        """The same result, handing over another of its :meth:`choices`: released or public, so it costs nothing."""
+        """Return this result with another of its :meth:`choices`. This is free: all are released or public."""
         laid = _laid(OptPrompts(**self.settings["templates"]), self.settings["labels"], choice)
         return dataclasses.replace(self, **laid)
 
     def template(self) -> ChatPromptTemplate:
-        """The prompt, as one human message or after a system message; ``metadata["dp"]`` is the certificate.
+        """Return the prompt as a template; ``metadata["dp"]`` is the certificate.
 
-        Where it asks for other words than the labels, ``metadata["words"]`` holds them by label.
+        If its words differ from the labels, ``metadata["words"]`` holds them by label.
         """
         before = [("system", self.system)] if self.system else []
         template = ChatPromptTemplate.from_messages([*before, ("human", self.prompt)])
@@ -113,14 +113,14 @@ class OptimizedPrompt:
         return template
 
     def chain(self, model: Runnable[Any, Any]) -> Runnable[Any, str]:
-        """``template() | model``, and the label whose word was answered.
+        """Return ``template() | model``, with answers translated to labels.
 
         Args:
             model: Any chat model. It sees the prompt and the input.
 
         Returns:
-            A Runnable from the prompt's variables to a label. An answer that names none, or several, is LangChain's
-            ``OutputParserException``.
+            A Runnable from the prompt's variables to a label. It raises LangChain's ``OutputParserException`` for an
+            answer that names no label or several.
         """
         return self.template() | model | label_parser(self.words)
 
@@ -128,7 +128,7 @@ class OptimizedPrompt:
         return f"{self.instruction}\n\n{self.certificate}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return {
             "prompt": self.prompt,
             "instruction": self.instruction,
@@ -142,7 +142,7 @@ class OptimizedPrompt:
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as JSON, whole or not at all; readable by its owner only if it is not private: it may hold rows."""
+        """Write JSON atomically. A non-private prompt may hold rows, so only its owner may read its file."""
         text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n"
         write_whole(Path(path), text, owner_only=not self.certificate.private)
 
@@ -155,7 +155,7 @@ def described(
     candidates: Sequence[Candidate] = (),
     **derived: float,
 ) -> OptimizedPrompt:
-    """What a run hands over: the prompt under what was chosen, and how it came about."""
+    """Return the result of a run under its selected prompt."""
     model = {"name": engine.name}
     if isinstance(engine, HasFile):
         model["sha256"] = engine.file_sha256()
@@ -169,7 +169,6 @@ def described(
 
 
 def _laid(prompts: OptPrompts, labels: Sequence[str], choice: PromptChoice) -> dict[str, Any]:
-    """Instruction, messages and words of a choice, as fields of a result."""
     head, rest = prompts.forward_parts(choice.instruction, choice.words)
     return {
         "prompt": rest if prompts.system else head + rest,
@@ -180,13 +179,13 @@ def _laid(prompts: OptPrompts, labels: Sequence[str], choice: PromptChoice) -> d
 
 
 def load_prompt(path: str | os.PathLike[str]) -> OptimizedPrompt:
-    """Read what :meth:`OptimizedPrompt.save` wrote.
+    """Read a file written by :meth:`OptimizedPrompt.save`.
 
     Args:
         path: The JSON file.
 
     Raises:
-        InvalidParameter: The file is not such a JSON object, or its template or words were edited and are none now.
+        InvalidParameter: The file is no saved prompt, or its template or words were edited and are invalid.
         FileNotFoundError: There is no such file.
 
     Examples:

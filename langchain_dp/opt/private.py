@@ -1,4 +1,4 @@
-"""DP-OPT: the private run, from the ledger's plan to the selected prompt."""
+"""The private run of DP-OPT, from the ledger's plan to the selected prompt."""
 
 from __future__ import annotations
 
@@ -71,15 +71,7 @@ _CHOSEN = "exponential mechanism among public prompts, by their right answers"
 
 
 class PrivateRuns(PrivateRun):
-    """The one private run of an optimizer, and what of it is released.
-
-    Args:
-        engine: The local model.
-        settings: Public settings.
-        progress: Show progress.
-        costs: Of the released text among the settings.
-        **charged: As of the base.
-    """
+    """The one private run of an optimizer, and its released values."""
 
     _engine: NextTokenVoter
     _settings: Settings
@@ -108,9 +100,9 @@ class PrivateRuns(PrivateRun):
         self._drawn: int | None = None  # a choice that is drawn and could not be kept yet
 
     def prospect(self, records: int) -> tuple[PrivacyBudget, WritingEvent | None, ExponentialEvent]:
-        """Share of the ledger and noise that a run over so many records would reserve, or has.
+        """Return budget share and noise that a run over so many records would reserve, or has reserved.
 
-        Whether any token can win with it is not asked: see :func:`~langchain_dp.opt.reservation.check_reachable`.
+        Does not check that a token can win: see :func:`~langchain_dp.opt.reservation.check_reachable`.
         """
         if (attached := self._attached()) is not None:
             reservation, _ = attached
@@ -127,13 +119,7 @@ class PrivateRuns(PrivateRun):
         )
 
     def check_reachable(self, token: WritingEvent | None, share: PrivacyBudget, scheme: Scheme, records: int) -> None:
-        """Refuse noise that no token can win against, or, where settings were chosen to fit, so small a clip.
-
-        Likewise a choice that would be one at random, where settings were chosen by a public number of records.
-
-        Raises:
-            InvalidParameter: It is such noise.
-        """
+        """Refuse noise that no token can win against. For ``auto()`` also refuse a small clip or a random choice."""
         settings = self._settings
         given = settings.candidate_options.epsilon0 is not None
         if isinstance(token, LimitedDomainEvent):
@@ -146,7 +132,7 @@ class PrivateRuns(PrivateRun):
             refuse_at_random(judge(selection_event(share), share, prompts=settings.choices, rows=rows))
 
     def _judge(self, token: WritingEvent | None, share: PrivacyBudget, scheme: Scheme, records: int) -> None:
-        """As :meth:`check_reachable`, and a warning where what is left will be noise above all."""
+        """Apply :meth:`check_reachable`, and warn if the result would be mostly noise."""
         self.check_reachable(token, share, scheme, records)
         settings = self._settings
         if isinstance(token, ClippedSumRoundEvent):
@@ -157,7 +143,7 @@ class PrivateRuns(PrivateRun):
             warn_mostly_noise(f"the choice is one at random, {found.message}" if found.rating == "no" else "")
 
     def run(self, records: PrivateRecords, *, halted: Halted = lambda: False) -> OptimizedPrompt:
-        """Start a run, or take up the one that was started; ``halted`` is asked before every call."""
+        """Start or resume the run; ``halted`` is checked before every call."""
         with run_lock(self._ledger, self._name, "optimizer"):
             return self._run(records, halted)
 
@@ -194,11 +180,11 @@ class PrivateRuns(PrivateRun):
         )  # fmt: skip
 
     def _seated(self, records: PrivateRecords, seen: dict[str, bytes], journal: Journal) -> Data:
-        """Training and validation records: those that the run was started with, less what was forgotten since.
+        """Return training and validation records: those of the start of the run, without the forgotten ones.
 
-        A record that changed its part would be paid for once and read twice. By a list that has become shorter, or is
-        in another order, one cannot tell who sat where; so a run goes on over other records only in the process that
-        has seen them all, and there every record keeps its part.
+        A record that changed its part would be paid for once and read twice. A shorter or reordered list does not show
+        the former part of each record. So a run continues over fewer records only in the process that has seen all of
+        them.
         """
         if fingerprint(seen, journal.key) == journal.data:
             data = prepare(records, self._settings, self.neighbors, journal.key)
@@ -244,7 +230,7 @@ class PrivateRuns(PrivateRun):
         return reservation
 
     def _may_choose(self, reservation: PromptReservation) -> bool:
-        """Whether the choice is still to be charged; or was by this very process, which has not drawn, or kept, it."""
+        """Return whether the selection is uncharged, or this process charged it and has not drawn or stored it."""
         uncharged = reservation.plan.remaining(reservation.charged_selection) > 0
         return uncharged or self._drawn is not None or self._undrawn == forks.process()
 
@@ -279,7 +265,6 @@ class PrivateRuns(PrivateRun):
         return run
 
     def _source(self, data: Data, reservation: PromptReservation) -> TokenSource:
-        """Where tokens come from: votes, or clipped sums."""
         engine, settings = self._engine, self._settings
         shown = Demonstrations(data.records, self._forward, settings, engine)
         sampler = SubsetSampler(data.training, reservation.scheme, self._rng)
@@ -323,7 +308,7 @@ class PrivateRuns(PrivateRun):
         return self._drawn
 
     def _attached(self) -> tuple[PromptReservation, Journal] | None:
-        """The run that has started under these settings, in this process or another: no records are needed for that."""
+        """Return the run that was started under these settings, in any process. This needs no records."""
         if self._reservation is not None and self._journal is not None:
             return self._reservation, self._journal
         plan = self._ledger.plan(self._name)
@@ -337,13 +322,13 @@ class PrivateRuns(PrivateRun):
         return Scheme(self._settings.sampling.scheme, journal.groups, journal.sampling_probability, even)
 
     def released(self) -> list[str]:
-        """Candidates released so far, complete or not, also of an earlier process."""
+        """Return the candidates released so far, also by an earlier process."""
         attached = self._attached()
         written = [] if attached is None else attached[1].written
         return [text for text in (self._text.instruction(each.tokens) for each in written) if text]
 
     def certificate(self) -> PrivacyCertificate:
-        """The promise of the run as it stands, also of one that an earlier process has started."""
+        """Return the guarantee of the run in its current state, also of a run that an earlier process has started."""
         attached = self._attached()
         if attached is None:
             raise InvalidParameter("Expected a run to have started. Call invoke(examples) first, or plan(examples).")
@@ -377,7 +362,6 @@ class PrivateRuns(PrivateRun):
         ).including(self._costs)
 
     def _clipped(self, token: ClippedSumRoundEvent, scheme: Scheme) -> ClippedSum:
-        """How tokens are drawn where nobody votes."""
         return clip_of(token, scheme, self._settings.candidate_options.clip_temperature)
 
     def _mechanism(self) -> str:
@@ -387,7 +371,6 @@ class PrivateRuns(PrivateRun):
         return f"DP-OPT: {how} for every token, exponential mechanism among the candidates"
 
     def _noise(self, reservation: PromptReservation) -> dict[str, Any]:
-        """What a certificate says of how tokens are drawn."""
         token = reservation.token
         if token is None:
             return {}
@@ -405,7 +388,6 @@ class PrivateRuns(PrivateRun):
 
 
 def _writing(reservation: PromptReservation, written: Sequence[Written]) -> dict[str, Any]:
-    """What a certificate says of what was written, and by whom."""
     return {
         "sampling": reservation.scheme.sampling,
         "sampling_probability": reservation.scheme.sampling_probability,

@@ -1,4 +1,4 @@
-"""What a run will cost and whether its votes can win, before anything is spent."""
+"""Forecast of a run: cost, time and usefulness, before anything is spent."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ class OptPlanReport:
     """Cost and prospects of one run. Tokens and time are counted on the examples: do not publish them.
 
     Args:
-        budget: The promise.
+        budget: The guarantee.
         scheme: Sampling constants of the training records.
-        token: One call: a vote on a token, or a whole text from clipped sums. None where nothing is written.
-        selection: The choice among the candidates.
-        max_calls: Calls over all texts: the number of tokens that the budget affords at most.
+        token: Event of one call: a vote on a token, or a whole text from clipped sums. None if nothing is written.
+        selection: Event of the selection.
+        verdict: Whether the run is worth its budget.
+        max_calls: Most calls over all texts.
         num_prompts: Candidates.
-        training: Training records (expected number where it is private).
+        training: Training records (the expected number if it is private).
         validation: Validation records, likewise.
-        subset_tokens: Estimated tokens of one subset's prompt before anything is written.
-        cold_tokens: Estimated tokens to evaluate if every call found no cache.
-        warm_tokens: Estimated tokens to evaluate with the caches of all subsets kept.
+        subset_tokens: Estimated tokens of one subset's prompt.
+        cold_tokens: Estimated tokens to evaluate without caches.
+        warm_tokens: Estimated tokens to evaluate with the caches of all subsets.
         seconds: Estimated time; None if the engine's speed is unknown.
-        cache_bytes: Estimated memory of the kept caches; None if the engine does not say.
-        weak: Why the promise is weak, if it is.
-        verdict: A plain word on whether it is worth it.
-        cache_too_small: Whether the engine keeps fewer caches than there are subsets. Many tokens then evaluate whole
-            prompts; the time includes that. Raise ``cache_bytes=`` of the engine.
-        clip: With ``decoder="clip"``, how far a subset may move the log-probability of a token, in nats; else None.
-        choices: Prompts among which is selected, at most.
+        cache_bytes: Estimated memory of the caches; None if the engine does not report it.
+        weak: Reasons why the guarantee is weak.
+        cache_too_small: Whether the engine caches fewer than all subsets. Many tokens then evaluate whole prompts,
+            which the time includes. Raise ``cache_bytes=`` of the engine.
+        clip: With ``decoder="clip"``, the most that a subset may move the log-probability of a token, in nats.
+        choices: Most prompts in the selection.
 
     Examples:
         >>> plan = optimizer.plan(20_000)
@@ -73,20 +73,17 @@ class OptPlanReport:
 
     @property
     def votes_needed(self) -> float | None:
-        """Votes with which a token is released half of the time, if no more than kbar tokens have votes.
-
-        None where nobody votes.
-        """
+        """Votes with which a token is released half of the time if at most kbar tokens have votes; else None."""
         if not isinstance(self.token, LimitedDomainEvent):
             return None
         moved = votes_move(self.budget.neighbors)
         return votes_needed(self.token, moved_votes=moved)
 
     def chance(self, share: float) -> float:
-        """Chance that a token with ``share`` of the expected votes is released, the others having too few to count.
+        """Return the chance to release a token with ``share`` of the expected votes if the others have too few.
 
         Raises:
-            InvalidParameter: Nobody votes.
+            InvalidParameter: The decoder does not use votes.
         """
         if not isinstance(self.token, LimitedDomainEvent):
             raise InvalidParameter('Expected decoder="votes" to ask for a chance by votes. See clip.')
@@ -109,7 +106,7 @@ class OptPlanReport:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         apart = ("budget", "scheme", "token", "selection")
         return {
             **self.budget.to_dict(),
@@ -172,18 +169,7 @@ def report(
     records: PrivateRecords | None,
     count: int,
 ) -> OptPlanReport:
-    """Work out the report; see :class:`OptPlanReport`.
-
-    Args:
-        engine: Counts tokens, and may say how fast it is.
-        settings: Public settings.
-        budget: The promise.
-        scheme: Sampling constants.
-        token: One call.
-        selection: The choice.
-        records: The examples, for their lengths; None assumes short ones.
-        count: Number of examples.
-    """
+    """Compute the report; without ``records`` it assumes short ones."""
     prompts = settings.prompts
     head = engine.count_tokens(prompts.backward_head(settings.instruction))
     tail = engine.count_tokens(prompts.backward_tail(0, settings.instruction) + CUE)
@@ -259,7 +245,6 @@ def report(
 
 
 def _clip(token: WritingEvent, scheme: Scheme, settings: Settings) -> float | None:
-    """How far a subset may move a token, where clipped sums are drawn from."""
     if isinstance(token, LimitedDomainEvent):
         return None
     return clip_of(token, scheme, settings.candidate_options.clip_temperature).clip

@@ -1,4 +1,4 @@
-"""The plan that a run reserves in its ledger: how many calls of which noise, and one selection."""
+"""The plan that a run reserves in its ledger: the calls with their noise, and one selection."""
 
 from __future__ import annotations
 
@@ -35,12 +35,7 @@ WritingEvent = LimitedDomainEvent | ClippedSumRoundEvent
 
 @dataclasses.dataclass(frozen=True)
 class CallPlan:
-    """How many calls of the mechanism a run may make, and what each is charged as.
-
-    Args:
-        most: Calls of a whole run.
-        tokens: Where a call writes a whole text from clipped sums, its tokens at most; 0 where it votes on one token.
-    """
+    """Most calls of a run; ``tokens`` is the most tokens of a clipped-sums text, and 0 if a call votes on one token."""
 
     most: int
     tokens: int = 0
@@ -49,11 +44,11 @@ class CallPlan:
         return self.most > 0
 
     def charged(self, token: WritingEvent) -> PartEvent:
-        """What a call is charged as."""
+        """Return the event that a call is charged as."""
         return PartEvent(TRAINING, token)
 
     def events(self, token: WritingEvent | None) -> list[tuple[PartEvent, int]]:
-        """All of them, for a plan; none where nothing is written."""
+        """Return the events of a plan, none if nothing is written."""
         if not self:
             return []
         assert token is not None  # choose_noise
@@ -62,41 +57,34 @@ class CallPlan:
 
 @dataclasses.dataclass(frozen=True)
 class PromptReservation(Reservation):
-    """A reserved plan of one run.
-
-    Args:
-        token: One call: of LimitedDomain a token, an abstention or an end; or a whole text from clipped sums. None
-            where nothing is written.
-        selection: The one choice among the candidates.
-        calls: Number of calls.
-    """
+    """A reserved plan of one run. ``token`` is the event of one call, None if nothing is written."""
 
     token: WritingEvent | None
     selection: ExponentialEvent
     calls: CallPlan
 
     def left(self) -> int:
-        """Calls that the plan still holds."""
+        """Return the calls left in the plan."""
         return sum(self.plan.remaining(event) for event, _ in self.calls.events(self.token))
 
     @property
     def charged_selection(self) -> PartEvent:
-        """What the selection is charged as."""
+        """Event that the selection is charged as."""
         return PartEvent(VALIDATION, self.selection)
 
     @property
     def moved_votes(self) -> bool:
-        """Whether a neighbour's vote may move (rather than appear or disappear)."""
+        """Whether a neighbor's vote may move (rather than appear or disappear)."""
         return votes_move(self.budget.neighbors)
 
 
 def votes_needed(token: LimitedDomainEvent, *, moved_votes: bool) -> float:
-    """Threshold of LimitedDomain above the (kbar+1)-th count, in votes."""
+    """Return the threshold of LimitedDomain above the (kbar+1)-th count, in votes."""
     return (2 if moved_votes else 1) + 2 / token.epsilon0 * math.log((1 - token.delta0) / token.delta0)
 
 
 def chance(token: LimitedDomainEvent, votes: float, *, moved_votes: bool) -> float:
-    """Chance that a token with so many votes is released, the others having too few to count."""
+    """Return the chance to release a token with so many votes if the others have too few."""
     needed = votes_needed(token, moved_votes=moved_votes)
     return 1 / (1 + math.exp(min(token.epsilon0 / 2 * (needed - votes), 700.0)))
 
@@ -113,21 +101,12 @@ def reserve(
     journal: str,
     check: Callable[[WritingEvent | None, PrivacyBudget], None] = lambda token, share: None,
 ) -> PromptReservation:
-    """Choose the noise and reserve the plan, or go on with the plan that the ledger holds under this name.
+    """Choose the noise and reserve the plan, or resume the ledger's plan of this name.
 
-    Args:
-        ledger: Ledger to charge.
-        budget: Share of it; None is all that is not reserved.
-        name: Name of the plan.
-        scheme: Sampling constants.
-        calls: Calls of the mechanism.
-        epsilon0: Bounded-range parameter of one token; None is the largest that fits.
-        delta0: Mass that the threshold may miss in one call; None is a tenth of delta over all calls.
-        journal: First journal of a new plan's run, stored with it.
-        check: Refuses noise that nothing can be written with, before anything is reserved.
+    ``check`` refuses useless noise before anything is reserved. ``journal`` is stored with a new plan.
 
     Raises:
-        InvalidParameter: The budget, or the noise given, does not do for a single token.
+        InvalidParameter: The budget, or the given noise, is too small for a single token.
         BudgetExceeded: The ledger has no room.
         PlanError: The ledger's plan of this name was made for another configuration.
     """
@@ -148,10 +127,12 @@ def reserve(
 def choose_noise(
     share: PrivacyBudget, *, scheme: Scheme, calls: CallPlan, epsilon0: float | None, delta0: float | None
 ) -> tuple[WritingEvent | None, ExponentialEvent]:
-    """Noise of one call, if there is any, and of the selection: all calls and one selection fit into ``share``.
+    """Return the noise of one call, if there is any, and of the selection. Together they fit into ``share``.
+
+    ``epsilon0=None`` is the largest that fits; ``delta0=None`` a tenth of delta over all calls.
 
     Raises:
-        InvalidParameter: The noise given does not fit, or clipped sums are not accounted for under these neighbours.
+        InvalidParameter: The given noise does not fit, or these neighbors are not supported for clipped sums.
     """
     if not calls:
         return None, selection_event(share)
@@ -164,7 +145,7 @@ def choose_noise(
 def _round_event(
     share: PrivacyBudget, rounds: int, tokens: int, q: float, epsilon0: float | None
 ) -> ClippedSumRoundEvent:
-    """A member is a subset of several records: a record that is replaced changes it by as much as it can."""
+    """A member is a subset of several records: a replaced record changes it by as much as it can."""
     if share.neighbors is not Neighbors.REPLACE_ONE:
         raise InvalidParameter(
             f'Expected neighbors={share.neighbors.name} to be REPLACE_ONE with decoder="clip": a subset of several '
@@ -202,18 +183,12 @@ def _token_event(
 
 
 def clip_of(token: ClippedSumRoundEvent, scheme: Scheme, temperature: float) -> ClippedSum:
-    """How the tokens of a text are drawn, with the expected number of its members, a constant, as divisor.
-
-    Args:
-        token: What is charged.
-        scheme: Sampling constants.
-        temperature: Of the draw, at most.
-    """
+    """Return the mechanism of a text's tokens. Its divisor is the expected number of members, a constant."""
     return ClippedSum.sharpened(token, max(1, round(scheme.expected_subsets)), temperature)
 
 
 def check_clip(clip: float, share: PrivacyBudget) -> None:
-    """Refuse a clip under which next to nothing of the subsets comes through."""
+    """Refuse a clip under which the subsets have almost no influence."""
     if clip < LEAST_CLIP:
         raise InvalidParameter(
             f"Expected epsilon={share.epsilon:g}, delta={share.delta:g} to be enough for a clip of {LEAST_CLIP} nats, "
@@ -231,16 +206,7 @@ def check_reachable(
     given: bool,
     agreement: float = 1.0,
 ) -> None:
-    """Refuse noise that no token can win against.
-
-    Args:
-        token: One call.
-        share: The promise.
-        scheme: Sampling constants.
-        plan: All calls.
-        given: Whether the noise was given, or chosen to fit.
-        agreement: Share of the votes that must suffice.
-    """
+    """Refuse noise that no token can win against. ``agreement`` is the share of the votes that must suffice."""
     calls = plan.most
     moved = votes_move(share.neighbors)
     needed, voters = votes_needed(token, moved_votes=moved), agreement * scheme.expected_subsets
@@ -287,12 +253,12 @@ def _remedy(
 
 
 def _rounded_up(value: float) -> str:
-    """Three digits that are not below ``value``, with room for the steps in which noise is calibrated."""
+    """Format three digits that are not below ``value``, with room for the steps of the calibration."""
     return f"{rounded_up(value * 1.001):.3g}"
 
 
 def selection_event(share: PrivacyBudget) -> ExponentialEvent:
-    """The sharpest selection that costs no more than the tokens may: the parts are disjoint, the larger one counts."""
+    """Return the sharpest selection within ``share``: the parts are disjoint, so the larger cost counts."""
     weight = share.epsilon / (2 if share.neighbors is Neighbors.REPLACE_ONE else 1)
     while epsilon([(ExponentialEvent(weight), 1)], share.delta, neighbors=share.neighbors) > share.epsilon:
         weight *= 0.99  # the accountant's grid rounds up

@@ -1,4 +1,4 @@
-"""One run: write the candidates, token by token, then choose. What was released is in the journal at every moment."""
+"""Write the candidates token by token, and count their correct answers. The journal holds every release."""
 
 from __future__ import annotations
 
@@ -26,17 +26,8 @@ from langchain_dp.ports import Token
 class Run:
     """Writes candidates and counts their correct answers.
 
-    Args:
-        settings: Public settings.
-        text: What tokens spell.
-        end_tokens: Tokens with which the model ends a text.
-        journal: What is released so far.
-        rng: Public coins: which request ends a candidate's prompts.
-        progress: Show a bar; None shows it on a terminal only.
-        halted: Asked before every call; True ends the run there, to be taken up later.
-
-    Raises:
-        PlanError: While writing: ``halted`` said so.
+    ``rng`` draws public coins: the request of each candidate. ``halted`` is checked before every call; if it is true,
+    :meth:`write` raises PlanError, and the run can be resumed.
     """
 
     def __init__(
@@ -59,12 +50,7 @@ class Run:
         self._halted = halted
 
     def write(self, source: TokenSource, *, spent: Callable[[], float] | None = None) -> None:
-        """Write candidates until there are enough or no call is left.
-
-        Args:
-            source: Where tokens come from.
-            spent: Epsilon spent so far, for the bar.
-        """
+        """Write candidates until there are enough or no call is left. ``spent`` gives epsilon for the progress bar."""
         made = sum(candidate.calls for candidate in self._journal.written)
         with tqdm(total=made + source.left(), initial=made, desc="writing", unit="call", disable=self._disabled) as bar:
             try:
@@ -84,7 +70,7 @@ class Run:
         return written[-1]
 
     def _request(self) -> int:
-        """Request of the next candidate: by a public coin, one of those that were drawn least."""
+        """Draw the next candidate's request by a public coin among the least used ones."""
         drawn = Counter(candidate.message for candidate in self._journal.written)
         requests = range(len(self._settings.prompts.messages))
         least = min(drawn[request] for request in requests)
@@ -128,15 +114,15 @@ class Run:
         return shown
 
     def written(self) -> list[Candidate]:
-        """What was written, with why it is dropped where it is. Released, all of it."""
+        """Return the written candidates with their faults. All of them are released."""
         return judged(self._settings, self._text, self._journal.written)
 
     def choices(self) -> list[PromptChoice]:
-        """What to choose from; the initial instruction is the last."""
+        """Return the prompts to select from; the initial instruction is the last."""
         return choices(self._settings, self.written())
 
     def counts(self, forward: Forward, rows: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Correct answers of each candidate on the validation rows. Private."""
+        """Return the correct answers of each candidate on the validation rows. Private."""
         found = self.choices()
         # One step a candidate: steps by rows would show their number, which add/remove keeps private.
         with tqdm(total=len(set(found)), desc="selecting", unit="prompt", disable=self._disabled) as bar:
@@ -161,10 +147,10 @@ def correct_answers(
     labels: Sequence[str],
     advance: Callable[[], object] = lambda: None,
 ) -> list[int]:
-    """Number of rows that the local model answers right under each choice. Private.
+    """Return the number of rows that the local model answers correctly under each choice. Private.
 
-    Equal choices are evaluated once. A row that cannot be asked counts as wrong, so one record adds at most one
-    to any count and takes from none: the counts are monotone (Hong et al. 2024, Definition A.4).
+    Equal choices are evaluated once. A failed row counts as wrong, so one record adds at most one to any count and
+    subtracts from none: the counts are monotone (Hong et al. 2024, Definition A.4).
     """
     texts = [prompts.render(row) for row in rows]
     truth = [labels.index(str(row["label"])) for row in rows]

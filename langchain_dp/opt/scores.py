@@ -1,4 +1,4 @@
-"""How a prompt does on a test set, and which label it says for which: so that a constant answer is seen."""
+"""Score of a prompt on a test set, with a confusion table that shows a constant answer."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ NONE = ""
 
 @dataclasses.dataclass(frozen=True)
 class PromptScore:
-    """How a prompt does on a test set.
+    """Score of a prompt on a test set.
 
     Args:
-        accuracy: Share of rows answered right, in [0, 1].
+        accuracy: Share of correct rows, in [0, 1].
         standard_error: Of the accuracy, over rows.
         answered: Share of rows whose answer named exactly one label.
         rows: Number of rows.
-        confusion: Right label -> label said -> number of rows; "" for what named no label, or several. Every label
-            stands in it. Two scores are compared without it.
+        confusion: Correct label -> answered label -> number of rows, for every label; "" stands for answers that named
+            no label or several. Comparisons of scores ignore it.
 
     Examples:
         >>> print(PromptScore(accuracy=0.9, standard_error=0.03, answered=1.0, rows=100))
@@ -39,8 +39,8 @@ class PromptScore:
         """Count answers.
 
         Args:
-            said: Index of the label that an answer named; None for none.
-            right: The right label of each row.
+            said: Index of the answered label; None for none.
+            right: Correct label of each row.
             labels: The public labels.
 
         Examples:
@@ -62,13 +62,13 @@ class PromptScore:
 
     @property
     def always(self) -> str | None:
-        """The only label that was ever said, where the rows have several; None otherwise."""
+        """The only label ever answered if the rows have several; otherwise None."""
         asked = [label for label, counts in self.confusion.items() if any(counts.values())]
         said = {answer for counts in self.confusion.values() for answer, count in counts.items() if count and answer}
         return said.pop() if len(asked) > 1 and len(said) == 1 else None
 
     def table(self) -> str:
-        """The confusion as lines of text: a row for each right label, a column for each label said."""
+        """Return the confusion as text: a row per correct label, a column per answered label."""
         head = ["right \\ said", *self.confusion, "(no label)"]
         rows = [[label, *map(str, counts.values())] for label, counts in self.confusion.items()]
         widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]

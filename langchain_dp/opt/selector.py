@@ -1,4 +1,4 @@
-"""Private selection among public prompts, by the correct answers of a local model to private examples."""
+"""Private selection among public prompts by a local model's correct answers."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from langchain_dp.records import check_labels
 
 
 class DPPromptSelector(PromptRunnable):
-    """Selects one of several public prompts by private examples. It writes nothing.
+    """Selects one of several public prompts by private examples, and writes nothing.
 
     A local model answers every example under every prompt. The exponential mechanism selects a prompt by the number of
-    correct answers. This needs far fewer examples than writing a prompt does.
+    correct answers. This needs far fewer examples than writing a prompt.
 
     Args:
-        model: Engine that scores labels (``LlamaCppEnsemble``, ``TransformersEnsemble``, ...). It sees the examples:
-            it must run inside the trust boundary.
+        model: Engine that writes tokens and scores labels (``LlamaCppEnsemble``, ``TransformersEnsemble``, ...). It
+            sees the examples, so it must run inside the trust boundary.
         labels: The public labels.
         instruction: The initial instruction, public. It is always among the candidates.
-        alternatives: The other public prompts: each an instruction, or an :class:`~langchain_dp.opt.PromptAlternative`
-            with its own words for the labels.
-        budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
-        ledger: Ledger that is charged. Without ``budget``, all that is left of it is reserved. Or the path of a ledger
-            that is opened here with the whole ``budget``.
+        alternatives: The other public prompts: instructions, or :class:`~langchain_dp.opt.PromptAlternative` with other
+            words for the labels.
+        budget: The guarantee. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
+        ledger: Ledger to charge; without ``budget``, all that is left of it is reserved. Or the path of a ledger to
+            open with the whole ``budget``.
         name: Name of the plan in the ledger.
         prompts: Templates; see :mod:`langchain_dp.opt.templates`.
-        rows: Examples that take part at most, drawn by coins; None is all. Not under add/remove, where their number is
+        rows: Most examples that take part, drawn by coins; None is all. Not under add/remove, where their number is
             private.
         calibrate: Divide label scores by those of texts without content (Zhao et al. 2021).
         progress: Show progress; None shows it on a terminal only.
-        labels_from_data: The labels were read off the examples. No epsilon counts that: the certificate says so.
-        made_with: Certificates of released text among the other arguments, where the text does not carry its cost.
+        labels_from_data: The labels were read from the examples. No epsilon counts that; the certificate notes it.
+        made_with: Certificates of released text in the other arguments that does not carry its cost.
         not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
 
     Raises:
@@ -126,7 +126,7 @@ class DPPromptSelector(PromptRunnable):
         name: str = "prompt-selection",
         **settings: Any,
     ) -> Self:
-        """A selector that asks as many examples as the model answers in bounded time, and refuses a random choice.
+        """Use as many examples as the model answers in bounded time, and refuse a random choice.
 
         Args:
             alternatives: As in the class.

@@ -18,24 +18,21 @@ Decoder = Literal["votes", "clip"]
 
 @dataclasses.dataclass(frozen=True)
 class CandidateOptions:
-    """How candidates are written: which tokens are released, and when a candidate ends. Public.
-
-    ``dataclasses.asdict`` saves it.
+    """How candidates are written. Public; ``dataclasses.asdict`` saves it.
 
     Args:
-        stop: Strings that end a candidate; one is never its beginning. By default a candidate is one line.
-        max_calls: Calls of the mechanism the noise is made for; None is ``num_prompts * max_new_tokens``. Every token,
-            bottom and end is one.
-        max_retries: Retries of one candidate at most.
+        stop: Strings that end a candidate and never begin it. By default a candidate is one line.
+        max_calls: Calls that the noise is made for; None is ``num_prompts * max_new_tokens``. Every token, bottom and
+            end is one.
+        max_retries: Most retries of one candidate.
         kbar: Tokens that LimitedDomain considers.
         epsilon0: Bounded-range parameter of one call; None chooses the largest that fits.
         delta0: Mass that the threshold may miss in one call; None chooses.
-        clip_temperature: With ``decoder="clip"``, of the distribution that a token is drawn from. A lower one follows
-            the most probable tokens, under a smaller clip: so it is lower where the clip would be above 5 nats.
-        clip_candidates: With ``decoder="clip"``, tokens of the public model's that are considered.
-        filtered: Draw no token that would repeat the request, leave out a sentence that ran into the last token, and
-            hand over no candidate that is no whole sentence or no longer names the task: see :func:`candidate_fault`.
-            It looks at public and released text alone, and costs nothing.
+        clip_temperature: With ``decoder="clip"``, temperature of a draw. It is lowered further if the clip would exceed
+            5 nats.
+        clip_candidates: With ``decoder="clip"``, number of the public model's tokens to consider.
+        filtered: Draw no token that repeats the request, remove an unfinished last sentence, and drop candidates by
+            :func:`candidate_fault`. It uses public and released text alone and is free.
 
     Raises:
         InvalidParameter: A value is out of bounds.
@@ -75,7 +72,6 @@ class CandidateOptions:
 
 
 def _stop(stop: object) -> tuple[str, ...]:
-    """Strings that end a candidate; an empty one would end every candidate at once."""
     if isinstance(stop, str) or not isinstance(stop, Iterable):
         raise InvalidParameter(f"Expected stop={stop!r} to be a list of non-empty strings, such as ['\\n'].")
     strings = tuple(stop)
@@ -85,7 +81,7 @@ def _stop(stop: object) -> tuple[str, ...]:
 
 
 def _votes_only(candidate_options: CandidateOptions, decoding: Decoding) -> dict[str, Any]:
-    """The settings among them that have an effect on votes only, and are not the default."""
+    """Return the non-default settings that affect votes only."""
     usual = CandidateOptions(), Decoding()
     names = ("max_calls", "max_retries", "kbar", "delta0"), ("temperature", "repetition_penalty", "banned")
     return {
@@ -98,13 +94,9 @@ def _votes_only(candidate_options: CandidateOptions, decoding: Decoding) -> dict
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Public settings; :class:`~langchain_dp.opt.runnable.DPPromptOptimizer` explains them.
+    """Public settings, explained in :class:`~langchain_dp.opt.DPPromptOptimizer`.
 
-    Args:
-        writes: Whether candidates are written. Otherwise a run chooses among ``alternatives``.
-
-    Raises:
-        InvalidParameter: A value is out of bounds.
+    Without ``writes`` a run selects among ``alternatives``.
     """
 
     instruction: str
@@ -184,26 +176,26 @@ class Settings:
             )
 
     def taking_part(self, records: int) -> int:
-        """How many of so many records take part."""
+        """Return how many of so many records take part."""
         return records if self.rows is None else min(self.rows, records)
 
     def words_of(self, alternative: PromptAlternative) -> list[str]:
-        """Word of every label under an alternative, in the public order."""
+        """Return the word of every label under an alternative, in public order."""
         return [alternative.words.get(label, word) for label, word in zip(self.labels, self.words, strict=True)]
 
     @property
     def texts(self) -> int:
-        """Candidates that are written at most."""
+        """Most candidates that are written."""
         return self.num_prompts if self.writes else 0
 
     @property
     def choices(self) -> int:
-        """Prompts among which is selected, at most: the initial instruction is one."""
+        """Most prompts in the selection, with the initial instruction."""
         return self.texts + 1 + len(self.alternatives)
 
     @property
     def words(self) -> list[str]:
-        """Word of every label, in the public order."""
+        """Word of every label, in public order."""
         return [self.prompts.word(label) for label in self.labels]
 
     @property
@@ -216,7 +208,7 @@ class Settings:
         return CallPlan(self.candidate_options.max_calls or self.num_prompts * self.max_new_tokens)
 
     def public(self) -> dict[str, Any]:
-        """All of them as plain values for JSON. Journals and saved prompts hold them so: one flat key a setting."""
+        """Return plain values for JSON, as journals and saved prompts hold them: one flat key per setting."""
         prompts, candidate_options = self.prompts, dataclasses.asdict(self.candidate_options)
         decoder: dict[str, Any] = {"decoder": self.decoder}
         if self.decoder == "votes":

@@ -1,4 +1,4 @@
-"""A prompt on the model that it is handed to: scored on rows of one's own, and chosen by them."""
+"""Score prompts on a target model, and choose one by public rows."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _LEAST_ROWS = 20
 
 @dataclasses.dataclass(frozen=True)
 class TargetScore:
-    """How one of the prompts that may be handed over does on the target.
+    """Score of one prompt on the target model.
 
     Args:
-        instruction: What it asks.
-        words: What it calls the labels, in the public order.
-        score: On the rows.
-        gain: Accuracy less that of the initial instruction, in [-1, 1].
-        standard_error: Of the gain, if the two prompts were equally good: by the rows on which they differ.
+        instruction: Its instruction.
+        words: Its words for the labels, in public order.
+        score: Score on the rows.
+        gain: Accuracy minus that of the initial instruction, in [-1, 1].
+        standard_error: Of the gain if both prompts were equally good, from the rows on which they differ.
 
     Examples:
         >>> initial, *others = choose_for_target(optimized, model, public_rows).scores
@@ -49,7 +49,7 @@ class TargetScore:
 
     @property
     def is_better(self) -> bool:
-        """Whether it does better than the initial instruction by more than one standard error."""
+        """Whether the gain exceeds one standard error."""
         return self.gain > self.standard_error
 
     def __str__(self) -> str:
@@ -58,11 +58,11 @@ class TargetScore:
 
 @dataclasses.dataclass(frozen=True)
 class TargetChoice:
-    """What :func:`choose_for_target` found.
+    """Result of :func:`choose_for_target`.
 
     Args:
-        prompt: What to hand over, with the certificate of the run that paid for it.
-        scores: Of the initial instruction first, then of what the run selected, then of its other candidates.
+        prompt: The chosen prompt, with the certificate of the run that paid for it.
+        scores: Of the initial instruction, then of the selected prompt, then of the other candidates.
 
     Examples:
         >>> chosen = choose_for_target(optimized, model, public_rows)
@@ -82,17 +82,16 @@ class TargetChoice:
 def choose_for_target(
     prompt: OptimizedPrompt, model: Runnable[Any, Any], rows: Examples, *, max_concurrency: int = CALLS
 ) -> TargetChoice:
-    """Choose what the target model does best with among all that a run has released, by public rows.
+    """Choose the released prompt that suits the target model best, by public rows.
 
-    A prompt that helps the model that wrote it may harm the one that it is handed to. The initial instruction stands
-    unless another is better by more than one standard error. Candidates were paid for when they were written, and rows
-    are not private: this costs nothing.
+    A prompt that helps the model that wrote it may harm another model. The initial instruction stays unless another
+    prompt is better by more than one standard error. Candidates are paid for and rows are public, so this is free.
 
     Args:
         prompt: The result of a run.
-        model: The target: any chat model. It is asked ``len(rows)`` times for each prompt.
-        rows: Public rows with their labels, at least 20, as of :func:`evaluate_prompt`. Not those that the prompt was
-            written from: what is chosen tells of them.
+        model: The target: any chat model. It gets ``len(rows)`` calls per prompt.
+        rows: At least 20 public rows with labels, as in :func:`evaluate_prompt`. Do not use the private rows: the
+            choice would reveal information about them.
         max_concurrency: Most calls at a time.
 
     Raises:
@@ -105,7 +104,7 @@ def choose_for_target(
     Examples:
         >>> optimized = optimizer.optimize(private_rows)
         >>> chosen = choose_for_target(optimized, model, public_rows)
-        >>> print(chosen)  # each prompt's accuracy, and what it gains over the initial instruction
+        >>> print(chosen)  # each prompt's accuracy, and its gain over the initial instruction
         >>> chain = chosen.prompt.chain(model)
     """
     if not isinstance(prompt, OptimizedPrompt):
@@ -130,11 +129,7 @@ def choose_for_target(
 
 
 def paired_gain(right: Sequence[bool], before: Sequence[bool]) -> tuple[float, float]:
-    """Mean gain over the same rows, and its standard error if neither were better: by the rows that tell them apart.
-
-    Args:
-        right: Whether each row was answered right.
-        before: The same by what it is compared with.
+    """Return the mean gain over the same rows, and its standard error under no difference.
 
     Examples:
         >>> paired_gain([True, True, False, True], [True, False, False, True])
@@ -156,20 +151,19 @@ def evaluate_prompt(
 ) -> PromptScore:
     """Score a prompt on test rows with any chat model.
 
-    The rows go to the model, and to nobody else: no callback, cache or tracer sees them.
+    Only the model sees the rows, no callback, cache or tracer.
 
     Args:
-        prompt: What :class:`DPPromptOptimizer` returned, or its result, whose template is taken.
-        model: The model that the prompt was handed to.
-        rows: Mappings with the prompt's variables and ``label``; or a DataFrame, a dataset or a path, as of examples.
+        prompt: A template from :class:`DPPromptOptimizer`, or an :class:`OptimizedPrompt`.
+        model: The model to score.
+        rows: Mappings with the prompt's variables and ``label``; or a DataFrame, a dataset or a path.
         labels: The public labels.
-        words: Label -> word that the model is asked for, as in ``OptPrompts.words``; by default what the prompt's own
-            metadata say.
+        words: Label -> word, as in ``OptPrompts.words``; by default those in the prompt's metadata.
         max_concurrency: Most calls at a time.
 
     Raises:
-        InvalidParameter: There are no rows, or one lacks a variable, a text or a known label; or words are given for
-            other labels, or the result of an optimizer has others.
+        InvalidParameter: There are no rows, or one lacks a variable, a text or a known label; or words or prompt belong
+            to other labels.
         ModelUnavailable: The model answered no row at all.
 
     Examples:
@@ -237,7 +231,7 @@ def _answers(
 
 
 def _truth(row: Mapping[str, Any], position: int, variables: Sequence[str], labels: Sequence[str]) -> str:
-    """Label of a test row that fits."""
+    """Return the label of a valid test row."""
     if "label" not in row:
         raise InvalidParameter(f"Expected test row {position} to have its label under 'label'. Rename the field.")
     label = label_name(row.get("label"))

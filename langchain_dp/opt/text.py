@@ -1,4 +1,4 @@
-"""What released tokens spell, where a candidate ends, and which tokens may come next. Public functions all of them."""
+"""Text of released tokens, its end, and the tokens that may follow. All functions are public."""
 
 from __future__ import annotations
 
@@ -14,14 +14,7 @@ _LOOKED_AT = 120
 
 
 class Text:
-    """Reads released tokens.
-
-    Args:
-        engine: Spells its tokens.
-        decoding: How members take a token.
-        stop: Strings that end a candidate.
-        never: What it may not repeat: a token that would make it do so is not voted for.
-    """
+    """Reads released tokens. Members do not vote for a token that would make the text repeat ``never``."""
 
     def __init__(
         self, engine: NextTokenVoter, decoding: Decoding, stop: Sequence[str], *, never: Echo | None = None
@@ -33,20 +26,20 @@ class Text:
         self._opening: Decoding | None = None
 
     def instruction(self, tokens: Sequence[Token]) -> str:
-        """The instruction: up to the first stop string, white space at its ends removed."""
+        """Return the text up to the first stop string, stripped."""
         text = self._spelt(tokens)
         ends = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
         return text[: min(ends, default=len(text))].rstrip().rstrip("\ufffd")
 
     def stops(self, tokens: Sequence[Token]) -> bool:
-        """Whether a stop string has come."""
+        """Return whether the text holds a stop string."""
         text = self._spelt(tokens)
         return any(stop in text for stop in self._stop)
 
     def decoding(self, written: Sequence[Token]) -> Decoding:
-        """How the next token is taken. A candidate repeats nothing, and begins with no line break or stop string.
+        """Return the decoding of the next token. It bans repetitions, and a line break or stop string at the beginning.
 
-        Models that were trained to begin an answer on a new line would otherwise end it there.
+        Many models are trained to begin an answer on a new line, which would end the candidate there.
         """
         if written:
             return self._banning(self._repeating(self._spelt(written)))
@@ -60,7 +53,7 @@ class Text:
         return dataclasses.replace(self._decoding, banned=self._decoding.banned | tokens)
 
     def _repeating(self, text: str) -> frozenset[Token]:
-        """Tokens that would make the text repeat. None are known of an engine whose tokens are strings."""
+        """Return the tokens that would make the text repeat; unknown for an engine whose tokens are strings."""
         if not self._numbered() or not self._never.near(text) or self._never(text):
             return frozenset()
         end = text[-_LOOKED_AT:]

@@ -1,4 +1,4 @@
-"""Whether a run is worth its budget, in one plain sentence, before anything is spent."""
+"""Verdict on a plan in one sentence, before anything is spent."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _MORE = "rows=, or a larger effort="
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """A plain word on a plan.
+    """Verdict on a plan.
 
     Args:
-        rating: "yes": a token with 70% of the votes is released at least half of the time; "hardly": one with 90% is;
-            "no": not even that. Where nothing is written: whether a prompt that is ahead by 5, or 15, percent of the
-            rows is chosen 95% of the time.
-        message: The same as a sentence, with what would help.
+        rating: "yes": a token with 70% of the votes is released at least half of the time. "hardly": one with 90% is.
+            "no": neither. If nothing is written: whether a prompt that leads by 5, or 15, percent of the rows is
+            selected 95% of the time.
+        message: The same as a sentence, with a remedy.
 
     Examples:
         >>> print(optimizer.plan(200).verdict)
@@ -50,12 +50,12 @@ class Verdict:
 
 
 def ahead_for_sure(selection: ExponentialEvent, prompts: int) -> int:
-    """Rows by which one of so many prompts has to be ahead of all others to be chosen 95 times in 100."""
+    """Return the lead in rows with which one of so many prompts is selected 95 times in 100."""
     return math.ceil(math.log(_SURE / (1 - _SURE) * max(prompts - 1, 1)) / selection.epsilon)
 
 
 def choice_note(selection: ExponentialEvent, prompts: int) -> str:
-    """What the choice of a prompt does not say, for the certificate. Of public constants: free."""
+    """Return the certificate's note on the noise of the selection. It uses public constants."""
     return (
         f"which prompt is handed over is a noisy choice: one that answers {ahead_for_sure(selection, prompts):,} more "
         f"of the rows that select than every other wins {_SURE:.0%} of the time; of closer ones a worse may win, also "
@@ -64,14 +64,7 @@ def choice_note(selection: ExponentialEvent, prompts: int) -> str:
 
 
 def choice_verdict(selection: ExponentialEvent, budget: PrivacyBudget, *, prompts: int, rows: int) -> Verdict:
-    """Judge a plan that chooses among public prompts, by how far ahead one has to be.
-
-    Args:
-        selection: The choice.
-        budget: The promise.
-        prompts: Prompts to choose among.
-        rows: Rows that select.
-    """
+    """Judge a selection among public prompts by the lead that a prompt needs."""
     ahead = ahead_for_sure(selection, prompts)
     share = ahead / max(rows, 1)
     said = f"the prompt that answers {ahead:,} more of {rows:,} rows right than any other wins {_SURE:.0%} of the time"
@@ -89,14 +82,7 @@ def choice_verdict(selection: ExponentialEvent, budget: PrivacyBudget, *, prompt
 
 
 def selecting_verdict(selection: ExponentialEvent, budget: PrivacyBudget, *, prompts: int, rows: int) -> Verdict | None:
-    """Judge the choice among written prompts: None unless so few rows select that even the best one may lose it.
-
-    Args:
-        selection: The choice.
-        budget: The promise.
-        prompts: Prompts to choose among.
-        rows: Rows that select, about.
-    """
+    """Judge the selection among written prompts: None unless so few rows select that the best prompt may lose."""
     ahead = ahead_for_sure(selection, prompts)
     if rows >= ahead:
         return None
@@ -112,7 +98,7 @@ def _at_random(rows: str, budget: PrivacyBudget, ahead: int, helps: str) -> Verd
 
 
 def refuse_at_random(found: Verdict | None) -> None:
-    """Refuse a choice that would be one at random."""
+    """Refuse a random choice."""
     if found is not None and found.rating == "no":
         raise InvalidParameter(f"Expected rows and epsilon to be enough for a choice: {found.message}.")
 
@@ -125,15 +111,7 @@ def clip_verdict(
     taken: int,
     clip_at: Callable[[PrivacyBudget, float], float],
 ) -> Verdict:
-    """Judge a plan by the clip of its sums.
-
-    Args:
-        clip: In nats.
-        budget: The promise.
-        rows: Number of rows.
-        taken: How many of them take part.
-        clip_at: The clip under another budget, or with so many times as many rows, all else equal.
-    """
+    """Judge a plan by its clip. ``clip_at`` gives the clip under another budget, or a multiple of the rows."""
     if clip >= ENOUGH_CLIP:
         return Verdict(
             "yes", f"yes: a subset may move a token by {clip:.2g} nats, where it would hardly move it by more"
@@ -161,16 +139,7 @@ def verdict(
     taken: int,
     noise: Callable[[PrivacyBudget], LimitedDomainEvent],
 ) -> Verdict:
-    """Judge a plan by the votes that its noise leaves a chance.
-
-    Args:
-        token: One call.
-        scheme: Sampling constants.
-        budget: The promise.
-        rows: Number of rows.
-        taken: How many of them take part.
-        noise: One call under another budget, all else equal.
-    """
+    """Judge a plan by the votes that a token needs. ``noise`` gives one call under another budget."""
     moved = votes_move(budget.neighbors)
     needed, votes = votes_needed(token, moved_votes=moved), scheme.expected_subsets
     at = {share: chance(token, share * votes, moved_votes=moved) for share in (AGREED, NEARLY_ALL)}
@@ -195,7 +164,7 @@ def verdict(
 
 
 def _rows(rows: int, taken: int, needed: float, scheme: Scheme) -> str:
-    """Rows with which so many more subsets of the same size would vote; none where more rows make no more subsets."""
+    """Return the rows with which enough subsets of this size vote, or "" if more rows make no more subsets."""
     if scheme.sampling != "fixed" or not scheme.even:
         return ""
     least = rounded_up(taken * needed / (AGREED * scheme.expected_subsets), digits=2)
@@ -204,14 +173,14 @@ def _rows(rows: int, taken: int, needed: float, scheme: Scheme) -> str:
 
 
 def _epsilon(budget: PrivacyBudget, does: Callable[[PrivacyBudget], bool]) -> str:
-    """The least epsilon that would do, to a quarter; none where it would promise hardly anything."""
+    """Return the least epsilon that suffices, to a quarter, or "" if it promises almost nothing."""
     times = _least(lambda factor: does(dataclasses.replace(budget, epsilon=budget.epsilon * factor)))
     enough = math.inf if times is None else math.ceil(10 * budget.epsilon * times) / 10
     return "" if enough > USUAL else f"epsilon {enough:g}"
 
 
 def _least(does: Callable[[float], bool]) -> float | None:
-    """The least factor that would do, to a quarter; None where thirty does not, or the caller has fixed the noise."""
+    """Return the least factor that suffices, to a quarter; None beyond thirty, or if the caller fixed the noise."""
     low, high = 0, _STEPS
     while low < high:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""From one draw of subsets to one token: privately, or as the non-private twin does it."""
+"""One token from one draw of subsets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COIN = 2**53
 
 
 class Demonstrations:
-    """What the subsets show: records with the model's answers to them, found when first needed.
+    """Records of the subsets with the model's answers to them, computed on first use.
 
     Each answer depends on its own record, the instruction and the model alone. Long records are cut so that the subset
     fits into the model's context.
@@ -49,17 +49,17 @@ class Demonstrations:
         self._tokens = self._room.remaining(engine.max_prompt_tokens, *public, more=settings.max_new_tokens)
 
     def public(self, message: int) -> MemberPrompt:
-        """The prompt without a record, with the request of this number."""
+        """Return the prompt without a record."""
         head = self._prompts.backward_head(self._instruction)
         tail = self._prompts.backward_tail(message, self._instruction)
         return MemberPrompt(head, "", tail, ("public", head), response_prefix=CUE)
 
     def invented(self) -> str:
-        """What a subset would show of invented records."""
+        """Return the private part of a prompt with invented records."""
         return self._prompts.backward_body([Demonstration(INVENTED, self._words[0], self._words[0])] * self._shots)
 
     def members(self, subsets: Sequence[Subset], message: int) -> list[MemberPrompt]:
-        """Prompts of the subsets, with the request of this number."""
+        """Return the prompts of the subsets."""
         public = self.public(message)
         return [
             dataclasses.replace(public, body=body, member=subset.member)
@@ -67,7 +67,7 @@ class Demonstrations:
         ]
 
     def bodies(self, subsets: Sequence[Subset]) -> list[str]:
-        """The private part of the prompt of each subset."""
+        """Return the private part of each subset's prompt."""
         missing = [name for subset in subsets for name in subset.record_ids if name not in self._shown]
         rows = [self._records.get(name) for name in missing]
         texts = [self._prompts.render(row) for row in rows]
@@ -90,33 +90,24 @@ class Demonstrations:
 
 
 class TokenSource(Protocol):
-    """Gives the next token of a candidate prompt, or None: no token had votes enough."""
+    """Source of a candidate's next token; None is a bottom."""
 
     @property
     def whole(self) -> bool:
-        """Whether a text that has begun is lost unless it goes on to its end."""
+        """Whether a text must be finished once it has begun."""
 
     def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
-        """One call. What it returns has left."""
+        """Make one call. Its result is released."""
 
     def left(self, written: Sequence[Token] = ()) -> int:
-        """Tokens that may still be written after these."""
+        """Return how many tokens may follow."""
 
     def close(self) -> None:
-        """Drop what is cached of the subsets."""
+        """Drop the caches of the subsets."""
 
 
 class SubsetVotes:
-    """Collects the votes of one draw of subsets.
-
-    Args:
-        engine: The local model.
-        sampler: Subsets and sampling coins.
-        shown: What they show.
-        watch: Asked after every call whether the engine still answers: :meth:`Forward.watch`.
-        text: Says how the next token is taken.
-        rng: Source of the members' own coins.
-    """
+    """Collects the votes of one draw of subsets. ``watch`` checks after every call that the engine still answers."""
 
     def __init__(
         self,
@@ -137,11 +128,11 @@ class SubsetVotes:
         self._asked: set[Hashable] = set()
 
     def draw(self) -> list[Subset]:
-        """Subsets of one call, by fresh coins; those without records abstain and are left out."""
+        """Draw the subsets of one call by fresh coins; those without records abstain and are left out."""
         return [subset for subset in self._sampler.draw() if subset.record_ids]
 
     def check_answers(self, message: int) -> None:
-        """Ask for a token after a public prompt, so that a dead model is found before anything is charged."""
+        """Ask for a token after a public prompt, to find a dead model before anything is charged."""
         public = Continuation(self._shown.public(message), (), 0.0)
         answers = asked_publicly(lambda: self._engine.next_tokens([public], self._text.decoding(())))
         forget_members(self._engine, public.prompt.member)
@@ -149,10 +140,10 @@ class SubsetVotes:
             raise ModelUnavailable("The engine wrote no token after a text that shows no record. Check the model.")
 
     def votes(self, subsets: Sequence[Subset], message: int, written: Sequence[Token]) -> Counter[Token]:
-        """One vote a subset. Private.
+        """Return one vote per subset. Private.
 
         Raises:
-            ModelUnavailable: A public text showed that the engine's server does not answer.
+            ModelUnavailable: The engine's server does not answer a public text.
         """
         members = self._shown.members(subsets, message)
         asked = [Continuation(member, tuple(written), self._rng.randbelow(_COIN) / _COIN) for member in members]
@@ -172,14 +163,14 @@ class SubsetVotes:
         return self._engine.vocabulary_size
 
     def close(self) -> None:
-        """Drop what the engine keeps of the subsets."""
+        """Drop the caches of the subsets."""
         if self._asked:
             forget_members(self._engine, *self._asked)
             self._asked.clear()
 
 
 class PrivateVote:
-    """Every token through LimitedDomain, charged before anybody is asked (Algorithm 2, with this package's noise).
+    """Releases every token through LimitedDomain, charged before the model is asked (Algorithm 2).
 
     Formal guarantee:
         One call costs the plan's event: it is charged first, then fresh coins draw the subsets, one record moves at
@@ -207,7 +198,7 @@ class PrivateVote:
         self._rng = rng
 
     def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
-        """One call of the mechanism: charge, draw, ask, count, release."""
+        """Charge, draw, ask, count, release."""
         if not written:
             self._subset_votes.check_answers(message)
         self._reservation.plan.spend(self._reservation.calls.charged(self._mechanism.event), caller=self._chain)
@@ -215,20 +206,20 @@ class PrivateVote:
         return self._mechanism.release(votes, rng=self._rng)
 
     def left(self, written: Sequence[Token] = ()) -> int:
-        """Calls that the plan still holds."""
+        """Return the calls left in the plan."""
         return self._reservation.left()
 
     def close(self) -> None:
-        """Drop what is cached of the subsets."""
+        """Drop the caches of the subsets."""
         self._subset_votes.close()
 
 
 class ClippedTexts:
-    """Every text from the clipped sums of subsets that are drawn once, charged before anybody is asked.
+    """Draws every text from clipped sums of subsets that are drawn once, charged before the model is asked.
 
     Formal guarantee:
         A text costs the plan's event: it is charged first, then fresh coins draw the subsets, which stay the same to
-        its end; one record moves one of them. What another run began is not gone on with: it would draw others.
+        its end; one record moves one of them. A text that another process began is not continued: it would draw others.
     """
 
     whole = True
@@ -247,7 +238,7 @@ class ClippedTexts:
         self._tokens: Iterator[Token] | None = None
 
     def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
-        """The next token of a text; None where it has come to its end, or its engine failed."""
+        """Return the text's next token; None at its end, or if its engine failed."""
         if not written:
             self._tokens = self._begun(message)
         return None if self._tokens is None else next(self._tokens, None)
@@ -263,17 +254,14 @@ class ClippedTexts:
         return self._writer.continued(public, lambda: members)
 
     def left(self, written: Sequence[Token] = ()) -> int:
-        """Tokens of the texts that the plan still holds; of one that has begun, those that are to come.
-
-        None where another process began it.
-        """
+        """Return the tokens left in the plan, or in the current text: none if another process began it."""
         length = self._writer.noise.event.tokens
         if written:
             return 0 if self._tokens is None else length - len(written)
         return self._reservation.left() * length
 
     def close(self) -> None:
-        """Drop what is cached of the members."""
+        """Drop the caches of the members."""
         if self._asked:
             forget_members(self._engine, *self._asked)
             self._asked.clear()
