@@ -75,8 +75,7 @@ class PromptRunnable(RunRunnable):
     # ------------------------------------------------------------------------------------------------ Runnable
 
     @hold_arguments("input")
-    def invoke(self, input: Examples | None, config: RunnableConfig | None = None, **kwargs: Any) -> ChatPromptTemplate:
-        # noqa: A002  # Runnable's name
+    def invoke(self, input: Examples | None, config: RunnableConfig | None = None, **kwargs: Any) -> ChatPromptTemplate:  # noqa: A002  # Runnable's name
         """Release one prompt.
 
         The run's own callbacks see neither the examples nor their number. An enclosing run does: in ``optimizer |

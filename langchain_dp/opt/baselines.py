@@ -129,7 +129,7 @@ def optimize_with_opt(optimizer: DPPromptOptimizer, examples: Examples, *, seed:
         rng=rng,
         progress=optimizer._progress,
     )
-    run.write(MajorityVote(subset_votes, max_calls=settings.calls.most))
+    run.write(MajorityVote(subset_votes, max_calls=settings.calls))
     counts = run.counts(forward, data.rows(data.validation))
     best = run.choices()[max(range(len(counts)), key=counts.__getitem__)]
     return described(
@@ -244,7 +244,7 @@ class DLN1:
         *,
         advance: Callable[[], object],
     ) -> str:
-        """Return the best instruction by mean log-probability of the right label. The current one competes in each step."""
+        """Return the best instruction by mean log-probability of the right label, the current one included."""
         scores: dict[str, float] = {}
         for step in range(self._settings.steps):
             shown = self._rng.sample(list(training), min(self._settings.demonstrations, len(training)))

@@ -108,15 +108,7 @@ class PrivateRuns(PrivateRun):
             reservation, _ = attached
             return reservation.budget, reservation.token, reservation.selection
         share = affordable(self._ledger, self._budget)
-        scheme = scheme_for(self._settings, self.neighbors, records)
-        settings = self._settings
-        return share, *choose_noise(
-            share,
-            scheme=scheme,
-            calls=settings.calls,
-            epsilon0=settings.candidate_options.epsilon0,
-            delta0=settings.candidate_options.delta0,
-        )
+        return share, *choose_noise(share, scheme_for(self._settings, self.neighbors, records), self._settings)
 
     def check_reachable(self, token: WritingEvent | None, share: PrivacyBudget, scheme: Scheme, records: int) -> None:
         """Refuse noise that no token can win against. For ``auto()`` also refuse a small clip or a random choice."""
@@ -208,20 +200,18 @@ class PrivateRuns(PrivateRun):
         reservation = reserve(
             self._ledger,
             self._budget,
+            self._settings,
+            scheme,
             name=self._name,
-            scheme=scheme,
-            calls=self._settings.calls,
-            epsilon0=self._settings.candidate_options.epsilon0,
-            delta0=self._settings.candidate_options.delta0,
             journal=journal.text(),
             check=lambda token, share: self._judge(token, share, scheme, records),
         )
         plan = reservation.plan
         if journal.plan is None:
             journal.plan, journal.kept = plan, journal.text()
-        charged = reservation.calls.most - reservation.left()
+        charged = reservation.calls - reservation.left()
         chosen = journal.winner is not None and plan.remaining(reservation.charged_selection)
-        held = min(journal.texts, reservation.calls.most) if self._settings.calls.tokens else journal.calls
+        held = min(journal.texts, reservation.calls) if self._settings.text_tokens else journal.calls
         if held > charged or chosen:
             raise PlanError(
                 f"The journal of the run {self._name!r} holds {held} calls, but the ledger has charged "
@@ -338,7 +328,7 @@ class PrivateRuns(PrivateRun):
         seeded = not self._rng.private
         writes = self._settings.writes
         return reservation.plan.certificate(
-            None if reservation.token is None else reservation.calls.charged(reservation.token),
+            None if reservation.token is None else reservation.charged_call,
             mechanism=self._mechanism(),
             model=self._engine.name,
             private=not seeded,
@@ -392,7 +382,7 @@ def _writing(reservation: PromptReservation, written: Sequence[Written]) -> dict
         "sampling": reservation.scheme.sampling,
         "sampling_probability": reservation.scheme.sampling_probability,
         "groups": reservation.scheme.groups,
-        "max_calls": reservation.calls.most,
+        "max_calls": reservation.calls,
         "prompts": len(written),
         "tokens_released": sum(len(each.tokens) for each in written),
         "bottoms": sum(each.bottoms for each in written),

@@ -180,24 +180,17 @@ def report(
     subset = head + tail + shots(scheme, training) * lengths.shot
     evaluated = to_evaluate(
         scheme,
-        calls=settings.calls.most,
-        texts=settings.calls.most if settings.calls.tokens else settings.texts,
+        calls=settings.calls,
+        texts=settings.texts,
         length=settings.max_new_tokens,
         training=training,
         judged=settings.choices * validation,
         lengths=lengths,
-        drawn=settings.calls.tokens,
+        drawn=settings.text_tokens,
     )
 
     def noise(share: PrivacyBudget, scheme: Scheme = scheme) -> WritingEvent:
-        candidate_options = settings.candidate_options
-        found = choose_noise(
-            share,
-            scheme=scheme,
-            calls=settings.calls,
-            epsilon0=candidate_options.epsilon0,
-            delta0=candidate_options.delta0,
-        )[0]
+        found = choose_noise(share, scheme, settings)[0]
         assert found is not None  # asked for where something is written
         return found
 
@@ -228,7 +221,7 @@ def report(
         token=token,
         selection=selection,
         verdict=judged,
-        max_calls=settings.calls.most,
+        max_calls=settings.calls,
         num_prompts=settings.texts,
         training=training,
         validation=validation,

@@ -21,11 +21,12 @@ from langchain_dp.accounting import (
     epsilon,
 )
 from langchain_dp.accounting.budget import LEAST_CLIP, USUAL
-from langchain_dp.accounting.events import SamplingName, votes_move
+from langchain_dp.accounting.events import votes_move
 from langchain_dp.ensemble.reservation import Reservation, check_same, reserved_once, unreserved
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import ClippedSum
+from langchain_dp.opt.settings import Settings
 
 TRAINING, VALIDATION = "training", "validation"
 
@@ -34,38 +35,22 @@ WritingEvent = LimitedDomainEvent | ClippedSumRoundEvent
 
 
 @dataclasses.dataclass(frozen=True)
-class CallPlan:
-    """Most calls of a run; ``tokens`` is the most tokens of a clipped-sums text, and 0 if a call votes on one token."""
-
-    most: int
-    tokens: int = 0
-
-    def __bool__(self) -> bool:
-        return self.most > 0
-
-    def charged(self, token: WritingEvent) -> PartEvent:
-        """Return the event that a call is charged as."""
-        return PartEvent(TRAINING, token)
-
-    def events(self, token: WritingEvent | None) -> list[tuple[PartEvent, int]]:
-        """Return the events of a plan, none if nothing is written."""
-        if not self:
-            return []
-        assert token is not None  # choose_noise
-        return [(self.charged(token), self.most)]
-
-
-@dataclasses.dataclass(frozen=True)
 class PromptReservation(Reservation):
     """A reserved plan of one run. ``token`` is the event of one call, None if nothing is written."""
 
     token: WritingEvent | None
     selection: ExponentialEvent
-    calls: CallPlan
+    calls: int
+
+    @property
+    def charged_call(self) -> PartEvent:
+        """Event that a call is charged as."""
+        assert self.token is not None  # choose_noise
+        return PartEvent(TRAINING, self.token)
 
     def left(self) -> int:
         """Return the calls left in the plan."""
-        return sum(self.plan.remaining(event) for event, _ in self.calls.events(self.token))
+        return self.plan.remaining(self.charged_call) if self.calls else 0
 
     @property
     def charged_selection(self) -> PartEvent:
@@ -92,14 +77,12 @@ def chance(token: LimitedDomainEvent, votes: float, *, moved_votes: bool) -> flo
 def reserve(
     ledger: PrivacyLedger,
     budget: PrivacyBudget | None,
+    settings: Settings,
+    scheme: Scheme,
     *,
     name: str,
-    scheme: Scheme,
-    calls: CallPlan,
-    epsilon0: float | None,
-    delta0: float | None,
     journal: str,
-    check: Callable[[WritingEvent | None, PrivacyBudget], None] = lambda token, share: None,
+    check: Callable[[WritingEvent | None, PrivacyBudget], None],
 ) -> PromptReservation:
     """Choose the noise and reserve the plan, or resume the ledger's plan of this name.
 
@@ -113,73 +96,79 @@ def reserve(
 
     def new() -> PromptReservation:
         share = budget or unreserved(ledger)
-        token, selection = choose_noise(share, scheme=scheme, calls=calls, epsilon0=epsilon0, delta0=delta0)
+        token, selection = choose_noise(share, scheme, settings)
         check(token, share)
-        events = [*calls.events(token), (PartEvent(VALIDATION, selection), 1)]
+        events = [(PartEvent(TRAINING, token), settings.calls)] if token is not None else []
+        events.append((PartEvent(VALIDATION, selection), 1))
         plan = ledger.reserve(events, name=name, epsilon=share.epsilon, delta=share.delta, journal=journal)
-        return PromptReservation(plan, scheme, share, token, selection, calls)
+        return PromptReservation(plan, scheme, share, token, selection, settings.calls)
 
-    return reserved_once(
-        ledger, name, new=new, resumed=lambda found: _resume(found, ledger.budget.neighbors, budget, scheme, calls)
-    )
+    def resumed(plan: LedgerPlan) -> PromptReservation:
+        events = {event.part: (event.event, most) for event, most in plan.events if isinstance(event, PartEvent)}
+        token, calls = events.get(TRAINING, (None, 0))
+        selection, _ = events.get(VALIDATION, (None, 0))
+        clipped = bool(settings.text_tokens)
+        kind = (ClippedSumRoundEvent if clipped else LimitedDomainEvent) if settings.calls else type(None)
+        if not isinstance(token, kind) or not isinstance(selection, ExponentialEvent):
+            raise PlanError(
+                f"The ledger's plan {plan.name!r} is not a prompt's, or was made for another decoder=. Give this run "
+                "another name=."
+            )
+        differing: dict[str, tuple[object, object]] = {}
+        if token is not None:
+            differing = {
+                "calls": (calls, settings.calls),
+                "tokens": (getattr(token, "tokens", 0), settings.text_tokens),
+                "sampling": (getattr(token, "sampling", "fixed"), scheme.sampling),
+                "sampling_probability": (token.sampling_probability, scheme.sampling_probability),
+            }
+        check_same(plan, differing, budget, "run")
+        share = PrivacyBudget(plan.epsilon, plan.delta, ledger.budget.neighbors)
+        return PromptReservation(plan, scheme, share, token, selection, settings.calls)
+
+    return reserved_once(ledger, name, new=new, resumed=resumed)
 
 
 def choose_noise(
-    share: PrivacyBudget, *, scheme: Scheme, calls: CallPlan, epsilon0: float | None, delta0: float | None
+    share: PrivacyBudget, scheme: Scheme, settings: Settings
 ) -> tuple[WritingEvent | None, ExponentialEvent]:
     """Return the noise of one call, if there is any, and of the selection. Together they fit into ``share``.
-
-    ``epsilon0=None`` is the largest that fits; ``delta0=None`` a tenth of delta over all calls.
 
     Raises:
         InvalidParameter: The given noise does not fit, or these neighbors are not supported for clipped sums.
     """
+    selection, options = selection_event(share), settings.candidate_options
+    calls, tokens, q, sampling = settings.calls, settings.text_tokens, scheme.sampling_probability, scheme.sampling
     if not calls:
-        return None, selection_event(share)
-    q, sampling = scheme.sampling_probability, scheme.sampling
-    if calls.tokens:
-        return _round_event(share, calls.most, calls.tokens, q, epsilon0), selection_event(share)
-    return _token_event(share, calls.most, q, sampling, epsilon0, delta0), selection_event(share)
-
-
-def _round_event(
-    share: PrivacyBudget, rounds: int, tokens: int, q: float, epsilon0: float | None
-) -> ClippedSumRoundEvent:
-    """A member is a subset of several records: a replaced record changes it by as much as it can."""
-    if share.neighbors is not Neighbors.REPLACE_ONE:
+        return None, selection
+    # A member is a subset of several records: a replaced record changes it by as much as it can.
+    if tokens and share.neighbors is not Neighbors.REPLACE_ONE:
         raise InvalidParameter(
             f'Expected neighbors={share.neighbors.name} to be REPLACE_ONE with decoder="clip": a subset of several '
             'records would change by more than is accounted for under other relations. Use decoder="votes".'
         )
-    if epsilon0 is None:
-        return ClippedSumRoundEvent(
-            calibrate_text_round(share, rounds=rounds, tokens=tokens, sampling_probability=q), tokens, q
-        )
-    event = ClippedSumRoundEvent(epsilon0, tokens, q)
-    _check_fits(share, event, rounds, f"epsilon0={event.epsilon0:g}", "Lower epsilon0, or leave it out to have it")
-    return event
-
-
-def _check_fits(share: PrivacyBudget, event: WritingEvent, calls: int, given: str, remedy: str) -> None:
-    cost = epsilon([(event, calls)], share.delta, neighbors=share.neighbors)
+    token: WritingEvent
+    if options.epsilon0 is None:
+        if tokens:
+            epsilon0 = calibrate_text_round(share, rounds=calls, tokens=tokens, sampling_probability=q)
+            return ClippedSumRoundEvent(epsilon0, tokens, q), selection
+        chosen = calibrate_limited_domain(share, tokens=calls, sampling_probability=q, sampling=sampling)
+        return LimitedDomainEvent(*chosen, q, sampling), selection
+    if tokens:
+        token = ClippedSumRoundEvent(options.epsilon0, tokens, q)
+        given, remedy = f"epsilon0={token.epsilon0:g}", "Lower epsilon0, or leave it out to have it"
+    else:
+        delta0 = min(0.1 * share.delta / (calls * q), 0.5) if options.delta0 is None else options.delta0
+        token = LimitedDomainEvent(options.epsilon0, delta0, q, sampling)
+        given = f"epsilon0={token.epsilon0:g}, delta0={token.delta0:g}"
+        remedy = "Lower epsilon0 or delta0, or leave both out to have them"
+    cost = epsilon([(token, calls)], share.delta, neighbors=share.neighbors)
     if cost > share.epsilon:
         raise InvalidParameter(
             f"Expected {given} to fit into {share} for {calls} calls, but they cost epsilon={cost:.4g}. {remedy} "
             "chosen."
         )
-
-
-def _token_event(
-    share: PrivacyBudget, calls: int, q: float, sampling: SamplingName, epsilon0: float | None, delta0: float | None
-) -> LimitedDomainEvent:
-    if epsilon0 is None:
-        chosen = calibrate_limited_domain(share, tokens=calls, sampling_probability=q, sampling=sampling)
-        return LimitedDomainEvent(*chosen, q, sampling)
-    event = LimitedDomainEvent(epsilon0, min(0.1 * share.delta / (calls * q), 0.5) if delta0 is None else delta0, q,
-                               sampling)  # fmt: skip
-    given = f"epsilon0={event.epsilon0:g}, delta0={event.delta0:g}"
-    _check_fits(share, event, calls, given, "Lower epsilon0 or delta0, or leave both out to have them")
-    return event
+    return token, selection
 
 
 def clip_of(token: ClippedSumRoundEvent, scheme: Scheme, temperature: float) -> ClippedSum:
@@ -201,13 +190,12 @@ def check_reachable(
     token: LimitedDomainEvent,
     share: PrivacyBudget,
     scheme: Scheme,
-    plan: CallPlan,
+    calls: int,
     *,
     given: bool,
     agreement: float = 1.0,
 ) -> None:
     """Refuse noise that no token can win against. ``agreement`` is the share of the votes that must suffice."""
-    calls = plan.most
     moved = votes_move(share.neighbors)
     needed, voters = votes_needed(token, moved_votes=moved), agreement * scheme.expected_subsets
     if needed <= voters:
@@ -263,32 +251,3 @@ def selection_event(share: PrivacyBudget) -> ExponentialEvent:
     while epsilon([(ExponentialEvent(weight), 1)], share.delta, neighbors=share.neighbors) > share.epsilon:
         weight *= 0.99  # the accountant's grid rounds up
     return ExponentialEvent(weight)
-
-
-def _resume(
-    plan: LedgerPlan, neighbors: Neighbors, budget: PrivacyBudget | None, scheme: Scheme, calls: CallPlan
-) -> PromptReservation:
-    parts = [(event, most) for event, most in plan.events if isinstance(event, PartEvent)]
-    selection = next((event.event for event, _ in parts if event.part == VALIDATION), None)
-    texts = [(event.event, most) for event, most in parts if event.part == TRAINING]
-    token = texts[0][0] if texts else None
-    kind = (ClippedSumRoundEvent if calls.tokens else LimitedDomainEvent) if calls else type(None)
-    if not isinstance(token, kind) or not isinstance(selection, ExponentialEvent):
-        raise PlanError(
-            f"The ledger's plan {plan.name!r} is not a prompt's, or was made for another decoder=. Give this run "
-            "another name=."
-        )
-    share = PrivacyBudget(plan.epsilon, plan.delta, neighbors)
-    if token is None:
-        check_same(plan, {}, budget, "run")
-        return PromptReservation(plan, scheme, share, None, selection, calls)
-    assert isinstance(token, WritingEvent)
-    sampling = token.sampling if isinstance(token, LimitedDomainEvent) else "fixed"
-    asked = {
-        "calls": (sum(most for _, most in texts), calls.most),
-        "tokens": (token.tokens if isinstance(token, ClippedSumRoundEvent) else 0, calls.tokens),
-        "sampling": (sampling, scheme.sampling),
-        "sampling_probability": (token.sampling_probability, scheme.sampling_probability),
-    }
-    check_same(plan, asked, budget, "run")
-    return PromptReservation(plan, scheme, share, token, selection, calls)

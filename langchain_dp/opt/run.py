@@ -127,12 +127,7 @@ class Run:
         # One step a candidate: steps by rows would show their number, which add/remove keeps private.
         with tqdm(total=len(set(found)), desc="selecting", unit="prompt", disable=self._disabled) as bar:
             counts = correct_answers(
-                forward,
-                found,
-                rows,
-                prompts=self._settings.prompts,
-                labels=self._settings.labels,
-                advance=bar.update,
+                forward, found, rows, prompts=self._settings.prompts, labels=self._settings.labels, advance=bar.update
             )
         forward.watch(self._settings.instruction)
         return counts

@@ -9,7 +9,6 @@ from typing import Any, Literal, get_args
 from langchain_dp._util import validate
 from langchain_dp.ensemble.scheme import SamplingOptions
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.opt.reservation import CallPlan
 from langchain_dp.opt.templates import OptPrompts, PromptAlternative
 from langchain_dp.ports import Decoding
 
@@ -199,13 +198,16 @@ class Settings:
         return [self.prompts.word(label) for label in self.labels]
 
     @property
-    def calls(self) -> CallPlan:
-        """Calls of the mechanism for all candidates together."""
-        if not self.writes:
-            return CallPlan(0)
-        if self.decoder == "clip":
-            return CallPlan(self.num_prompts, self.max_new_tokens)
-        return CallPlan(self.candidate_options.max_calls or self.num_prompts * self.max_new_tokens)
+    def calls(self) -> int:
+        """Most calls of the mechanism for all candidates together."""
+        if self.text_tokens or not self.writes:
+            return self.texts
+        return self.candidate_options.max_calls or self.num_prompts * self.max_new_tokens
+
+    @property
+    def text_tokens(self) -> int:
+        """Most tokens of a call that writes a whole text, and 0 if a call votes on one token."""
+        return self.max_new_tokens if self.decoder == "clip" else 0
 
     def public(self) -> dict[str, Any]:
         """Return plain values for JSON, as journals and saved prompts hold them: one flat key per setting."""
@@ -228,7 +230,7 @@ class Settings:
             "sampling": self.sampling.scheme,
             "partitions": self.sampling.partitions,
             "sampling_probability": self.sampling.probability,
-            "max_calls": self.calls.most,
+            "max_calls": self.calls,
             "stop": list(self.candidate_options.stop),
             "banned": sorted(self.decoding.banned, key=str),
             "templates": {

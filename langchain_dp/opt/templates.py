@@ -257,10 +257,7 @@ TREC = OptTask(
 """Question types."""
 
 MPQA = OptTask(
-    ("negative", "positive"),
-    "Read the following review, then choose whether it is negative or positive.",
-    3,
-    102,
+    ("negative", "positive"), "Read the following review, then choose whether it is negative or positive.", 3, 102
 )
 """Opinions. Hong et al. use a repetition penalty of 1.1 here."""
 

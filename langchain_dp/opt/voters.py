@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from langchain_dp.accounting import LimitedDomainEvent
+from langchain_dp.accounting import LimitedDomainEvent, PartEvent
 from langchain_dp.ensemble.engine_calls import ask_together, asked_publicly, forget_members
 from langchain_dp.ensemble.prompt_budget import PromptBudget
 from langchain_dp.ensemble.subsets import Subset, SubsetSampler
@@ -16,7 +16,7 @@ from langchain_dp.errors import ModelUnavailable
 from langchain_dp.mechanisms import LimitedDomain, Randomness
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.plan import count_votes
-from langchain_dp.opt.reservation import PromptReservation
+from langchain_dp.opt.reservation import TRAINING, PromptReservation
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import CUE, Demonstration
 from langchain_dp.opt.text import Text
@@ -180,13 +180,7 @@ class PrivateVote:
     whole = False
 
     def __init__(
-        self,
-        subset_votes: SubsetVotes,
-        *,
-        reservation: PromptReservation,
-        kbar: int,
-        chain: str,
-        rng: Randomness,
+        self, subset_votes: SubsetVotes, *, reservation: PromptReservation, kbar: int, chain: str, rng: Randomness
     ) -> None:
         self._subset_votes = subset_votes
         self._reservation = reservation
@@ -201,7 +195,7 @@ class PrivateVote:
         """Charge, draw, ask, count, release."""
         if not written:
             self._subset_votes.check_answers(message)
-        self._reservation.plan.spend(self._reservation.calls.charged(self._mechanism.event), caller=self._chain)
+        self._reservation.plan.spend(PartEvent(TRAINING, self._mechanism.event), caller=self._chain)
         votes = self._subset_votes.votes(self._subset_votes.draw(), message, written)
         return self._mechanism.release(votes, rng=self._rng)
 
@@ -247,8 +241,7 @@ class ClippedTexts:
         # First see that the model answers, once also as many members: it is shown no record.
         public = self._shown.public(message)
         self._writer.check_answers(public, self._shown.invented())
-        charged = self._reservation.calls.charged(self._writer.noise.event)
-        self._reservation.plan.spend(charged, caller=self._chain)
+        self._reservation.plan.spend(PartEvent(TRAINING, self._writer.noise.event), caller=self._chain)
         members = self._shown.members([one for one in self._sampler.draw() if one.record_ids], message)
         self._asked.update(member.member for member in members)
         return self._writer.continued(public, lambda: members)
