@@ -1,4 +1,4 @@
-"""What no written text may repeat of what its writer was asked. Of public and released text alone: it costs nothing."""
+"""Repetitions of the request in a written text. Uses public and released text alone, so it is free."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ Run = tuple[str, ...]
 
 
 class Echo:
-    """Tells the texts that repeat what was asked, and those that are about to.
+    """Detects texts that repeat a request, and texts that are about to.
 
-    Args:
-        asked: Public texts. No text may have four words in a row in common with one of them,
-        known: unless this one has them, too.
-        headings: Nor hold one of these, in large or small letters.
+    No text may share four consecutive words with an ``asked`` text, unless ``known`` has them too, or contain one of
+    the ``headings`` in any case.
 
     Examples:
         >>> echo = Echo(["Read how the student did."], headings=["Input:"])
@@ -31,12 +29,12 @@ class Echo:
         self._openings = tuple(part for text in self._headings for part in _openings(text))
 
     def __call__(self, text: str) -> bool:
-        """Whether the text repeats."""
+        """Return whether the text repeats the request."""
         folded = " ".join(text.casefold().split())
         return any(heading in folded for heading in self._headings) or not self._runs.isdisjoint(_runs(_words(folded)))
 
     def near(self, text: str) -> bool:
-        """Whether a text that begins like this may repeat by its next token: a word, or a piece of one."""
+        """Return whether the next token, a word or a piece of one, may make the text repeat."""
         words = _words(text)
         if words and self._begun.intersection([tuple(words[1 - _RUN :]), tuple(words[-_RUN:-1])]):
             return True
@@ -44,7 +42,7 @@ class Echo:
 
 
 def _openings(heading: str) -> list[str]:
-    """What a heading begins with where a token may end it: all but its last word or mark, and more of it."""
+    """Return the beginnings of a heading that one more token may complete."""
     least = len(re.sub(r"(\w+|[^\w\s])$", "", heading).rstrip())
     return [heading[:at].rstrip() for at in range(max(least, 1), len(heading))]
 

@@ -1,4 +1,4 @@
-"""The plan that a private run reserves in its ledger before anything is asked, or finds there after a restart."""
+"""The plan that a private run reserves in its ledger, or finds there after a restart."""
 
 from __future__ import annotations
 
@@ -19,13 +19,7 @@ _ROUNDING = 1 + 1e-9  # what is left is a difference of sums
 
 @dataclasses.dataclass(frozen=True)
 class Reservation:
-    """A reserved plan with the constants it was reserved for.
-
-    Args:
-        plan: Where every release is charged.
-        scheme: Sampling constants.
-        budget: The share of the ledger that the noise was made for.
-    """
+    """A reserved plan with its sampling constants and its share of the ledger."""
 
     plan: LedgerPlan
     scheme: Scheme
@@ -36,13 +30,7 @@ R = TypeVar("R", bound=Reservation)
 
 
 def reserved_once(ledger: PrivacyLedger, name: str, *, new: Callable[[], R], resumed: Callable[[LedgerPlan], R]) -> R:
-    """Go on with the plan that the ledger holds under this name, or reserve a new one.
-
-    Args:
-        ledger: Ledger to charge.
-        name: Name of the plan.
-        new: Reserves it.
-        resumed: Goes on with a plan that is there; raises PlanError where it was made for something else.
+    """Resume the ledger's plan of this name with ``resumed``, or reserve one with ``new``.
 
     Raises:
         BudgetExceeded: The ledger has no room for a new plan.
@@ -62,13 +50,9 @@ def reserved_once(ledger: PrivacyLedger, name: str, *, new: Callable[[], R], res
 def check_same(
     plan: LedgerPlan, asked: Mapping[str, tuple[object, object]], budget: PrivacyBudget | None, whose: str
 ) -> None:
-    """Raise PlanError if a plan was reserved for other settings than those asked for, which it names.
+    """Raise PlanError if a plan was reserved for other settings, and name them.
 
-    Args:
-        plan: The plan that was found.
-        asked: Old and new value of each setting.
-        budget: Share of the ledger that is asked for now; None takes the plan's.
-        whose: "chain" or "run", for the message.
+    ``asked`` holds the old and the new value of each setting. ``whose`` is "chain" or "run".
     """
     settings = dict(asked)
     if budget is not None:
@@ -83,7 +67,7 @@ def check_same(
 
 
 def check_promise(budget: PrivacyBudget | None, ledger: LedgerOrPath | None, not_private_seed: int | None) -> None:
-    """A budget or a ledger to charge, and no seed beside a ledger."""
+    """Require a budget or a ledger, and no seed beside a ledger."""
     if budget is None and ledger is None:
         raise InvalidParameter("Expected budget= or ledger= to be given, but both are None. Give PrivacyBudget(3.0).")
     if budget is not None and not isinstance(budget, PrivacyBudget):
@@ -106,10 +90,7 @@ def check_promise(budget: PrivacyBudget | None, ledger: LedgerOrPath | None, not
 
 
 def ledger_for(budget: PrivacyBudget | None, ledger: LedgerOrPath | None) -> PrivacyLedger:
-    """The ledger to charge: the one given, if ``budget`` fits its neighbours, or one of that budget.
-
-    The latter is in memory, or at the path given; a chain that has opened it so has all of it.
-    """
+    """Return the ledger to charge: the given one, if its neighbors fit, or a new one in memory or at the given path."""
     if not isinstance(ledger, PrivacyLedger):
         assert budget is not None  # check_promise
         return PrivacyLedger(budget, ledger)
@@ -122,7 +103,7 @@ def ledger_for(budget: PrivacyBudget | None, ledger: LedgerOrPath | None) -> Pri
 
 
 def unreserved(ledger: PrivacyLedger) -> PrivacyBudget:
-    """What no plan has reserved yet; BudgetExceeded if that is nothing."""
+    """Return the budget that no plan has reserved; raise BudgetExceeded if there is none."""
     epsilon, delta = ledger.reserved()
     left = ledger.budget.epsilon - epsilon, ledger.budget.delta - delta
     if min(left) <= 0:
@@ -139,7 +120,7 @@ def unreserved(ledger: PrivacyLedger) -> PrivacyBudget:
 
 
 def affordable(ledger: PrivacyLedger, budget: PrivacyBudget | None) -> PrivacyBudget:
-    """The share of the ledger that a plan would reserve; None is all that is not reserved.
+    """Return the budget that a plan would reserve; ``budget=None`` is all that is left.
 
     Raises:
         BudgetExceeded: The ledger has no room for it.

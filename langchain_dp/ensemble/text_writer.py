@@ -1,4 +1,4 @@
-"""One private text, token by token: what its members think of the next token, and what is drawn."""
+"""One private text, token by token, from the scores of its members."""
 
 from __future__ import annotations
 
@@ -24,19 +24,12 @@ _MARGIN = 4  # tokens by which parts may be more when they are put together
 class TextWriter:
     """Writes one text from the clipped sums of its members.
 
-    Args:
-        engine: The local model.
-        end: What ends a text, beside the model's own end.
-        noise: How a token is drawn.
-        candidates: Tokens of the public model's that are considered.
-        chat: Ask in the model's chat template.
-        rng: Source of the noise.
-        never: What a text may not repeat: no token is drawn that would make it do so, unless there is no other. A
-            model likes to repeat what it was asked.
+    ``end`` ends a text, beside the model's own end. ``candidates`` tokens of the public model are considered. No token
+    is drawn that would make the text repeat ``never``, unless there is no other: models tend to repeat the request.
 
     Formal guarantee:
-        A text is a sequence of :meth:`ClippedSum.release`, each over candidates and public weights that hang on public
-        and released text alone. It costs nothing of its own: the round that drew its members is charged before.
+        A text is a sequence of :meth:`ClippedSum.release`, each over candidates and public weights that depend on
+        public and released text alone. It has no cost of its own: the round that drew its members is charged before.
     """
 
     def __init__(
@@ -61,14 +54,10 @@ class TextWriter:
         before: Sequence[Token] = (),
         mark: Callable[[], object] = lambda: None,
     ) -> Iterator[Token]:
-        """Tokens of one text as they are drawn, at most as many as the event has: the last one ends it, if any does.
+        """Yield the tokens of one text as they are drawn, at most as many as the event has; the last one may end it.
 
-        Args:
-            head: Public text.
-            tail: Public cue.
-            bodies: The private text of each member that takes part, by its key. There may be none.
-            before: As of :meth:`continued`.
-            mark: As of :meth:`continued`.
+        ``bodies`` holds the private text of each participating member, possibly none. ``before`` and ``mark`` are as in
+        :meth:`continued`.
 
         Raises:
             ModelUnavailable: The public prompt could not be evaluated.
@@ -87,14 +76,11 @@ class TextWriter:
         before: Sequence[Token] = (),
         mark: Callable[[], object] = lambda: None,
     ) -> Iterator[Token]:
-        """As :meth:`tokens`, after whole prompts.
+        """Yield tokens like :meth:`tokens`, after whole prompts.
 
-        Args:
-            public: The prompt without a private text.
-            members: Gives those of the members that take part, asked before every token: one that is forgotten is gone.
-                Head, tail and beginning are those of ``public``.
-            before: Tokens of this very text that the same members wrote before a restart.
-            mark: Called before every draw. What it keeps says that an outcome is not known yet.
+        ``members`` is called before every token, so that a forgotten one is gone; head, tail and beginning are those of
+        ``public``. ``before`` are tokens of this text that the same members wrote before a restart. ``mark`` is called
+        before every draw, to store that an outcome is pending.
         """
         # Asked for here, not at the first token: what has the text may show its beginning before it.
         return self._continued(public, members, list(before), mark, forks.one_process("a text to be written"))
@@ -118,12 +104,10 @@ class TextWriter:
             yield written[-1]
 
     def check_answers(self, public: MemberPrompt, invented: str | None = None) -> None:
-        """Score a text's public prompt, so that a model that is not there is found before anything is charged.
+        """Score a text's public prompt, to find a dead model before anything is charged.
 
-        Args:
-            public: The prompt.
-            invented: What a member shows of invented records. The first time as many are scored as will be asked
-                together: where none is, none of a record will be, and every text would be the public model's alone.
+        With ``invented``, a member's text without records, the first call scores as many members as a text has. If none
+        of them is scored, no record would be, and every text would be the public model's alone.
         """
         if invented is None or self._heard:
             self._public(Continuation(public, (), 0.0))
@@ -143,12 +127,10 @@ class TextWriter:
         self._heard = True
 
     def can_go_on(self, public: MemberPrompt, written: Sequence[Token]) -> bool:
-        """Whether a text can be taken up after these tokens: the model can spell them, and scores what may follow.
-
-        Public, as the tokens are released, or are about to be.
+        """Return whether the model can continue after these tokens, which are released or about to be.
 
         Raises:
-            ModelUnavailable: It does not score the prompt alone either, so it is not there.
+            ModelUnavailable: It does not score the prompt alone either.
         """
 
         def look() -> None:
@@ -166,16 +148,10 @@ class TextWriter:
         return False
 
     def check_room(self, head: str, tail: str, *, more: int = 0, kept: int = 0) -> int:
-        """Raise InvalidParameter unless a text of the largest length fits: one that breaks off would be drawn again.
+        """Return the tokens left beside a text of the largest length, or raise InvalidParameter: a cut text would be
+        drawn again.
 
-        Args:
-            head: Public text.
-            tail: Public cue.
-            more: Tokens by which the public text may become longer.
-            kept: Tokens of the longest prompt that are kept for private texts.
-
-        Returns:
-            Tokens that are left.
+        ``more`` is the growth of the public text, and ``kept`` the tokens kept for private texts.
         """
         room = self._engine.max_prompt_tokens - kept
         public = count_publicly(self._engine, head) + count_publicly(self._engine, tail)
@@ -189,7 +165,7 @@ class TextWriter:
         return room - needed
 
     def begun(self, tokens: Sequence[Token]) -> str:
-        """As :meth:`text`, of a text that goes on: without what may be the beginning of its end."""
+        """Return :meth:`text` of an unfinished text, without a possible beginning of its end."""
         text = self.text(tokens)
         if self.ended(tokens):
             return text
@@ -197,16 +173,16 @@ class TextWriter:
         return text[: len(text) - held]
 
     def text(self, tokens: Sequence[Token]) -> str:
-        """What tokens spell, up to the end of the text, white space at its ends removed."""
+        """Return the text of tokens, up to its end, stripped."""
         spelt = self._engine.detokenize([token for token in tokens if token not in self._engine.end_tokens])
         return spelt.split(self._end, 1)[0].strip().strip("\ufffd")
 
     def ended(self, tokens: Sequence[Token]) -> bool:
-        """Whether a text of these tokens has come to its own end, rather than to the largest number of tokens."""
+        """Return whether a text of these tokens has reached its own end."""
         return bool(tokens) and (tokens[-1] in self._engine.end_tokens or self._end in self._engine.detokenize(tokens))
 
     def _allowed(self, written: Sequence[Token], candidates: Sequence[Token]) -> Sequence[int]:
-        """Places of the candidates that may follow: all of them, if otherwise there were none."""
+        """Return the indices of the candidates that may follow, or of all candidates if there are none."""
         everything = range(len(candidates))
         kept = [place for place in everything if written or not self._is_barren(candidates[place])]
         if self._never.near(self.text(written)):
@@ -242,7 +218,7 @@ class TextWriter:
 
 
 def check_scores(model: object) -> None:
-    """An engine that a text can be written with."""
+    """Require an engine that can write a text."""
     validate.require_instance("model", model)
     if not isinstance(model, NextTokenScorer):
         raise InvalidParameter(
@@ -252,16 +228,16 @@ def check_scores(model: object) -> None:
 
 
 def public_prompt(head: str, tail: str) -> MemberPrompt:
-    """The prompt that shows nobody."""
+    """Return the prompt without a private text."""
     return MemberPrompt(head, "", tail, ("public", head))
 
 
 def _plain(token: Token) -> Token:
-    """As a journal keeps it: an engine may give numbers of a library's kind."""
+    """Return a token as a journal stores it: an engine may return numbers of a library's type."""
     return str.__str__(token) if isinstance(token, str) else operator.index(token)
 
 
 def _rows(scores: TokenScores, kept: Sequence[int]) -> list[Any]:
-    """Of each member the scores of these candidates; one that scored others, or none, adds nothing."""
+    """Return each member's scores of these candidates; None for a member without valid scores."""
     rows = (row_of(row, len(scores.tokens)) for row in scores.members)
     return [None if row is None else row[list(kept)] for row in rows]

@@ -33,21 +33,6 @@ class Data:
         return "Data(<private>)"
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class Split:
-    """Parts of a run's records, kept while the process lives so that a record can be forgotten during the run.
-
-    ``marks`` holds a keyed hash of every record that the run was started with.
-    """
-
-    marks: Mapping[str, bytes]
-    training: frozenset[str]
-    validation: frozenset[str]
-
-    def __repr__(self) -> str:
-        return "Split(<private>)"
-
-
 def prepare(records: PrivateRecords, settings: Settings, neighbors: Neighbors, key: bytes) -> Data:
     """Split the examples."""
     even = count_is_public(neighbors)

@@ -41,7 +41,7 @@ from langchain_dp.ensemble.text_writer import TextWriter
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import ClippedSum, Exponential
 from langchain_dp.opt.candidates import PromptChoice, choices, echo_of
-from langchain_dp.opt.data import Data, Split, prepare, scheme_for
+from langchain_dp.opt.data import Data, prepare, scheme_for
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.handover import OptimizedPrompt, described
 from langchain_dp.opt.journal import Journal
@@ -67,6 +67,7 @@ from langchain_dp.ports import NextTokenScorer, NextTokenVoter
 from langchain_dp.records import PrivateRecords
 
 _VOTED, _CLIPPED = "LimitedDomain votes", "exponential mechanism on clipped differences from the public model"
+_WRITTEN = "DP-OPT: {} for every token, exponential mechanism among the candidates"
 _CHOSEN = "exponential mechanism among public prompts, by their right answers"
 
 
@@ -90,7 +91,8 @@ class PrivateRuns(PrivateRun):
         self._text = Text(engine, settings.decoding, settings.candidate_options.stop, never=self._never)
         self._journal: Journal | None = None
         self._reservation: PromptReservation | None = None
-        self._split: Split | None = None
+        # Digests and split of the records, kept while the process lives so that a record can be forgotten in a run.
+        self._split: tuple[dict[str, bytes], list[str], list[str]] | None = None
         if settings.rows is not None and not count_is_public(self.neighbors):
             raise InvalidParameter(
                 f"Expected rows={settings.rows} with replace-one or zero-out: under add/remove the number of rows is "
@@ -126,13 +128,12 @@ class PrivateRuns(PrivateRun):
     def _judge(self, token: WritingEvent | None, share: PrivacyBudget, scheme: Scheme, records: int) -> None:
         """Apply :meth:`check_reachable`, and warn if the result would be mostly noise."""
         self.check_reachable(token, share, scheme, records)
-        settings = self._settings
         if isinstance(token, ClippedSumRoundEvent):
             warn_small_clip(self._clipped(token, scheme).clip)
         elif token is None and scheme.even:
-            rows = settings.taking_part(records)
-            found = choice_verdict(selection_event(share), share, prompts=settings.choices, rows=rows)
-            warn_mostly_noise(f"the choice is one at random, {found.message}" if found.rating == "no" else "")
+            rows, prompts = self._settings.taking_part(records), self._settings.choices
+            verdict = choice_verdict(selection_event(share), share, prompts=prompts, rows=rows)
+            warn_mostly_noise(f"the choice is one at random, {verdict.message}" if verdict.rating == "no" else "")
 
     def run(self, records: PrivateRecords, *, halted: Halted = lambda: False) -> OptimizedPrompt:
         """Start or resume the run; ``halted`` is checked before every call."""
@@ -180,21 +181,21 @@ class PrivateRuns(PrivateRun):
         """
         if fingerprint(seen, journal.key) == journal.data:
             data = prepare(records, self._settings, self.neighbors, journal.key)
-            self._split = Split(seen, frozenset(data.training), frozenset(data.validation))
+            self._split = seen, data.training, data.validation
             return data
         if journal.winner is not None:
             raise PlanError(
                 f"The run {self._name!r} is complete, and was over other examples. Give the optimizer another name= "
                 "and a budget of its own: what is released of other examples is a new release."
             )
-        if self._split is None or not seen.items() <= self._split.marks.items():
+        if self._split is None or not seen.items() <= self._split[0].items():
             raise PlanError(
                 f"The run {self._name!r} was started with other examples, and goes on over the same ones only. Give "
                 "them in the same order (PrivateRecords may forget some of them in the process that holds the run), or "
                 "give the new run another name=."
             )
-        parts = self._split.training, self._split.validation
-        return Data(records, *([name for name in seen if name in part] for part in parts))
+        training, validation = ([name for name in part if name in seen] for part in self._split[1:])
+        return Data(records, training, validation)
 
     def _reserved(self, journal: Journal, scheme: Scheme, records: int) -> PromptReservation:
         reservation = reserve(
@@ -239,9 +240,8 @@ class PrivateRuns(PrivateRun):
         )
 
     def _write(self, data: Data, journal: Journal, reservation: PromptReservation, halted: Halted) -> Run:
-        settings = self._settings
         run = Run(
-            settings,
+            self._settings,
             text=self._text,
             end_tokens=self._engine.end_tokens,
             journal=journal,
@@ -249,7 +249,7 @@ class PrivateRuns(PrivateRun):
             progress=self._progress,
             halted=halted,
         )
-        if journal.winner is None and settings.writes:
+        if journal.winner is None and self._settings.writes:
             source = self._source(data, reservation)
             run.write(source, spent=lambda: reservation.plan.spent(round_up=True)[0])
         return run
@@ -260,15 +260,11 @@ class PrivateRuns(PrivateRun):
         sampler = SubsetSampler(data.training, reservation.scheme, self._rng)
         if isinstance(reservation.token, LimitedDomainEvent):
             votes = SubsetVotes(
-                engine,
-                sampler,
-                shown,
-                watch=lambda: self._forward.watch(settings.instruction),
-                text=self._text,
+                engine, sampler, shown, watch=lambda: self._forward.watch(settings.instruction), text=self._text,
                 rng=self._rng,
-            )
-            kbar, chain = settings.candidate_options.kbar, self._name
-            return PrivateVote(votes, reservation=reservation, kbar=kbar, chain=chain, rng=self._rng)
+            )  # fmt: skip
+            kbar = settings.candidate_options.kbar
+            return PrivateVote(votes, reservation=reservation, kbar=kbar, chain=self._name, rng=self._rng)
         assert isinstance(engine, NextTokenScorer)  # check_decoder
         assert reservation.token is not None  # something is written
         writer = TextWriter(
@@ -325,11 +321,11 @@ class PrivateRuns(PrivateRun):
         reservation, journal = attached
         budget, least = reservation.budget, self._scheme(journal).least_records(journal.records or 0)
         weak = weak_promise_reasons(budget.epsilon, budget.delta, *least)
-        seeded = not self._rng.private
-        writes = self._settings.writes
+        settings, seeded = self._settings, not self._rng.private
+        writes = settings.writes
         return reservation.plan.certificate(
             None if reservation.token is None else reservation.charged_call,
-            mechanism=self._mechanism(),
+            mechanism=_CHOSEN if not writes else _WRITTEN.format(_CLIPPED if settings.decoder == "clip" else _VOTED),
             model=self._engine.name,
             private=not seeded,
             reason="drawn from not_private_seed: whoever knows the seed can remove the noise" if seeded else "",
@@ -337,28 +333,22 @@ class PrivateRuns(PrivateRun):
                 "the local model sees the examples; the prompt alone leaves",
                 "only the reserved epsilon and delta are a promise, whatever was used of them",
                 *(["training and validation records are disjoint: their costs combine by the larger"] * writes),
-                choice_note(reservation.selection, self._settings.choices),
+                choice_note(reservation.selection, settings.choices),
                 KEYED,
-                *([LABELS_FROM_DATA] if self._settings.labels_from_data else []),
+                *[LABELS_FROM_DATA] * settings.labels_from_data,
                 *weak,
                 *getattr(self._engine, "notes", ()),
             ),
             parameters={
                 **self._noise(reservation),
                 "epsilon_selection": reservation.selection.epsilon,
-                **({"alternatives": len(self._settings.alternatives)} if self._settings.alternatives else {}),
+                **({"alternatives": len(settings.alternatives)} if settings.alternatives else {}),
                 **(_writing(reservation, journal.written) if writes else {}),
             },
         ).including(self._costs)
 
     def _clipped(self, token: ClippedSumRoundEvent, scheme: Scheme) -> ClippedSum:
         return clip_of(token, scheme, self._settings.candidate_options.clip_temperature)
-
-    def _mechanism(self) -> str:
-        if not self._settings.writes:
-            return _CHOSEN
-        how = _CLIPPED if self._settings.decoder == "clip" else _VOTED
-        return f"DP-OPT: {how} for every token, exponential mechanism among the candidates"
 
     def _noise(self, reservation: PromptReservation) -> dict[str, Any]:
         token = reservation.token

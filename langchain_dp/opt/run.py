@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from langchain_dp.opt.voters import TokenSource
 from langchain_dp.ports import Token
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Run:
     """Writes candidates and counts their correct answers.
 
@@ -30,84 +32,78 @@ class Run:
     :meth:`write` raises PlanError, and the run can be resumed.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        text: Text,
-        end_tokens: frozenset[Token],
-        journal: Journal,
-        rng: Randomness,
-        progress: bool | None,
-        halted: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._settings = settings
-        self._text = text
-        self._end_tokens = end_tokens
-        self._journal = journal
-        self._rng = rng
-        self._disabled = None if progress is None else not progress
-        self._halted = halted
+    settings: Settings
+    _: dataclasses.KW_ONLY
+    text: Text
+    end_tokens: frozenset[Token]
+    journal: Journal
+    rng: Randomness
+    progress: bool | None
+    halted: Callable[[], bool] = lambda: False
 
     def write(self, source: TokenSource, *, spent: Callable[[], float] | None = None) -> None:
         """Write candidates until there are enough or no call is left. ``spent`` gives epsilon for the progress bar."""
-        made = sum(candidate.calls for candidate in self._journal.written)
-        with tqdm(total=made + source.left(), initial=made, desc="writing", unit="call", disable=self._disabled) as bar:
+        calls = self.journal.calls
+        with self._bar("writing", "call", total=calls + source.left(), initial=calls) as bar:
             try:
                 while (candidate := self._current(source)) is not None:
                     self._go_on(source, candidate, bar, spent)
             finally:
                 source.close()
 
+    def _bar(self, title: str, unit: str, *, total: int, initial: int = 0) -> Any:
+        disable = None if self.progress is None else not self.progress
+        return tqdm(total=total, initial=initial, desc=title, unit=unit, disable=disable)
+
     def _current(self, source: TokenSource) -> Written | None:
-        written = self._journal.written
+        written = self.journal.written
         if written and not written[-1].ended:
             return written[-1]
-        if len(written) >= self._settings.num_prompts or not source.left():
+        if len(written) >= self.settings.num_prompts or not source.left():
             return None
         written.append(Written(self._request()))
-        self._journal.save()
+        self.journal.save()
         return written[-1]
 
     def _request(self) -> int:
         """Draw the next candidate's request by a public coin among the least used ones."""
-        drawn = Counter(candidate.message for candidate in self._journal.written)
-        requests = range(len(self._settings.prompts.messages))
+        drawn = Counter(candidate.message for candidate in self.journal.written)
+        requests = range(len(self.settings.prompts.messages))
         least = min(drawn[request] for request in requests)
         rare = [request for request in requests if drawn[request] == least]
-        return rare[self._rng.randbelow(len(rare))]
+        return rare[self.rng.randbelow(len(rare))]
 
     def _go_on(self, source: TokenSource, candidate: Written, bar: Any, spent: Callable[[], float] | None) -> None:
         plan = steps(
             candidate,
-            max_new_tokens=self._settings.max_new_tokens,
-            max_retries=self._settings.candidate_options.max_retries,
-            end_tokens=self._end_tokens,
-            stops=self._text.stops,
+            max_new_tokens=self.settings.max_new_tokens,
+            max_retries=self.settings.candidate_options.max_retries,
+            end_tokens=self.end_tokens,
+            stops=self.text.stops,
         )
         next(plan, None)  # stands where the first call is asked for
         while not candidate.ended:
             if not source.left(candidate.tokens):
                 candidate.ended = "calls"
                 break
-            if self._halted() and not (candidate.tokens and source.whole):
+            if self.halted() and not (candidate.tokens and source.whole):
                 raise PlanError(CANCELLED)
             released = source.next_token(candidate.message, candidate.tokens)
             with contextlib.suppress(StopIteration):
                 plan.send(released)
-            self._journal.save()
+            self.journal.save()
             bar.update()
             if not bar.disable:  # to work out what was spent takes a moment
                 bar.set_postfix(self._postfix(candidate, spent), refresh=False)
         plan.close()
-        self._journal.save()
+        self.journal.save()
 
     def _postfix(self, candidate: Written, spent: Callable[[], float] | None) -> dict[str, Any]:
         # Released values only: how many members agreed on a token is private.
         shown: dict[str, Any] = {
-            "prompt": f"{len(self._journal.written)}/{self._settings.num_prompts}",
+            "prompt": f"{len(self.journal.written)}/{self.settings.num_prompts}",
             "tokens": len(candidate.tokens),
-            "bottoms": sum(each.bottoms for each in self._journal.written),
+            "bottoms": sum(each.bottoms for each in self.journal.written),
         }
         if spent is not None:
             shown["epsilon"] = f"{spent():.3g}"
@@ -115,21 +111,20 @@ class Run:
 
     def written(self) -> list[Candidate]:
         """Return the written candidates with their faults. All of them are released."""
-        return judged(self._settings, self._text, self._journal.written)
+        return judged(self.settings, self.text, self.journal.written)
 
     def choices(self) -> list[PromptChoice]:
         """Return the prompts to select from; the initial instruction is the last."""
-        return choices(self._settings, self.written())
+        return choices(self.settings, self.written())
 
     def counts(self, forward: Forward, rows: Sequence[Mapping[str, Any]]) -> list[int]:
         """Return the correct answers of each candidate on the validation rows. Private."""
-        found = self.choices()
+        choices = self.choices()
         # One step a candidate: steps by rows would show their number, which add/remove keeps private.
-        with tqdm(total=len(set(found)), desc="selecting", unit="prompt", disable=self._disabled) as bar:
-            counts = correct_answers(
-                forward, found, rows, prompts=self._settings.prompts, labels=self._settings.labels, advance=bar.update
-            )
-        forward.watch(self._settings.instruction)
+        prompts, labels = self.settings.prompts, self.settings.labels
+        with self._bar("selecting", "prompt", total=len(set(choices))) as bar:
+            counts = correct_answers(forward, choices, rows, prompts=prompts, labels=labels, advance=bar.update)
+        forward.watch(self.settings.instruction)
         return counts
 
 

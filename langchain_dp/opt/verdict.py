@@ -95,8 +95,8 @@ def _at_random(rows: str, budget: PrivacyBudget, lead: int, remedy: str) -> Verd
 def _no(rows: str, budget: PrivacyBudget, reason: str, remedy: str) -> Verdict:
     return Verdict(
         "no",
-        f"not with {rows} at epsilon {budget.epsilon:g}: keep your instruction, spend nothing. {reason}. {remedy} would "
-        "do",
+        f"not with {rows} at epsilon {budget.epsilon:g}: keep your instruction, spend nothing. {reason}. {remedy} "
+        "would do",
     )
 
 

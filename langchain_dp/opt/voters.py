@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Protocol
 
 from langchain_dp.accounting import LimitedDomainEvent, PartEvent
 from langchain_dp.ensemble.engine_calls import ask_together, asked_publicly, forget_members
@@ -33,9 +33,7 @@ class Demonstrations:
     fits into the model's context.
     """
 
-    def __init__(
-        self, records: PrivateRecords, forward: Forward, settings: Settings, engine: NextTokenVoter
-    ) -> None:  # fmt: skip
+    def __init__(self, records: PrivateRecords, forward: Forward, settings: Settings, engine: NextTokenVoter) -> None:
         self._records = records
         self._forward = forward
         self._instruction = settings.instruction
@@ -71,10 +69,10 @@ class Demonstrations:
         missing = [name for subset in subsets for name in subset.record_ids if name not in self._shown]
         rows = [self._records.get(name) for name in missing]
         texts = [self._prompts.render(row) for row in rows]
-        for name, row, text, answer in zip(
-            missing, rows, texts, self._forward.predict(self._instruction, texts), strict=True
-        ):
-            self._shown[name] = self._shot(row, text, answer)
+        answers = self._forward.predict(self._instruction, texts)
+        for name, row, text, answer in zip(missing, rows, texts, answers, strict=True):
+            word = self._prompts.word(str(row["label"]))
+            self._shown[name] = Demonstration(text, word, None if answer is None else self._words[answer])
         return [self._body([self._shown[name] for name in subset.record_ids]) for subset in subsets]
 
     def _body(self, shown: Sequence[Demonstration]) -> str:
@@ -83,10 +81,6 @@ class Demonstrations:
             return self._prompts.backward_body(cut)
 
         return whole(self._room.truncate([one.text for one in shown], whole=whole, tokens=self._tokens))
-
-    def _shot(self, row: Mapping[str, Any], text: str, answer: int | None) -> Demonstration:
-        word = self._prompts.word(str(row["label"]))
-        return Demonstration(text, word, None if answer is None else self._words[answer])
 
 
 class TokenSource(Protocol):
@@ -106,36 +100,28 @@ class TokenSource(Protocol):
         """Drop the caches of the subsets."""
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class SubsetVotes:
     """Collects the votes of one draw of subsets. ``watch`` checks after every call that the engine still answers."""
 
-    def __init__(
-        self,
-        engine: NextTokenVoter,
-        sampler: SubsetSampler,
-        shown: Demonstrations,
-        *,
-        watch: Callable[[], object],
-        text: Text,
-        rng: Randomness,
-    ) -> None:
-        self._engine = engine
-        self._sampler = sampler
-        self._shown = shown
-        self._watch = watch
-        self._text = text
-        self._rng = rng
-        self._asked: set[Hashable] = set()
+    engine: NextTokenVoter
+    sampler: SubsetSampler
+    shown: Demonstrations
+    _: dataclasses.KW_ONLY
+    watch: Callable[[], object]
+    text: Text
+    rng: Randomness
+    _asked: set[Hashable] = dataclasses.field(default_factory=set)
 
     def draw(self) -> list[Subset]:
         """Draw the subsets of one call by fresh coins; those without records abstain and are left out."""
-        return [subset for subset in self._sampler.draw() if subset.record_ids]
+        return [subset for subset in self.sampler.draw() if subset.record_ids]
 
     def check_answers(self, message: int) -> None:
         """Ask for a token after a public prompt, to find a dead model before anything is charged."""
-        public = Continuation(self._shown.public(message), (), 0.0)
-        answers = asked_publicly(lambda: self._engine.next_tokens([public], self._text.decoding(())))
-        forget_members(self._engine, public.prompt.member)
+        public = Continuation(self.shown.public(message), (), 0.0)
+        answers = asked_publicly(lambda: self.engine.next_tokens([public], self.text.decoding(())))
+        forget_members(self.engine, public.prompt.member)
         if not count_votes(answers):
             raise ModelUnavailable("The engine wrote no token after a text that shows no record. Check the model.")
 
@@ -145,27 +131,22 @@ class SubsetVotes:
         Raises:
             ModelUnavailable: The engine's server does not answer a public text.
         """
-        members = self._shown.members(subsets, message)
-        asked = [Continuation(member, tuple(written), self._rng.randbelow(_COIN) / _COIN) for member in members]
+        members = self.shown.members(subsets, message)
+        asked = [Continuation(member, tuple(written), self.rng.randbelow(_COIN) / _COIN) for member in members]
         self._asked.update(member.member for member in members)
         try:
-            decoding = self._text.decoding(written)
-            votes = count_votes(ask_together(lambda some: self._engine.next_tokens(some, decoding), asked))
-            self._watch()
+            decoding = self.text.decoding(written)
+            votes = count_votes(ask_together(lambda some: self.engine.next_tokens(some, decoding), asked))
+            self.watch()
             return votes
         finally:
-            if not self._sampler.lasting:
+            if not self.sampler.lasting:
                 self.close()
-
-    @property
-    def domain(self) -> int:
-        """Number of tokens that may be voted for."""
-        return self._engine.vocabulary_size
 
     def close(self) -> None:
         """Drop the caches of the subsets."""
         if self._asked:
-            forget_members(self._engine, *self._asked)
+            forget_members(self.engine, *self._asked)
             self._asked.clear()
 
 
@@ -186,7 +167,10 @@ class PrivateVote:
         self._reservation = reservation
         assert isinstance(reservation.token, LimitedDomainEvent)
         self._mechanism: LimitedDomain[Token] = LimitedDomain(
-            reservation.token, domain=subset_votes.domain, kbar=kbar, moved_votes=reservation.moved_votes
+            reservation.token,
+            domain=subset_votes.engine.vocabulary_size,
+            kbar=kbar,
+            moved_votes=reservation.moved_votes,
         )
         self._chain = chain
         self._rng = rng
