@@ -9,27 +9,30 @@ from langchain_dp.ensemble.engine_calls import count_publicly
 from langchain_dp.ensemble.prompt_budget import LEAST
 from langchain_dp.ensemble.questions import check_text
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.opt.settings import Settings
+from langchain_dp.opt.settings import Decoder, Settings
 from langchain_dp.opt.templates import CUE, Demonstration, PromptAlternative
 from langchain_dp.ports import LabelScorer, NextTokenScorer, NextTokenVoter
 
 
-def check_model(model: object) -> None:
-    """Require an engine that writes tokens and scores labels."""
+def check_model(model: object, decoder: Decoder = "votes", kbar: int = 0) -> None:
+    """Require an engine that writes tokens, scores labels and supports the decoder.
+
+    Its vocabulary must exceed kbar: the threshold of LimitedDomain covers the tokens beyond kbar.
+    """
     validate.require_instance("model", model)
     if not (isinstance(model, NextTokenVoter) and isinstance(model, LabelScorer)):
         raise InvalidParameter(
             f"Expected model={type(model).__name__} to be a local engine that writes tokens and scores labels, such "
             "as LlamaCppEnsemble: the votes of hundreds of prompts are counted token by token."
         )
-
-
-def check_decoder(model: object, decoder: str) -> None:
-    """Require an engine that supports the decoder."""
     if decoder == "clip" and not isinstance(model, NextTokenScorer):
         raise InvalidParameter(
             f"Expected model={type(model).__name__} to score next tokens (score_next_token), which "
             'decoder="clip" asks for. Use decoder="votes", or an engine such as LlamaCppEnsemble.'
+        )
+    if decoder == "votes" and kbar >= model.vocabulary_size:
+        raise InvalidParameter(
+            f"Expected kbar={kbar} to be below the model's {model.vocabulary_size} tokens. Ten is plenty: lower it."
         )
 
 
@@ -65,14 +68,6 @@ def alternatives(given: object) -> tuple[PromptAlternative, ...]:
         else each
         for each in several
     )
-
-
-def check_kbar(model: NextTokenVoter, kbar: int) -> None:
-    """Require kbar below the vocabulary size: the threshold of LimitedDomain covers the tokens beyond kbar."""
-    if kbar >= model.vocabulary_size:
-        raise InvalidParameter(
-            f"Expected kbar={kbar} to be below the model's {model.vocabulary_size} tokens. Ten is plenty: lower it."
-        )
 
 
 def check_room(model: NextTokenVoter, settings: Settings) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from langchain_dp._util import validate
 from langchain_dp.accounting import PrivacyBudget, calibrate_limited_domain, calibrate_text_round
-from langchain_dp.accounting.events import LimitedDomainEvent, count_is_public, votes_move
+from langchain_dp.accounting.events import LimitedDomainEvent, count_is_public
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.cost import Lengths, to_evaluate
@@ -186,4 +186,4 @@ def _moved(budget: PrivacyBudget, rounds: int, tokens: int, rate: float) -> floa
 def _needed(budget: PrivacyBudget, calls: int) -> float:
     chosen = calibrate_limited_domain(budget, tokens=calls, sampling_probability=1.0, sampling="fixed")
     token = LimitedDomainEvent(*chosen, 1.0, "fixed")
-    return votes_needed(token, moved_votes=votes_move(budget.neighbors))
+    return votes_needed(token, budget.neighbors)

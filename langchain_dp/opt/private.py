@@ -355,7 +355,7 @@ class PrivateRuns(PrivateRun):
         if token is None:
             return {}
         if isinstance(token, LimitedDomainEvent):
-            needed = math.ceil(votes_needed(token, moved_votes=reservation.moved_votes))
+            needed = math.ceil(votes_needed(token, self.neighbors))
             return {"epsilon0": token.epsilon0, "delta0": token.delta0, "votes_needed": needed}
         noise = self._clipped(token, reservation.scheme)
         return {

@@ -8,7 +8,6 @@ from typing import Any
 from langchain_dp._util.rounding import took
 from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, PrivacyBudget
 from langchain_dp.accounting.budget import weak_promise_reasons
-from langchain_dp.accounting.events import votes_move
 from langchain_dp.ensemble.engine_calls import count_or_estimate
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter
@@ -74,10 +73,7 @@ class OptPlanReport:
     @property
     def votes_needed(self) -> float | None:
         """Votes with which a token is released half of the time if at most kbar tokens have votes; else None."""
-        if not isinstance(self.token, LimitedDomainEvent):
-            return None
-        moved = votes_move(self.budget.neighbors)
-        return votes_needed(self.token, moved_votes=moved)
+        return votes_needed(self.token, self.budget.neighbors) if isinstance(self.token, LimitedDomainEvent) else None
 
     def chance(self, share: float) -> float:
         """Return the chance to release a token with ``share`` of the expected votes if the others have too few.
@@ -87,8 +83,7 @@ class OptPlanReport:
         """
         if not isinstance(self.token, LimitedDomainEvent):
             raise InvalidParameter('Expected decoder="votes" to ask for a chance by votes. See clip.')
-        moved = votes_move(self.budget.neighbors)
-        return chance(self.token, share * self.scheme.expected_subsets, moved_votes=moved)
+        return chance(self.token, share * self.scheme.expected_subsets, self.budget.neighbors)
 
     def _noise(self) -> list[str]:
         token = self.token
@@ -120,16 +115,19 @@ class OptPlanReport:
         }
 
     def __str__(self) -> str:
+        scheme, time = self.scheme, "" if self.seconds is None else f", about {took(self.seconds)}"
+        lines = [f"DP-OPT plan: {self.budget}"]
         if self.token is None:
-            return "\n".join([f"DP-OPT plan: {self.budget}", *self._choosing(), *self._said()])
-        scheme = self.scheme
-        time = "" if self.seconds is None else f", about {took(self.seconds)}"
-        each = "tokens, bottoms and ends of" if self.clip is None else "a text each, of"
-        votes = "votes a token" if self.clip is None else "members a text"
-        memory = "" if self.cache_bytes is None else f", {self.cache_bytes / 2**30:,.1f} GiB of caches"
-        return "\n".join(
-            [
-                f"DP-OPT plan: {self.budget}",
+            lines += [
+                f"  choice       one, among {self.choices:,} prompts; {self.selection.epsilon:.4g} nats a right answer",
+                f"  records      about {self.validation:,.0f} to select by",
+                f"  to evaluate  about {self.cold_tokens:,.0f} tokens{time}",
+            ]
+        else:
+            each = "tokens, bottoms and ends of" if self.clip is None else "a text each, of"
+            votes = "votes a token" if self.clip is None else "members a text"
+            memory = "" if self.cache_bytes is None else f", {self.cache_bytes / 2**30:,.1f} GiB of caches"
+            lines += [
                 f"  calls        {self.max_calls:,} at most: {each} {self.num_prompts} candidates",
                 f"  sampling     {scheme.sampling}: {scheme.groups:,} "
                 f"{'subsets' if scheme.sampling == 'fixed' else 'slots'}, q = {scheme.sampling_probability:.4g}, about "
@@ -138,24 +136,11 @@ class OptPlanReport:
                 f"  records      about {self.training:,.0f} to learn from, {self.validation:,.0f} to select by",
                 f"  to evaluate  about {self.warm_tokens:,.0f} tokens with caches kept ({self.cold_tokens:,.0f} "
                 f"without){time}{memory}",
-                *self._said(),
             ]
-        )
-
-    def _choosing(self) -> list[str]:
-        time = "" if self.seconds is None else f", about {took(self.seconds)}"
-        return [
-            f"  choice       one, among {self.choices:,} prompts; {self.selection.epsilon:.4g} nats a right answer",
-            f"  records      about {self.validation:,.0f} to select by",
-            f"  to evaluate  about {self.cold_tokens:,.0f} tokens{time}",
-        ]
-
-    def _said(self) -> list[str]:
-        return [
-            f"  verdict      {self.verdict}",
-            *(["  WARNING      the engine keeps fewer caches than that: give it cache_bytes="] * self.cache_too_small),
-            *(f"  WARNING      {point}" for point in self.weak),
-        ]
+        lines.append(f"  verdict      {self.verdict}")
+        if self.cache_too_small:
+            lines.append("  WARNING      the engine keeps fewer caches than that: give it cache_bytes=")
+        return "\n".join([*lines, *(f"  WARNING      {reason}" for reason in self.weak)])
 
 
 def report(
@@ -190,9 +175,9 @@ def report(
     )
 
     def noise(share: PrivacyBudget, scheme: Scheme = scheme) -> WritingEvent:
-        found = choose_noise(share, scheme, settings)[0]
-        assert found is not None  # asked for where something is written
-        return found
+        token, _ = choose_noise(share, scheme, settings)
+        assert token is not None  # something is written
+        return token
 
     def clip_at(share: PrivacyBudget, times: float) -> float:
         groups = round(scheme.groups * times)
@@ -201,15 +186,16 @@ def report(
         return _clip(noise(share, larger), larger, settings) or 0.0
 
     clip = None if token is None else _clip(token, scheme, settings)
+    selected = {"prompts": settings.choices, "rows": round(validation)}
     judged: Verdict
     if token is None:
-        judged = choice_verdict(selection, budget, prompts=settings.choices, rows=round(validation))
-    elif clip is None:
-        judged = verdict(token, scheme, budget, rows=rows, taken=count, noise=noise)
+        judged = choice_verdict(selection, budget, **selected)
     else:
-        judged = clip_verdict(clip, budget, rows=rows, taken=count, clip_at=clip_at)
-    if token is not None:
-        judged = selecting_verdict(selection, budget, prompts=settings.choices, rows=round(validation)) or judged
+        if clip is None:
+            judged = verdict(token, scheme, budget, rows=rows, taken=count, noise=noise)
+        else:
+            judged = clip_verdict(clip, budget, rows=rows, taken=count, clip_at=clip_at)
+        judged = selecting_verdict(selection, budget, **selected) or judged
 
     measured = engine if isinstance(engine, ReportsThroughput) else None
     each = (subset + settings.max_new_tokens) * measured.bytes_per_token() if measured else None

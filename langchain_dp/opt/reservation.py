@@ -63,14 +63,14 @@ class PromptReservation(Reservation):
         return votes_move(self.budget.neighbors)
 
 
-def votes_needed(token: LimitedDomainEvent, *, moved_votes: bool) -> float:
+def votes_needed(token: LimitedDomainEvent, neighbors: Neighbors) -> float:
     """Return the threshold of LimitedDomain above the (kbar+1)-th count, in votes."""
-    return (2 if moved_votes else 1) + 2 / token.epsilon0 * math.log((1 - token.delta0) / token.delta0)
+    return (2 if votes_move(neighbors) else 1) + 2 / token.epsilon0 * math.log((1 - token.delta0) / token.delta0)
 
 
-def chance(token: LimitedDomainEvent, votes: float, *, moved_votes: bool) -> float:
+def chance(token: LimitedDomainEvent, votes: float, neighbors: Neighbors) -> float:
     """Return the chance to release a token with so many votes if the others have too few."""
-    needed = votes_needed(token, moved_votes=moved_votes)
+    needed = votes_needed(token, neighbors)
     return 1 / (1 + math.exp(min(token.epsilon0 / 2 * (needed - votes), 700.0)))
 
 
@@ -196,8 +196,7 @@ def check_reachable(
     agreement: float = 1.0,
 ) -> None:
     """Refuse noise that no token can win against. ``agreement`` is the share of the votes that must suffice."""
-    moved = votes_move(share.neighbors)
-    needed, voters = votes_needed(token, moved_votes=moved), agreement * scheme.expected_subsets
+    needed, voters = votes_needed(token, share.neighbors), agreement * scheme.expected_subsets
     if needed <= voters:
         return
     at_best = "" if agreement == 1 else f", {agreement:.0%} of them for one token at best"
@@ -206,7 +205,7 @@ def check_reachable(
         if agreement == 1
         else 'more records; decoder="clip" and DPPromptSelector do with fewer, as their plan() says.'
     )
-    remedy = _remedy(token, share, voters, calls, moved, given=given, fitted=agreement < 1)
+    remedy = _remedy(token, share, voters, calls, given=given, fitted=agreement < 1)
     raise InvalidParameter(
         f"Expected {'epsilon0' if given else 'epsilon'}={token.epsilon0 if given else share.epsilon:g}, "
         f"delta={share.delta:g} to be enough for one token: with {calls} calls a token needs {needed:.0f} votes, but "
@@ -215,18 +214,12 @@ def check_reachable(
 
 
 def _remedy(
-    token: LimitedDomainEvent,
-    share: PrivacyBudget,
-    voters: float,
-    calls: int,
-    moved: bool,
-    *,
-    given: bool,
-    fitted: bool,
+    token: LimitedDomainEvent, share: PrivacyBudget, voters: float, calls: int, *, given: bool, fitted: bool
 ) -> str:
-    room = voters - (2 if moved else 1)
+    beyond = 2 if votes_move(share.neighbors) else 1
+    room = voters - beyond
     if room <= 0:
-        return f"subsets= above {2 if moved else 1}"
+        return f"subsets= above {beyond}"
     least = 2 * math.log((1 - token.delta0) / token.delta0) / room
     if given:
         least = float(_rounded_up(least))

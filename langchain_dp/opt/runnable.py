@@ -146,9 +146,7 @@ class DPPromptOptimizer(PromptRunnable):
             decoder=decoder,
             labels_from_data=labels_from_data,
         )
-        checks.check_decoder(model, decoder)
-        if decoder == "votes":
-            checks.check_kbar(model, candidate_options.kbar)
+        checks.check_model(model, decoder, candidate_options.kbar)
         self._start(
             model,
             settings,

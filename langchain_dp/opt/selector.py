@@ -9,14 +9,13 @@ from langchain_dp._util.validate import reject_unknown_arguments
 from langchain_dp.accounting import PrivacyBudget
 from langchain_dp.accounting.provenance import MadeWith
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for
-from langchain_dp.ensemble.scheme import SamplingOptions
 from langchain_dp.opt import checks
 from langchain_dp.opt.base import PromptRunnable, share_of
 from langchain_dp.opt.fit import Effort, rows_to_select_by
-from langchain_dp.opt.settings import CandidateOptions, Settings
+from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import OptPrompts, PromptAlternative
 from langchain_dp.opt.verdict import NEARLY_ALL
-from langchain_dp.ports import Decoding, NextTokenVoter
+from langchain_dp.ports import NextTokenVoter
 from langchain_dp.records import check_labels
 
 
@@ -93,14 +92,6 @@ class DPPromptSelector(PromptRunnable):
             rows=rows,
             calibrate=calibrate,
             labels_from_data=labels_from_data,
-            validation=1.0,
-            shots=1,
-            subsets=1,
-            sampling=SamplingOptions(),
-            num_prompts=1,
-            max_new_tokens=1,
-            candidate_options=CandidateOptions(),
-            decoding=Decoding(chat=False),
         )
         self._start(
             model,

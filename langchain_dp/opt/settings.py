@@ -79,6 +79,9 @@ def _stop(stop: object) -> tuple[str, ...]:
     return strings
 
 
+_PLAIN = "instruction", "shots", "subsets", "validation", "num_prompts", "max_new_tokens", "calibrate"
+
+
 def _votes_only(candidate_options: CandidateOptions, decoding: Decoding) -> dict[str, Any]:
     """Return the non-default settings that affect votes only."""
     usual = CandidateOptions(), Decoding()
@@ -101,15 +104,15 @@ class Settings:
     instruction: str
     labels: tuple[str, ...]
     prompts: OptPrompts
-    shots: int
-    subsets: int
-    sampling: SamplingOptions
-    validation: float
-    num_prompts: int
-    max_new_tokens: int
-    candidate_options: CandidateOptions
-    decoding: Decoding
     calibrate: bool
+    shots: int = 1
+    subsets: int = 1
+    sampling: SamplingOptions = dataclasses.field(default_factory=SamplingOptions)
+    validation: float = 1.0
+    num_prompts: int = 1
+    max_new_tokens: int = 1
+    candidate_options: CandidateOptions = dataclasses.field(default_factory=CandidateOptions)
+    decoding: Decoding = dataclasses.field(default_factory=lambda: Decoding(chat=False))
     writes: bool = True
     rows: int | None = None
     decoder: Decoder = "votes"
@@ -212,19 +215,11 @@ class Settings:
     def public(self) -> dict[str, Any]:
         """Return plain values for JSON, as journals and saved prompts hold them: one flat key per setting."""
         prompts, candidate_options = self.prompts, dataclasses.asdict(self.candidate_options)
-        decoder: dict[str, Any] = {"decoder": self.decoder}
         if self.decoder == "votes":
-            decoder = {}
             del candidate_options["clip_temperature"], candidate_options["clip_candidates"]
         return {
-            "instruction": self.instruction,
+            **{name: getattr(self, name) for name in _PLAIN},
             "labels": list(self.labels),
-            "shots": self.shots,
-            "subsets": self.subsets,
-            "validation": self.validation,
-            "num_prompts": self.num_prompts,
-            "max_new_tokens": self.max_new_tokens,
-            "calibrate": self.calibrate,
             **candidate_options,
             **dataclasses.asdict(self.decoding),
             "sampling": self.sampling.scheme,
@@ -234,17 +229,13 @@ class Settings:
             "stop": list(self.candidate_options.stop),
             "banned": sorted(self.decoding.banned, key=str),
             "templates": {
-                "text": prompts.text,
+                **{name: getattr(prompts, name) for name in ("text", "meta", "secrecy", "answer", "system")},
                 "words": dict(prompts.words),
-                "meta": prompts.meta,
                 "messages": list(prompts.messages),
-                "secrecy": prompts.secrecy,
-                "answer": prompts.answer,
-                "system": prompts.system,
             },
             **({} if self.writes else {"writes": False}),
             **({} if self.rows is None else {"rows": self.rows}),
             **({"alternatives": [each.public() for each in self.alternatives]} if self.alternatives else {}),
             **({"labels_from_data": True} if self.labels_from_data else {}),
-            **decoder,
+            **({} if self.decoder == "votes" else {"decoder": self.decoder}),
         }

@@ -113,19 +113,19 @@ def choose_for_target(
         )
     labels, asked = prompt.settings["labels"], _read(rows)
     validate.integer("number of rows", len(asked), at_least=_LEAST_ROWS, remedy="With fewer, luck would choose.")
-    choices, found = prompt.choices(), list[TargetScore]()
+    choices, scores = prompt.choices(), list[TargetScore]()
     initial: list[bool] = []
     for choice in choices:
         template = prompt.with_choice(choice).template()
         words = dict(zip(labels, choice.words, strict=True))
-        answers = _answers(template, model, asked, labels, words, max_concurrency)
-        right = answers.right(labels)
+        answers, truths = _answers(template, model, asked, labels, words, max_concurrency)
+        right = [index is not None and labels[index] == truth for index, truth in zip(answers, truths, strict=True)]
         initial = initial or right
-        score = PromptScore.of(answers.said, answers.truths, labels)
-        found.append(TargetScore(choice.instruction, choice.words, score, *paired_gain(right, initial)))
-    better = [at for at, each in enumerate(found) if each.is_better]
-    best = max(better, key=lambda at: found[at].gain, default=0)
-    return TargetChoice(prompt.with_choice(choices[best]), tuple(found))
+        score = PromptScore.of(answers, truths, labels)
+        scores.append(TargetScore(choice.instruction, choice.words, score, *paired_gain(right, initial)))
+    better = [at for at, each in enumerate(scores) if each.is_better]
+    best = max(better, key=lambda at: scores[at].gain, default=0)
+    return TargetChoice(prompt.with_choice(choices[best]), tuple(scores))
 
 
 def paired_gain(right: Sequence[bool], before: Sequence[bool]) -> tuple[float, float]:
@@ -182,21 +182,7 @@ def evaluate_prompt(
     asked = _read(rows)
     validate.integer("number of rows", len(asked), at_least=1)
     given = words if words is not None else (prompt.metadata or {}).get("words", {})
-    answers = _answers(prompt, model, asked, labels, given, max_concurrency)
-    return PromptScore.of(answers.said, answers.truths, labels)
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class _Answers:
-    """Index of the label that was named for each row, if one was, and the right label."""
-
-    said: Sequence[int | None]
-    truths: Sequence[str]
-
-    def right(self, labels: Sequence[str]) -> list[bool]:
-        return [
-            index is not None and labels[index] == truth for index, truth in zip(self.said, self.truths, strict=True)
-        ]
+    return PromptScore.of(*_answers(prompt, model, asked, labels, given, max_concurrency), labels)
 
 
 def _read(rows: Examples) -> list[Mapping[str, Any]]:
@@ -212,8 +198,8 @@ def _answers(
     labels: Sequence[str],
     words: Mapping[str, str],
     max_concurrency: int,
-) -> _Answers:
-    """What the model says to each row under the prompt."""
+) -> tuple[list[int | None], list[str]]:
+    """Return the index of each row's answered label, None for none, and the correct labels."""
     truths = [_truth(row, position, prompt.input_variables, labels) for position, row in enumerate(asked)]
     shown = label_words(named_words(words), labels)
     messages = [prompt.format_messages(**{name: row[name] for name in prompt.input_variables}) for row in asked]
@@ -226,8 +212,7 @@ def _answers(
             f"Expected the model to answer, but it failed on each of {len(asked):,} rows. Check it: it is asked by "
             "invoke(), not by ainvoke()."
         )
-    named = [None if answer is None else parse_label(answer, shown) for answer in answers]
-    return _Answers(named, truths)
+    return [None if answer is None else parse_label(answer, shown) for answer in answers], truths
 
 
 def _truth(row: Mapping[str, Any], position: int, variables: Sequence[str], labels: Sequence[str]) -> str:

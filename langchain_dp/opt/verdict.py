@@ -10,7 +10,6 @@ from typing import Literal
 from langchain_dp._util.rounding import rounded_up
 from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, PrivacyBudget
 from langchain_dp.accounting.budget import LEAST_CLIP, USUAL
-from langchain_dp.accounting.events import votes_move
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.fit import AGREED, ENOUGH_CLIP
@@ -131,9 +130,9 @@ def verdict(
     noise: Callable[[PrivacyBudget], LimitedDomainEvent],
 ) -> Verdict:
     """Judge a plan by the votes that a token needs. ``noise`` gives one call under another budget."""
-    moved, votes = votes_move(budget.neighbors), scheme.expected_subsets
-    needed = votes_needed(token, moved_votes=moved)
-    agreed, nearly_all = (chance(token, share * votes, moved_votes=moved) for share in (AGREED, NEARLY_ALL))
+    votes, neighbors = scheme.expected_subsets, budget.neighbors
+    needed = votes_needed(token, neighbors)
+    agreed, nearly_all = (chance(token, share * votes, neighbors) for share in (AGREED, NEARLY_ALL))
     if agreed >= 0.5:
         return Verdict(
             "yes", f"yes: a token that {AGREED:.0%} of the subsets vote for is released {agreed:.0%} of the time"
@@ -141,7 +140,7 @@ def verdict(
     more_rows = ""
     if scheme.sampling == "fixed" and scheme.even:  # otherwise more rows make no more subsets
         more_rows = _rows(taken * needed / (AGREED * votes), rows, taken)
-    enough = _epsilon(budget, lambda share: votes_needed(noise(share), moved_votes=moved) <= AGREED * votes)
+    enough = _epsilon(budget, lambda share: votes_needed(noise(share), neighbors) <= AGREED * votes)
     remedy = _either(more_rows, enough)
     if nearly_all >= 0.5:
         return Verdict(
