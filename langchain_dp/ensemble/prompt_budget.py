@@ -16,9 +16,9 @@ from langchain_dp.ensemble.engine_calls import MemberEngine, count_or_estimate, 
 from langchain_dp.errors import ModelUnavailable
 
 LEAST = 16
-"""Tokens of a private text that must have room: with fewer, hardly more than noise would be paid for."""
+"""Least tokens of a private text in a prompt: fewer would release little but noise."""
 _KEPT = 10_000
-_JOINTS = 4  # tokens by which parts may be more when they are put together
+_JOINTS = 4  # additional tokens of joined parts
 
 
 class PromptBudget:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import operator
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_dp._util import forks, validate
-from langchain_dp.ensemble.echo import Echo
 from langchain_dp.ensemble.engine_calls import ask_together, asked_publicly, count_publicly, forget_members, row_of
 from langchain_dp.errors import InvalidParameter, LangChainDPError, ModelUnavailable
 from langchain_dp.isolation.worker import call_engine
@@ -17,8 +17,11 @@ from langchain_dp.mechanisms import ClippedSum, Randomness
 from langchain_dp.ports import Continuation, MemberPrompt, NextTokenScorer, Token, TokenScores
 
 INVENTED = "An example."
-"""Stands for a record where none may be shown."""
-_MARGIN = 4  # tokens by which parts may be more when they are put together
+"""Placeholder for a record in public prompts."""
+_RUN = 4
+"""Consecutive words that a text does not repeat by chance."""
+Run = tuple[str, ...]
+_MARGIN = 4  # additional tokens of joined parts
 
 
 class TextWriter:
@@ -241,3 +244,48 @@ def _rows(scores: TokenScores, kept: Sequence[int]) -> list[Any]:
     """Return each member's scores of these candidates; None for a member without valid scores."""
     rows = (row_of(row, len(scores.tokens)) for row in scores.members)
     return [None if row is None else row[list(kept)] for row in rows]
+
+
+class Echo:
+    """Detects texts that repeat a request, and texts that are about to.
+
+    No text may share four consecutive words with an ``asked`` text, unless ``known`` has them too, or contain one of
+    the ``headings`` in any case.
+
+    Examples:
+        >>> echo = Echo(["Read how the student did."], headings=["Input:"])
+        >>> echo("Say how the student did"), echo("Say how the student failed"), echo.near("Say how the student")
+        (True, False, True)
+    """
+
+    def __init__(self, asked: Iterable[str] = (), *, known: str = "", headings: Iterable[str] = ()) -> None:
+        self._runs = frozenset(run for text in asked for run in _runs(_words(text))) - _runs(_words(known))
+        self._begun = frozenset(run[:-1] for run in self._runs)
+        self._headings = tuple(text.casefold() for text in headings)
+        self._openings = tuple(part for text in self._headings for part in _openings(text))
+
+    def __call__(self, text: str) -> bool:
+        """Return whether the text repeats the request."""
+        folded = " ".join(text.casefold().split())
+        return any(heading in folded for heading in self._headings) or not self._runs.isdisjoint(_runs(_words(folded)))
+
+    def near(self, text: str) -> bool:
+        """Return whether the next token, a word or a piece of one, may make the text repeat."""
+        words = _words(text)
+        if words and self._begun.intersection([tuple(words[1 - _RUN :]), tuple(words[-_RUN:-1])]):
+            return True
+        return any(map(text.casefold().rstrip().endswith, self._openings))
+
+
+def _openings(heading: str) -> list[str]:
+    """Return the beginnings of a heading that one more token may complete."""
+    least = len(re.sub(r"(\w+|[^\w\s])$", "", heading).rstrip())
+    return [heading[:at].rstrip() for at in range(max(least, 1), len(heading))]
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.casefold())
+
+
+def _runs(words: list[str]) -> frozenset[Run]:
+    return frozenset(tuple(words[at : at + _RUN]) for at in range(len(words) - _RUN + 1))

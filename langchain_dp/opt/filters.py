@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from langchain_dp._util.words import UNSPACED, whole
-from langchain_dp.ensemble.echo import Echo
+from langchain_dp.ensemble.text_writer import Echo
 from langchain_dp.opt.templates import OptPrompts
 
 _HEADINGS = "# Student", "#Student", "Output:", "Input:", "Instruction:"

@@ -6,39 +6,98 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from langchain_dp._util import validate
 from langchain_dp.accounting import PrivacyBudget, calibrate_limited_domain, calibrate_text_round
 from langchain_dp.accounting.events import LimitedDomainEvent, count_is_public
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.opt.cost import Lengths, to_evaluate
 from langchain_dp.opt.reservation import votes_needed
+
+
+class Lengths(NamedTuple):
+    """Tokens of the parts of a prompt: text before the records, one record, and the request after them."""
+
+    head: float
+    shot: float
+    tail: float
+
+
+class Evaluated(NamedTuple):
+    """Tokens of a whole run: without caches, with the caches of all subsets, and those written one by one."""
+
+    cold: float
+    warm: float
+    written: float
+
+    def work(self, *, kept: bool = True) -> float:
+        """Return the equivalent number of prompt tokens, by time."""
+        return (self.warm if kept else self.cold) + _WRITTEN * self.written
+
+
+_WRITTEN = 5
+"""Prompt tokens that take as long as one written token (measured: 6 with 16 members at a time, 3 with 48)."""
+_ANSWER = 25
+"""Tokens of an answer beside its record: the end of the prompt and the labels."""
+
+
+def to_evaluate(
+    scheme: Scheme,
+    *,
+    calls: int,
+    texts: int,
+    length: int,
+    training: float,
+    judged: float,
+    lengths: Lengths,
+    drawn: int = 0,
+) -> Evaluated:
+    """Estimate the tokens of a run. Records that no subset shows are not answered either.
+
+    ``judged`` counts answers to validation records over all candidates. ``drawn`` is the tokens of one call that writes
+    a whole text, and 0 if each call releases one token.
+    """
+    rate, members = scheme.sampling_probability, scheme.expected_subsets
+    shown = lengths.shot * shots(scheme, training)
+    seen = 1 - (1 - rate) ** calls
+    answers = (training * seen + judged) * (lengths.shot + _ANSWER)
+    written = calls * max(drawn, 1) * members
+    cold = warm = written * (lengths.head + shown + lengths.tail + length / 2)
+    if scheme.sampling == "fixed":
+        again = scheme.groups * (1 - (1 - rate) ** (1 if drawn else length)) * texts
+        warm = scheme.groups * seen * shown + again * (lengths.tail + length)
+    return Evaluated(cold + answers, warm + answers, written)
+
+
+def shots(scheme: Scheme, training: float) -> float:
+    """Return the expected number of records in a subset."""
+    return training * (1.0 if scheme.sampling == "fixed" else scheme.sampling_probability) / scheme.groups
+
 
 Effort = Literal["light", "full"]
 
 AGREED = 0.7
-"""Share of the votes that settings are made for: a token with so many is released at least half of the time."""
+"""Share of the votes with which a token is to be released at least half of the time."""
 
 ENOUGH_CLIP = 2.0
-"""Clip in nats that settings with clipped sums are made for."""
+"""Clip in nats that settings with clipped sums reach."""
 _CLIPPED = (100, 60, 40, 25, 12, 6, 3)
-"""Subsets that are expected to take part in a text of clipped sums: the more, the larger the clip."""
+"""Expected subsets of a clipped-sums text: more of them allow a larger clip."""
 _MOST_ROWS = 30_000
-"""Rows of which a clip is as large as anybody wants."""
+"""Rows beyond which a larger clip is of no use."""
 
 _PROMPTS: dict[Effort, tuple[tuple[int, int], ...]] = {
     "light": ((3, 20), (2, 20), (1, 20), (1, 12)),
     "full": ((5, 50), (5, 30), (3, 30), (3, 20), (2, 20), (1, 20), (1, 12)),
 }
-"""Candidates and tokens of each, the most first."""
+"""Candidates and tokens of each, longest first."""
 _SHOTS = (5, 3, 2, 1)
 _SUBSETS = 3
 _MORE = 5
-"""Tokens of a candidate beyond those of the initial instruction: it must end, or it is dropped."""
+"""Tokens of a candidate beyond the initial instruction's: an unfinished one is dropped."""
 _TOKENS: dict[Effort, int] = {"light": 330_000, "full": 3_300_000}
-"""Most work, in tokens of a prompt. The embedded model takes some seven minutes for the first number on two cores."""
+"""Most work, in prompt tokens. The embedded model takes some seven minutes for the first on two cores."""
 _USUAL = Lengths(head=120, shot=45, tail=60)
 _VALIDATION, _JUDGES = 0.1, 200
 
@@ -88,12 +147,12 @@ def fit(
     judges = min(max(1, round(_VALIDATION * examples_count)), _JUDGES)
     best, nearest = None, 0.0
     for sizes in _writings(effort, instruction):
-        asked = examples_count, budget, effort, sizes, judges, (alternatives + sizes[0] + 1) * judges
-        found, share = _by_votes(*asked) if clip_temperature is None else _by_clip(*asked, clip_temperature)
+        arguments = examples_count, budget, effort, sizes, judges, (alternatives + sizes[0] + 1) * judges
+        candidate, share = _by_votes(*arguments) if clip_temperature is None else _by_clip(*arguments, clip_temperature)
         if share >= 1:
-            return found
+            return candidate
         if share > nearest:
-            best, nearest = found, share
+            best, nearest = candidate, share
     if best is None:  # one shot a subset is always there
         raise InvalidParameter(
             f"Expected alternatives= to be so few that the validation records answer all of them in bounded time, but "

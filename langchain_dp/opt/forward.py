@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import secrets
 import textwrap
 from collections.abc import Hashable, Sequence
@@ -88,8 +89,9 @@ class Forward:
         prompts, answers = self._prompts, [f" {word}" for word in shown]
         head = prompts.forward_head(instruction, shown)
         most = self._left(head, answers)
+        fit = functools.partial(self._room.truncate, whole=lambda texts: prompts.forward_body(*texts))
         members = [
-            MemberPrompt(head, prompts.forward_body(*self._fitting(text, most)), prompts.forward_tail, (nonce, i))
+            MemberPrompt(head, prompts.forward_body(*fit([text], tokens=most)), prompts.forward_tail, (nonce, i))
             for i, text in enumerate(texts)
         ]
         try:
@@ -101,9 +103,6 @@ class Forward:
 
     def _left(self, head: str, answers: Sequence[str]) -> int:
         return self._room.remaining(self._engine.max_tail_tokens, head, max(answers, key=len))
-
-    def _fitting(self, text: str, tokens: int) -> list[str]:
-        return self._room.truncate([text], whole=lambda one: self._prompts.forward_body(*one), tokens=tokens)
 
     def _prior(self, instruction: str, words: Sequence[str] = ()) -> Row | None:
         key = instruction, tuple(words) or self._shown

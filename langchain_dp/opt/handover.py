@@ -20,7 +20,7 @@ from langchain_dp.accounting.provenance import ReleasedText, released
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.candidates import Candidate, PromptChoice
 from langchain_dp.opt.settings import Settings
-from langchain_dp.opt.templates import OptPrompts, PromptAlternative
+from langchain_dp.opt.templates import OptPrompts
 from langchain_dp.parsing import label_parser
 from langchain_dp.ports import HasFile, NextTokenVoter
 from langchain_dp.records import label_words, named_words
@@ -84,16 +84,11 @@ class OptimizedPrompt:
         prompts, labels = OptPrompts(**self.settings["templates"]), self.settings["labels"]
         initial = PromptChoice(self.settings["instruction"], tuple(map(prompts.word, labels)))
         selected = PromptChoice(self.instruction, tuple(self.words.get(label, prompts.word(label)) for label in labels))
-        others = [PromptAlternative(each.text) for each in self.candidates if not each.dropped]
-        others += [PromptAlternative(**each) for each in self.settings.get("alternatives", ())]
-        found = [
-            PromptChoice(
-                each.instruction or initial.instruction,
-                tuple(each.words.get(label, word) for label, word in zip(labels, initial.words, strict=True)),
-            )
-            for each in others
-        ]
-        return list(dict.fromkeys([initial, selected, *found]))
+        others = [PromptChoice(each.text, initial.words) for each in self.candidates if not each.dropped]
+        for each in self.settings.get("alternatives", ()):
+            words = tuple(each.get("words", {}).get(label, word) for label, word in zip(labels, initial.words, strict=True))
+            others.append(PromptChoice(each.get("instruction") or initial.instruction, words))
+        return list(dict.fromkeys([initial, selected, *others]))
 
     def with_choice(self, choice: PromptChoice) -> OptimizedPrompt:
         """Return this result with another of its :meth:`choices`. This is free: all are released or public."""

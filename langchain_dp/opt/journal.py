@@ -73,13 +73,14 @@ class Journal(RunJournal):
             records=fields["records"],
             handed=_handed(fields.get("handed")),
         )
+        choices = len(journal.written) + 1 + len(journal.settings.get("alternatives", ()))
         sound = (
             isinstance(journal.groups, int)
             and journal.groups > 0
             and (journal.records is None or isinstance(journal.records, int))
             and 0 < journal.sampling_probability <= 1
             and all(_is_sound(candidate, journal.settings["templates"]["messages"]) for candidate in journal.written)
-            and (journal.winner is None or journal.winner in range(_choices(journal)))
+            and (journal.winner is None or journal.winner in range(choices))
         )
         if not sound:
             raise ValueError
@@ -93,10 +94,6 @@ def _handed(fields: Any) -> tuple[str, tuple[str, ...]] | None:
     if not isinstance(instruction, str) or not all(isinstance(word, str) for word in words):
         raise ValueError
     return instruction, tuple(words)
-
-
-def _choices(journal: Journal) -> int:
-    return len(journal.written) + 1 + len(journal.settings.get("alternatives", ()))
 
 
 def _is_sound(candidate: Written, messages: Sequence[str]) -> bool:

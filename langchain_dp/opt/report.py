@@ -11,7 +11,7 @@ from langchain_dp.accounting.budget import weak_promise_reasons
 from langchain_dp.ensemble.engine_calls import count_or_estimate
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.opt.cost import Lengths, shots, to_evaluate
+from langchain_dp.opt.fit import Lengths, shots, to_evaluate
 from langchain_dp.opt.reservation import WritingEvent, chance, choose_noise, clip_of, votes_needed
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import CUE, Demonstration

@@ -14,9 +14,8 @@ from fakes.stops import press_ctrl_c
 from langchain_dp import Neighbors, PrivacyBudget, PrivacyLedger
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt import DPPromptOptimizer
-from langchain_dp.opt.cost import Lengths, to_evaluate
 from langchain_dp.opt.data import scheme_for, split
-from langchain_dp.opt.fit import AGREED, fit
+from langchain_dp.opt.fit import AGREED, Lengths, fit, to_evaluate
 from langchain_dp.records import PrivateRecords
 
 KEY = b"k" * 32
