@@ -19,7 +19,7 @@ from langchain_dp._util.fair_semaphore import in_event_loop
 Answer = TypeVar("Answer")
 
 KEPT = 10_000
-"""Answers that are kept by default: as many as there are by default to give."""
+"""Default size of the cache: the default number of queries."""
 
 
 class AnswerCache(forks.ForkSafe, Generic[Answer]):
@@ -88,18 +88,18 @@ class AnswerCache(forks.ForkSafe, Generic[Answer]):
 
     def claim(self, question: Hashable, epoch: int = 0, owner: object = None) -> Answer | None:
         """Wait for an answer, or for the right to answer (None)."""
-        while isinstance(found := self._look(question, epoch, owner), concurrent.futures.Future):
+        while isinstance(answer := self._look(question, epoch, owner), concurrent.futures.Future):
             if in_event_loop():  # on its own thread waiting could hang: answer once more, at a price
                 return None
-            found.result()
-        return found
+            answer.result()
+        return answer
 
     async def aclaim(self, question: Hashable, epoch: int = 0) -> Answer | None:
         """Async version of :meth:`claim`."""
-        while isinstance(found := self._look(question, epoch, None), concurrent.futures.Future):
+        while isinstance(answer := self._look(question, epoch, None), concurrent.futures.Future):
             # shielded: a waiter that is cancelled must not cancel the future that the others wait for
-            await asyncio.shield(asyncio.wrap_future(found))
-        return found
+            await asyncio.shield(asyncio.wrap_future(answer))
+        return answer
 
     def _look(self, question: Hashable, epoch: int, owner: object) -> Answer | concurrent.futures.Future[None] | None:
         """Return the answer, or a future to wait for, or None with the right to answer."""

@@ -112,11 +112,12 @@ def check_no_quotas(chain: str, quotas: object) -> None:
 
 def stop_strings(stop: object) -> tuple[str, ...]:
     """Return the strings that cut a reply."""
-    given = () if stop is None else stop
-    found = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
-    if not all(isinstance(one, str) for one in found):
+    strings: tuple[object, ...] = () if stop is None else (stop,)
+    if isinstance(stop, Iterable) and not isinstance(stop, str):
+        strings = tuple(stop)
+    if not all(isinstance(string, str) for string in strings):
         raise InvalidParameter(f"Expected stop of type {type(stop).__name__} to be a list of str. Nothing was spent.")
-    return tuple(one for one in found if isinstance(one, str) and one)
+    return tuple(string for string in strings if isinstance(string, str) and string)
 
 
 def reply_metadata(

@@ -56,8 +56,8 @@ class PromptBudget:
         if len(whole(texts).encode()) <= tokens:  # no token is shorter than a byte
             return list(texts)
         # Not by the prompt alone: texts that hold what stands between texts make the same one, and are cut otherwise.
-        asked = json.dumps([tokens, list(texts), whole(texts)]).encode()
-        digest = hashlib.blake2b(asked, key=self._key, digest_size=16).digest()
+        content = json.dumps([tokens, list(texts), whole(texts)]).encode()
+        digest = hashlib.blake2b(content, key=self._key, digest_size=16).digest()
         if digest in self._found:
             return [beginning(text, self._found[digest]) for text in texts]
         most, certain = self._longest(texts, whole, tokens)

@@ -19,10 +19,10 @@ from langchain_dp.records import TEXT_OR_NUMBER, encodable, is_missing
 from langchain_dp.records.tables import fields_of
 
 HISTORY = "history"
-"""The variable that takes what was said before the question."""
+"""The variable for the messages before the question."""
 
 USER_ID = "user_id"
-"""Where a config names who asks, among its ``configurable`` values."""
+"""Key of the user among a config's ``configurable`` values."""
 
 Question = str | Mapping[str, Any] | BaseMessage | Sequence[Any] | PromptValue | Document
 """A question: a string; a mapping with the template's variables; a message; a list of messages, of which the last
@@ -73,7 +73,7 @@ def question_fields(question: object, variables: Sequence[str], *, text_key: str
     """Return values of a template's variables; missing ones are left out.
 
     The text of a question without fields is ``text``, or else the first variable except ``history``. A template with
-    ``history`` gets the earlier messages, or "". A mapping may use ``text_key``, as in the examples' source, for ``text``.
+    ``history`` gets the earlier messages, or "". A mapping may say ``text_key`` for ``text``, as the examples do.
     """
     main = "text" if "text" in variables else next((name for name in variables if name != HISTORY), variables[0])
     past = {HISTORY: ""} if HISTORY in variables and main != HISTORY else {}
@@ -82,8 +82,8 @@ def question_fields(question: object, variables: Sequence[str], *, text_key: str
     elif isinstance(question, PromptValue):
         question = question.to_messages()
     elif not isinstance(question, (str, BaseMessage, Document)):
-        found = fields_of(question)
-        question = question if found is None else found
+        fields = fields_of(question)
+        question = question if fields is None else fields
     beside: dict[str, Any] = {}
     if isinstance(question, Mapping):
         if "messages" not in question or "messages" in variables or main in question or text_key in question:
@@ -176,12 +176,12 @@ def _messages(given: object) -> list[BaseMessage]:
             "Expected the question to be one str or a list of messages, not a list with str. Ask many questions by "
             "batch(). Nothing was spent."
         )
-    found = as_messages(given)
-    if found is None:
+    messages = as_messages(given)
+    if messages is None:
         raise InvalidParameter(
             f"Expected the question of type {type(given).__name__} to hold messages alone. Nothing was spent."
         )
-    return found
+    return messages
 
 
 def _last_human(messages: Sequence[BaseMessage]) -> tuple[list[BaseMessage], BaseMessage]:

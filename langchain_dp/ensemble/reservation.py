@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from langchain_dp.accounting import LedgerPlan, PrivacyBudget, PrivacyLedger
 from langchain_dp.accounting.ledger import SHARES
@@ -35,16 +35,14 @@ def reserved_once(ledger: PrivacyLedger, name: str, *, new: Callable[[], R], res
     Raises:
         BudgetExceeded: The ledger has no room for a new plan.
     """
-    found = ledger.plan(name)
-    if found is not None:
-        return resumed(found)
+    if (plan := ledger.plan(name)) is not None:
+        return resumed(plan)
     try:
         return new()
     except BudgetExceeded:
-        meanwhile = ledger.plan(name)  # another worker that started at the same time
-        if meanwhile is None:
+        if (plan := ledger.plan(name)) is None:
             raise
-        return resumed(meanwhile)
+        return resumed(plan)  # another worker reserved it at the same time
 
 
 def check_same(
@@ -107,15 +105,12 @@ def unreserved(ledger: PrivacyLedger) -> PrivacyBudget:
     epsilon, delta = ledger.reserved()
     left = ledger.budget.epsilon - epsilon, ledger.budget.delta - delta
     if min(left) <= 0:
-        refusal = BudgetExceeded(
+        _refuse(
+            ledger,
             f"The ledger has epsilon={left[0]:.6g}, delta={left[1]:.3g} left to reserve: no room for another plan. "
             f"Give every chain a share of the ledger with budget=; {SHARES}.",
-            asked="a plan over the rest of the ledger",
-            spent=ledger.spent(),
-            budget=(ledger.budget.epsilon, ledger.budget.delta),
-            fits=0,
+            "a plan over the rest of the ledger",
         )
-        raise ledger._refusals.add(refusal)
     return PrivacyBudget(left[0], left[1], ledger.budget.neighbors)
 
 
@@ -130,13 +125,15 @@ def affordable(ledger: PrivacyLedger, budget: PrivacyBudget | None) -> PrivacyBu
         return left
     if budget.epsilon > left.epsilon * _ROUNDING or budget.delta > left.delta * _ROUNDING:
         less = f"Ask for less; {SHARES};" if budget.delta > left.delta * _ROUNDING else "Ask for less,"
-        refusal = BudgetExceeded(
+        _refuse(
+            ledger,
             f"Expected {budget} to fit into the ledger, but only epsilon={left.epsilon:.6g}, delta={left.delta:.3g} "
             f"are not reserved yet. {less} or use another ledger.",
-            asked=f"a plan over {budget}",
-            spent=ledger.spent(),
-            budget=(ledger.budget.epsilon, ledger.budget.delta),
-            fits=0,
+            f"a plan over {budget}",
         )
-        raise ledger._refusals.add(refusal)
     return budget
+
+
+def _refuse(ledger: PrivacyLedger, message: str, asked: str) -> NoReturn:
+    budget = ledger.budget.epsilon, ledger.budget.delta
+    raise ledger._refusals.add(BudgetExceeded(message, asked=asked, spent=ledger.spent(), budget=budget, fits=0))

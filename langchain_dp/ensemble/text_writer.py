@@ -46,8 +46,8 @@ class TextWriter:
         self._chat = chat
         self._rng = rng
         self._never = never or Echo()
-        self._barren: dict[Token, bool] = {}  # tokens that no text begins with
-        self._heard = False  # as many members as will be asked
+        self._barren: dict[Token, bool] = {}  # tokens that begin no text
+        self._heard = False  # whether as many members as a text has were scored
 
     def tokens(
         self,
@@ -85,7 +85,7 @@ class TextWriter:
         ``public``. ``before`` are tokens of this text that the same members wrote before a restart. ``mark`` is called
         before every draw, to store that an outcome is pending.
         """
-        # Asked for here, not at the first token: what has the text may show its beginning before it.
+        # Bound here, not at the first token: a resumed text may show its beginning before that.
         return self._continued(public, members, list(before), mark, forks.one_process("a text to be written"))
 
     def _continued(
@@ -99,10 +99,10 @@ class TextWriter:
         while len(written) < self.noise.event.tokens and not self.ended(written):
             check_process()
             scores = self._scores(public, members(), tuple(written))
-            kept = self._allowed(written, scores.tokens)
+            allowed = self._allowed(written, scores.tokens)
             check_process()
             mark()
-            chosen = kept[self.noise.release(scores.public[kept], _rows(scores, kept), rng=self._rng)]
+            chosen = allowed[self.noise.release(scores.public[allowed], _rows(scores, allowed), rng=self._rng)]
             written.append(_plain(scores.tokens[chosen]))
             yield written[-1]
 
@@ -172,8 +172,8 @@ class TextWriter:
         text = self.text(tokens)
         if self.ended(tokens):
             return text
-        held = next((n for n in range(len(self._end) - 1, 0, -1) if text.endswith(self._end[:n])), 0)
-        return text[: len(text) - held]
+        withheld = next((n for n in range(len(self._end) - 1, 0, -1) if text.endswith(self._end[:n])), 0)
+        return text[: len(text) - withheld]
 
     def text(self, tokens: Sequence[Token]) -> str:
         """Return the text of tokens, up to its end, stripped."""
@@ -186,11 +186,11 @@ class TextWriter:
 
     def _allowed(self, written: Sequence[Token], candidates: Sequence[Token]) -> Sequence[int]:
         """Return the indices of the candidates that may follow, or of all candidates if there are none."""
-        everything = range(len(candidates))
-        kept = [place for place in everything if written or not self._is_barren(candidates[place])]
+        every = range(len(candidates))
+        allowed = [at for at in every if written or not self._is_barren(candidates[at])]
         if self._never.near(self.text(written)):
-            kept = [at for at in kept if not self._never(self.text([*written, candidates[at]]))]
-        return kept or everything
+            allowed = [at for at in allowed if not self._never(self.text([*written, candidates[at]]))]
+        return allowed or every
 
     def _is_barren(self, token: Token) -> bool:
         if token not in self._barren:

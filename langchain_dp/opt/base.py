@@ -168,9 +168,9 @@ class PromptRunnable(RunRunnable):
                 fix.
         """
         records, count = run_redacted(self._counted, PrivateArgs.of(examples), READING)
-        found = self.plan(count if records is None else records)
-        self._private.check_reachable(found.token, found.budget, found.scheme, count)
-        return found
+        plan = self.plan(count if records is None else records)
+        self._private.check_reachable(plan.token, plan.budget, plan.scheme, count)
+        return plan
 
     @hold_arguments("examples")
     def plan(self, examples: Examples | int | None = None) -> OptPlanReport:

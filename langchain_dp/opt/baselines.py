@@ -8,7 +8,6 @@ repeat a record word for word.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -261,10 +260,10 @@ class DLN1:
         )
         member = (id(self), step)
         try:
-            found = [self._written(instruction, body, member) for _ in range(self.settings.prompts_per_step)]
+            candidates = [self._written(instruction, body, member) for _ in range(self.settings.prompts_per_step)]
         finally:
             self.engine.forget(member)
-        texts = [text for text in map(self.text.instruction, found) if text]
+        texts = [text for text in map(self.text.instruction, candidates) if text]
         self.sampled += texts
         return texts
 
@@ -275,14 +274,16 @@ class DLN1:
         prompt = MemberPrompt(head, body, tail, member, response_prefix=CUE)
         written: list[Token] = []
         while len(written) < self.settings.max_new_tokens and not self.text.stops(written):
-            asked = [Continuation(prompt, tuple(written), self.rng.random())]
-            decoding = self.text.decoding(written)
-            votes = count_votes(ask_together(functools.partial(self.engine.next_tokens, decoding=decoding), asked))
-            token = next(iter(votes), None)
+            continuation = Continuation(prompt, tuple(written), self.rng.random())
+            token = self._next(continuation, self.text.decoding(written))
             if token is None or token in self.engine.end_tokens:
                 break
             written.append(token)
         return written
+
+    def _next(self, continuation: Continuation, decoding: Decoding) -> Token | None:
+        votes = count_votes(ask_together(lambda some: self.engine.next_tokens(some, decoding), [continuation]))
+        return next(iter(votes), None)
 
     def _log_probability(self, instruction: str, rows: Sequence[Mapping[str, Any]]) -> float:
         texts = [self.prompts.render(row) for row in rows]

@@ -9,7 +9,6 @@ from langchain_dp.ensemble.text_writer import Echo
 from langchain_dp.opt.filters import candidate_fault, request_echo, whole_sentences
 from langchain_dp.opt.plan import Written
 from langchain_dp.opt.settings import Settings
-from langchain_dp.opt.templates import PromptAlternative
 from langchain_dp.opt.text import Text
 
 
@@ -32,8 +31,8 @@ class Candidate:
     cut: str = ""
 
     def __str__(self) -> str:
-        said = f"{self.text!r} (without its unfinished end {self.cut!r})" if self.cut else repr(self.text)
-        return f"{said} (dropped: {self.dropped})" if self.dropped else said
+        text = f"{self.text!r} (without its unfinished end {self.cut!r})" if self.cut else repr(self.text)
+        return f"{text} (dropped: {self.dropped})" if self.dropped else text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,21 +50,19 @@ def echo_of(settings: Settings) -> Echo:
 
 def judged(settings: Settings, text: Text, written: Sequence[Written]) -> list[Candidate]:
     """Return the candidates of a run in the order in which they were written."""
-    found = []
+    candidates = []
     for each in written:
-        said, complete = text.instruction(each.tokens), each.ended in ("end", "stop")
-        fault, cut = "" if said else "it has no text", ""
+        instruction, complete = text.instruction(each.tokens), each.ended in ("end", "stop")
+        fault, cut = "" if instruction else "it has no text", ""
         if settings.candidate_options.filtered:
-            said, cut = (said, "") if complete else whole_sentences(said)
+            if not complete:
+                instruction, cut = whole_sentences(instruction)
             fault = candidate_fault(
-                said,
-                instruction=settings.instruction,
-                words=settings.words,
-                prompts=settings.prompts,
+                instruction, instruction=settings.instruction, words=settings.words, prompts=settings.prompts,
                 complete=complete,
-            )
-        found.append(Candidate(said, fault, cut=cut))
-    return found
+            )  # fmt: skip
+        candidates.append(Candidate(instruction, fault, cut=cut))
+    return candidates
 
 
 def choices(settings: Settings, written: Sequence[Candidate]) -> list[PromptChoice]:
@@ -73,9 +70,8 @@ def choices(settings: Settings, written: Sequence[Candidate]) -> list[PromptChoi
     words = tuple(settings.words)
     initial = PromptChoice(settings.instruction, words)
     candidates = [initial if each.dropped else PromptChoice(each.text, words) for each in written]
-    return [*candidates, *(_alternative(settings, each) for each in settings.alternatives), initial]
-
-
-def _alternative(settings: Settings, given: PromptAlternative) -> PromptChoice:
-    words = tuple(settings.words_of(given))
-    return PromptChoice(given.instruction or settings.instruction, words)
+    alternatives = [
+        PromptChoice(each.instruction or settings.instruction, tuple(settings.words_of(each)))
+        for each in settings.alternatives
+    ]
+    return [*candidates, *alternatives, initial]

@@ -51,23 +51,21 @@ _LIKE = 'an instruction (str), PromptAlternative("...", words={...}) and {"instr
 
 def alternatives(given: object) -> tuple[PromptAlternative, ...]:
     """Return each public alternative as a :class:`PromptAlternative`."""
-    several = list(given) if isinstance(given, Iterable) and not isinstance(given, (str, Mapping)) else None
-    if several is None:
+    items = list(given) if isinstance(given, Iterable) and not isinstance(given, (str, Mapping)) else None
+    if items is None:
         raise InvalidParameter(f"Expected alternatives of type {type(given).__name__} to be a list, each of {_LIKE}.")
-    for place, each in enumerate(several):
-        fields = isinstance(each, Mapping) and each.keys() <= {"instruction", "words"}
-        if not fields and not isinstance(each, (str, PromptAlternative)):
+    prompts = []
+    for place, item in enumerate(items):
+        if isinstance(item, str):
+            item = PromptAlternative(item)
+        elif isinstance(item, Mapping) and item.keys() <= {"instruction", "words"}:
+            item = PromptAlternative(**item)
+        elif not isinstance(item, PromptAlternative):
             raise InvalidParameter(
-                f"Expected alternatives[{place}] of type {type(each).__name__} to be one of {_LIKE}."
+                f"Expected alternatives[{place}] of type {type(item).__name__} to be one of {_LIKE}."
             )
-    return tuple(
-        PromptAlternative(**each)
-        if isinstance(each, Mapping)
-        else PromptAlternative(each)
-        if isinstance(each, str)
-        else each
-        for each in several
-    )
+        prompts.append(item)
+    return tuple(prompts)
 
 
 def check_room(model: NextTokenVoter, settings: Settings) -> None:

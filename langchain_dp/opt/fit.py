@@ -221,16 +221,16 @@ def _by_clip(
 
     members = next(filter(fits, _CLIPPED), max(1, min(there, _SUBSETS)))
     moved = _moved(budget, prompts, tokens, members / there) if members >= _SUBSETS else 0.0
-    found = Fit(shots, members, prompts, tokens, judges / count, count)
-    return found, moved * members * temperature / 4 / ENOUGH_CLIP
+    settings = Fit(shots, members, prompts, tokens, judges / count, count)
+    return settings, moved * members * temperature / 4 / ENOUGH_CLIP
 
 
 def _writings(effort: Effort, instruction: int) -> Iterator[tuple[int, int, int]]:
     """Yield candidates, tokens and shots. Single demonstrations come last because they teach little."""
     least = instruction + _MORE if instruction else 1
-    each = list(dict.fromkeys((prompts, max(tokens, least)) for prompts, tokens in _PROMPTS[effort]))
+    sizes = list(dict.fromkeys((prompts, max(tokens, least)) for prompts, tokens in _PROMPTS[effort]))
     for some in (_SHOTS[:-1], _SHOTS[-1:]):
-        for prompts, tokens in each:
+        for prompts, tokens in sizes:
             for shots in some:
                 yield prompts, tokens, shots
 

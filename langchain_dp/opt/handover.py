@@ -86,7 +86,9 @@ class OptimizedPrompt:
         selected = PromptChoice(self.instruction, tuple(self.words.get(label, prompts.word(label)) for label in labels))
         others = [PromptChoice(each.text, initial.words) for each in self.candidates if not each.dropped]
         for each in self.settings.get("alternatives", ()):
-            words = tuple(each.get("words", {}).get(label, word) for label, word in zip(labels, initial.words, strict=True))
+            words = tuple(
+                each.get("words", {}).get(label, word) for label, word in zip(labels, initial.words, strict=True)
+            )
             others.append(PromptChoice(each.get("instruction") or initial.instruction, words))
         return list(dict.fromkeys([initial, selected, *others]))
 
@@ -190,21 +192,21 @@ def load_prompt(path: str | os.PathLike[str]) -> OptimizedPrompt:
     """
     name = Path(path).name
     try:
-        found = _PromptForm.read(Path(path).read_bytes())
+        form = _PromptForm.read(Path(path).read_bytes())
     except ValueError as error:
         fields = ", ".join(_PromptForm.model_fields)
         raise InvalidParameter(
             f"Expected {name} to be a JSON object with {fields}: this is no saved prompt ({error})."
         ) from None
-    candidates = tuple(Candidate(**dict(each)) for each in found.candidates)
-    certificate = PrivacyCertificate.from_dict(found.certificate)
-    made = OptimizedPrompt(**{**dict(found), "certificate": certificate, "candidates": candidates})
+    candidates = tuple(Candidate(**dict(each)) for each in form.candidates)
+    certificate = PrivacyCertificate.from_dict(form.certificate)
+    prompt = OptimizedPrompt(**{**dict(form), "certificate": certificate, "candidates": candidates})
     try:
-        label_words(named_words(made.words), list(made.words))
-        made.template()
+        label_words(named_words(prompt.words), list(prompt.words))
+        prompt.template()
     except ValueError as error:
         raise InvalidParameter(f"Expected {name} to hold a template and words as they were saved ({error}).") from None
-    return made
+    return prompt
 
 
 class _CandidateForm(Form):

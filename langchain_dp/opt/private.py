@@ -153,12 +153,12 @@ class PrivateRuns(PrivateRun):
         budget = reservation.budget
         warn_weak_promise(weak_promise_reasons(budget.epsilon, budget.delta, *scheme.least_records(len(records))))
         if journal.winner is None and not self._may_choose(reservation):
-            kept = "The candidates are released: see released(), and take one by what is public. Or give"
-            kept = kept if self._settings.writes else "Give"
+            remedy = "The candidates are released: see released(), and take one by what is public. Or give"
+            remedy = remedy if self._settings.writes else "Give"
             raise PlanError(
                 f"The choice among the candidates of the run {self._name!r} is charged, but the process that made it "
-                f"ended before its outcome was kept. To draw it again would be a release that nobody paid for. {kept} "
-                "a new run another name= and a budget of its own."
+                f"ended before its outcome was kept. To draw it again would be a release that nobody paid for. "
+                f"{remedy} a new run another name= and a budget of its own."
             )
         candidates = self._write(data, journal, reservation, halted)
         if journal.winner is None:
@@ -212,10 +212,10 @@ class PrivateRuns(PrivateRun):
             journal.plan, journal.kept = plan, journal.text()
         charged = reservation.calls - reservation.left()
         chosen = journal.winner is not None and plan.remaining(reservation.charged_selection)
-        held = min(journal.texts, reservation.calls) if self._settings.text_tokens else journal.calls
-        if held > charged or chosen:
+        outcomes = min(journal.texts, reservation.calls) if self._settings.text_tokens else journal.calls
+        if outcomes > charged or chosen:
             raise PlanError(
-                f"The journal of the run {self._name!r} holds {held} calls, but the ledger has charged "
+                f"The journal of the run {self._name!r} holds {outcomes} calls, but the ledger has charged "
                 f"{charged}: it is older, or another one. Bring the right ledger back, or give this run another name=."
             )
         return reservation

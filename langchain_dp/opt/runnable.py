@@ -225,7 +225,7 @@ class DPPromptOptimizer(PromptRunnable):
             instruction=tokens, clip_temperature=candidate_options.clip_temperature if decoder == "clip" else None,
             alternatives=len(settings["alternatives"]),
         ).arguments()  # fmt: skip
-        made = cls(
+        optimizer = cls(
             model=model,
             labels=labels,
             instruction=instruction,
@@ -236,5 +236,5 @@ class DPPromptOptimizer(PromptRunnable):
             **fitted,
             **settings,
         )
-        made._private.agreement = NEARLY_ALL
-        return made
+        optimizer._private.agreement = NEARLY_ALL
+        return optimizer

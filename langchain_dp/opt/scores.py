@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 NONE = ""
-"""Stands in a confusion for answers that named no label, or several."""
+"""Key of answers that named no label, or several, in a confusion."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,9 +63,11 @@ class PromptScore:
     @property
     def always(self) -> str | None:
         """The only label ever answered if the rows have several; otherwise None."""
-        asked = [label for label, counts in self.confusion.items() if any(counts.values())]
-        said = {answer for counts in self.confusion.values() for answer, count in counts.items() if count and answer}
-        return said.pop() if len(asked) > 1 and len(said) == 1 else None
+        present = [label for label, counts in self.confusion.items() if any(counts.values())]
+        answered = {
+            answer for counts in self.confusion.values() for answer, count in counts.items() if count and answer
+        }
+        return answered.pop() if len(present) > 1 and len(answered) == 1 else None
 
     def table(self) -> str:
         """Return the confusion as text: a row per correct label, a column per answered label."""

@@ -137,7 +137,7 @@ class Settings:
                 "Expected alternatives= to hold at least one prompt beside the initial instruction. Write for example "
                 'alternatives=["Say what the question asks for."].'
             )
-        said = [(self.instruction, tuple(self.words))]
+        prompts = [(self.instruction, tuple(self.words))]
         for each in self.alternatives:
             if unknown := sorted(set(each.words) - set(self.labels)):
                 raise InvalidParameter(
@@ -149,11 +149,11 @@ class Settings:
                 raise InvalidParameter(
                     f"Expected the words {words} of an alternative to differ in more than case. Give another one."
                 )
-            said.append((each.instruction or self.instruction, tuple(words)))
-            if said[-1] in said[:-1]:
+            prompts.append((each.instruction or self.instruction, tuple(words)))
+            if prompts[-1] in prompts[:-1]:
                 raise InvalidParameter(
                     f"Expected every alternative to be another prompt than the initial one and the others, but "
-                    f"{said[-1][0]!r} with the words {words} comes twice. Leave it out."
+                    f"{prompts[-1][0]!r} with the words {words} comes twice. Leave it out."
                 )
 
     def _check_decoder(self) -> None:

@@ -22,7 +22,7 @@ from langchain_dp.records.tables import fields_of, rows_of
 from langchain_dp.redact import redact_errors
 
 _LEAST_ROWS = 20
-"""With fewer one lucky answer would choose."""
+"""With fewer rows one lucky answer would decide."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +73,8 @@ class TargetChoice:
     scores: tuple[TargetScore, ...]
 
     def __str__(self) -> str:
-        kept = self.prompt.instruction, tuple(self.prompt.words.values())
-        marks = ["->" if (each.instruction, each.words) == kept else "  " for each in self.scores]
+        chosen = self.prompt.instruction, tuple(self.prompt.words.values())
+        marks = ["->" if (each.instruction, each.words) == chosen else "  " for each in self.scores]
         return "\n".join(f"{mark} {each}" for mark, each in zip(marks, self.scores, strict=True))
 
 
@@ -111,14 +111,14 @@ def choose_for_target(
         raise InvalidParameter(
             f"Expected prompt of type {type(prompt).__name__} to be what DPPromptOptimizer.optimize() returned."
         )
-    labels, asked = prompt.settings["labels"], _read(rows)
-    validate.integer("number of rows", len(asked), at_least=_LEAST_ROWS, remedy="With fewer, luck would choose.")
+    labels, records = prompt.settings["labels"], _read(rows)
+    validate.integer("number of rows", len(records), at_least=_LEAST_ROWS, remedy="With fewer, luck would choose.")
     choices, scores = prompt.choices(), list[TargetScore]()
     initial: list[bool] = []
     for choice in choices:
         template = prompt.with_choice(choice).template()
         words = dict(zip(labels, choice.words, strict=True))
-        answers, truths = _answers(template, model, asked, labels, words, max_concurrency)
+        answers, truths = _answers(template, model, records, labels, words, max_concurrency)
         right = [index is not None and labels[index] == truth for index, truth in zip(answers, truths, strict=True)]
         initial = initial or right
         score = PromptScore.of(answers, truths, labels)
@@ -179,10 +179,10 @@ def evaluate_prompt(
         prompt = prompt.template()
     if not isinstance(prompt, ChatPromptTemplate):
         raise InvalidParameter(f"Expected prompt of type {type(prompt).__name__} to be a ChatPromptTemplate.")
-    asked = _read(rows)
-    validate.integer("number of rows", len(asked), at_least=1)
-    given = words if words is not None else (prompt.metadata or {}).get("words", {})
-    return PromptScore.of(*_answers(prompt, model, asked, labels, given, max_concurrency), labels)
+    records = _read(rows)
+    validate.integer("number of rows", len(records), at_least=1)
+    words = words if words is not None else (prompt.metadata or {}).get("words", {})
+    return PromptScore.of(*_answers(prompt, model, records, labels, words, max_concurrency), labels)
 
 
 def _read(rows: Examples) -> list[Mapping[str, Any]]:

@@ -23,9 +23,9 @@ MESSAGES = (
     "A better instruction has only the words that the student needs.",
     "A better instruction says in more detail what is asked, so that it can be read in one way only.",
 )
-"""The four requests of a backward prompt; each candidate draws one by a public coin, none twice before all were drawn.
+"""The four requests of a backward prompt. Each candidate draws one of the least used by a public coin.
 
-They describe what is wanted and order nothing: a model that copies a request then writes no instruction by accident.
+They describe an instruction and give no orders, so that a copied request is no instruction by accident.
 """
 
 PRIVACY_INSTRUCTIONS = (
@@ -35,11 +35,11 @@ PRIVACY_INSTRUCTIONS = (
 """The two variants of Hong et al. 2024, Table 12. They ask the model to keep secrets; they guarantee nothing."""
 
 CUE = "Better instruction:"
-"""How the answer to a request begins. In a chat template it stands in the model's own turn: a model of 1.5 billion
-parameters that found it in the user's wrote "Here is a better instruction:", and no instruction."""
+"""Beginning of the answer, in a chat template in the model's own turn: with it in the user's turn, a model of 1.5
+billion parameters wrote "Here is a better instruction:" and no instruction."""
 
 NO_ANSWER = "(none)"
-"""Stands for the answer of a model that could not be asked."""
+"""Placeholder for a failed answer."""
 
 CONTENT_FREE = ("N/A", "", "[MASK]")
 """Texts without content, for contextual calibration (Zhao et al. 2021)."""

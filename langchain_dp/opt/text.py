@@ -10,7 +10,7 @@ from langchain_dp.ensemble.text_writer import Echo
 from langchain_dp.ports import Decoding, NextTokenVoter, Token
 
 _LOOKED_AT = 120
-"""Characters of a text that the next token is looked at with: of what repeats, no more."""
+"""Characters at the end of a text in which a repetition is searched."""
 
 
 class Text:
@@ -64,15 +64,14 @@ class Text:
         return [self._engine.detokenize([token]) for token in range(self._engine.vocabulary_size)]
 
     def _blank(self) -> frozenset[Token]:
-        never = ("\n", *self._stop)
-        strings: list[Token] = ["\n", "\n\n", *self._stop]
-        spelt: Iterable[tuple[Token, str]] = (
+        openings = ("\n", *self._stop)
+        tokens: Iterable[tuple[Token, str]] = (
             enumerate(self._vocabulary)
             if self._numbered()
-            else ((each, self._engine.detokenize([each])) for each in strings)
+            else ((text, self._engine.detokenize([text])) for text in ("\n", "\n\n", *self._stop))
         )
-        found = frozenset(token for token, said in spelt if any(part in said for part in never))
-        return found - frozenset(self._engine.end_tokens)
+        banned = frozenset(token for token, text in tokens if any(opening in text for opening in openings))
+        return banned - frozenset(self._engine.end_tokens)
 
     def _numbered(self) -> bool:
         return all(isinstance(token, int) for token in self._engine.end_tokens)

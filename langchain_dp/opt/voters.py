@@ -132,11 +132,11 @@ class SubsetVotes:
             ModelUnavailable: The engine's server does not answer a public text.
         """
         members = self.shown.members(subsets, message)
-        asked = [Continuation(member, tuple(written), self.rng.randbelow(_COIN) / _COIN) for member in members]
+        continuations = [Continuation(member, tuple(written), self.rng.randbelow(_COIN) / _COIN) for member in members]
         self._asked.update(member.member for member in members)
         try:
             decoding = self.text.decoding(written)
-            votes = count_votes(ask_together(lambda some: self.engine.next_tokens(some, decoding), asked))
+            votes = count_votes(ask_together(lambda some: self.engine.next_tokens(some, decoding), continuations))
             self.watch()
             return votes
         finally:
