@@ -34,7 +34,7 @@ from langchain_dp.opt.runnable import DPPromptOptimizer
 from langchain_dp.opt.templates import CUE, Demonstration, OptPrompts
 from langchain_dp.opt.text import Text
 from langchain_dp.opt.voters import Demonstrations, SubsetVotes
-from langchain_dp.ports import Continuation, MemberPrompt, NextTokenVoter, Token
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt, NextTokenVoter, Token
 from langchain_dp.records import Examples
 from langchain_dp.redact import redact_errors
 
