@@ -12,7 +12,7 @@ from langchain_dp._util.extras import lazy_exports
 
 if TYPE_CHECKING:
     from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
-    from langchain_dp.aggregate import DPLabelNamer, DPPrototypeClassifier
+    from langchain_dp.aggregate import DPLabelNamer, DPPrototypeClassifier, DPSurvey, Question, private_accuracy
     from langchain_dp.errors import BudgetExceeded
     from langchain_dp.icl import ChatDPICL, DPICLClassifier
     from langchain_dp.isolation.run import private_run
@@ -21,7 +21,13 @@ if TYPE_CHECKING:
     from langchain_dp.rapt.middleware import RAPTMiddleware
     from langchain_dp.rapt.pseudonyms import Pseudonymizer, PseudonymMiddleware
     from langchain_dp.records import PrivateRecords
-    from langchain_dp.synth import ChatDPGenerator, DPAnswerGenerator, DPExampleSynthesizer, SyntheticExamples
+    from langchain_dp.synth import (
+        ChatDPGenerator,
+        DPAnswerGenerator,
+        DPExampleSelector,
+        DPExampleSynthesizer,
+        SyntheticExamples,
+    )
 
 __version__ = "0.1.0"
 
@@ -30,12 +36,14 @@ __all__ = [
     "ChatDPGenerator",
     "ChatDPICL",
     "DPAnswerGenerator",
+    "DPExampleSelector",
     "DPExampleSynthesizer",
     "DPICLClassifier",
     "DPLabelNamer",
     "DPPromptOptimizer",
     "DPPromptSelector",
     "DPPrototypeClassifier",
+    "DPSurvey",
     "Neighbors",
     "PrivacyBudget",
     "PrivacyCertificate",
@@ -43,10 +51,12 @@ __all__ = [
     "PrivateRecords",
     "PseudonymMiddleware",
     "Pseudonymizer",
+    "Question",
     "RAPTMiddleware",
     "RAPTSanitizer",
     "SanitizingRetriever",
     "SyntheticExamples",
+    "private_accuracy",
     "private_run",
 ]
 
@@ -55,12 +65,14 @@ _HOME = {
     "ChatDPGenerator": "langchain_dp.synth",
     "ChatDPICL": "langchain_dp.icl",
     "DPAnswerGenerator": "langchain_dp.synth",
+    "DPExampleSelector": "langchain_dp.synth",
     "DPExampleSynthesizer": "langchain_dp.synth",
     "DPICLClassifier": "langchain_dp.icl",
     "DPLabelNamer": "langchain_dp.aggregate",
     "DPPromptOptimizer": "langchain_dp.opt",
     "DPPromptSelector": "langchain_dp.opt",
     "DPPrototypeClassifier": "langchain_dp.aggregate",
+    "DPSurvey": "langchain_dp.aggregate",
     "Neighbors": "langchain_dp.accounting",
     "PrivacyBudget": "langchain_dp.accounting",
     "PrivacyCertificate": "langchain_dp.accounting",
@@ -68,10 +80,12 @@ _HOME = {
     "PrivateRecords": "langchain_dp.records",
     "PseudonymMiddleware": "langchain_dp.rapt.pseudonyms.middleware",
     "Pseudonymizer": "langchain_dp.rapt.pseudonyms",
+    "Question": "langchain_dp.aggregate",
     "RAPTMiddleware": "langchain_dp.rapt.middleware",
     "RAPTSanitizer": "langchain_dp.rapt",
     "SanitizingRetriever": "langchain_dp.rapt",
     "SyntheticExamples": "langchain_dp.synth",
+    "private_accuracy": "langchain_dp.aggregate",
     "private_run": "langchain_dp.isolation.run",
 }
 

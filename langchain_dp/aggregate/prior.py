@@ -38,7 +38,7 @@ class LabelPrior:
                 "e.g. ChatOpenAI(...) or LlamaCppEnsemble(...)."
             )
         self._scorer: LabelScorer | None = model if isinstance(model, LabelScorer) else None
-        self._chat: Any = model
+        self.model: Any = model
         self._words = label_words(names, labels)
         self._head = (instruction or f"Which of these fits the text: {', '.join(self._words)}?").rstrip() + "\n\n"
         self._trust = validate.number("trust", trust, at_least=0.0)
@@ -64,7 +64,7 @@ class LabelPrior:
         return list(row)
 
     def _name(self, text: str) -> list[float]:
-        answer = self._chat.invoke(f"{self._head}{_tail(text)} Answer with one of them only.")
+        answer = self.model.invoke(f"{self._head}{_tail(text)} Answer with one of them only.")
         place = parse_label(answer, self._words)
         others = (1 - _NAMED) / (len(self._words) - 1)
         return [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -173,9 +174,9 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
 
         Raises:
             InvalidParameter: A value is out of bounds, a label is unknown, or the encoder returns no vectors.
-            BudgetExceeded: The ledger has no room for the release, or it was charged and its process died.
-            ModelUnavailable: The encoder failed on public texts. Afterwards: the release was charged, if it failed at
-                the end.
+            BudgetExceeded: The ledger has no room for the release.
+            ModelUnavailable: The encoder failed on public texts. If it failed at the end, the release was charged, and
+                the same call goes on at no further cost.
             PlanError: The ledger keeps a release of other examples or settings under this name.
             MissingExtra: The extra ``encoder`` is not installed.
         """
@@ -388,6 +389,10 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
 
     # ----------------------------------------------------------------------------------------- certificate, files
 
+    def parts_that_read(self) -> list[Any]:
+        """The encoder, and the model of the prior: nothing else sees a query, and nothing keeps one."""
+        return [self._encoder, *([] if self._prior is None else [self._prior.model])]
+
     def certificate(self) -> PrivacyCertificate:
         """The promise of the classifier. It does not change with queries."""
         return self._certificate
@@ -447,7 +452,10 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         raise InvalidParameter(f"Expected {os.fspath(path)!r} to hold a saved classifier ({problem}). It is damaged.")
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(labels={list(self._given)}, encoder={encoder_name(self._encoder)!r})"
+        digest = hashlib.sha256(self._prototypes.tobytes()).hexdigest()[:12]
+        return (
+            f"{type(self).__name__}(labels={list(self._given)}, encoder={encoder_name(self._encoder)!r}, sums={digest})"
+        )
 
 
 class _SavedRelease(Form):

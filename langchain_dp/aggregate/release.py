@@ -102,12 +102,25 @@ class Promise:
         records: PrivateRecords,
         settings: Mapping[str, Any],
         share: PrivacyBudget,
+        again: bool = True,
     ) -> Any:
         """Charge the event, draw a value for JSON, and keep it in the ledger; or return the value that is kept there.
 
+        If the process ends, or the draw fails, between charge and keeping, the same call goes on: it draws again for
+        the same charge. No caller has seen a value of the first draw.
+
+        Args:
+            event: The cost.
+            draw: Function from a source of randomness to the value.
+            records: The private records.
+            settings: Public settings, which must be the same in every call.
+            share: The promise.
+            again: Whether a kept value may be returned. If settings cannot tell two releases apart, it may not.
+
         Raises:
-            PlanError: The ledger keeps a value for other records or settings under this name.
-            BudgetExceeded: No room for the plan; or the release was charged, and its process died before it was kept.
+            PlanError: The ledger keeps a value for other records or settings under this name, or one that may not be
+                returned.
+            BudgetExceeded: No room for the plan.
         """
         users = len(records.users()) if count_is_public(share.neighbors) else None
         warn_weak_promise(weak_promise_reasons(share.epsilon, share.delta, users))
@@ -127,27 +140,21 @@ class Promise:
                 )
             check_settings(self.name, journal.settings, settings)
             if journal.value is None:
-                self._check_not_lost(plan, event)
-                plan.spend(event, caller=self.name)
+                # An earlier attempt may have paid and then ended. It released nothing, so drawing again is free.
+                if plan.remaining(event):
+                    plan.spend(event, caller=self.name)
                 journal.update(value=draw(self.rng))
+            elif not again:
+                raise PlanError(
+                    f"The ledger holds a finished release {self.name!r}, and nothing shows that it is this one. Give "
+                    "this one another name=, with a budget of its own."
+                )
             return journal.value
 
     def _new_journal(self, records: PrivateRecords, settings: Mapping[str, Any]) -> ReleaseJournal:
         key = secret_key(self.rng)
         data, masked_key = _digest(records, key), masked(self.ledger, key)
         return ReleaseJournal(settings=dict(settings), key=key, masked_key=masked_key, data=data)
-
-    def _check_not_lost(self, plan: LedgerPlan, event: DpEvent) -> None:
-        if plan.remaining(event):
-            return
-        raise BudgetExceeded(
-            f"The release {self.name!r} was charged, but it failed, or its process ended, before the ledger kept it: "
-            "it is lost. Give the next one another name=, with a budget of its own.",
-            asked=f"1 x {event!r}",
-            spent=self.ledger.spent(),
-            budget=(self.ledger.budget.epsilon, self.ledger.budget.delta),
-            fits=0,
-        )
 
     def plan(self) -> LedgerPlan:
         """The reserved plan."""

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from langchain_dp import __version__
-from langchain_dp.cli import aggregate, audit, demo, ledger, optimize, plan, sanitize, synthesize
+from langchain_dp.cli import aggregate, audit, demo, ledger, optimize, plan, sanitize, survey, synthesize
 from langchain_dp.cli.parser import PROGRAM, UNREAD, WRONG, Command, Group, Options, WrongArguments, refusal
 from langchain_dp.cli.runs import ENDS, ending
 from langchain_dp.cli.show import epilog, line, note
@@ -24,6 +24,8 @@ COMMANDS: tuple[type[Options], ...] = (
     demo.Demo,
     aggregate.FitPrototypes,
     aggregate.NameLabels,
+    survey.SurveyConversations,
+    survey.ScoreChains,
     plan.PlanICL,
     plan.PlanOpt,
     plan.PlanSynthesize,

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from langchain_dp.records import PrivateRecords
 
 
-class ReleaseOptions(DeltaOptions, FileOptions, LabelOptions, JsonOptions):
-    """One release over private rows."""
+class ChargedOptions(DeltaOptions, JsonOptions):
+    """One release over private rows, and its ledger."""
 
     data: Path = Option(help=f"{ROWS}: the private rows")
     out: Path = Option(help="JSON file to write: the result and its certificate")
@@ -49,6 +49,21 @@ class ReleaseOptions(DeltaOptions, FileOptions, LabelOptions, JsonOptions):
 
         return PrivacyBudget(self.epsilon, self.delta)
 
+    @contextlib.contextmanager
+    def charged(self) -> Iterator[PrivacyLedger]:
+        """The ledger beside --out, or the one that is named."""
+        check_apart(self.out, self.ledger)
+        path = self.ledger or f"{self.out}.ledger"
+        with opened(path, whole_budget(path, self.budget, self.ledger_budget)) as ledger:
+            if not self.json:
+                note(charging(ledger, path))
+            with explained():
+                yield ledger
+
+
+class ReleaseOptions(ChargedOptions, FileOptions, LabelOptions):
+    """One release over labelled rows."""
+
     def records(self) -> tuple[PrivateRecords, list[str]]:
         """The private rows with their labels."""
         from langchain_dp.records import PrivateRecords
@@ -62,17 +77,6 @@ class ReleaseOptions(DeltaOptions, FileOptions, LabelOptions, JsonOptions):
             return PrivateRecords(rows, user_key=self.user_key), labels
         except InvalidParameter as error:
             raise InvalidParameter(f"{error} The file is {self.data}.") from None
-
-    @contextlib.contextmanager
-    def charged(self) -> Iterator[PrivacyLedger]:
-        """The ledger beside --out, or the one that is named."""
-        check_apart(self.out, self.ledger)
-        path = self.ledger or f"{self.out}.ledger"
-        with opened(path, whole_budget(path, self.budget, self.ledger_budget)) as ledger:
-            if not self.json:
-                note(charging(ledger, path))
-            with explained():
-                yield ledger
 
 
 class FitPrototypes(ReleaseOptions):

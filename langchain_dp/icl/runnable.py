@@ -63,8 +63,9 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
     question. The votes go through report noisy max, and only the winning label leaves.
 
     Args:
-        model: Chat model, completion model or Runnable; or an engine that scores labels (``LabelScorer``), which keeps
-            each subset's caches. The model's operator sees the examples.
+        model: Chat model, completion model or Runnable; a decision model (``BaseDecisionModel``), whose ``Choice`` is
+            the vote; or an engine that scores labels (``LabelScorer``), which keeps each subset's caches. The model's
+            operator sees the examples.
         examples: Private examples: mappings with ``text``, ``label`` and other variables of the prompt, or anything
             that ``PrivateRecords`` takes: a DataFrame, documents, a path. The chain copies a ``PrivateRecords``: forget
             a record here, too.

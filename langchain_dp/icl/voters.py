@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 from langchain_core.language_models import BaseChatModel, BaseLanguageModel, BaseLLM
 from langchain_core.messages import AIMessage, HumanMessage
-from langchain_core.runnables import Runnable
+from langchain_core.runnables import Runnable, RunnableLambda
 
 from langchain_dp._util import validate
 from langchain_dp.ensemble.engine_calls import (
@@ -32,6 +32,7 @@ from langchain_dp.ensemble.prompt_budget import LEAST, PromptBudget, beginning
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.icl.prompts import ICLPrompt, invented_prompts, public_question
 from langchain_dp.icl.subset_prompts import SubsetPrompt, Vote
+from langchain_dp.isolation.accept import decision_models
 from langchain_dp.isolation.calls import in_own_thread
 from langchain_dp.isolation.model import CALLS, Failure, IsolatedModel
 from langchain_dp.isolation.worker import call_engine
@@ -39,6 +40,8 @@ from langchain_dp.parsing import parse_label
 from langchain_dp.ports import ChecksPrompts, LabelScorer, MemberPrompt
 
 _SHOWN = 200
+_LABEL = "label"
+_CHOICE = "Which label belongs to the last message? The messages before it are examples, each with its label."
 _TEST = "a public test question"
 _COMPANION = "this question after invented examples"
 _ANSWER_NOTE = "nobody watches whether the model answers: an answer may be noise alone (on_model_failure='ignore')"
@@ -151,7 +154,7 @@ class Voter(Protocol):
 
 
 class ModelVoter:
-    """A voter that calls a chat model, completion model or Runnable once per subset."""
+    """A voter that calls a chat model, completion model, decision model or Runnable once per subset."""
 
     def __init__(
         self,
@@ -164,8 +167,10 @@ class ModelVoter:
         trust_opaque_model: bool,
     ) -> None:
         # A completion model gets text; everything else gets messages.
-        self._chat = not _takes_text(model)
+        self._chat = not isinstance(_innermost(model), BaseLLM)
         inner = model
+        if isinstance(_innermost(model), decision_models()):
+            inner = _choosing(model, words)
         if structured_output:
             if not isinstance(model, BaseChatModel):
                 raise InvalidParameter(
@@ -445,8 +450,8 @@ def make_voter(
     if isinstance(model, Runnable):
         return ModelVoter(model, structured_output=structured_output, trust_opaque_model=trust_opaque_model, **common)
     raise InvalidParameter(
-        f"Expected model={type(model).__name__} to be a chat model, a completion model, a Runnable or an engine that "
-        "scores labels. Wrap a function in RunnableLambda, and set trust_opaque_model=True."
+        f"Expected model={type(model).__name__} to be a chat model, a completion model, a decision model, a Runnable "
+        "or an engine that scores labels. Wrap a function in RunnableLambda, and set trust_opaque_model=True."
     )
 
 
@@ -476,9 +481,28 @@ def _checker(model: Any) -> ChecksPrompts | None:
     return model if isinstance(model, ChecksPrompts) else None
 
 
-def _takes_text(model: Any) -> bool:
-    # bind(), with_retry(), with_fallbacks() and configurable_fields() keep the model's kind.
+def _innermost(model: Any) -> Any:
+    """Unwrap bind(), with_retry(), with_fallbacks() and configurable_fields(), which keep the model's kind."""
     for field in ("bound", "runnable", "default"):
         if not isinstance(model, BaseLanguageModel) and isinstance(inner := getattr(model, field, None), Runnable):
-            return _takes_text(inner)
-    return isinstance(model, BaseLLM)
+            return _innermost(inner)
+    return model
+
+
+def _choosing(model: Runnable[Any, Any], words: Sequence[str]) -> Runnable[Any, Any]:
+    """Adapt a decision model: the prompt is its state, and the words are the criteria of one Choice."""
+    from langchain_core.decisions import Choice
+
+    choice = Choice(instructions=_CHOICE, criteria=dict.fromkeys(words))
+    return RunnableLambda(functools.partial(_request, choice=choice)) | model | RunnableLambda(_chosen)
+
+
+def _request(prompt: Any, choice: Any) -> dict[str, Any]:
+    return {"state": prompt, "questions": {_LABEL: choice}}
+
+
+def _chosen(response: Any) -> str:
+    answer = response.choices[_LABEL]
+    if not np.isfinite([*answer.probabilities.values()]).all():
+        raise ValueError("a probability of the decision model is no finite number")
+    return str(answer.choice)

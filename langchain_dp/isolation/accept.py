@@ -3,8 +3,8 @@
 A model with a memory shows one call the prompt of another, so that one record moves more than one vote. A part is
 therefore refused unless it is known:
 
-- a chat model, completion model, prompt template or output parser whose class is defined in ``langchain_core``, in an
-  installed ``langchain_*`` package or in this one
+- a chat model, completion model, decision model, prompt template or output parser whose class is defined in
+  ``langchain_core``, in an installed ``langchain_*`` package or in this one
 - a composition of ``langchain_core``: a sequence, a parallel, a binding, a retry, fallbacks, and similar
 - a function of these packages, or ``operator.itemgetter``, in a ``RunnableLambda``, as ``with_structured_output`` makes
 - a class that declares ``keeps_no_prompts: ClassVar[bool] = True`` in its own body. Subclasses must repeat it.
@@ -90,10 +90,10 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 @dataclasses.dataclass
-class Survey:
+class ModelParts:
     """The parts of a model."""
 
-    models: list[BaseLanguageModel[Any]] = dataclasses.field(default_factory=list)  # chat and completion models
+    models: list[Runnable[Any, Any]] = dataclasses.field(default_factory=list)  # chat, completion and decision models
     steps: list[Runnable[Any, Any]] = dataclasses.field(default_factory=list)  # others that may block an event loop
     opaque: list[str] = dataclasses.field(default_factory=list)  # names of parts that are not on the allow-list
     declared: list[str] = dataclasses.field(default_factory=list)  # names of classes with ``keeps_no_prompts``
@@ -117,7 +117,7 @@ class Survey:
         return type(self.models[0] if self.models else whole).__name__
 
 
-def survey(llm: Any) -> Survey:
+def parts_of(llm: Any) -> ModelParts:
     """Inspect every part of a model; InvalidParameter if it is no Runnable."""
     if not isinstance(llm, Runnable):
         raise InvalidParameter(
@@ -126,6 +126,12 @@ def survey(llm: Any) -> Survey:
     surveyor = _Surveyor()
     surveyor.look_at_runnable(llm)
     return surveyor.parts
+
+
+def decision_models() -> tuple[type[Any], ...]:
+    """Return the base class of decision models in a tuple; an empty one where no decision model can exist."""
+    module = sys.modules.get("langchain_core.decisions.base")
+    return () if module is None else (module.BaseDecisionModel,)
 
 
 def check_encoder(encoder: Any, *, trusted: bool) -> list[str]:
@@ -164,7 +170,7 @@ class _Surveyor:
     """A walk over the attributes of a model that records unknown parts."""
 
     def __init__(self) -> None:
-        self.parts = Survey()
+        self.parts = ModelParts()
         self._memories = tuple(
             getattr(sys.modules[module], name) for module, name in _MEMORIES if hasattr(sys.modules.get(module), name)
         )
@@ -176,13 +182,22 @@ class _Surveyor:
         self._visited.add(id(part))
         kind, parts = type(part), self.parts
         self._find_memory(part)
+        if _root(kind) == "langchain_dp" and hasattr(kind, "parts_that_read"):  # the rest of it keeps nothing
+            parts.steps.append(part)
+            for inner in part.parts_that_read():  # type: ignore[attr-defined]
+                name = type(inner).__name__
+                if issubclass(type(inner), Runnable):
+                    self.look_at_runnable(inner)
+                elif issubclass(type(inner), Embeddings) and check_encoder(inner, trusted=True):
+                    _note(parts.declared if vars(type(inner)).get(DECLARATION) is True else parts.opaque, name)
+            return
         if parts.serializes is None and getattr(kind, "serializes_calls", False) is True:
             parts.serializes = kind.__name__
         declares = vars(kind).get(DECLARATION) is True
         known = not declares and _is_known(part)
         if not known:
             _note(parts.declared if declares else parts.opaque, kind.__name__)
-        if isinstance(part, BaseLanguageModel):
+        if isinstance(part, (BaseLanguageModel, *decision_models())):
             parts.models.append(part)
         elif isinstance(part, RunnableLambda) or not known:
             parts.steps.append(part)
@@ -221,6 +236,8 @@ class _Surveyor:
             cache = inspect.getattr_static(kind, "cache", None)
             if cache is not None and not isinstance(cache, CacheGate):
                 memory = f"{kind.__name__} defines its own attribute cache. Make it a field, which is bypassed."
+        elif issubclass(kind, decision_models()) and getattr(part, "cache", None) not in (None, False):
+            memory = f"{kind.__name__} has a cache, which no seal bypasses. Make the model without it."
         elif issubclass(kind, Runnable) and not issubclass(kind, RunnableSerializable):
             settings = getattr(part, "__dict__", {})
             for name in ("checkpointer", "store", "cache"):
@@ -247,13 +264,13 @@ def _is_known(part: Runnable[Any, Any]) -> bool:
         return True  # its function is judged as a field
     if isinstance(part, _COMPOSITIONS):
         return _root(kind) == "langchain_core"
-    return isinstance(part, _MODEL_PARTS) and _is_langchain(kind)
+    return isinstance(part, (*_MODEL_PARTS, *decision_models())) and _is_langchain(kind)
 
 
 def _is_fitting(value: Any, owner: Any) -> bool:
     """Return whether a value that is no data may stand in a field of a known part."""
     kind = value if isinstance(value, (type, types.FunctionType)) else type(value)
-    if not isinstance(owner, BaseLanguageModel):
+    if not isinstance(owner, (BaseLanguageModel, *decision_models())):
         return isinstance(value, operator.itemgetter) or (kind is value and _is_langchain(kind))
     # What extends LangChain is a class of the user's, wherever it is installed.
     extends = any(map(_is_langchain, getattr(kind, "__mro__", ())))
@@ -331,4 +348,7 @@ def _is_sync_only(part: Runnable[Any, Any]) -> bool:
         return bool(kind.ainvoke is BaseLLM.ainvoke and kind._acall is LLM._acall)
     if isinstance(part, BaseLLM):
         return bool(kind.ainvoke is BaseLLM.ainvoke and kind._agenerate is BaseLLM._agenerate)
+    for base in decision_models():
+        if isinstance(part, base):
+            return bool(kind.ainvoke is base.ainvoke and kind._aclassify is base._aclassify)
     return bool(kind.ainvoke is Runnable.ainvoke)

@@ -44,7 +44,7 @@ from langchain_dp._util import validate
 from langchain_dp._util.fair_semaphore import FairSemaphore
 from langchain_dp._util.reprs import safe_repr
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, UnsafeEnvironment
-from langchain_dp.isolation.accept import DECLARATION, survey
+from langchain_dp.isolation.accept import DECLARATION, parts_of
 from langchain_dp.isolation.calls import Outcome, aask_all, ask_all, in_thread
 from langchain_dp.isolation.context import find_problem, hooked, sealed
 from langchain_dp.isolation.filters import Level
@@ -99,7 +99,7 @@ class IsolatedModel:
     ) -> None:
         validate.integer("max_concurrency", max_concurrency, at_least=1)
         validate.one_of("trust_opaque_model", trust_opaque_model, (True, False))
-        parts = survey(llm)
+        parts = parts_of(llm)
         self._runnable, self._read = llm, read
         self.name, self._blocks = parts.name(llm), parts.blocks()
         opaque, declared = ", ".join(parts.opaque[:5]), ", ".join(parts.declared[:5])

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any, NoReturn, Self
 
 from langchain_dp._util import validate
-from langchain_dp._util.callers import warn_caller
 from langchain_dp._util.validate import as_int, reject_unknown_arguments, shown
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.records.checks import encodable, exact, is_missing, label_name, row_fault
@@ -355,13 +354,6 @@ def check_records(
         if fault := row_fault(records.get(name), labels, variables, whose=whose, plain=plain):
             faults.add(position, fault)
     faults.raise_any()
-    several = labels is not None and len(labels) > 1 and len(names) > 1
-    if several and len({records.get(name)["label"] for name in names}) == 1:
-        warn_caller(
-            f"All examples have one label of {len(labels or ())}. Others can hardly win: check the label column, or "
-            "add examples of the other labels. (This warning is about private data: keep it to yourself.)",
-            UserWarning,
-        )
 
 
 class FromDataFrame:

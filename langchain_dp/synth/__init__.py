@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from langchain_dp.synth.answers import DPAnswerGenerator
+from langchain_dp.synth.candidates import DPExampleSelector, write_candidates
 from langchain_dp.synth.chat_model import ChatDPGenerator
 from langchain_dp.synth.examples import SyntheticExample, SyntheticExamples
 from langchain_dp.synth.filters import Filters
@@ -15,10 +16,12 @@ __all__ = [
     "AnswersPlan",
     "ChatDPGenerator",
     "DPAnswerGenerator",
+    "DPExampleSelector",
     "DPExampleSynthesizer",
     "Filters",
     "SynthesisPlan",
     "SynthesisPrompts",
     "SyntheticExample",
     "SyntheticExamples",
+    "write_candidates",
 ]

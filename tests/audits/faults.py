@@ -6,9 +6,10 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from audits import accountant, aggregate, chains, coins, draws, icl, neighbors, opt, planted, rapt, synth
+from audits import accountant, aggregate, chains, coins, counts, draws, icl, neighbors, opt, planted, rapt, synth
 from audits import planted_aggregate as summed
 from audits import planted_chains as swaps
+from audits import planted_counts as counted
 from audits import planted_neighbors as near
 from audits import planted_texts as texts
 from audits.check import Faults
@@ -132,6 +133,8 @@ def faults() -> Faults:
         "sum noise": under(aggregate.noise, summed.NOISE),
         "users": under(aggregate.prompts, summed.USERS),
         "names": under(aggregate.named, summed.NAMES),
+        "counts": under(counts.moved, counted.MOVED),
+        "count noise": under(counts.noise, counted.NOISE),
         "cost caches": under(accountant.caches, planted.CACHES),
         "accountant": {
             "charged at sensitivity 1": lambda: accountant.references(planted.charged_at_sensitivity_one(epsilon))

@@ -23,7 +23,7 @@ if __name__ == "__main__":  # before numpy: threads of two processes would wait 
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent.parent))  # run as a script, from anywhere, and by its worker processes
 
-from audits import accountant, aggregate, chains, coins, draws, icl, neighbors, opt, rapt, synth
+from audits import accountant, aggregate, chains, coins, counts, draws, icl, neighbors, opt, rapt, synth
 from audits.check import Check, Finding
 from audits.faults import CLASSIC, faults
 from audits.stubs import RECORD, LogRecorder
@@ -63,7 +63,7 @@ class AuditRow:
 
 def checks() -> list[Check]:
     """List all audits, in the order of the table."""
-    modules = (draws, coins, chains, icl, neighbors, opt, synth, rapt, aggregate, accountant)
+    modules = (draws, coins, chains, icl, neighbors, opt, synth, rapt, aggregate, counts, accountant)
     return [check for module in modules for check in module.CHECKS]
 
 
@@ -115,7 +115,6 @@ def run_once(audit: tuple[str, str | None]) -> Finding:
         # Audits promise little on purpose, and use plans up: a fault shows soonest there.
         for kind in (WeakPromiseWarning, MostlyNoiseWarning, NoTextKeptWarning, BudgetLowWarning):
             warnings.simplefilter("ignore", kind)
-        warnings.filterwarnings("ignore", "All examples have one label")
         with LogRecorder() as log:
             finding = run_audit()
     if shown := [line for line in log.lines if RECORD.search(line[2])]:

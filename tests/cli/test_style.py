@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import io
 import json
 import os
@@ -12,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ import pytest
 from fakes.next_token import WordEngine, agreeing
 from fakes.scorer import WordScorer
 
-from langchain_dp import Pseudonymizer, __version__, cli
+from langchain_dp import DPPrototypeClassifier, Pseudonymizer, __version__, cli
 from langchain_dp.accounting import ExponentialEvent, NoisyMaxEvent, PrivacyBudget, PrivacyLedger
 from langchain_dp.cli import main
 from langchain_dp.cli.optimize import Optimize
@@ -167,6 +169,24 @@ def _no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", loaded)
 
 
+APP = """
+from langchain_core.language_models import FakeListChatModel
+
+first_chain = FakeListChatModel(responses=["praise"])
+second_chain = FakeListChatModel(responses=["complaint"])
+"""
+
+
+@functools.cache
+def saved_classifier() -> str:
+    """File of a classifier of praise and complaints."""
+    rows = [{"text": f"note {i}", "label": label} for i, label in enumerate(["praise", "complaint"] * 60)]
+    classifier = DPPrototypeClassifier.fit(rows, labels=["praise", "complaint"], budget=PrivacyBudget(3.0))
+    with tempfile.TemporaryDirectory() as folder:
+        classifier.save(Path(folder) / "saved")
+        return (Path(folder) / "saved").read_text()
+
+
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files that the examples name, a small table of words and a model of words."""
@@ -182,10 +202,15 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "test.jsonl": films[:4],
         "test2.jsonl": rows[:4],
         "prompts.jsonl": [{"instruction": "Say what the question asks for."}],
+        "chats.jsonl": [{"messages": [["user", f"the parcel {i}"]], "user_id": f"u{i}"} for i in range(40)],
     }.items():
         Path(name).write_text("".join(json.dumps(row) + "\n" for row in content))
     Path("in.txt").write_text("the doctor\n")
     Path("topics.txt").write_text("thanks: kind words\nanger: a mistake\nmoney\n")
+    Path("questions.json").write_text(json.dumps([{"name": "topic", "choices": {"delivery": "a parcel", "other": ""}}]))
+    Path("classifier.json").write_text(saved_classifier())
+    Path("app.py").write_text(APP)
+    monkeypatch.delitem(sys.modules, "app", raising=False)
     Path("notes").mkdir()
     Path("notes/one.md").write_text("it is\n")
     Path("attacks.json").write_text(json.dumps([ATTACK]))
@@ -239,8 +264,8 @@ def test_the_examples_are_true(example: str, place: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("", "expected a command: one of demo, fit, name, plan, "),
-        ("fly", "expected one of demo, fit, name, plan, "),
+        ("", "expected a command: one of demo, fit, name, survey, score, plan, "),
+        ("fly", "expected one of demo, fit, name, survey, score, plan, "),
         ("plan", "expected a system: one of icl, opt, synthesize, answers, rapt."),
         ("ledgr x", "Did you mean ledger?"),
         ("--jsn demo", "unknown option --jsn. See langchain-dp --help."),
@@ -345,7 +370,7 @@ def test_refusals_are_one_line_with_the_remedy(line: str, says: str, capsys: pyt
 def test_a_model_is_called_as_it_is_typed() -> None:
     """If it breaks, a path that was typed after --model is refused as model_path=."""
     takes = [each for each in cli.COMMANDS if "model" in {field.name for field in dataclasses.fields(each)}]
-    assert len(takes) == 4
+    assert len(takes) == 5
     for command in takes:
         said = object.__new__(command).in_options("Expected model_path='x.gguf' to be a GGUF file that exists.")
         assert said == "Expected --model 'x.gguf' to be a GGUF file that exists."
@@ -441,6 +466,8 @@ RUNS = {
     "plan rapt": "plan rapt --releases 3",
     "fit": "fit --data tickets.jsonl --epsilon 3 --out classifier.json --test test2.jsonl",
     "name": "name --data tickets.jsonl --epsilon 3 --out names.json --words topics.txt",
+    "survey": "survey --data chats.jsonl --ask mood:calm,angry --epsilon 3 --out survey.html --user-key user_id",
+    "score": "score --data tickets.jsonl --chain classifier.json --epsilon 3 --out score.json",
     "optimize": f"optimize --data tickets.jsonl --epsilon 60 {SMALL} --test test2.jsonl --out prompt.json",
     "synthesize": "synthesize --data tickets.jsonl --epsilon 3 --count 4 --members 10 --out synthetic.jsonl",
     "sanitize": "sanitize --in in.txt --out out.txt --overwrite --certificate",
@@ -503,7 +530,7 @@ def test_a_terminal_shows_progress_where_it_takes_long(
     ("typed", "offered"),
     [
         ("opt", "optimize"),
-        ("", "demo fit name plan optimize synthesize sanitize ledger audit"),
+        ("", "demo fit name survey score plan optimize synthesize sanitize ledger audit"),
         ("plan ", "icl opt synthesize answers rapt"),
         ("plan icl --neighb", "--neighbors"),
         ("plan icl --neighbors re", "replace-one replace-special"),
@@ -537,6 +564,8 @@ def test_completion_is_installed_for_the_command(tmp_path: Path, monkeypatch: py
 # ---------------------------------------------------------------------------------------------- ledgers by their URLs
 
 CHARGES = {
+    "survey": "survey --data chats.jsonl --ask mood:calm,angry --epsilon 3 --out survey.html --user-key user_id",
+    "score": "score --data tickets.jsonl --chain classifier.json --epsilon 3 --out score.json",
     "optimize": f"optimize --data tickets.jsonl --epsilon 60 {SMALL} --out prompt.json",
     "synthesize": "synthesize --data tickets.jsonl --epsilon 3 --count 4 --members 10 --out synthetic.jsonl",
     "sanitize": "sanitize --in in.txt --out out.txt --overwrite",

@@ -14,7 +14,7 @@ class OpenAIServer(RecordingServer):
         def answer(path: str, body: bytes) -> Answer:
             request = json.loads(body)
             prompt = request["messages"][-1]["content"]
-            headers = {"Content-Type": "application/json", "X-Echo": prompt}
+            headers = {"Content-Type": "application/json", "X-Echo": prompt.replace("\n", " ")}
             if refuse:
                 error = {"error": {"message": f"bad prompt: {prompt}", "type": "invalid_request_error"}}
                 return 400, headers, json.dumps(error).encode()

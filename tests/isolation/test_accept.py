@@ -217,25 +217,56 @@ def test_a_memory_of_the_older_langchain_is_refused(monkeypatch: pytest.MonkeyPa
         IsolatedModel(WithField(part=kept), trust_opaque_model=True)
 
 
-@pytest.mark.parametrize(("folder", "accepted"), [("site-packages", True), ("app", False)])
-def test_a_package_of_a_provider_must_be_installed(
-    folder: str, accepted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If it breaks, a file of the user's own passes for a provider's package, or a real provider is refused."""
-    code = "from langchain_core.language_models import ParrotFakeChatModel\nclass ChatAcme(ParrotFakeChatModel): pass\n"
-    (tmp_path / folder).mkdir()
-    (tmp_path / folder / "langchain_acme.py").write_text(code)
-    monkeypatch.syspath_prepend(str(tmp_path / folder))
+CHAT = "from langchain_core.language_models import ParrotFakeChatModel\nclass Acme(ParrotFakeChatModel): pass\n"
+DECISION = """
+from typing import Any
+from langchain_core.decisions import BaseDecisionModel
+class Acme(BaseDecisionModel):
+    model: str = "acme-1"
+    client: Any = None
+    _provider = "acme"
+    def _classify(self, state, questions): return None
+"""
+
+
+def acme(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A class of a module named as a provider's package, in a folder."""
+    folder.mkdir()
+    (folder / "langchain_acme.py").write_text(code)
+    monkeypatch.syspath_prepend(str(folder))
     try:
-        chat = importlib.import_module("langchain_acme").ChatAcme()
+        made = importlib.import_module("langchain_acme").Acme
     finally:
         module = sys.modules.pop("langchain_acme")
     monkeypatch.setitem(sys.modules, "langchain_acme", module)
+    return made
+
+
+@pytest.mark.parametrize("code", [CHAT, DECISION], ids=["chat", "decision"])
+@pytest.mark.parametrize(("folder", "accepted"), [("site-packages", True), ("app", False)])
+def test_a_package_of_a_provider_must_be_installed(
+    code: str, folder: str, accepted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it breaks, a file of the user's own passes for a provider's package, or a real provider is refused."""
+    if code == DECISION:
+        pytest.importorskip("langchain_core.decisions", reason="needs the extra decisions")
+    model = acme(code, tmp_path / folder, monkeypatch)()
     if accepted:
-        assert IsolatedModel(chat).notes == ()
+        assert IsolatedModel(model).notes == ()
     else:
-        with pytest.raises(UnsafeEnvironment, match="known models: ChatAcme"):
-            IsolatedModel(chat)
+        with pytest.raises(UnsafeEnvironment, match="known models: Acme"):
+            IsolatedModel(model)
+
+
+def test_a_decision_model_is_named_and_its_client_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, a certificate names no decision model, or one whose client runs code of the user's is accepted."""
+    pytest.importorskip("langchain_core.decisions", reason="needs the extra decisions")
+    decision = acme(DECISION, tmp_path / "site-packages", monkeypatch)
+    httpx = pytest.importorskip("httpx")
+    model = decision(client=httpx.Client()) | StrOutputParser()
+    assert (IsolatedModel(model).name, IsolatedModel(model).notes) == ("acme-1", ())
+    with pytest.raises(UnsafeEnvironment, match="client of Acme"):
+        IsolatedModel(decision(client=hooked()))
 
 
 def test_a_class_that_declares_that_it_keeps_nothing_is_accepted_and_named() -> None:

@@ -85,6 +85,7 @@ SEVERAL = (
 
 NEED = {
     "agents": ("rapt/test_middleware.py", "rapt/test_pseudonym_agents.py"),
+    "decisions": ("icl/test_decision_models.py",),
     "encoder": ("aggregate", "cli/test_style.py"),
     "local": ("integrations/test_llama_chat.py", "integrations/test_llama_files.py"),
     "openai": ("icl/test_openai_server.py", "isolation/test_logs.py"),
@@ -111,6 +112,7 @@ PROMISES = {
         ("attacks",),
         "from langchain_dp.attacks import SentenceEmbeddings; assert SentenceEmbeddings()(['a']).shape == (1, 384)",
     ),
+    "decisions": Promise(("langchain_dp.aggregate:*", "langchain_core.decisions:*"), NEED["decisions"]),
     "encoder": Promise(
         ("langchain_dp.aggregate:*",),
         NEED["encoder"],

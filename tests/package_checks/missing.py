@@ -44,9 +44,15 @@ def _httpx() -> Any:
     return _call("integrations.openai", "CompletionServerEnsemble", "http://127.0.0.1:1/v1", model="m")()
 
 
+def _decisions() -> Any:
+    sys.modules["langchain_core.decisions"] = None  # type: ignore[assignment]  # as in a version without them
+    return _call("aggregate", "DPDecisionModel")()
+
+
 PROVOKED: dict[str, tuple[Callable[[], Any], str]] = {
     "_util/extras.py:load": (_call("rapt.tuning", "RAPTPromptTuner"), "torch"),
     "_util/pictures.py:new_figure": (_call("_util.pictures", "new_figure", 1.0, 1.0), "matplotlib"),
+    "aggregate/decisions.py:": (_decisions, "langchain_core"),
     "aggregate/encoders.py:_tables": (_call("aggregate", "StaticEncoder"), "wordllama"),
     "attacks/attribute_inference.py:__init__": (_representations, "torch"),
     "attacks/attribute_inference.py:_chances": (_attribute, "sklearn"),

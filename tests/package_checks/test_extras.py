@@ -105,7 +105,7 @@ def test_every_message_appears_and_its_extra_helps(bare: Path, tmp_path: Path) -
         extras = named_in(told[place])
         assert len(extras) == 1, (place, told[place])
         assert brings(extras[0], module), (place, extras[0], module)
-        assert not brings("", module) or module == "httpx", f"{module} is no matter of an extra"
+        assert not brings("", module) or module in ("httpx", "langchain_core"), f"{module} is no matter of an extra"
 
 
 def test_a_minimum_that_a_message_names_is_asked_for() -> None:
@@ -113,8 +113,8 @@ def test_a_minimum_that_a_message_names_is_asked_for() -> None:
     for place, text in raised():
         for package, version in re.findall(r"package ([\w-]+), ([\d.]+) or newer", text):
             (extra,) = named_in(text)
-            (asked,) = [r for r in requirements(extra) if r.name == package]
-            assert f">={version}" in str(asked.specifier), (place, str(asked))
+            asked = [str(r.specifier) for r in requirements(extra) if r.name == package]
+            assert any(f">={version}" in specifier for specifier in asked), (place, asked)
 
 
 def test_every_extra_has_its_promise() -> None:

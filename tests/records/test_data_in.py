@@ -9,7 +9,6 @@ import functools
 import gzip
 import json
 import re
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +24,6 @@ from pydantic import BaseModel
 
 from langchain_dp import DPICLClassifier, DPPromptOptimizer, PrivacyBudget, PrivateRecords
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.records import check_records
 from langchain_dp.records.checks import given_labels, label_name, row_fault
 from langchain_dp.records.files import read_csv, read_jsonl
 from langchain_dp.redact import Redacted
@@ -406,20 +404,6 @@ def test_a_prompt_that_names_no_key_at_all_is_told_so() -> None:
     """If it breaks, who writes {ticket} for the text reads that all examples lack something, and repairs the data."""
     with pytest.raises(InvalidParameter, match=r"none of them has \['ticket'\]\. Write \{text\} for the text"):
         classifier(examples=private_examples(24), prompt="Ticket: {ticket}\nLabel:")
-
-
-def test_examples_of_one_label_alone_are_warned_of() -> None:
-    """If it breaks, a wrong label column makes a chain that knows one answer, and nobody is told."""
-    one = [{"text": f"row {number}", "label": "positive"} for number in range(24)]
-    with pytest.warns(UserWarning, match=r"All examples have one label of 2\..*check the label column"):
-        classifier(examples=one)
-    with pytest.warns(UserWarning, match="All examples have one label") as caught:
-        check_records(PrivateRecords(one), ("positive", "negative"), ("text",))
-    assert not any("positive" in str(each.message) for each in caught)  # which one is private
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check_records(PrivateRecords(one), ("positive",), ("text",))
-        check_records(PrivateRecords([*one, {"text": "x", "label": "negative"}]), ("positive", "negative"), ("text",))
 
 
 def test_a_table_with_tabs_is_told_so(tmp_path: Path) -> None:

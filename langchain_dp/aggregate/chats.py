@@ -1,0 +1,178 @@
+"""Conversations as private records: messages, LangGraph states, LangSmith runs, tables and plain texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+
+from langchain_dp._util.callers import warn_caller
+from langchain_dp.records import Examples, PrivateRecords
+from langchain_dp.records.files import READING
+from langchain_dp.records.tables import fields_of, rows_of
+from langchain_dp.redact import redact_errors
+
+_LABEL = "conversation"
+_SPEAKERS = {"human": "User", "user": "User", "ai": "Assistant", "assistant": "Assistant", "system": "System"}
+_USER_COLUMNS = ("user_id", "user", "customer_id", "customer", "author")
+_CLASSES = {"HumanMessage": "human", "AIMessage": "ai", "SystemMessage": "system", "ToolMessage": "tool"}
+
+
+@redact_errors(READING)
+def conversations(
+    source: Examples,
+    *,
+    text_key: str = "text",
+    user_key: str | None = None,
+    records_per_user: int | None = None,
+) -> PrivateRecords:
+    """Read conversations as private records, one text each.
+
+    Args:
+        source: Conversations, or a JSONL or CSV file of them, or a DataFrame. Each is a text; a list of messages; a
+            mapping with ``messages``, as the state of a LangGraph graph or a chat log has them; a ``StateSnapshot``; a
+            run of LangSmith with ``inputs`` and ``outputs``, as its client returns and its exports hold it; or a row
+            with a text column. ``PrivateRecords`` are returned as they are.
+        text_key: Column of the text, or of the messages.
+        user_key: Name of the user's id, in the row or in its ``metadata``. Then the promise holds for all
+            conversations of one user.
+        records_per_user: Most conversations of one user that take part, the oldest first.
+
+    Raises:
+        InvalidParameter: A conversation has no text, or no user. The message gives positions, never content.
+
+    Examples:
+        >>> chats = [{"messages": [("user", "Where is my parcel?"), ("assistant", "In Leeds.")], "user": "u7"}]
+        >>> len(conversations(chats, user_key="user"))
+        1
+    """
+    if isinstance(source, PrivateRecords):
+        return source
+    rows = _rows(source, text_key, user_key)
+    return PrivateRecords(
+        rows, label=_LABEL, user_key=None if user_key is None else "user", records_per_user=records_per_user
+    )
+
+
+def _rows(source: Examples, text_key: str, user_key: str | None) -> Iterator[dict[str, Any]]:
+    for place, one in enumerate(rows_of(source)):
+        if user_key is None and place == 0:
+            _warn_of_users(fields_of(one) or {})
+        row: dict[str, Any] = {"text": _text(one, text_key)}
+        if user_key is not None:
+            row["user"] = _user(one, user_key)
+        yield row
+
+
+def _warn_of_users(fields: Mapping[str, Any]) -> None:
+    """Warn of a column that looks like the user's id. It looks at names of columns alone."""
+    if named := [name for name in _USER_COLUMNS if name in fields]:
+        warn_caller(
+            f"The conversations have a column {named[0]!r}, and each conversation counts as a user of its own: "
+            f"somebody with k of them has k times epsilon. Pass user_key={named[0]!r}.",
+            UserWarning,
+        )
+
+
+def _text(one: Any, text_key: str) -> str | None:
+    """The text of one conversation; None for none."""
+    if isinstance(one, str):
+        return one
+    if isinstance(one, BaseMessage) or _is_list(one):
+        return _joined([one] if isinstance(one, BaseMessage) else one)
+    for name in ("values", "inputs"):  # a state snapshot; a run of LangSmith
+        held = getattr(one, name, None)
+        if isinstance(held, Mapping):
+            return _text(held, text_key) if name == "values" else _run_text(held, getattr(one, "outputs", None))
+    fields = fields_of(one)
+    if fields is None:
+        return None
+    for name in (text_key, "messages"):
+        held = _parsed(fields.get(name))
+        if isinstance(held, str) or _is_list(held):
+            return held if isinstance(held, str) else _joined(held)
+    if "inputs" in fields:
+        return _run_text(_parsed(fields["inputs"]), _parsed(fields.get("outputs")))
+    return None
+
+
+def _run_text(inputs: Any, outputs: Any) -> str | None:
+    """The messages of a LangSmith run: those of its input, and those of its output that the input has not."""
+    before = _spoken(inputs)
+    after = [line for line in _spoken(outputs) if line not in before]
+    return "\n".join([*before, *after]) or None
+
+
+def _spoken(held: Any) -> list[str]:
+    """The lines of a run's inputs or outputs."""
+    held = _parsed(held)
+    if isinstance(held, str):
+        return [held]
+    if isinstance(held, BaseMessage):
+        return _joined([held]).splitlines()
+    if _is_list(held):
+        return [line for part in held for line in _spoken(part)] if _is_nested(held) else _joined(held).splitlines()
+    if not isinstance(held, Mapping):
+        return []
+    for name in ("messages", "generations", "message", "output", "input", "question", "answer", "text"):
+        if name in held and (lines := _spoken(held[name])):
+            return lines
+    return _joined([held]).splitlines()
+
+
+def _is_nested(held: Sequence[Any]) -> bool:
+    return all(_is_list(part) or (isinstance(part, Mapping) and "message" in part) for part in held)
+
+
+def _is_list(held: Any) -> bool:
+    return isinstance(held, (list, tuple))
+
+
+def _parsed(held: Any) -> Any:
+    """Exports hold inputs and messages as JSON; arrays of a table are lists."""
+    if isinstance(held, str) and held.lstrip()[:1] in ("[", "{"):
+        try:
+            return json.loads(held)
+        except ValueError:
+            return held
+    return held.tolist() if type(held).__module__ == "numpy" and hasattr(held, "tolist") else held
+
+
+def _joined(messages: Sequence[Any]) -> str:
+    """One line per message that has a text: who speaks, and what."""
+    spoken = [_speech(message) for message in messages]
+    return "\n".join(f"{_SPEAKERS.get(speaker, speaker.title())}: {text}" for speaker, text in spoken if text)
+
+
+def _speech(message: Any) -> tuple[str, str]:
+    """Speaker and text of a message in any of LangChain's forms."""
+    if isinstance(message, BaseMessage):
+        return message.type, message.text.strip()
+    if isinstance(message, str):
+        return "user", message.strip()
+    if _is_list(message) and len(message) == 2 and all(isinstance(part, str) for part in message):
+        return message[0], message[1].strip()
+    if not isinstance(message, Mapping):
+        return "", ""
+    inner = message.get("kwargs", message.get("data"))  # of a serialized message
+    fields = {**message, **inner} if isinstance(inner, Mapping) else message
+    kind = message.get("id")
+    name = _CLASSES.get(str(kind[-1])) if _is_list(kind) and kind else None
+    speaker = name or fields.get("role") or fields.get("type") or "user"
+    content = fields.get("content", "")
+    if _is_list(content):
+        parts = [part if isinstance(part, str) else part.get("text", "") for part in content if part]
+        content = " ".join(part for part in parts if isinstance(part, str))
+    return str(speaker), content.strip() if isinstance(content, str) else ""
+
+
+def _user(one: Any, user_key: str) -> Any:
+    """The user's id, from the row or from one of the places where traces hold metadata."""
+    fields = fields_of(one) or {name: getattr(one, name, None) for name in ("metadata", "extra", "config")}
+    places: list[Any] = [fields, _parsed(fields.get("metadata"))]
+    for name, inner in (("extra", "metadata"), ("config", "configurable"), ("config", "metadata")):
+        outer = _parsed(fields.get(name))
+        places.append(outer.get(inner) if isinstance(outer, Mapping) else None)
+    return next((place[user_key] for place in places if isinstance(place, Mapping) and place.get(user_key)), None)

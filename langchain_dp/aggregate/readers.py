@@ -1,0 +1,294 @@
+"""Readers choose one of a question's public choices for a private text. Each text is read alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from langchain_core.embeddings import Embeddings
+from langchain_core.runnables import Runnable
+
+from langchain_dp.aggregate.encoders import (
+    StaticEncoder,
+    encode_privately,
+    encode_publicly,
+    encoder_name,
+    probe,
+    projection_for,
+)
+from langchain_dp.aggregate.features import Floats
+from langchain_dp.ensemble.engine_calls import ask_together, asked_publicly, forget_members, opaque, row_of
+from langchain_dp.ensemble.prompt_budget import LEAST, PromptBudget, beginning
+from langchain_dp.errors import InvalidParameter, ModelUnavailable
+from langchain_dp.isolation.accept import check_encoder
+from langchain_dp.isolation.model import IsolatedModel
+from langchain_dp.parsing import parse_label
+from langchain_dp.ports import LabelScorer, MemberPrompt
+from langchain_dp.records import encodable
+
+MOST_CHOICES = 500
+NO_ANSWER = "no answer"
+"""The choice of texts that the reader failed on, or answered with none of the choices."""
+_CONTENT_FREE = ("N/A", "", "[MASK]")
+_MOST_CHARS = 20_000
+_AT_ONCE = 64
+_TEXTS_AT_ONCE = 1_000
+
+Choices = list[int | None]
+"""For each text the index of a choice, or None."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """A question with public choices, asked of each private text.
+
+    Args:
+        name: Short name, the heading of its table.
+        choices: The answers, 2 to 500: names, or names with descriptions.
+        text: The question in words, for a model. "Which {name} fits this text best?" by default.
+        below: Finer choices below a choice, asked where that choice leads: a mapping, or a function from the name of a
+            choice to its finer choices. The function gets released names alone, and may ask any model.
+
+    Raises:
+        InvalidParameter: The choices are too few or too many, or one stands there twice.
+
+    Examples:
+        >>> Question("mood", ["calm", "angry"], text="Is the customer calm or angry?").described
+        {'calm': '', 'angry': ''}
+    """
+
+    name: str
+    choices: Sequence[str] | Mapping[str, str]
+    text: str = ""
+    below: Mapping[str, Sequence[str]] | Callable[[str], Sequence[str]] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.strip() or not encodable(self.name):
+            raise InvalidParameter("Expected the name of a question to be a non-empty str.")
+        _checked_choices(f"choices of {self.name!r}", self.choices)
+        if not isinstance(self.text, str) or not encodable(self.text):
+            raise InvalidParameter(f"Expected the text of {self.name!r} to be a str of valid Unicode.")
+        if isinstance(self.below, Mapping):
+            if unknown := [choice for choice in self.below if choice not in self.described]:
+                raise InvalidParameter(
+                    f"Expected below= of {self.name!r} to name its choices, but it names {unknown[:5]}."
+                )
+            for choice, finer in self.below.items():
+                _checked_choices(f"choices below {choice!r}", finer)
+
+    @property
+    def described(self) -> dict[str, str]:
+        """Each choice with its description."""
+        return dict(self.choices) if isinstance(self.choices, Mapping) else dict.fromkeys(self.choices, "")
+
+    def finer(self, choice: str) -> Question | None:
+        """The question below a choice; None if there is none."""
+        if callable(self.below):
+            return Question(f"{self.name}: {choice}", self.below(choice))
+        listed = (self.below or {}).get(choice)
+        return None if listed is None else Question(f"{self.name}: {choice}", listed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON, without the function of ``below``."""
+        below = {name: list(finer) for name, finer in self.below.items()} if isinstance(self.below, Mapping) else None
+        return {
+            "name": self.name, "choices": self.described, "text": self.text,
+            "below": "a function" if callable(self.below) else below,
+        }  # fmt: skip
+
+    def instruction(self) -> str:
+        """The public part of the prompt."""
+        asked = self.text or f"Which {self.name} fits this text best?"
+        listed = "\n".join(
+            f"- {choice}: {about}" if about else f"- {choice}" for choice, about in self.described.items()
+        )
+        return f"{asked}\n{listed}\nAnswer with one of these only.\n\nText: "
+
+
+def _checked_choices(name: str, choices: object) -> None:
+    given = [] if isinstance(choices, str) or not isinstance(choices, (Sequence, Mapping)) else list(choices)
+    texts = [*given, *(choices.values() if isinstance(choices, Mapping) else ())]
+    if not all(isinstance(text, str) and encodable(text) for text in texts) or not all(map(str.strip, given)):
+        raise InvalidParameter(f"Expected the {name} to be non-empty strings, or a mapping to descriptions.")
+    if not 2 <= len(given) <= MOST_CHOICES:
+        raise InvalidParameter(f"Expected 2 to {MOST_CHOICES} {name}, got {len(given):,}. Put like ones together.")
+    folded = [choice.strip().casefold() for choice in given]
+    if twice := sorted({choice for choice in folded if folded.count(choice) > 1}):
+        raise InvalidParameter(f"Expected each of the {name} once, but these stand there twice: {twice[:5]}.")
+    if NO_ANSWER in folded:
+        raise InvalidParameter(f"Expected the {name} without {NO_ANSWER!r}: that one is added. Leave it out.")
+
+
+class Reader(Protocol):
+    """Chooses for private texts. A text that fails has None, and moves no other text's choice."""
+
+    name: str
+    notes: list[str]
+
+    def probe(self, questions: Sequence[Question]) -> None:
+        """Check with public texts that the model answers.
+
+        Raises:
+            ModelUnavailable: It does not.
+        """
+
+    def choose(
+        self, questions: Sequence[Question], texts: Sequence[str], advance: Callable[[int], Any]
+    ) -> list[Choices]:
+        """Return the choices of every text, one list per question.
+
+        Args:
+            questions: The questions.
+            texts: Private texts.
+            advance: Called with the number of answers that are done.
+        """
+        ...
+
+
+class EncoderReader:
+    """Chooses the nearest description by a public encoder; ties go to the earlier choice."""
+
+    def __init__(self, encoder: Embeddings, trusted: bool) -> None:
+        self.notes = check_encoder(encoder, trusted=trusted)
+        self.name = encoder_name(encoder)
+        self._encoder = encoder
+        self._projection = projection_for(encoder)
+        self._dimensions = len(self._projection.mean)
+
+    def probe(self, questions: Sequence[Question]) -> None:
+        """Check the encoder."""
+        probe(self._encoder, self._dimensions)
+
+    def choose(
+        self, questions: Sequence[Question], texts: Sequence[str], advance: Callable[[int], Any]
+    ) -> list[Choices]:
+        """Encode each text once, and compare it with the choices of every question."""
+        tables = [self._vectors(question.described) for question in questions]
+        chosen: list[Choices] = [[] for _ in questions]
+        for block in encode_privately(self._encoder, texts, self._dimensions):
+            rows = self._projection.vectors(block)
+            for choices, table in zip(chosen, tables, strict=True):
+                nearest = (rows.astype(np.float64) @ table.T).argmax(axis=1)  # exact below 2^53
+                choices += [int(near) if row.any() else None for near, row in zip(nearest, rows, strict=True)]
+            advance(len(rows) * len(questions))
+        return chosen
+
+    def _vectors(self, described: Mapping[str, str]) -> Floats:
+        texts = [f"{choice}: {about}" if about else choice for choice, about in described.items()]
+        return self._projection.vectors(encode_publicly(self._encoder, texts)).astype(np.float64)
+
+
+class ModelReader:
+    """Asks a chat model, one isolated call per text and question."""
+
+    def __init__(self, model: Runnable[Any, Any], trusted: bool) -> None:
+        self._model = IsolatedModel(model, trust_opaque_model=trusted)
+        self.name, self.notes = self._model.name, list(self._model.notes)
+        self._given, self._trusted = model, trusted
+
+    def probe(self, questions: Sequence[Question]) -> None:
+        """Ask a public question."""
+        self._model.probe(f"{questions[0].instruction()}This is a test.")
+
+    def choose(
+        self, questions: Sequence[Question], texts: Sequence[str], advance: Callable[[int], Any]
+    ) -> list[Choices]:
+        """Ask every question about each text."""
+        shown = [beginning(text, _MOST_CHARS) for text in texts]
+        return [self._ask(question, shown, advance) for question in questions]
+
+    def _ask(self, question: Question, texts: Sequence[str], advance: Callable[[int], Any]) -> Choices:
+        words, head = list(question.described), question.instruction()
+        read = lambda answer: parse_label(answer, words)  # noqa: E731
+        model = IsolatedModel(self._given, trust_opaque_model=self._trusted, read=read)
+        choices: Choices = []
+        for start in range(0, len(texts), _TEXTS_AT_ONCE):
+            part = texts[start : start + _TEXTS_AT_ONCE]
+            choices += model.batch([f"{head}{text}" for text in part])
+            advance(len(part))
+        return choices
+
+
+class EngineReader:
+    """Lets an engine score the choices, divided by their scores for texts without content (Zhao et al. 2021)."""
+
+    def __init__(self, engine: LabelScorer) -> None:
+        self._engine = engine
+        self.name, self.notes = engine.name, list(getattr(engine, "notes", ()))
+        self._budget = PromptBudget(engine)
+
+    def probe(self, questions: Sequence[Question]) -> None:
+        """Score public texts."""
+        for question in questions:
+            self._baseline(question)
+
+    def _baseline(self, question: Question) -> Floats:
+        words = len(question.described)
+        rows = asked_publicly(lambda: self._scored(question, list(_CONTENT_FREE), "public"))
+        valid = [row for row in rows if row is not None and len(row) == words]
+        if not valid or not np.isfinite(valid).all():
+            raise ModelUnavailable("The engine does not score the choices of a question about a public text. Check it.")
+        return np.asarray(np.mean(valid, axis=0))
+
+    def _scored(self, question: Question, texts: Sequence[str], member: str) -> list[list[float] | None]:
+        head, tail = question.instruction(), "\nAnswer:"
+        words = [f" {choice}" for choice in question.described]
+        room = self._budget.remaining(self._engine.max_tail_tokens, head, tail, max(words, key=len))
+        if room < LEAST:
+            raise InvalidParameter(
+                f"Expected the choices of {question.name!r} to leave room for a text, but they leave {max(room, 0)} "
+                "tokens. Give fewer choices, or the engine a larger max_tokens."
+            )
+        cut = [self._budget.truncate([text], whole="".join, tokens=room)[0] for text in texts]
+        prompts = [MemberPrompt(head, text, tail, f"{member} {place}") for place, text in enumerate(cut)]
+        try:
+            return self._engine.score_labels(prompts, words)
+        finally:
+            forget_members(self._engine, *[prompt.member for prompt in prompts])
+
+    def choose(
+        self, questions: Sequence[Question], texts: Sequence[str], advance: Callable[[int], Any]
+    ) -> list[Choices]:
+        """Score every question for each text."""
+        secret = secrets.token_bytes(32)
+        chosen: list[Choices] = []
+        for question in questions:
+            baseline, choices = self._baseline(question), []
+            for start in range(0, len(texts), _AT_ONCE):
+                part = texts[start : start + _AT_ONCE]
+                ask = functools.partial(self._scored, question, member=opaque(secret, question.name, start))
+                rows = ask_together(ask, part)
+                choices += [_best(row, baseline) for row in rows]
+                advance(len(part))
+            chosen.append(choices)
+        return chosen
+
+
+def _best(scores: object, baseline: Floats) -> int | None:
+    row = row_of(scores, len(baseline))
+    return None if row is None or np.isnan(row).any() else int(np.argmax(row - baseline))
+
+
+def reader_for(model: Any, encoder: Embeddings | None, *, trusted: bool) -> Reader:
+    """Return the reader of a model or encoder; the default encoder's if both are None.
+
+    Raises:
+        InvalidParameter: Both are given, or the model is none.
+        UnsafeEnvironment: The model keeps its prompts, or is not on the list of known models.
+    """
+    if model is not None and encoder is not None:
+        raise InvalidParameter("Expected encoder= or model=, not both: one of them reads the records.")
+    if isinstance(model, LabelScorer):
+        return EngineReader(model)
+    if isinstance(model, Runnable):
+        return ModelReader(model, trusted)
+    if model is not None:
+        raise InvalidParameter(
+            f"Expected model={type(model).__name__} to be a chat model, or an engine that scores labels. Pass e.g. "
+            "ChatOpenAI(...) or LlamaCppEnsemble(...)."
+        )
+    return EncoderReader(StaticEncoder() if encoder is None else encoder, trusted)

@@ -1,0 +1,491 @@
+"""Surveys of private conversations: noisy tables of typed questions, released once."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from langchain_core.embeddings import Embeddings
+from langchain_core.runnables.config import run_in_executor
+from tqdm import tqdm
+
+from langchain_dp._util import validate
+from langchain_dp._util.documents import FileForm, Form
+from langchain_dp._util.reprs import InNotebooks
+from langchain_dp._util.whole_files import write_whole
+from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate
+from langchain_dp.accounting.events import count_is_public
+from langchain_dp.accounting.provenance import MadeWith
+from langchain_dp.aggregate.chats import conversations as read_conversations
+from langchain_dp.aggregate.counts import VOTE, VoteCounts, consistent_shares, half_width
+from langchain_dp.aggregate.features import Floats
+from langchain_dp.aggregate.readers import NO_ANSWER, Choices, Question, Reader, reader_for
+from langchain_dp.aggregate.release import DRAWING, Promise
+from langchain_dp.ensemble.reservation import LedgerOrPath
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.mechanisms import Randomness
+from langchain_dp.mechanisms.vector_sum import Whole
+from langchain_dp.records import Examples, PrivateRecords
+from langchain_dp.redact import PrivateArgs, hold_arguments, run_redacted
+
+FORM = "langchain_dp survey 1"
+_MOST_QUESTIONS = 50
+_LEAST_LEAD = 3.0  # standard deviations of noise above zero, for a choice to be asked about further
+_WIDE = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """One cell of a table.
+
+    Args:
+        share: Estimated share of the conversations, between 0 and 1.
+        low: Lower end of its error bar.
+        high: Upper end of its error bar.
+    """
+
+    share: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.share:.1%} ({self.low:.1%} to {self.high:.1%})"
+
+
+@dataclasses.dataclass(frozen=True)
+class SurveyTable:
+    """The answers to one question.
+
+    Args:
+        question: Name of the question.
+        shares: Choice to share, in the order of the question; "no answer" is last.
+        below: Tables of finer choices, by the choice that they divide. Their shares are of all conversations.
+    """
+
+    question: str
+    shares: Mapping[str, Share]
+    below: Mapping[str, SurveyTable] = dataclasses.field(default_factory=dict)
+
+    def leading(self) -> list[tuple[str, Share]]:
+        """Choices and shares, the largest first, "no answer" last."""
+        return sorted(self.shares.items(), key=lambda item: (item[0] == NO_ANSWER, -item[1].share))
+
+
+@dataclasses.dataclass(frozen=True)
+class Survey(InNotebooks):
+    """Released tables of a survey.
+
+    Args:
+        tables: One table per question.
+        records: Number of users, or of conversations without ``user_key``, where it is public; else None.
+        unit: "conversations" or "users".
+        certificate: The promise.
+
+    Examples:
+        >>> survey = DPSurvey([Question("mood", ["calm", "angry"])]).run(chats, budget=PrivacyBudget(1.0))
+        >>> print(survey)
+        >>> survey.to_html("survey.html")
+    """
+
+    tables: tuple[SurveyTable, ...]
+    records: int | None
+    unit: str
+    certificate: PrivacyCertificate
+
+    def __getitem__(self, question: str) -> SurveyTable:
+        """Return the table of a question by its name."""
+        return next((table for table in self.tables if table.question == question), None) or self._no_such(question)
+
+    def _no_such(self, question: str) -> SurveyTable:
+        raise KeyError(f"No question {question!r}. There are {[table.question for table in self.tables]}.")
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Return one row per cell with question, choice, share, low and high, e.g. for a DataFrame."""
+        tables = [one for table in self.tables for one in (table, *table.below.values())]
+        return [
+            {"question": table.question, "choice": choice, **dataclasses.asdict(share)}
+            for table in tables
+            for choice, share in table.shares.items()
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "format": FORM,
+            "tables": [dataclasses.asdict(table) for table in self.tables],
+            "records": self.records,
+            "unit": self.unit,
+            "certificate": self.certificate.to_dict(),
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the survey to a JSON file.
+
+        Args:
+            path: File to write, whole or not at all.
+        """
+        write_whole(Path(path), json.dumps(self.to_dict(), allow_nan=False, indent=1))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a survey that :meth:`save` wrote.
+
+        Args:
+            path: The JSON file.
+
+        Raises:
+            InvalidParameter: The file holds no survey.
+        """
+        form = _SavedSurvey.load(Path(path), FORM)
+        tables = tuple(table.table() for table in form.tables)
+        return cls(tables, form.records, form.unit, PrivacyCertificate.from_dict(form.certificate))
+
+    def to_html(self, path: str | os.PathLike[str], *, title: str = "Survey") -> None:
+        """Write one HTML page with plots, the promise, and how to read it. It needs no script and no network.
+
+        Args:
+            path: File to write.
+            title: Heading of the page.
+        """
+        import jinja2
+
+        writer = jinja2.Environment(
+            autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        )
+        writer.filters |= {"percent": "{:.1%}".format, "whole": "{:,}".format}
+        template = files(__package__).joinpath("survey_page.html.j2").read_text(encoding="utf-8")
+        # Somebody who knows all records but one tells two equally likely values of it apart this often, of 100 times.
+        guesses = round(100 / (1 + math.exp(-self.certificate.epsilon)))
+        page = writer.from_string(template)
+        text = page.render(survey=self, title=title, certificate=self.certificate, guesses=guesses)
+        write_whole(Path(path), text)
+
+    def __str__(self) -> str:
+        lines = [] if self.records is None else [f"{self.records:,} {self.unit}"]
+        for table in self.tables:
+            lines += ["", table.question]
+            for choice, share in table.leading():
+                lines.append(f"  {choice}: {share}")
+                finer = table.below.get(choice)
+                lines += [f"    {name}: {part}" for name, part in finer.leading()] if finer else []
+        lines += ["", "All bars hold together in 95 of 100 surveys. Noise is the only error that they cover."]
+        return "\n".join(lines).strip()
+
+
+class _SavedShare(Form):
+    share: float
+    low: float
+    high: float
+
+
+class _SavedTable(Form):
+    question: str
+    shares: dict[str, _SavedShare]
+    below: dict[str, _SavedTable]
+
+    def table(self) -> SurveyTable:
+        shares = {choice: Share(one.share, one.low, one.high) for choice, one in self.shares.items()}
+        return SurveyTable(self.question, shares, {choice: one.table() for choice, one in self.below.items()})
+
+
+class _SavedSurvey(FileForm):
+    tables: list[_SavedTable]
+    records: int | None
+    unit: str
+    certificate: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class SurveyPlan(InNotebooks):
+    """Forecast of a survey's error bars.
+
+    Args:
+        records: Number of conversations, or of users.
+        budget: The promise.
+        votes: Tables that one record is counted in, finer ones included.
+        deviation: Standard deviation of the noise of one count, in records.
+        half_width: Half the width of an error bar, as a share of all records.
+    """
+
+    records: int
+    budget: PrivacyBudget
+    votes: int
+    deviation: float
+    half_width: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {**vars(self), "budget": self.budget.to_dict()}
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.records:,} records, tables: {self.votes}, {self.budget}: one release",
+            f"noise: {self.deviation:.1f} records per count ({self.deviation / self.records:.1%})",
+            f"error bars: plus or minus {self.half_width:.1%}, all together in 95 of 100 surveys",
+        ]
+        if self.half_width > _WIDE:
+            lines.append("Most shares will drown in noise. More records, fewer questions or a larger epsilon help.")
+        return "\n".join(lines)
+
+
+class DPSurvey:
+    """Asks typed questions of private conversations and releases noisy tables of the answers.
+
+    Each conversation is read alone, by a model in an isolated call or by a public encoder. A failed or unclear answer
+    counts as "no answer". The answers are added up, and noise is drawn once for all tables. No quote, no example and no
+    extreme value is released.
+
+    Args:
+        questions: The questions, 1 to 50.
+        model: Chat model or engine that answers. Its operator sees the conversations.
+        encoder: Public encoder that chooses the nearest description instead;
+            :class:`~langchain_dp.aggregate.StaticEncoder` by default. It suits topics, not moods.
+        leaders: Most choices of a question that its finer questions are asked below.
+        trust_opaque_model: Accept a model or encoder of your own, at your word that it keeps no texts.
+
+    Formal guarantee:
+        The survey is (epsilon, delta)-differentially private in the conversations, with the budget's neighbors: in all
+        conversations of one user, where there is a ``user_key``. A record has one vote per question. A user's
+        conversations share that user's vote equally. Replacing a record moves at most two cells per question by one, so
+        the stacked tables move by at most sqrt(2 votes). Finer questions follow from released counts, and their votes
+        are part of the one Gaussian release that is charged. Shares, bars and leaders are post-processing.
+
+    References:
+        Dwork and Roth 2014, Appendix A (Gaussian mechanism); Canonne, Kamath and Steinke 2020 (discrete noise);
+        Dong, Roth and Su 2022 (adaptive Gaussian releases compose).
+
+    Examples:
+        >>> topics = Question("topic", {"billing": "invoices and refunds", "delivery": "parcels that are late"})
+        >>> survey = DPSurvey([topics]).run(tickets, budget=PrivacyBudget(1.0), user_key="customer")
+        >>> survey["topic"].shares["billing"].share
+        0.41
+    """
+
+    def __init__(
+        self,
+        questions: Sequence[Question],
+        *,
+        model: Any = None,
+        encoder: Embeddings | None = None,
+        leaders: int = 5,
+        trust_opaque_model: bool = False,
+    ) -> None:
+        listed = list(questions) if isinstance(questions, Sequence) else []
+        if not 1 <= len(listed) <= _MOST_QUESTIONS or not all(isinstance(one, Question) for one in listed):
+            raise InvalidParameter(
+                f"Expected questions to be a list of 1 to {_MOST_QUESTIONS} Question objects. Give e.g. "
+                "[Question('mood', ['calm', 'angry'])]."
+            )
+        names = [question.name for question in listed]
+        if len({*names}) < len(names):
+            raise InvalidParameter(f"Expected questions of different names, got {names}. Rename one.")
+        self.questions = tuple(listed)
+        self.leaders = validate.integer("leaders", leaders, at_least=1)
+        self._refined = [question for question in listed if question.below]
+        self._reader: Reader = reader_for(model, encoder, trusted=trust_opaque_model)
+
+    def _counts(self, budget: PrivacyBudget) -> VoteCounts:
+        return VoteCounts.of(budget, votes=len(self.questions) + len(self._refined))
+
+    def plan(self, records_count: int, *, budget: PrivacyBudget) -> SurveyPlan:
+        """Forecast the error bars. Spends nothing.
+
+        Args:
+            records_count: Number of conversations, or of users where each may have several.
+            budget: The promise.
+        """
+        validate.integer("records_count", records_count, at_least=1)
+        if not isinstance(budget, PrivacyBudget):
+            raise InvalidParameter(f"Expected budget={budget!r} to be a PrivacyBudget. Give PrivacyBudget(1.0).")
+        counts, cells = self._counts(budget), sum(len(question.described) + 1 for question in self.questions)
+        width = half_width(counts.deviation, cells) / records_count
+        return SurveyPlan(records_count, budget, counts.votes, counts.deviation, width)
+
+    @hold_arguments("conversations")
+    def run(
+        self,
+        conversations: Examples,
+        *,
+        budget: PrivacyBudget | None = None,
+        ledger: LedgerOrPath | None = None,
+        name: str = "survey",
+        text_key: str = "text",
+        user_key: str | None = None,
+        records_per_user: int | None = None,
+        made_with: MadeWith = None,
+        not_private_seed: int | None = None,
+    ) -> Survey:
+        """Ask the questions and release the tables.
+
+        A ledger in a file keeps the release: the same survey of the same conversations under the same name costs
+        nothing. A survey that was interrupted goes on at no further cost.
+
+        Args:
+            conversations: As in :func:`~langchain_dp.aggregate.conversations`: texts, lists of messages, states of
+                LangGraph, runs of LangSmith, a DataFrame, a file.
+            budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
+            ledger: Ledger to charge, or a path.
+            name: Name of the release in the ledger.
+            text_key: Column of the text, or of the messages.
+            user_key: Name of the user's id, in the row or its metadata. One user then has one vote per question.
+            records_per_user: Most conversations of one user that are read, the oldest first.
+            made_with: Certificates of released text among the questions, where the text does not carry its cost.
+            not_private_seed: Reproducible noise. The certificate says that the result is not private.
+
+        Raises:
+            InvalidParameter: A conversation has no text, or an argument is out of bounds.
+            BudgetExceeded: The ledger has no room for the release.
+            ModelUnavailable: The model failed on public texts.
+            PlanError: The ledger keeps a release of other conversations or questions under this name.
+        """
+        [given] = PrivateArgs.of(conversations).values
+        keys = {"text_key": text_key, "user_key": user_key, "records_per_user": records_per_user}
+        records: PrivateRecords = read_conversations(given, **keys)  # type: ignore[arg-type]
+        del given, conversations
+        if not len(records):
+            raise InvalidParameter("Expected at least one conversation. Give texts, or lists of messages.")
+        described = [question.to_dict() for question in self.questions]
+        promise = Promise.of(budget, ledger, name, not_private_seed, described, made_with=made_with)
+        share = promise.share()
+        counts = self._counts(share)
+        self._reader.probe(self.questions)
+
+        def draw(rng: Randomness) -> list[dict[str, Any]]:
+            return run_redacted(self._drawn, PrivateArgs(records, counts, rng), DRAWING)  # answers stay in no frame
+
+        value = promise.release_once(
+            counts.event,
+            draw,
+            records=records,
+            settings={"questions": described, "reader": self._reader.name, "leaders": self.leaders},
+            share=share,
+        )
+        certificate = promise.certificate(
+            mechanism="noisy counts of answers",
+            model=self._reader.name,
+            parameters={"noise_multiplier": counts.event.noise_multiplier, "tables": counts.votes},
+            notes=[*self._reader.notes, *records.unit_notes()],
+        )
+        users = len(records.users()) if count_is_public(share.neighbors) else None
+        unit = "conversations" if records.user_key is None else "users"
+        return Survey(_tables(value, counts.deviation, users), users, unit, certificate)
+
+    @hold_arguments("conversations")
+    async def arun(self, conversations: Examples, **arguments: Any) -> Survey:
+        """Async twin of :meth:`run`, in a worker thread."""
+        held = PrivateArgs.of(conversations)
+        return await run_in_executor(None, lambda: self.run(held, **arguments))  # type: ignore[arg-type]
+
+    def _drawn(self, records: PrivateRecords, counts: VoteCounts, rng: Randomness) -> list[dict[str, Any]]:
+        """Noisy counts per question, and below its leading choices."""
+        users = records.users()
+        texts = [records.get(name)["text"] for group in users for name in group]
+        sizes = [len(group) for group in users]
+        with tqdm(total=len(texts) * len(self.questions), unit="answer", desc="survey", disable=None, delay=2) as bar:
+            chosen = self._reader.choose(self.questions, texts, bar.update)
+            cells = [len(question.described) + 1 for question in self.questions]
+            totals = [_total(sizes, choices, count) for choices, count in zip(chosen, cells, strict=True)]
+            noisy = np.split(counts.release(np.concatenate(totals), rng), np.cumsum(cells)[:-1])
+            released: list[dict[str, Any]] = []
+            for question, choices, row in zip(self.questions, chosen, noisy, strict=True):
+                below: list[dict[str, Any]] = []
+                if question.below:
+                    finer = self._finer(question, row, counts.deviation)
+                    below = self._below(finer, choices, texts, sizes, counts, rng, bar.update)
+                released.append(_cells(question, row) | {"below": below})
+        self._reader.probe(self.questions)
+        return released
+
+    def _finer(self, question: Question, noisy: Floats, deviation: float) -> dict[int, Question]:
+        """Questions below the leading choices, by the place of the choice. It sees released counts alone."""
+        names = list(question.described)
+        leading = sorted(range(len(names)), key=lambda place: -noisy[place])[: self.leaders]
+        asked = {place: question.finer(names[place]) for place in leading if noisy[place] > _LEAST_LEAD * deviation}
+        return {place: finer for place, finer in asked.items() if finer is not None}
+
+    def _below(
+        self,
+        finer: Mapping[int, Question],
+        choices: Choices,
+        texts: Sequence[str],
+        sizes: Sequence[int],
+        counts: VoteCounts,
+        rng: Randomness,
+        advance: Callable[[int], Any],
+    ) -> list[dict[str, Any]]:
+        """Noisy counts below each leading choice. A text is asked below its own choice alone, so it has one vote."""
+        totals = []
+        for place, question in finer.items():
+            own = [at for at, choice in enumerate(choices) if choice == place]
+            [answers] = self._reader.choose([question], [texts[at] for at in own], advance)
+            cells = len(question.described) + 1
+            votes: list[int | None] = [cells] * len(texts)  # a cell of its own, for texts of another choice
+            for at, answer in zip(own, answers, strict=True):
+                votes[at] = cells - 1 if answer is None else answer
+            totals.append(_total(sizes, votes, cells + 1)[:cells])
+        if not totals:
+            return []
+        noisy = np.split(counts.release(np.concatenate(totals), rng), np.cumsum([len(total) for total in totals])[:-1])
+        return [
+            {"place": place, **_cells(question, row)}
+            for (place, question), row in zip(finer.items(), noisy, strict=True)
+        ]
+
+
+def _cells(question: Question, noisy: Floats) -> dict[str, Any]:
+    return {"name": question.name, "choices": [*question.described, NO_ANSWER], "counts": noisy.tolist()}
+
+
+def _total(sizes: Sequence[int], choices: Sequence[int | None], cells: int) -> Whole:
+    """Sum over users of the mean of their votes, in grid steps, rounded down: a user's cells add up to one vote.
+
+    Args:
+        sizes: Number of texts of each user.
+        choices: The cell of each text; None is the last one.
+        cells: Number of cells.
+    """
+    places = np.array([cells - 1 if choice is None else choice for choice in choices], dtype=np.int64)
+    if max(sizes, default=1) == 1:
+        return VOTE * np.bincount(places, minlength=cells).astype(np.int64)
+    total, start = np.zeros(cells, dtype=np.int64), 0
+    for size in sizes:
+        total += VOTE * np.bincount(places[start : start + size], minlength=cells) // size
+        start += size
+    return total
+
+
+def _tables(value: Sequence[Mapping[str, Any]], deviation: float, users: int | None) -> tuple[SurveyTable, ...]:
+    """Tables of released counts. Bars of all cells hold together."""
+    below = [finer for table in value for finer in table["below"]]
+    width = half_width(deviation, sum(len(table["counts"]) for table in [*value, *below]))
+    total, spread = float(users or 0), 0.0
+    if users is None:  # every table adds up to the number of records, which is known by noisy counts alone
+        counts = [count for table in value for count in table["counts"]]
+        total, spread = max(sum(counts) / len(value), 1.0), width * len(counts) ** 0.5 / len(value)
+
+    def shares(cells: Mapping[str, Any], of: float) -> dict[str, Share]:
+        raw = np.array(cells["counts"]) / total
+        half = np.sqrt(width**2 + (np.clip(raw, 0, 1) * spread) ** 2) / total
+        low, high = np.clip(raw - half, 0.0, 1.0), np.clip(raw + half, 0.0, 1.0)
+        estimates = consistent_shares(raw, low, high, of)
+        rows = zip(estimates.tolist(), low.tolist(), high.tolist(), strict=True)
+        return {choice: Share(*row) for choice, row in zip(cells["choices"], rows, strict=True)}
+
+    tables = []
+    for table in value:
+        whole = shares(table, 1.0)
+        parts = {
+            table["choices"][finer["place"]]: SurveyTable(
+                finer["name"], shares(finer, whole[table["choices"][finer["place"]]].share)
+            )
+            for finer in table["below"]
+        }
+        tables.append(SurveyTable(table["name"], whole, parts))
+    return tuple(tables)

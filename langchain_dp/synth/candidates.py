@@ -1,0 +1,240 @@
+"""Private examples without showing a record to a model: public candidates, chosen by private votes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from langchain_core.embeddings import Embeddings
+from langchain_core.runnables import Runnable
+from tqdm import tqdm
+
+from langchain_dp._util import validate
+from langchain_dp.accounting import PrivacyBudget
+from langchain_dp.accounting.provenance import MadeWith
+from langchain_dp.aggregate.counts import VOTE, VoteCounts
+from langchain_dp.aggregate.encoders import (
+    StaticEncoder,
+    encode_privately,
+    encode_publicly,
+    encoder_name,
+    probe,
+    projection_for,
+)
+from langchain_dp.aggregate.features import Floats
+from langchain_dp.aggregate.release import DRAWING, Promise, labelled_records
+from langchain_dp.ensemble.reservation import LedgerOrPath
+from langchain_dp.errors import InvalidParameter, ModelUnavailable
+from langchain_dp.isolation.accept import check_encoder
+from langchain_dp.mechanisms import Randomness
+from langchain_dp.mechanisms.vector_sum import Whole
+from langchain_dp.records import Examples, PrivateRecords, encodable, given_labels
+from langchain_dp.records.files import READING
+from langchain_dp.redact import PrivateArgs, hold_arguments, run_redacted
+from langchain_dp.synth.examples import SyntheticExample, SyntheticExamples
+
+_LONGEST = 600
+_MOST = 20_000
+_NEAREST = 8
+_MARKER = re.compile(r"^\s*(?:[-*•]|\d+[.):])\s*")
+
+
+def write_candidates(
+    model: Runnable[Any, Any], task: str, *, topics: int | Sequence[str] = 40, per_topic: int = 8
+) -> list[str]:
+    """Let a model write public candidates: a list of topics first, then texts about each.
+
+    The model sees the description of the task and nothing else, so it may run in a cloud, and the calls may be traced.
+
+    Args:
+        model: A chat model or LLM. A higher temperature gives more variety.
+        task: What the texts are, in public words, such as "support tickets of an online shop".
+        topics: Number of topics, or the topics themselves.
+        per_topic: Texts to ask for per topic.
+
+    Returns:
+        Different texts, in the order in which they were written.
+
+    Raises:
+        ModelUnavailable: The model wrote no list.
+
+    Examples:
+        >>> candidates = write_candidates(ChatOpenAI(model="gpt-5-mini"), "support tickets of an online shop")
+    """
+    if not isinstance(task, str) or not task.strip():
+        raise InvalidParameter("Expected task to be a non-empty str. Describe the texts in public words.")
+    validate.integer("per_topic", per_topic, at_least=1)
+    if isinstance(topics, int):
+        validate.integer("topics", topics, at_least=1)
+        ask = f"List {topics} different topics of {task}, from all areas. One short topic per line, no numbers."
+        listed = _lines(model, ask)[:topics]
+    else:
+        listed = list(topics)
+    texts: dict[str, None] = {}
+    for topic in tqdm(listed, desc="candidates", unit="topic", disable=None, delay=2):
+        ask = f"Write {per_topic} different examples of {task} about: {topic}\nOne per line, no numbers, no headings."
+        texts |= dict.fromkeys(line[:_LONGEST] for line in _lines(model, ask) if len(line.split()) > 2)
+    if len(texts) < 2:
+        raise ModelUnavailable(
+            f"Expected the model to write candidates, one per line, but it wrote {len(texts)}. Use a larger model, or "
+            "give candidates of your own."
+        )
+    return list(texts)
+
+
+def _lines(model: Runnable[Any, Any], prompt: str) -> list[str]:
+    answer = model.invoke(prompt)
+    text = getattr(answer, "text", answer)
+    lines = [_MARKER.sub("", line).strip().strip('"').strip() for line in str(text).splitlines()]
+    return list(dict.fromkeys(line for line in lines if line))
+
+
+class DPExampleSelector:
+    """Chooses examples for each label among public candidates, by private votes.
+
+    Each private record votes for the candidates that a public encoder finds nearest to it. The votes are counted per
+    label, with noise, and the candidates with the most votes become the label's examples. No model sees a record, and
+    the texts are fluent, since a model wrote them from public words alone.
+
+    Args:
+        candidates: Public texts, e.g. of :func:`write_candidates`. Some hundreds are good. They must not be private.
+        encoder: Public encoder; :class:`~langchain_dp.aggregate.StaticEncoder` by default.
+        per_label: Examples per label.
+        nearest: Candidates that one record votes for. Its votes weigh 1/sqrt(nearest) each, which costs as much as one
+            whole vote and carries farther through the noise.
+        trust_opaque_model: Accept an encoder class of your own, at your word that it keeps no texts.
+
+    Formal guarantee:
+        The counts are (epsilon, delta)-differentially private in the records, with the budget's neighbors: in all
+        records of one user, where there is a ``user_key``. A record adds a vector of norm one without negative
+        coordinates, so replacing it moves the counts by at most sqrt(2) and adding it by one. They get discrete
+        Gaussian noise. The choice is post-processing. Candidates are public.
+
+    References:
+        Lin et al. 2024 and Xie et al. 2024 (private evolution: private votes for public candidates).
+
+    Examples:
+        >>> candidates = write_candidates(model, "support tickets of an online shop")
+        >>> selector = DPExampleSelector(candidates)
+        >>> examples = selector.select(rows, labels=["queue A", "queue B"], budget=PrivacyBudget(1.0))
+        >>> chain = examples.chain(model)
+    """
+
+    def __init__(
+        self,
+        candidates: Iterable[str],
+        *,
+        encoder: Embeddings | None = None,
+        per_label: int = 8,
+        nearest: int = _NEAREST,
+        trust_opaque_model: bool = False,
+    ) -> None:
+        listed = [] if isinstance(candidates, str) else list(candidates)
+        if not all(isinstance(text, str) and text.strip() and encodable(text) for text in listed):
+            raise InvalidParameter("Expected candidates to be a list of non-empty texts.")
+        self.candidates = tuple(dict.fromkeys(listed))
+        validate.integer("the number of different candidates", len(self.candidates), at_least=2, at_most=_MOST)
+        self.per_label = validate.integer("per_label", per_label, at_least=1)
+        self._nearest = min(validate.integer("nearest", nearest, at_least=1), len(self.candidates))
+        self._encoder: Embeddings = StaticEncoder() if encoder is None else encoder
+        self._notes = check_encoder(self._encoder, trusted=trust_opaque_model)
+        self._projection = projection_for(self._encoder)
+        self._dimensions = len(self._projection.mean)
+        self._vectors = self._projection.vectors(encode_publicly(self._encoder, self.candidates)).astype(np.float64)
+
+    @hold_arguments("examples")
+    def select(
+        self,
+        examples: Examples,
+        *,
+        labels: Iterable[Any],
+        budget: PrivacyBudget | None = None,
+        ledger: LedgerOrPath | None = None,
+        name: str = "selected-examples",
+        made_with: MadeWith = None,
+        not_private_seed: int | None = None,
+    ) -> SyntheticExamples:
+        """Release examples for each label.
+
+        With a ledger in a file, the same records under the same name get the same examples again, at no cost.
+
+        Args:
+            examples: Private examples, mappings with ``text`` and ``label``, or another input of
+                :class:`~langchain_dp.PrivateRecords`.
+            labels: The public labels.
+            budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
+            ledger: Ledger to charge, or a path.
+            name: Name of the release in the ledger.
+            made_with: Certificates of released text among the candidates, where the text does not carry its cost.
+            not_private_seed: Reproducible noise. The certificate says that the result is not private.
+
+        Raises:
+            InvalidParameter, BudgetExceeded, ModelUnavailable, PlanError: As
+                :meth:`~langchain_dp.aggregate.DPPrototypeClassifier.fit`.
+        """
+        given = tuple(given_labels(labels))
+        records = run_redacted(labelled_records, PrivateArgs(PrivateArgs.of(examples), given), READING)
+        promise = Promise.of(budget, ledger, name, not_private_seed, labels, self.candidates, made_with=made_with)
+        share = promise.share()
+        counts = VoteCounts.of(share, votes=1)
+        probe(self._encoder, self._dimensions)
+
+        def draw(rng: Randomness) -> list[list[float]]:
+            return run_redacted(self._drawn, PrivateArgs(records, given, counts, rng), DRAWING)
+
+        digest = hashlib.sha256(json.dumps(self.candidates).encode()).hexdigest()
+        settings = {"labels": list(given), "candidates": digest, "nearest": self._nearest}
+        settings["encoder"] = encoder_name(self._encoder)
+        noisy = promise.release_once(counts.event, draw, records=records, settings=settings, share=share)
+        certificate = promise.certificate(
+            mechanism="noisy votes for public candidates",
+            model=encoder_name(self._encoder),
+            parameters={"noise_multiplier": counts.event.noise_multiplier, "candidates": len(self.candidates)},
+            notes=[*self._notes, *records.unit_notes(), "no model sees a record"],
+        )
+        chosen = [
+            SyntheticExample(self.candidates[place], label)
+            for label, places in zip(given, _leading(np.array(noisy), self.per_label), strict=True)
+            for place in places
+        ]
+        return SyntheticExamples(chosen, certificate, {"labels": list(given)})
+
+    def _drawn(
+        self, records: PrivateRecords, labels: Sequence[str], counts: VoteCounts, rng: Randomness
+    ) -> list[list[float]]:
+        noisy: list[list[float]] = counts.release(self._total(records, labels), rng).round(2).tolist()
+        return noisy
+
+    def _total(self, records: PrivateRecords, labels: Sequence[str]) -> Whole:
+        """Votes per label and candidate in grid steps. The records of a user share the user's weight."""
+        users = records.users()
+        names = [name for group in users for name in group]
+        rows = {label: row for row, label in enumerate(labels)}
+        row_of = np.array([rows[records.get(name)["label"]] for name in names], dtype=np.int64)
+        weights = np.array([len(group) for group in users for _ in group], dtype=np.int64)
+        weight = int(VOTE / self._nearest**0.5) // weights  # rounded down twice: the norm is at most one vote
+        total, start = np.zeros((len(labels), len(self.candidates)), dtype=np.int64), 0
+        for block in encode_privately(self._encoder, [records.get(name)["text"] for name in names], self._dimensions):
+            vectors = self._projection.vectors(block)
+            end = start + len(vectors)
+            likeness = vectors.astype(np.float64) @ self._vectors.T  # exact below 2^53
+            nearest = np.argsort(-likeness, axis=1, kind="stable")[:, : self._nearest]
+            known = vectors.any(axis=1)  # a text that the encoder failed on does not vote
+            cells = row_of[start:end, None][known], nearest[known]
+            np.add.at(total, cells, weight[start:end, None][known])
+            start = end
+        probe(self._encoder, self._dimensions)
+        return total
+
+
+def _leading(noisy: Floats, count: int) -> list[list[int]]:
+    """Places of the candidates with the most votes, per label. A candidate counts for the label where it has most."""
+    own = noisy.argmax(axis=0) == np.arange(len(noisy))[:, None]
+    return [
+        np.lexsort((-row, ~mine))[: min(count, max(int(mine.sum()), 1))].tolist()
+        for row, mine in zip(noisy, own, strict=True)
+    ]

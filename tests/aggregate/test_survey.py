@@ -1,0 +1,350 @@
+"""Surveys: what is counted, what the bars promise, and what a caller may get wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes.canary import CANARY, leak_surfaces
+from fakes.encoders import WordEncoder
+from fakes.readers import CHOICES, ReadingChat, colors
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables.history import RunnableWithMessageHistory
+
+from langchain_dp import DPSurvey, PrivacyBudget, PrivacyLedger, PrivateRecords, Question
+from langchain_dp.accounting import Neighbors
+from langchain_dp.aggregate import Survey, conversations, survey
+from langchain_dp.aggregate.counts import VOTE, VoteCounts, consistent_shares
+from langchain_dp.errors import InvalidParameter, ModelUnavailable, PlanError, UnsafeEnvironment
+
+BUDGET = PrivacyBudget(1.0)
+MANY = PrivacyBudget(400.0, 1e-5)
+
+
+def says(*answers: str, user: str | None = None) -> list[dict[str, str]]:
+    return [{"text": f"chat {place} says {answer}", "id": user or f"u{place}"} for place, answer in enumerate(answers)]
+
+
+def asked(rows: Any, count: int = 2, budget: PrivacyBudget = MANY, **options: Any) -> Survey:
+    return DPSurvey(colors(count), model=ReadingChat()).run(rows, budget=budget, not_private_seed=3, **options)
+
+
+def shares(found: Survey, question: str = "color 0") -> dict[str, float]:
+    return {choice: round(share.share, 1) for choice, share in found[question].shares.items()}
+
+
+def test_shares_count_what_each_conversation_says() -> None:
+    """If it breaks, the table is of other answers, or a failure disappears."""
+    found = asked(says(*["rg"] * 40, *["gb"] * 30, *["xr"] * 20, *["og"] * 10), user_key="id")
+    assert shares(found) == {"red": 0.4, "green": 0.3, "blue": 0.0, "no answer": 0.3}
+    assert shares(found, "color 1") == {"red": 0.2, "green": 0.5, "blue": 0.3, "no answer": 0.0}
+    assert found.records == 100
+    assert found.unit == "users"
+
+
+def test_a_failing_conversation_moves_no_other_answer() -> None:
+    """If it breaks, one conversation that breaks the model silences others."""
+    good = says(*["rr"] * 99)
+    with_failure = asked([*good, {"text": "chat says xx", "id": "u99"}], user_key="id")
+    assert shares(with_failure) == {"red": 1.0, "green": 0.0, "blue": 0.0, "no answer": 0.0}
+    assert with_failure["color 0"].shares["no answer"].low <= 0.01 <= with_failure["color 0"].shares["no answer"].high
+
+
+def test_a_user_of_500_conversations_counts_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, somebody who talks often has several votes: her epsilon is many times the promise."""
+    totals: list[Any] = []
+    real = VoteCounts.release
+    monkeypatch.setattr(VoteCounts, "release", lambda self, total, rng: totals.append(total) or real(self, total, rng))
+    one = says("gg", user="x")
+    many = [{"text": f"chat {place} says {'gb'[place % 2] * 2}", "id": "x"} for place in range(500)]
+    rest = says(*["rr"] * 20)
+    for own in (one, many, []):
+        asked([*rest, *own], user_key="id")
+    single, several, none = totals
+    assert (single - none).tolist() == [0, VOTE, 0, 0] * 2
+    assert (several - none).tolist() == [0, VOTE // 2, VOTE // 2, 0] * 2
+
+
+def test_records_per_user_reads_the_oldest_only() -> None:
+    """If it breaks, a user of many conversations costs as many model calls as she likes."""
+    chats = [{"text": f"says {'rg'[place > 1]}", "id": "x"} for place in range(10)]
+    rest = [{"text": "says b", "id": f"u{place}"} for place in range(9)]
+    assert shares(asked([*chats, *rest], 1, user_key="id", records_per_user=2))["red"] == 0.1
+
+
+@pytest.mark.parametrize("neighbors", [Neighbors.REPLACE_ONE, Neighbors.ADD_OR_REMOVE_ONE])
+def test_every_share_is_within_its_bar_in_95_of_100_surveys(neighbors: Neighbors) -> None:
+    """If it breaks, the bars that the page prints are too short. Less than 358 of 400 has a chance of 3e-7."""
+    counts = VoteCounts.of(PrivacyBudget(1.0, 1e-5, neighbors), votes=5)
+    rng = np.random.default_rng(0)
+    truth = [rng.dirichlet(np.ones(size)) for size in (3, 4, 5, 9, 2)]
+    users = 1000
+    held = 0
+    for _ in range(400):
+        tables = [
+            {"name": str(place), "choices": [str(cell) for cell in range(len(row))], "below": [],
+             "counts": (users * row + rng.normal(0, counts.deviation, len(row))).tolist()}
+            for place, row in enumerate(truth)
+        ]  # fmt: skip
+        known = users if neighbors is Neighbors.REPLACE_ONE else None
+        found = survey._tables(tables, counts.deviation, known)
+        held += all(
+            share.low <= real <= share.high
+            for table, row in zip(found, truth, strict=True)
+            for share, real in zip(table.shares.values(), row, strict=True)
+        )
+    assert held >= 358
+
+
+def test_shares_add_up_and_lie_within_their_bars() -> None:
+    """If it breaks, a page shows shares of -3%, or of 104% together."""
+    found = asked(says(*["rg"] * 7, *["br"] * 5), budget=PrivacyBudget(0.5))
+    for table in found.tables:
+        assert sum(share.share for share in table.shares.values()) == pytest.approx(1.0)
+        assert all(share.low - 1e-9 <= share.share <= share.high + 1e-9 for share in table.shares.values())
+    assert consistent_shares(np.array([0.9, 0.9]), np.array([0.8, 0.8]), np.array([1.0, 1.0])).sum() == pytest.approx(1)
+
+
+def test_finer_questions_are_asked_below_leading_choices_only() -> None:
+    """If it breaks, topics are not refined, or a choice that nobody leads to is asked about."""
+    finer = {"red": ["green", "blue"], "blue": ["red", "green"]}
+    rows = says(*["rg"] * 60, *["gg"] * 40)
+    found = DPSurvey(colors(1, below=finer), model=ReadingChat(), leaders=1).run(
+        rows, budget=MANY, not_private_seed=1, user_key="id"
+    )
+    [(choice, table)] = found["color 0"].below.items()
+    assert choice == "red"
+    assert {name: round(share.share, 1) for name, share in table.shares.items()} == {
+        "green": 0.0, "blue": 0.0, "no answer": 0.6,  # the model says "red" again, which is no finer choice
+    }  # fmt: skip
+    assert "no answer" in str(found)
+
+
+def test_finer_choices_may_come_from_a_function_that_sees_released_names() -> None:
+    """If it breaks, subtopics of a leading topic cannot be written by a model."""
+    seen: list[str] = []
+
+    def finer(choice: str) -> list[str]:
+        seen.append(choice)
+        return ["red", "green"]
+
+    found = DPSurvey(colors(1, below=finer), model=ReadingChat()).run(
+        says(*["rr"] * 50, *["gg"] * 50), budget=MANY, user_key="id"
+    )
+    assert sorted(seen) == ["green", "red"]
+    assert round(found["color 0"].below["green"].shares["green"].share, 1) == 0.5
+
+
+def test_the_encoder_chooses_the_nearest_description() -> None:
+    """If it breaks, the default reader puts every conversation anywhere."""
+    topics = Question("topic", {"delivery": "parcel parcel", "billing": "invoice invoice"})
+    rows = [{"text": word} for word in ["my parcel"] * 40 + ["my invoice"] * 10]
+    found = DPSurvey([topics], encoder=WordEncoder()).run(rows, budget=MANY)
+    assert shares(found, "topic") == {"delivery": 0.8, "billing": 0.2, "no answer": 0.0}
+
+
+class ColorEngine:
+    """Scores a choice by whether the text names it, prefers red without a reason, and fails on black."""
+
+    name, max_tail_tokens = "colors", 200
+
+    def __init__(self) -> None:
+        self.kept: set[Any] = set()
+
+    def count_tokens(self, text: str) -> int:
+        return len(text.split())
+
+    def score_labels(self, prompts: Any, words: Any, *, content_free: Any = ()) -> list[list[float] | None]:
+        self.kept |= {prompt.member for prompt in prompts}
+        if any("black" in prompt.body for prompt in prompts):
+            raise ValueError(prompts)
+        return [[(word in prompt.body) + 5.0 * (word == " red") for word in words] for prompt in prompts]
+
+    def forget(self, *members: Any) -> None:
+        self.kept -= {*members}
+
+    def warm(self, prompts: Any) -> None:
+        """Do nothing."""
+
+
+def test_an_engine_scores_the_choices_beside_texts_without_content() -> None:
+    """If it breaks, a local model's taste for a word fills the table, one text silences others, or caches stay."""
+    engine = ColorEngine()
+    rows = [{"text": f"I like {color} a lot"} for color in ["red"] * 10 + ["blue"] * 30 + ["black"] * 10]
+    found = DPSurvey([Question("color", CHOICES)], model=engine).run(rows, budget=MANY)
+    assert shares(found, "color") == {"red": 0.2, "green": 0.0, "blue": 0.6, "no answer": 0.2}
+    assert engine.kept == set()
+
+
+def test_choices_that_fill_the_engine_are_refused() -> None:
+    """If it breaks, every text is cut to nothing, and the table is paid for."""
+    with pytest.raises(InvalidParameter, match="leave room for a text"):
+        DPSurvey([Question("color", [f"{place} " * 3 for place in range(90)])], model=ColorEngine()).run(
+            ["hello"], budget=BUDGET
+        )
+
+
+FORMS: dict[str, Any] = {
+    "text": "User: hello\nAssistant: hi",
+    "messages": [HumanMessage("hello"), AIMessage("hi")],
+    "pairs": [("user", "hello"), ("assistant", "hi")],
+    "state": {"messages": [HumanMessage("hello"), AIMessage("hi")], "metadata": {"user": "u1"}},
+    "chat log": {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]},
+    "run": {
+        "inputs": {"messages": [[{"lc": 1, "type": "constructor", "id": ["langchain", "HumanMessage"],
+                                  "kwargs": {"content": "hello"}}]]},
+        "outputs": {"generations": [[{"text": "hi", "message": {"type": "ai", "content": "hi"}}]]},
+        "extra": {"metadata": {"user": "u1"}},
+    },
+    "run as strings": {
+        "inputs": json.dumps({"messages": [{"type": "human", "data": {"content": "hello"}}]}),
+        "outputs": json.dumps({"messages": [{"type": "ai", "content": [{"type": "text", "text": "hi"}]}]}),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_conversations_are_read_in_every_form(form: str) -> None:
+    """If it breaks, an export of LangSmith or a state of LangGraph is refused, or read as its Python text."""
+    [name] = (records := conversations([FORMS[form]])).ids()
+    assert records.get(name)["text"] == "User: hello\nAssistant: hi"
+
+
+def test_the_user_is_found_in_metadata() -> None:
+    """If it breaks, traces of one user count as many users."""
+    records = conversations([FORMS["state"], FORMS["run"]], user_key="user")
+    assert len(records.users()) == 1
+    with pytest.raises(InvalidParameter, match="user"):
+        conversations([FORMS["chat log"]], user_key="user")
+
+
+def test_a_column_of_users_without_user_key_warns() -> None:
+    """If it breaks, somebody with many conversations has many times epsilon, and nothing says so."""
+    with pytest.warns(UserWarning, match="user_key='customer'"):
+        conversations([{"text": "hello", "customer": "c1"}])
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "no questions": (lambda: DPSurvey([]), "1 to 50"),
+    "a string": (lambda: DPSurvey("mood"), "1 to 50"),  # type: ignore[arg-type]
+    "two of a name": (lambda: DPSurvey(colors(1) * 2), "different names"),
+    "one choice": (lambda: Question("mood", ["calm"]), "2 to 500"),
+    "10,000 choices": (lambda: Question("mood", [str(place) for place in range(10_000)]), "10,000"),
+    "a choice twice": (lambda: Question("mood", ["calm", "Calm"]), "twice"),
+    "no answer as a choice": (lambda: Question("mood", ["calm", "No answer"]), "that one is added"),
+    "below no choice": (lambda: Question("mood", ["calm", "angry"], below={"sad": ["a", "b"]}), "sad"),
+    "model and encoder": (lambda: DPSurvey(colors(), model=ReadingChat(), encoder=WordEncoder()), "not both"),
+    "no model": (lambda: DPSurvey(colors(), model="gpt"), "chat model"),
+    "no conversations": (lambda: asked([]), "at least one"),
+    "an empty text": (lambda: asked([{"text": " "}]), "example 0"),
+    "no records to plan": (lambda: DPSurvey(colors(), model=ReadingChat()).plan(0, budget=BUDGET), "records_count"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_bad_input_is_refused_by_name(case: str) -> None:
+    """If it breaks, a mistake costs budget, or its message helps nobody."""
+    make, match = WRONG[case]
+    with pytest.raises(InvalidParameter, match=match):
+        make()
+
+
+def test_a_model_with_a_memory_is_refused() -> None:
+    """If it breaks, one conversation is shown beside the next."""
+    chat = RunnableWithMessageHistory(FakeListChatModel(responses=["red"]), lambda session: None)  # type: ignore[arg-type, return-value]
+    with pytest.raises(UnsafeEnvironment, match="RunnableWithMessageHistory"):
+        DPSurvey(colors(), model=chat)
+
+
+def test_a_dead_model_is_refused_before_the_charge() -> None:
+    """If it breaks, an outage costs the budget and returns a table of "no answer"."""
+    ledger = PrivacyLedger(BUDGET)
+    dead = RunnableLambda(lambda prompt: 1 / 0)
+    with pytest.raises(ModelUnavailable):
+        DPSurvey(colors(), model=dead, trust_opaque_model=True).run(says("rr"), ledger=ledger)
+    assert ledger.spent()[0] == 0.0
+
+
+def test_a_ledger_keeps_the_survey(tmp_path: Path) -> None:
+    """If it breaks, running a script twice costs twice, or other conversations get the old table."""
+    first = DPSurvey(colors(), model=ReadingChat()).run(says("rr", "gg"), budget=BUDGET, ledger=tmp_path / "ledger")
+    again = DPSurvey(colors(), model=ReadingChat()).run(says("rr", "gg"), budget=BUDGET, ledger=tmp_path / "ledger")
+    assert again == first
+    with pytest.raises(PlanError, match="other records"):
+        DPSurvey(colors(), model=ReadingChat()).run(says("rr", "gb"), budget=BUDGET, ledger=tmp_path / "ledger")
+
+
+def test_a_survey_survives_its_file(tmp_path: Path) -> None:
+    """If it breaks, a saved survey loses cells, or a damaged file is taken."""
+    finer = {"red": ["green", "blue"]}
+    found = DPSurvey(colors(2, below=finer), model=ReadingChat()).run(says(*["rg"] * 50), budget=MANY)
+    found.save(tmp_path / "survey.json")
+    assert Survey.load(tmp_path / "survey.json") == found
+    (tmp_path / "survey.json").write_text("{}")
+    with pytest.raises(InvalidParameter, match="survey"):
+        Survey.load(tmp_path / "survey.json")
+
+
+def test_the_plan_says_how_wide_the_bars_will_be() -> None:
+    """If it breaks, a survey that will drown in noise looks fine. PRIVACY: .5 and 1.2 points at 1,000 records."""
+    one = DPSurvey(colors(1), model=ReadingChat()).plan(1000, budget=BUDGET)
+    five = DPSurvey(colors(5), model=ReadingChat()).plan(1000, budget=BUDGET)
+    assert one.deviation / 1000 == pytest.approx(0.0053, abs=2e-4)
+    assert five.deviation / 1000 == pytest.approx(0.0118, abs=2e-4)
+    found = asked(says(*["rg"] * 100), 5, budget=BUDGET)
+    widest = max(share.high - share.low for share in found["color 0"].shares.values())
+    assert widest <= 2 * DPSurvey(colors(5), model=ReadingChat()).plan(100, budget=BUDGET).half_width + 1e-9
+    assert "drown" in str(DPSurvey(colors(5), model=ReadingChat()).plan(100, budget=BUDGET))
+
+
+def test_the_page_holds_every_share_and_no_script(tmp_path: Path) -> None:
+    """If it breaks, a manager reads half of the survey, or opening it tells somebody."""
+    mood = Question("<b>mood</b>", ["calm & kind", "angry"])
+    found = DPSurvey([mood], model=FakeListChatModel(responses=["angry"])).run(
+        ["hello", "bye"], budget=PrivacyBudget(3.0)
+    )
+    found.to_html(tmp_path / "page.html", title="What <they> say")
+    page = (tmp_path / "page.html").read_text()
+    assert "&lt;b&gt;mood&lt;/b&gt;" in page
+    assert "calm &amp; kind" in page
+    assert "What &lt;they&gt; say" in page
+    assert "<script" not in page
+    assert "http" not in page.replace("http-equiv", "")
+    assert "95 times in 100" in page
+    for row in found.to_rows():
+        assert f"{row['share']:.1%}" in page
+
+
+def test_a_seeded_survey_says_that_it_is_not_private(tmp_path: Path) -> None:
+    """If it breaks, a page of reproducible noise claims a promise."""
+    found = asked(says("rr"))
+    found.to_html(tmp_path / "page.html")
+    assert "Not private" in (tmp_path / "page.html").read_text()
+
+
+def test_no_conversation_is_seen_by_anybody_else(tmp_path: Path) -> None:
+    """If it breaks, private texts reach a tracer, a handler, a log or a terminal."""
+    rows = [{"text": f"{CANARY} says {'rgx'[place % 3]}"} for place in range(9)]
+    with leak_surfaces(tmp_path) as surfaces:
+        work = RunnableLambda(
+            lambda _: DPSurvey(colors(), model=ReadingChat()).run(list(rows), budget=BUDGET) and "done"
+        )
+        assert work.invoke("start", {"callbacks": surfaces.handlers}) == "done"
+        assert surfaces.where(CANARY) == set()
+
+
+async def test_arun_is_the_same() -> None:
+    """If it breaks, the async survey counts otherwise."""
+    found = await DPSurvey(colors(), model=ReadingChat()).arun(says(*["rg"] * 10), budget=MANY, not_private_seed=3)
+    assert found.tables == asked(says(*["rg"] * 10)).tables
+
+
+def test_private_records_are_taken_as_they_are() -> None:
+    """If it breaks, records with a user lose the user."""
+    records = PrivateRecords(says("rr", "gg"), label="chat", user_key="id")
+    assert asked(records).unit == "users"
