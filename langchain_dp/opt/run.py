@@ -93,21 +93,18 @@ class Run:
                 plan.send(released)
             self.journal.save()
             bar.update()
-            if not bar.disable:  # to work out what was spent takes a moment
-                bar.set_postfix(self._postfix(candidate, spent), refresh=False)
+            if not bar.disable:  # computing what was spent takes a moment
+                # Released values only: how many members agreed on a token is private.
+                shown: dict[str, Any] = {
+                    "prompt": f"{len(self.journal.written)}/{self.settings.num_prompts}",
+                    "tokens": len(candidate.tokens),
+                    "bottoms": sum(each.bottoms for each in self.journal.written),
+                }
+                if spent is not None:
+                    shown["epsilon"] = f"{spent():.3g}"
+                bar.set_postfix(shown, refresh=False)
         plan.close()
         self.journal.save()
-
-    def _postfix(self, candidate: Written, spent: Callable[[], float] | None) -> dict[str, Any]:
-        # Released values only: how many members agreed on a token is private.
-        shown: dict[str, Any] = {
-            "prompt": f"{len(self.journal.written)}/{self.settings.num_prompts}",
-            "tokens": len(candidate.tokens),
-            "bottoms": sum(each.bottoms for each in self.journal.written),
-        }
-        if spent is not None:
-            shown["epsilon"] = f"{spent():.3g}"
-        return shown
 
     def written(self) -> list[Candidate]:
         """Return the written candidates with their faults. All of them are released."""
