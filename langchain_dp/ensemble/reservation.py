@@ -26,7 +26,7 @@ class Reservation:
     budget: PrivacyBudget
 
 
-R = TypeVar("R", bound=Reservation)
+R = TypeVar("R")
 
 
 def reserved_once(ledger: PrivacyLedger, name: str, *, new: Callable[[], R], resumed: Callable[[LedgerPlan], R]) -> R:
