@@ -200,5 +200,5 @@ def noise(runs: int = 12) -> Finding:
 
 CHECKS = (
     Check("counts", "counts move as far as charged", moved, once=True),
-    Check("count noise", "noise of counts as charged, once and fresh", noise),
+    Check("count noise", "noise as charged, once and fresh", noise),
 )
