@@ -1,4 +1,4 @@
-"""What is made of a member's logits: a token, or log-probabilities."""
+"""From a member's logits to a token, or to log-probabilities."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Choice:
         self._never[np.array(sorted(decoding.banned), dtype=np.intp)] = True
 
     def token(self, logits: Logits, written: Sequence[int], draw: float) -> int | None:
-        """The token, or None: a logit is not finite, the coin is none, or nothing is allowed."""
+        """The token; None if a logit is not finite, the coin is not in [0, 1), or no token is allowed."""
         if not np.isfinite(logits).all() or not 0 <= draw < 1:
             return None
         repeated = np.unique(np.array(written, dtype=np.intp))
         repeated = repeated[~self._never[repeated]]
         values = logits[repeated].astype(np.float64)
-        with np.errstate(all="ignore"):  # what leaves the range of numbers here is caught below
+        with np.errstate(all="ignore"):  # an overflow is caught below
             values = np.where(values > 0, values / self._penalty, values * self._penalty)
             if self._temperature == 0:
                 return self._most_probable(logits, repeated, values)
@@ -74,7 +74,7 @@ class Choice:
 
 
 def is_token(token: object, vocabulary: int) -> bool:
-    """Whether this is the number of one of the model's tokens."""
+    """Return whether this is the number of a token of the model."""
     return isinstance(token, Integral) and not isinstance(token, bool) and 0 <= int(token) < vocabulary
 
 

@@ -1,4 +1,4 @@
-"""What the engines share: both ports, the checks of a call, and that no private text leaves with an exception."""
+"""Base classes of the engines: ports, checks of a call, and exceptions without private text."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from ._choice import Choice, Logits, is_token, log_softmax
 from ._store import BoundedStore
 
 Part = tuple[int, ...]
-"""Tokens that are evaluated in one go."""
+"""Tokens of one evaluation."""
 
 ENDS = frozenset(
     {"</s>", "<eos>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>"}
 )
-"""Control tokens that end a text or a turn, whatever else a model's configuration names."""
+"""Control tokens that end a text or a turn in every model."""
 
 T = TypeVar("T")
 Take = Callable[[Logits, Sequence[int], float], T | None]
-"""What is made of a member's logits, given its written tokens and its coin."""
+"""Function of a member's logits, its written tokens and its coin."""
 
 
 class BaseEngine(abc.ABC):
     """One model behind ``ports.LabelScorer``, ``ports.NextTokenVoter`` and ``ports.NextTokenScorer``.
 
-    A subclass fills in what begins with an underscore. It is called when the engine is open, under the lock, with at
-    least one member, and with equal heads and tails. What it raises comes out without text and frames.
+    A subclass implements the methods with an underscore. They run on an open engine, under the lock, with at least one
+    member, and with equal heads and tails. Their exceptions leave without text and frames.
     """
 
     _HOLDS: ClassVar[str] = "private caches"
@@ -64,41 +64,38 @@ class BaseEngine(abc.ABC):
 
     @property
     def end_tokens(self) -> frozenset[Token]:
-        """Tokens that end a text: of a server, the empty text. Other control tokens are never taken."""
+        """Tokens that end a text; on a server, the empty text. Other control tokens are never taken."""
         return self._end_tokens
 
     @property
     def max_prompt_tokens(self) -> int:
-        """Longest head + body + tail + written of one member, in tokens.
-
-        The chat template is taken off already, where it is known.
-        """
+        """Longest head + body + tail + written of one member, in tokens, beside a known chat template."""
         return self._max_prompt_tokens
 
     @property
     def max_tail_tokens(self) -> int:
-        """Longest question in tokens, whatever the members hold: half of what one of them may have."""
+        """Longest question in tokens: half of what a member may have."""
         return self._max_tail_tokens
 
     @redacting
     def count_tokens(self, text: str) -> int:
-        """Number of the model's tokens in ``text``, without the special tokens of a beginning."""
+        """Number of tokens in ``text``, without special tokens of a beginning."""
         with self._in_use():
             return self._count(text)
 
     @redacting
     def detokenize(self, tokens: Sequence[Token]) -> str:
-        """Text of ``tokens``, which this engine wrote. Control tokens are no text; broken UTF-8 becomes U+FFFD."""
+        """Text of ``tokens`` of this engine. Control tokens have none, and broken UTF-8 becomes U+FFFD."""
         with self._in_use():
             return self._text(tokens)
 
     @redacting
     def next_tokens(self, asked: Sequence[Continuation], decoding: Decoding) -> list[Token | None]:
-        """Next token of every member, in order, None for one that abstains; see ``ports.NextTokenVoter``.
+        """Next token of every member, in order, None for an abstention; see ``ports.NextTokenVoter``.
 
         Raises:
-            InvalidParameter: A rule of ``decoding`` is out of bounds, or not known to the server; ``decoding.chat`` and
-                the model has no chat template; heads or tails differ; a tail is empty.
+            InvalidParameter: A rule of ``decoding`` is out of bounds or unknown to the server, the model has no chat
+                template for ``decoding.chat``, heads or tails differ, or a tail is empty.
             ModelUnavailable: The engine is closed, or fails on the public parts.
         """
         with self._in_use():
@@ -116,17 +113,17 @@ class BaseEngine(abc.ABC):
         *,
         content_free: Sequence[str] = (),
     ) -> list[list[float] | None]:
-        """Log-scores of ``words`` after each prompt, None for one that abstains; see ``ports.LabelScorer``.
+        """Log-scores of ``words`` after each prompt, None for an abstention; see ``ports.LabelScorer``.
 
-        Words are read exactly as they follow the tail: after a tail that ends in "Sentiment:" pass " positive", with
-        its space. If their first tokens differ, a word's score is the log-softmax over those first tokens; if two
-        collide, every word is scored by all its tokens, and the log-softmax is over the words. A completions server
-        lists first tokens only: its class says what is made of them. With ``content_free`` tails the log of the mean
-        label probability after them is subtracted (contextual calibration, Zhao et al. 2021); computed once a member.
+        Words follow the tail exactly: after a tail that ends in "Sentiment:" pass " positive", with its space. If their
+        first tokens differ, a score is the log-softmax over these tokens. If two collide, all tokens of every word
+        count, and the log-softmax is over the words. A completions server lists first tokens only: see its class. With
+        ``content_free`` tails the log of the mean label probability after them is subtracted (contextual calibration,
+        Zhao et al. 2021), computed once per member.
 
         Raises:
-            InvalidParameter: Words are not distinct or empty; heads or tails differ; a tail is empty or longer than
-                :attr:`max_tail_tokens`; a server lists no tokens.
+            InvalidParameter: Words are not distinct or empty, heads or tails differ, a tail is empty or longer than
+                :attr:`max_tail_tokens`, or a server lists no tokens.
             ModelUnavailable: The engine is closed, or fails on the public parts.
         """
         with self._in_use():
@@ -144,11 +141,11 @@ class BaseEngine(abc.ABC):
     ) -> TokenScores:
         """Log-probabilities of the public prompt's most probable next tokens; see ``ports.NextTokenScorer``.
 
-        Ties go to the smaller token. A member that is too long or could not be evaluated has None.
+        Ties go to the smaller token. A member that is too long or fails has None.
 
         Raises:
-            InvalidParameter: Heads, tails or written tokens differ; a tail is empty; ``chat`` and the model has no chat
-                template; a server lists no tokens.
+            InvalidParameter: Heads, tails or written tokens differ, a tail is empty, the model has no chat template for
+                ``chat``, or a server lists no tokens.
             ModelUnavailable: The engine is closed, or the public prompt could not be evaluated.
         """
         integer("candidates", candidates, at_least=1)
@@ -160,15 +157,13 @@ class BaseEngine(abc.ABC):
 
     @redacting
     def forget(self, *members: Hashable) -> None:
-        """Overwrite and drop everything that is kept of these members here, also when the engine is closed."""
+        """Overwrite and drop everything that this engine keeps of these members, also when it is closed."""
         with self._lock:
             self._drop(members)
 
     @redacting
     def warm(self, prompts: Sequence[MemberPrompt]) -> None:
-        """Evaluate head and body of these members, as far as they can be kept. On a server it does nothing.
-
-        A member that cannot be evaluated stays cold, and abstains when it is asked.
+        """Evaluate and keep head and body of these members. A member that fails abstains later. No effect on a server.
 
         Raises:
             InvalidParameter: The public head is too long.
@@ -178,7 +173,7 @@ class BaseEngine(abc.ABC):
             self._warm(prompts)
 
     def close(self) -> None:
-        """Overwrite what is kept and let go of the model. Further calls raise ModelUnavailable."""
+        """Overwrite kept members and free the model. Further calls raise ModelUnavailable."""
         with self._lock:
             self._closed = True
             self._free()
@@ -190,12 +185,12 @@ class BaseEngine(abc.ABC):
         self.close()
 
     def __repr__(self) -> str:
-        # How many members are kept tells how many were drawn.
+        # The number of kept members reveals how many were drawn.
         return f"{type(self).__name__}({self._name!r}, <private>)"
 
     def __reduce__(self) -> NoReturn:
         raise PrivateDataError(
-            f"A {type(self).__name__} holds {self._HOLDS} and cannot be pickled or copied. Build it anew."
+            f"A {type(self).__name__} holds {self._HOLDS} and cannot be pickled or copied. Build another one."
         )
 
     @contextmanager
@@ -216,7 +211,7 @@ class BaseEngine(abc.ABC):
 
     @abc.abstractmethod
     def _rules(self, decoding: Decoding) -> Any:
-        """Check a decoding, and return what takes a token by it."""
+        """Check a decoding. Return the rules for :meth:`_written`."""
 
     @abc.abstractmethod
     def _written(self, asked: Sequence[Continuation], decoding: Decoding, rules: Any) -> list[Token | None]: ...
@@ -256,15 +251,12 @@ class LocalEngine(BaseEngine):
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of members kept at most, as it was set."""
+        """Bound of the kept members, in bytes."""
         return self._store.limit
 
     @property
     def cached_bytes(self) -> int:
-        """Bytes of members kept now, at most ``cache_bytes``. PRIVATE: it shows how many subsets were drawn.
-
-        For measurements by whoever may see the records; never log, print or serve it beside released answers.
-        """
+        """Bytes of members kept now. PRIVATE: it shows how many subsets were drawn. Never serve it beside answers."""
         return self._store.bytes
 
     def _token_scores(self, asked: Sequence[Continuation], candidates: int, chat: bool) -> TokenScores:
@@ -277,7 +269,7 @@ class LocalEngine(BaseEngine):
         return TokenScores(tuple(tokens.tolist()), known, tuple(scored))
 
     def _likely(self, logits: Logits, count: int) -> npt.NDArray[np.intp]:
-        """The most probable tokens, ties to the smaller one, and those that end a text."""
+        """The most probable tokens, ties to the smaller one, and the tokens that end a text."""
         allowed = np.where(self._never(), -np.inf, logits)
         order = np.argsort(-allowed, kind="stable")[: min(count, int(np.isfinite(allowed).sum()))]
         ends = np.array(sorted(int(token) for token in self.end_tokens), dtype=np.intp)
@@ -288,14 +280,14 @@ class LocalEngine(BaseEngine):
 
     @abc.abstractmethod
     def _taken(self, asked: Sequence[Continuation], chat: bool, take: Take[T]) -> list[T | None]:
-        """What ``take`` makes of each member's logits; None of one that is too long or could not be evaluated."""
+        """``take`` of each member's logits; None of a member that is too long or fails."""
 
     @abc.abstractmethod
     def _never(self) -> npt.NDArray[np.bool_]:
         """Per token, whether it is never taken: control tokens that end nothing."""
 
     def tokens_per_second(self) -> float:
-        """Tokens of a prompt evaluated per second, measured now on public ones."""
+        """Tokens of a prompt evaluated per second, measured now on public tokens."""
         with self._in_use():
             return self._speed()
 
@@ -333,7 +325,7 @@ class LocalEngine(BaseEngine):
 
 
 def tail_tokens(tokens: Sequence[int], max_tokens: int) -> Part:
-    """Tokens of a question, unless they are none or more than half of ``max_tokens``."""
+    """Check that a question has 1 to ``max_tokens // 2`` tokens."""
     if not 0 < len(tokens) <= max_tokens // 2:
         raise InvalidParameter(
             f"Expected a question of {len(tokens)} tokens to have 1 to {max_tokens // 2}, half of "
@@ -342,26 +334,17 @@ def tail_tokens(tokens: Sequence[int], max_tokens: int) -> Part:
     return tuple(tokens)
 
 
-def check_head(tokens: int, room: int, max_tokens: int) -> None:
-    """Raise InvalidParameter if a public head leaves no member room."""
-    if tokens > room:
-        raise InvalidParameter(
-            f"Expected a head of {tokens} tokens to leave room for examples in max_tokens={max_tokens}. Shorten it, or "
-            "raise max_tokens."
-        )
-
-
-def check_frame(tokens: int, most: int) -> None:
-    """Raise InvalidParameter if a public head and tail leave no member room."""
+def check_public(tokens: int, most: int, what: str = "a head and a tail") -> None:
+    """Refuse public text that leaves no member room."""
     if tokens > most:
         raise InvalidParameter(
-            f"Expected a head and a tail of {tokens} tokens to have at most {most}, or no member fits. Shorten them, "
-            "or raise max_tokens."
+            f"Expected {what} of {tokens} tokens to have at most {most}, or no member fits. Shorten it, or raise "
+            "max_tokens."
         )
 
 
 def label_tokens(words: Sequence[str], tokens: Callable[[str], Sequence[int]]) -> list[Part]:
-    """First tokens of label words, if they differ; else all tokens of all of them."""
+    """First tokens of label words if they differ, otherwise all their tokens."""
     labels = [tuple(tokens(word)) for word in words]
     if not labels or not all(labels) or len(set(labels)) < len(labels):
         raise InvalidParameter(f"Expected words={list(words)!r} to be distinct, with at least one token each.")
@@ -369,17 +352,17 @@ def label_tokens(words: Sequence[str], tokens: Callable[[str], Sequence[int]]) -
 
 
 def _kept_row(logits: Logits, written: Sequence[int], draw: float) -> Logits | None:
-    """A member's logits, unless one of them is no number: it has none then."""
+    """A copy of a member's logits; None if one of them is not finite."""
     return logits.copy() if np.isfinite(logits).all() else None
 
 
 def body_digest(prompt: MemberPrompt) -> bytes:
-    """Hash by which new content under an old key is noticed."""
+    """Hash that reveals new content under an old key."""
     return hashlib.sha256(prompt.body.encode(errors="surrogatepass")).digest()
 
 
 def check_written(asked: Sequence[Continuation]) -> None:
-    """Refuse continuations that stand at different places of a text."""
+    """Refuse continuations with different written tokens."""
     if any(one.written != asked[0].written for one in asked):
         raise InvalidParameter("Expected all continuations to have the same written tokens. Ask in several calls.")
 

@@ -1,4 +1,4 @@
-"""What is kept of members between calls: bounded by bytes, least recently used out."""
+"""Members that stay between calls: bounded by bytes, least recently used out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Calibration = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class _Entry(Protocol):
-    """One kept member: hash of the body that it was made from, bytes, and how to overwrite it. Its size stays."""
+    """One kept member of a fixed size: hash of its body, bytes, and a method that overwrites it."""
 
     @property
     def digest(self) -> bytes: ...
@@ -28,7 +28,7 @@ E = TypeVar("E", bound=_Entry)
 class BoundedStore(Generic[E]):
     """Members by (opening, member), at most ``limit`` bytes of them. An opening is the public text before them.
 
-    What is put out may still be in use: the caller says by :meth:`wipe_put_out` when it no longer is.
+    An evicted entry may still be in use: the caller wipes it by :meth:`wipe_put_out` afterwards.
     """
 
     def __init__(self, limit: int) -> None:
@@ -41,7 +41,7 @@ class BoundedStore(Generic[E]):
         return len(self._kept)
 
     def get(self, opening: Hashable, member: Hashable, digest: bytes) -> E | None:
-        """What is kept of a member, or None if there is nothing of this very body."""
+        """The entry of a member with this very body, or None."""
         found = self._kept.get((opening, member))
         if found is None:
             return None
@@ -53,12 +53,12 @@ class BoundedStore(Generic[E]):
         return found
 
     def take(self, opening: Hashable, member: Hashable, digest: bytes) -> E | None:
-        """As :meth:`get`, but it is no longer kept: its size may change."""
+        """As :meth:`get`, and remove it: its size may change."""
         found = self.get(opening, member, digest)
         return None if found is None else self._taken((opening, member))
 
     def put(self, opening: Hashable, member: Hashable, entry: E) -> None:
-        """Keep an entry, and put out those used longest ago; one larger than the limit is put out itself."""
+        """Keep an entry, and evict the least recently used ones; an entry above the limit is evicted itself."""
         if (opening, member) in self._kept:
             self._put_out.append(self._taken((opening, member)))
         if entry.nbytes > self.limit:
@@ -70,7 +70,7 @@ class BoundedStore(Generic[E]):
         self.bytes += entry.nbytes
 
     def wipe_put_out(self) -> None:
-        """Overwrite every entry that is no longer kept: forgetting its member later would not find it."""
+        """Overwrite every evicted entry: a later :meth:`forget` would not find it."""
         while self._put_out:
             self._put_out.pop().wipe()
 

@@ -26,11 +26,11 @@ _WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+|\S")  # no longer than wha
 class GlinerEntities:
     """Finds entities with a GLiNER model: ``Pseudonymizer([GlinerEntities(folder), PatternEntities()])``.
 
-    A text that is longer than what the model reads at once is read in parts that overlap.
+    Long texts are read in overlapping parts.
 
     Args:
-        model: The folder of a model, or anything with GLiNER's ``predict_entities(text, labels, threshold=)``. Its
-            ``config.max_len`` says how many words it reads at once; 384 if it has none.
+        model: The folder of a model, or an object with GLiNER's ``predict_entities(text, labels, threshold=)``. Its
+            ``config.max_len``, by default 384, is the number of words that it reads at once.
         entities: Kinds to find, in the model's words.
         score_threshold: Least confidence at which something is taken for an entity, in [0, 1].
 

@@ -1,4 +1,4 @@
-"""Bulk work on Ray Data: one account, many workers, each with its own connection and a table that they share."""
+"""Private batches on Ray: one account, many workers, each with its own connection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from langchain_dp._util.validate import integer
 from langchain_dp.errors import LangChainDPError, ModelUnavailable
 
 _RETRIES = 3
-"""How often a batch is done again whose worker died: one that kills every worker would be charged without end."""
+"""Retries of a batch whose worker died: one that kills every worker must not be charged forever."""
 
 
 def map_private_batches(
@@ -21,18 +21,17 @@ def map_private_batches(
 ) -> Any:
     """Send the rows of a Ray dataset through a private step, in workers that each open it once.
 
-    A worker that dies is started again by Ray, and its batches with it, up to three times each; those that were
-    released are given out again.
-    Ray keeps blocks of the RAW rows in memory and, when it runs short, on disk, and its logs and dashboard stand on
-    every node: the whole cluster is inside the trust boundary.
+    Ray restarts a worker that dies, and its batches up to three times each; released batches are returned again. Ray
+    keeps the RAW rows in memory and, when it runs short, on disk, with logs on every node: the whole cluster is inside
+    the trust boundary.
 
     Args:
         dataset: ``ray.data.Dataset`` with the columns that ``batches`` asks for.
-        batches: What is done to each batch: :class:`~langchain_dp.rapt.SanitizeBatches`. It is sent by pickle.
+        batches: The step for each batch, :class:`~langchain_dp.rapt.SanitizeBatches`. It is sent by pickle.
         workers: Workers to start, at least 1.
-        batch_size: Rows that are charged and released together, at least 1. What dies between its charge and its store
-            is charged twice, so a larger batch is faster and costs more there.
-        cpus: Processors that Ray sets aside for each worker; 0 where it should not count them.
+        batch_size: Rows that are charged and released together, at least 1. A larger batch is faster, but a death
+            between charge and store costs it twice.
+        cpus: Processors that Ray reserves per worker; 0 for no count.
 
     Returns:
         The dataset of released rows, lazy as Ray's are.
@@ -64,19 +63,19 @@ def map_private_batches(
 def ray_workers(
     work: Callable[[Any], Any], workers: int = 2, *, cpus: float = 1.0
 ) -> Iterator[Callable[[Any], Callable[[], Any]]]:
-    """Workers that do one batch after the other, for callers that read and write the files themselves.
+    """Workers for callers that read and write the files themselves.
 
-    The cluster of ``RAY_ADDRESS``, or one that is started on this machine for as long as they are needed. A worker that
-    dies is started again and does its batches again, up to three times each.
+    They run on the cluster of ``RAY_ADDRESS``, or on a temporary one on this machine. Ray restarts a worker that dies,
+    and its batches up to three times each.
 
     Args:
-        work: What is done to each batch. It is sent by pickle, once.
+        work: The step for each batch. It is sent by pickle, once.
         workers: Workers to start, at least 1.
-        cpus: Processors that Ray sets aside for each worker; 0 where it should not count them.
+        cpus: Processors that Ray reserves per worker; 0 for no count.
 
     Yields:
-        A function that hands out a batch and returns one that waits for its result, and raises ModelUnavailable where
-        its workers died, or failed with an error of another library.
+        A function that starts a batch and returns another one, which waits for its result. That raises ModelUnavailable
+        where its workers died, or failed with an error of another library.
 
     Raises:
         InvalidParameter: A number is out of bounds.
@@ -126,7 +125,7 @@ def ray_workers(
 
 
 class _Worker:
-    """What Ray builds once in each worker."""
+    """The object that Ray builds once in each worker."""
 
     def __init__(self, batches: Callable[[Any], Any]) -> None:
         self._batches = batches
@@ -135,7 +134,7 @@ class _Worker:
         return self._batches(batch)
 
     def do(self, batch: Any) -> Any:
-        """One batch, where the worker is an actor of its own."""
+        """One batch of an actor."""
         return self._batches(batch)
 
 

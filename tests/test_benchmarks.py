@@ -371,7 +371,7 @@ def prompts(monkeypatch: pytest.MonkeyPatch) -> Any:
     model = transformers.LlamaForCausalLM(config)
     with torch.no_grad():
         model.lm_head.weight.mul_(100.0)  # gradients that are longer than the clip
-    monkeypatch.setattr(soft_prompt, "from_gguf", lambda path, tokenizer: (model, Letters()))
+    monkeypatch.setattr(soft_prompt, "from_gguf", lambda path: (model, Letters()))
     prompts = OptPrompts(text="{text}", words={"no": "a", "yes": "b"})
     return soft_prompt.PromptLearner("model.gguf", OptTask(("no", "yes"), "Say it.", 1, 1, prompts))
 

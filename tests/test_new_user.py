@@ -298,11 +298,6 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "a map in a column of texts": lambda: PseudonymizeBatches(names, "text", map_column="text", key=str),
     "a batch of texts": lambda: PseudonymizeBatches(names, "text")([CANARY]),
     "what nobody can put back": lambda: PseudonymizeBatches(names, "text").restore({"text": ["x"]}),
-    "shots as a str": lambda: synthesizer(shots="4"),
-    "no shots": lambda: synthesizer(shots=0),
-    "several shots under zero-out": lambda: synthesizer(
-        shots=2, budget=PrivacyBudget(3.0, 1e-5, Neighbors.REPLACE_SPECIAL)
-    ).invoke([{"text": CANARY, "label": label} for label in ("delivery", "billing") * 60]),
     "describe": lambda: synthesizer(describe=True),
     "a plan of a str": lambda: synthesizer().plan("100"),  # type: ignore[arg-type]
     "an epsilon of a number": lambda: epsilon(EVENT, 1e-5),  # type: ignore[arg-type]

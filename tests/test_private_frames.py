@@ -359,7 +359,7 @@ PUBLIC = {
     "differences", "forget", "get", "give_up_round", "ids", "in_pandas", "load", "mark", "mark_reply",
     "new_conversation", "model_post_init",
     "abstaining", "margin", "plain_rows", "probabilities", "public_examples", "released", "report", "restorer", "save",
-    "records_of", "unit_notes", "user_of", "users", "warm", "with_budget", "with_prior",
+    "parts_that_read", "records_of", "unit_notes", "user_of", "users", "warm", "with_budget", "with_prior",
     # What they take was taken apart behind an entry point that is walked.
     "check_room", "privatize_checked", "release",
 }  # fmt: skip

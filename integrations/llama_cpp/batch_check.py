@@ -1,4 +1,4 @@
-"""Checks at start-up, on this machine with this model: whether company changes bits, and whether threads do."""
+"""Checks at start-up, on this machine with this model: do company or threads change bits?"""
 
 from __future__ import annotations
 
@@ -23,24 +23,20 @@ logger = logging.getLogger(__name__)
 _TEXT = "The market opens at eight. Bread is sold near the gate, fruit by the well, and cloth under the arches. "
 _OPENING = Opening("")
 _TAILS = (1, 2, 3, 5, EIGHTS.multiple + 1, ROWS)
-"""Tokens after head and body that are tried: a lone row, a few, even and odd, as many as fit."""
+"""Tested numbers of tokens after head and body."""
 _LABEL = 5
-"""Up to so many tokens the logits of all are compared, as those of a label are; of more the last, as of a question."""
+"""Up to so many tokens the logits of all are compared, as of a label; otherwise of the last, as of a question."""
 _CROWD = 3
-"""Members with many rows each that are tried."""
+"""Tested members with many rows each."""
 _THREADED, _FAR = 65, 2 * CELLS + 8
-"""Tokens of the members that are evaluated with several numbers of threads. Kernels may share out what a row looks back
-on among the threads, from some hundred tokens on."""
+"""Tokens of the members in the check of threads: kernels may split long sequences among threads."""
 _FEW = 9
-"""Up to so many rows each number is tried, where the rule allows it: there kernels change."""
+"""Each number of rows up to this is tested, where the rule allows it: there kernels change."""
 _MOST = 64
 
 
 def checked_evaluator(context: LlamaContext, *, slots: int, max_tokens: int, offloaded: bool) -> JointEvaluator:
-    """Return the evaluator under the first batch rule that passes its check here.
-
-    ``offloaded`` layers run on a GPU, whose kernels go by shape: only one fixed shape is tried then.
-    """
+    """Return the evaluator under the first batch rule that passes. On a GPU (``offloaded``) only one shape is tried."""
     fixed = fixed_shape(context.sequences)
     for rule in () if slots == 1 else (fixed,) if offloaded else (PAIRS, EIGHTS, fixed):
         evaluator = JointEvaluator(context, rule)
@@ -54,7 +50,7 @@ def checked_evaluator(context: LlamaContext, *, slots: int, max_tokens: int, off
 
 
 def company_is_harmless(context: LlamaContext, evaluator: JointEvaluator, *, slots: int, max_tokens: int) -> bool:
-    """Whether public members get bit-identical logits alone and together: short rows and long, near and far, late."""
+    """Check that public members get bit-identical logits alone and together: short, long, far and late."""
     tokens = context.tokenize(_TEXT * 40, start=True)
     room = max_tokens // 2 - 3
     empty = MemberState.nothing()
@@ -70,14 +66,14 @@ def company_is_harmless(context: LlamaContext, evaluator: JointEvaluator, *, slo
 def threads_alike(
     context: LlamaContext, evaluator: JointEvaluator, counts: Sequence[int], *, together: int, max_tokens: int
 ) -> list[int]:
-    """Those of these numbers of threads under which public members get the very bits that they get now.
+    """Return the numbers of threads under which public members get the same bits as now.
 
-    When another number is taken hangs on the clock, and so on everybody's texts: it must change no bit of anybody's.
+    The clock, and so the texts of all members, decides when the number changes: it must change no bit.
     """
     tokens = context.tokenize(_TEXT * 40, start=True)
     room = max_tokens // 2 - 3
     tail = tokens[1 : 1 + min(ROWS, room)]
-    now, nothing = context.threads.numbers[0], MemberState.nothing()
+    now, nothing = context.threads.most, MemberState.nothing()
 
     def bits(count: int, far: MemberState) -> list[bytes]:
         context.threads.use(count)
@@ -122,7 +118,7 @@ def _scoring(
 
 
 def _crowds(rule: BatchRule, slots: int) -> list[int]:
-    """Numbers of members that share a batch of different sizes under the rule."""
+    """Numbers of members that make batches of different sizes under the rule."""
     sizes = {rule.sequences(count, 1): count for count in (*range(1, _FEW + 1), min(slots, _MOST)) if count <= slots}
     return sorted(sizes.values())
 
@@ -135,7 +131,7 @@ def _writing(
     slots: int,
     max_tokens: int,
 ) -> bool:
-    """A full house, token by token; then both kinds alone, and some with gaps between them, late."""
+    """Compare all slots, token by token, with both kinds alone, and with some that have gaps and come late."""
     prompts = [MemberPrompt("", f"{i}", "", i) for i in range(slots)]
     longest = max(member.tokens for member in members)
     rows = min(6 if evaluator.batches.rule.multiple == 1 else 2, max_tokens - longest - 4)  # longer tails take long
@@ -146,7 +142,7 @@ def _writing(
         for i, prompt in enumerate(prompts):
             kind = members[i % 2]
             store.put(_OPENING, i, MemberState(kind.state, kind.tokens, body_digest(prompt)))
-        found = MemberStates(context, evaluator, store, max_tokens)
+        found = MemberStates(context, evaluator, store)
         writer = Writer(context, Slots(context, evaluator, found, store, slots), store)
         seen: dict[int, Logits] = {}
         for places, count in calls:

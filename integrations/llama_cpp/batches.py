@@ -1,9 +1,8 @@
 """Joint batches, padded with public rows by a rule, so that a member's bits do not tell how many shared its batch.
 
-llama.cpp picks its kernels by the number of rows. Which numbers round alike depends on the file type and the machine:
-where this was measured, floats and Q8_0 need two rows at least, K-quants (Q4_K_M and its kin, the last layer of most
-Q4_0 files) a multiple of eight, and other hardware may need always the same number. A rule says so, :mod:`.batch_check`
-tests it, and every batch of the engine that holds a member's question or answer is made by the rule that passed.
+llama.cpp picks its kernels by the number of rows. Which numbers round alike depends on the file type and the machine.
+In measurements floats and Q8_0 needed at least two rows, K-quants (also in most Q4_0 files) a multiple of eight; other
+hardware may need one fixed number. :mod:`.batch_check` tests the rules, and the first that passes makes every batch.
 """
 
 from __future__ import annotations
@@ -23,14 +22,10 @@ _PUBLIC_TOKEN = 0
 
 @dataclasses.dataclass(frozen=True)
 class BatchRule:
-    """How many rows a batch has.
+    """Numbers of rows of a batch.
 
-    Args:
-        name: What the log calls it.
-        multiple: A batch has a multiple of so many rows, and computes the logits of a multiple of so many.
-        least: Rows of a batch, and of its logits if it computes any, at least.
-        longest: Rows of one member in one batch, at most: 1 or a multiple of ``multiple``.
-        together: Whether members share batches.
+    A batch has, and computes logits of, a ``multiple`` of rows, at ``least`` so many. ``longest`` bounds the rows of
+    one member: 1 or a multiple of ``multiple``. ``together``: members share batches.
     """
 
     name: str
@@ -40,18 +35,18 @@ class BatchRule:
     together: bool = True
 
     def pieces(self, count: int) -> list[int]:
-        """How ``count`` tokens of one member are cut. What is no multiple goes in single rows, one from each member."""
+        """Sizes of the pieces of ``count`` tokens of one member. The rest beside multiples goes in single rows."""
         rest = count % self.longest
         even = rest - rest % self.multiple
         return [self.longest] * (count // self.longest) + [even] * (even > 0) + [1] * (rest - even)
 
     def sequences(self, members: int, rows: int) -> int:
-        """Sequences in a batch of so many members with so many rows each, the public ones included."""
+        """Sequences in a batch of so many members with so many rows each, public ones included."""
         unit = self.multiple // math.gcd(self.multiple, rows)
         return -(-max(members, -(-self.least // rows)) // unit) * unit
 
     def outputs(self, wanted: int) -> int:
-        """Rows whose logits are computed where so many are wanted. With one fixed shape these are all, always."""
+        """Rows with logits where so many are wanted. With one fixed shape always all."""
         if wanted == 0 and self.longest > 1:
             return 0
         return -(-max(wanted, self.least) // self.multiple) * self.multiple
@@ -63,7 +58,7 @@ ALONE = BatchRule("one member at a time", together=False)
 
 
 def fixed_shape(sequences: int) -> BatchRule:
-    """The rule that every batch has one row of each sequence of the context, and computes the logits of all."""
+    """The rule of one row, with logits, of each sequence of the context in every batch."""
     return BatchRule(f"always {sequences} rows", multiple=sequences, least=sequences, longest=1)
 
 
@@ -75,8 +70,7 @@ def sequences_for(slots: int) -> int:
 class Batches:
     """Evaluates rows of neighbouring sequences in one batch, padded by ``rule``.
 
-    A padding row is a public token at the end of a neighbouring sequence, an empty one where there is a choice. It is
-    taken out again at once, and nobody gets its logits.
+    A padding row is a public token at the end of a neighbouring, preferably empty sequence. It is removed at once.
     """
 
     def __init__(self, context: LlamaContext, rule: BatchRule) -> None:
@@ -91,16 +85,13 @@ class Batches:
         *,
         undo: Callable[[int], object] | None = None,
     ) -> dict[tuple[int, int], Logits]:
-        """Append tokens to sequences; logits of the wanted rows as views, which are good until the next batch.
+        """Append tokens to sequences; logits of the wanted rows as views, valid until the next batch.
 
         Args:
-            steps: Tokens of each sequence, as many for each.
+            steps: Tokens of each sequence, equally many.
             ends: Length of every sequence that is not empty.
-            wanted: Sequence, and which of its tokens.
-            undo: Takes the padding out of a sequence; None cuts it where it ended before.
-
-        Raises:
-            DecodeError: llama.cpp refuses.
+            wanted: Sequences, each with the index of a token.
+            undo: Removes the padding from a sequence; None cuts it at its former end.
         """
         count = len(next(iter(steps.values())))
         window = self._window(min(steps), max(steps), count, ends)
@@ -119,7 +110,7 @@ class Batches:
         return {place: row for place, row in found if place in wanted}
 
     def _window(self, first: int, last: int, count: int, ends: Mapping[int, int]) -> range:
-        """Neighbouring sequences around these: llama.cpp splits a batch where a number is left out."""
+        """Neighbouring sequences around these: llama.cpp splits a batch at a gap."""
         width = self.rule.sequences(last - first + 1, count)
         starts = range(max(0, last - width + 1), min(first, self._context.sequences - width) + 1)
 
@@ -130,7 +121,7 @@ class Batches:
         return range(start, start + width)
 
     def _outputs(self, places: Sequence[tuple[int, int]], wanted: Collection[tuple[int, int]]) -> set[tuple[int, int]]:
-        """The wanted rows and as many others as the rule asks: the last layer computes no others."""
+        """The wanted rows and as many others as the rule asks."""
         missing = self.rule.outputs(len(wanted)) - len(wanted)
         others = [place for place in places if place not in wanted][:missing]
         return {*wanted, *others}

@@ -6,8 +6,6 @@ import atexit
 import codecs
 import contextlib
 import dataclasses
-import json
-import os
 import re
 import secrets
 import threading
@@ -22,32 +20,29 @@ from langchain_dp.errors import InvalidParameter, ModelUnavailable, PrivateDataE
 from langchain_dp.ports import call_abandoned
 
 from .context import LONGEST_RUN, import_llama, too_long_a_run
-from .model_files import EMBEDDED, prepared_model_path
-from .tool_calls import check_renders_tools
+from .model_files import prepared_model_path
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class ChatRequest:
-    """One call: which model, which conversation, how to sample."""
+    """One call: model, conversation and sampling."""
 
     model_path: str | None
     n_ctx: int
     n_gpu_layers: int
     n_threads: int | None
     verbose: bool
-    messages: list[dict[str, Any]]
+    messages: list[dict[str, str]]
     stop: tuple[str, ...]
     temperature: float
     top_p: float
     max_tokens: int
     logprobs: bool
     seed: int | None
-    tools: list[dict[str, Any]] | None = None
-    grammar: str | None = None
 
     @property
     def model(self) -> tuple[Any, ...]:
-        """What a loaded model depends on."""
+        """The settings that a loaded model depends on."""
         return (self.model_path, self.n_ctx, self.n_gpu_layers, self.n_threads, self.verbose)
 
 
@@ -68,28 +63,26 @@ class Piece:
 
 
 class CallAbandoned:
-    """Whether nobody waits for a call any more: its own reader, or the quiet call around it that ran out of time."""
+    """Abandonment of a call, by its own reader or by the isolated call around it that timed out."""
 
     def __init__(self) -> None:
         self._own = threading.Event()
         self._around = call_abandoned.get()
 
     def set(self) -> None:
-        """Give up."""
+        """Abandon the call."""
         self._own.set()
 
     def is_set(self) -> bool:
-        """Whether the caller, or one around it, has given up."""
+        """Return whether the call is abandoned."""
         return self._own.is_set() or (self._around is not None and self._around.is_set())
 
 
 class LoadedChat:
-    """A model that is loaded when first asked, behind a lock: a llama.cpp context is not thread-safe.
+    """A model that the first call loads, behind a lock: a llama.cpp context is not thread-safe.
 
-    A copy, deep or not, is the same object: copies of a chat model share its weights.
-
-    When the interpreter exits, the answer under way stops at its next token and the model is freed after that: a
-    thread that is still inside llama.cpp while the process is taken down would crash it.
+    Copies are the same object: copies of a chat model share its weights. At the interpreter's exit the current answer
+    stops at its next token before the model is freed: a thread inside llama.cpp would crash the exiting process.
     """
 
     def __init__(self) -> None:
@@ -107,8 +100,8 @@ class LoadedChat:
 
     def __reduce__(self) -> NoReturn:
         raise PrivateDataError(
-            "A ChatLlamaCpp holds a model that is loaded in this process and cannot be pickled. Build it anew from its "
-            "model_path in the other process."
+            "A ChatLlamaCpp holds a model that is loaded in this process and cannot be pickled. Build another one from "
+            "its model_path in the other process."
         )
 
     def close(self) -> None:
@@ -122,12 +115,12 @@ class LoadedChat:
         self._llama = self._formatter = self._model = None
 
     def leave(self) -> None:
-        """Stop the answer under way, wait until it has stopped, free the model, and answer no more."""
+        """Stop the current answer, free the model, and answer no more."""
         self._exiting.set()
         self.close()
 
     def answer(self, request: ChatRequest, put: Callable[[Piece], None], call_abandoned: CallAbandoned) -> None:
-        """Produce the answer, handing every piece to ``put``; stop at the next token once ``call_abandoned`` is set."""
+        """Pass every piece of the answer to ``put``; stop at the next token once ``call_abandoned`` is set."""
 
         def go_on() -> None:
             if call_abandoned.is_set() or self._exiting.is_set():
@@ -150,15 +143,6 @@ class LoadedChat:
         """Raise InvalidParameter if :meth:`answer` would refuse the conversation."""
         with self._ready(request):
             self._checked_prompt(request)
-
-    def check_tools(self, request: ChatRequest) -> None:
-        """Raise InvalidParameter unless the model's chat template renders tools and their calls."""
-        with self._ready(request):
-            self._check_tools(request)
-
-    def _check_tools(self, request: ChatRequest) -> None:
-        name = EMBEDDED if request.model_path is None else os.path.basename(request.model_path)
-        check_renders_tools(lambda messages, tools: self._formatter(messages=messages, tools=tools).prompt, name)
 
     @contextlib.contextmanager
     def _ready(self, request: ChatRequest, check: Callable[[], None] = lambda: None) -> Iterator[None]:
@@ -212,23 +196,15 @@ class LoadedChat:
         return tokens
 
     def _prompt(self, request: ChatRequest) -> list[int]:
-        """Tokens of the conversation. A marker of the template that a message spells is its text, and ends no turn."""
-        messages: list[dict[str, Any]] = request.messages
-        told: dict[str, str] = {}
-        if request.tools:
-            self._check_tools(request)
-        described = [json.dumps(part) for part in (request.tools or [], *(one.get("tool_calls") for one in messages))]
-        if any(self._tokens(text) != self._tokens(text, special=True) for text in described):
-            raise InvalidParameter(
-                "Expected tools and calls of tools to spell no marker of the model's chat template. Take it out of "
-                "their names, descriptions and arguments."
-            )
+        """Tokens of the conversation. A template marker inside a message is plain text, and ends no turn."""
+        messages = request.messages
+        contents: dict[str, str] = {}
         if any(self._tokens(one["content"]) != self._tokens(one["content"], special=True) for one in messages):
-            told = {secrets.token_hex(16): one["content"] for one in messages}
-            messages = [{**one, "content": name} for one, name in zip(messages, told, strict=True)]
-        formatted = self._formatter(messages=messages, tools=request.tools)
-        parts = re.split(f"({'|'.join(told)})", formatted.prompt) if told else [formatted.prompt]
-        if told and not told.keys() <= set(parts):
+            contents = {secrets.token_hex(16): one["content"] for one in messages}
+            messages = [{**one, "content": name} for one, name in zip(messages, contents, strict=True)]
+        formatted = self._formatter(messages=messages)
+        parts = re.split(f"({'|'.join(contents)})", formatted.prompt) if contents else [formatted.prompt]
+        if contents and not contents.keys() <= set(parts):
             raise InvalidParameter(
                 "Expected the model's chat template to repeat every message word by word, where one spells a marker of "
                 "it. Take such markers out of the messages."
@@ -236,7 +212,7 @@ class LoadedChat:
         tokens: list[int] = []
         for place, part in enumerate(parts):
             begins = place == 0 and not formatted.added_special
-            tokens += self._tokens(told.get(part, part), begins=begins, special=part not in told)
+            tokens += self._tokens(contents.get(part, part), begins=begins, special=part not in contents)
         return tokens
 
     def _tokens(self, text: str, *, begins: bool = False, special: bool = False) -> list[int]:
@@ -258,10 +234,10 @@ def _leave_all() -> None:
 
 
 class _Answer:
-    """The state of one answer while it is produced.
+    """The state of one answer.
 
-    llama-cpp-python's ``create_chat_completion(stream=True)`` tells no usage, gives log-probabilities only if those of
-    every token are kept in memory, and its error at a lone surrogate holds the prompt.
+    llama-cpp-python's ``create_chat_completion(stream=True)`` reports no usage, keeps the log-probabilities of every
+    token in memory, and quotes the prompt in its error at a lone surrogate.
     """
 
     def __init__(self, llama: Any, prompt: list[int], request: ChatRequest) -> None:
@@ -280,9 +256,7 @@ class _Answer:
         llama.set_seed(secrets.randbits(32) if request.seed is None else request.seed)
         room = min(request.max_tokens, request.n_ctx - len(self._prompt))
         produced, reason = 0, "length"
-        sampled = llama.generate(
-            self._prompt, top_k=0, top_p=request.top_p, min_p=0.0, temp=request.temperature, grammar=self._grammar()
-        )
+        sampled = llama.generate(self._prompt, top_k=0, top_p=request.top_p, min_p=0.0, temp=request.temperature)
         for token in sampled:
             go_on()
             produced += 1
@@ -306,23 +280,8 @@ class _Answer:
         usage = UsageMetadata(input_tokens=count, output_tokens=produced, total_tokens=count + produced)
         put(Piece(rest, [], reason, usage))
 
-    def _grammar(self) -> Any:
-        """The request's grammar as llama-cpp-python takes it, or None."""
-        text = self._request.grammar
-        if text is None:
-            return None
-        # llama-cpp-python does not look at what this returns, and the process dies of a null pointer.
-        sampler = self._module.llama_sampler_init_grammar(self._llama._model.vocab, text.encode(), b"root")
-        if not sampler:
-            raise InvalidParameter(
-                "Expected the schema to become a grammar that llama.cpp can read. Use plain types, enums, lists and "
-                "nested objects."
-            )
-        self._module.llama_sampler_free(sampler)
-        return self._module.LlamaGrammar.from_string(text, verbose=False)
-
     def _released(self, new: str) -> tuple[str, bool]:
-        """Text that can be given out now, and whether a stop string ended the answer."""
+        """Text that can be released now, and whether a stop string ended the answer."""
         text = self._held + new
         found = [at for at in (text.find(end) for end in self._request.stop) if at >= 0]
         if found:

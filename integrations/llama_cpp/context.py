@@ -1,4 +1,4 @@
-"""One llama.cpp model with one context, as few calls as the engine needs. Knows nothing of privacy or labels."""
+"""One llama.cpp model with one context, and the calls that the engine needs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .threads import Threads
 logger = logging.getLogger(__name__)
 
 CELLS = 256
-"""llama.cpp allots cache cells in steps of this many tokens."""
+"""llama.cpp allocates cache cells in steps of so many tokens."""
 
 _HOW_TO_WAIT = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 _TURNS = "100"
@@ -50,11 +50,10 @@ def import_llama(*, verbose: bool = False) -> Any:
 
 
 def _without_tiles(module: Any) -> None:
-    """Keep a build for Intel's AMX from it, for every model that this process loads from here on.
+    """Switch Intel's AMX off in a build with it, for every model that this process loads later.
 
-    Built by GCC it ends the process by an illegal instruction at its first batch of quantized weights: of the tiles'
-    configuration the compiler sees an address only, and drops the rest (llama.cpp, pull request 26954). Weights in
-    their plain layout are multiplied without tiles.
+    Built by GCC it crashes at its first batch of quantized weights, since the compiler drops the tiles' configuration
+    (llama.cpp, pull request 26954). Weights in their plain layout are multiplied without tiles.
     """
     given = module.llama_model_default_params
     if b"AMX_INT8 = 1" not in module.llama_print_system_info() or hasattr(given, "given"):
@@ -71,10 +70,10 @@ def _without_tiles(module: Any) -> None:
 
 @contextmanager
 def _patience() -> Iterator[None]:
-    """Have GCC's OpenMP, if it is loaded now, wait for a moment only before a thread that waits for another sleeps.
+    """Make a waiting thread of GCC's OpenMP, if it is loaded now, sleep almost at once; a user's own setting stays.
 
-    It reads this once. Left alone it turns some milliseconds, on a core that the other thread may need: beside one
-    other busy process evaluations took up to ten times as long. Whoever set how to wait has it that way.
+    OpenMP reads this once. By default a thread spins for milliseconds on a core that the other thread may need: beside
+    one busy process evaluations took up to ten times as long.
     """
     if any(name in os.environ for name in _HOW_TO_WAIT):
         yield
@@ -83,21 +82,21 @@ def _patience() -> Iterator[None]:
     try:
         yield
     finally:
-        os.environ.pop(_HOW_TO_WAIT[0], None)  # no affair of processes that this one starts
+        os.environ.pop(_HOW_TO_WAIT[0], None)  # not for child processes
 
 
 _ANCHOR = "\n"
 LONGEST_RUN = 8_000
-"""Letters, digits, blanks or other marks that may follow one another."""
+"""Longest run of letters, of digits, of blanks or of other marks."""
 _MARKS = r"!-/:-@\[-`{-~\u2000-\u206f\u3000-\u303f\uff01-\uff0f\uff1a-\uff20"
 _RUNS = [re.compile(one) for one in (rf"[^\s\d{_MARKS}]+", r"\d+", r"\s+", r"[^\w\s]+", rf"[{_MARKS}]+")]
 
 
 def too_long_a_run(text: str) -> bool:
-    """Whether llama.cpp may end the process over a text.
+    """Return whether a text may crash llama.cpp.
 
-    Patterns of some tokenizers (of tekken, gpt-4o, deepseek and falcon) call themselves once for each character of a
-    run of one class; at some tens of thousands the stack is full.
+    Patterns of some tokenizers (tekken, gpt-4o, deepseek, falcon) recurse once per character of a run of one class:
+    some tens of thousands overflow the stack.
     """
     if len(text) <= LONGEST_RUN:
         return False
@@ -111,9 +110,9 @@ class DecodeError(Exception):
 class LlamaContext:
     """A loaded model and a context of ``sequences`` separate caches of ``cells`` tokens each.
 
-    ``micro_batch`` is the most rows of one computation. ``unified`` shares one cache among all sequences, so that their
-    arithmetic depends on one another: only a test uses it. The owner holds ``busy`` while it uses this context. The
-    interpreter's exit frees the context under that lock, and so never while a thread is inside llama.cpp.
+    ``micro_batch`` bounds the rows of one computation. ``unified`` is for a test: one cache for all sequences, so that
+    their arithmetic depends on each other. The owner holds ``busy`` while it uses this context; the interpreter's
+    exit frees the context under that lock, and so never while a thread is inside llama.cpp.
     """
 
     def __init__(
@@ -124,7 +123,6 @@ class LlamaContext:
         cells: int = 512,
         micro_batch: int = 512,
         n_gpu_layers: int = 0,
-        flash_attention: bool = False,
         unified: bool = False,
         verbose: bool = False,
         busy: AbstractContextManager[Any] | None = None,
@@ -135,7 +133,7 @@ class LlamaContext:
         llama.llama_backend_init()
         model_params = llama.llama_cpp.llama_model_default_params()
         model_params.n_gpu_layers = n_gpu_layers
-        with unbroken():  # it logs through Python while it loads, where what is raised is lost
+        with unbroken():  # loading logs through Python, where exceptions get lost
             model = llama.llama_model_load_from_file(os.fsencode(path), model_params)
             if not model:
                 raise InvalidParameter(
@@ -150,7 +148,7 @@ class LlamaContext:
             params.n_seq_max = sequences
             params.n_batch = params.n_ubatch = micro_batch
             params.kv_unified = unified
-            params.flash_attn_type = int(flash_attention)
+            params.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_DISABLED  # fused kernels may split a row among threads
             params.n_threads = params.n_threads_batch = 1
             context = llama.llama_init_from_model(model, params)
             if not context:
@@ -164,7 +162,7 @@ class LlamaContext:
             self._batch = llama.llama_batch_init(micro_batch, 0, 1)
             self.vocabulary = int(llama.llama_vocab_n_tokens(self._vocab))
             self.generation = 0
-            """Grows whenever everything is cleared: who left something in a sequence can see that it is gone."""
+            """Number of times that everything was cleared: callers see whether their sequences are gone."""
             # finalize() runs before the interpreter tears modules down; __del__ would run during it, and crash.
             self._closing = threading.Event()
             self.threads = Threads(lambda count: llama.llama_set_n_threads(context, count, count))
@@ -173,18 +171,18 @@ class LlamaContext:
 
     @property
     def closed(self) -> bool:
-        """Whether the model's memory has been given back."""
+        """Whether the model's memory is freed."""
         return not self._free.alive
 
     def close(self) -> None:
-        """Give the model's memory back."""
+        """Free the model's memory."""
         self._free()
 
     def tokenize(self, text: str, *, start: bool = False, special: bool = False) -> list[int]:
-        """Tokens of ``text``; with ``start``, the special tokens that the model wants at the beginning too.
+        """Tokens of ``text``; ``start`` adds the model's special tokens of a beginning.
 
-        Special tokens spelt out in the text are read as such only with ``start`` or ``special``: a question or a
-        record that spells "<|im_end|>" must not end a turn.
+        Special tokens in the text count only with ``start`` or ``special``: a record that spells "<|im_end|>" must not
+        end a turn.
         """
         if too_long_a_run(text):
             raise DecodeError(0)
@@ -202,14 +200,14 @@ class LlamaContext:
         return self.tokenize(text, **how)
 
     def _read(self, text: str, *, start: bool = False, special: bool = False) -> list[int]:
-        """Tokens of a text; of one that goes on after others, without the blank that some models put before each."""
+        """Tokens of a text; within a prompt without the blank that some models put before each text."""
         if start or special or not self._anchor:
             return self._raw(text, start=start, special=special)
         return self._raw(f"{_ANCHOR}{text}")[len(self._anchor) :]
 
     @functools.cached_property
     def _anchor(self) -> list[int]:
-        """Tokens of a text that others may follow as it stands; none where a text begins alike wherever it stands."""
+        """Tokens of a text that others may follow; none where a text has the same tokens anywhere."""
         alone, both = self._raw(_ANCHOR), self._raw(f"{_ANCHOR}a")
         goes_on = both[: len(alone)] == alone and both[len(alone) :] != self._raw("a")
         return alone if goes_on else []
@@ -224,10 +222,7 @@ class LlamaContext:
 
     @functools.cached_property
     def _markers(self) -> re.Pattern[str] | None:
-        """Where to cut a text so that it spells no marker of the chat template, of those that are always read as such.
-
-        They are no control tokens to llama.cpp but words that somebody has added.
-        """
+        """Places to cut a text so that it spells no marker of the chat template that is an added word."""
         template = self.chat_template()
         if template is None:
             return None
@@ -248,7 +243,7 @@ class LlamaContext:
         """Compute ``rows`` in one micro-batch."""
         batch = self._batch
         mark = call_abandoned.get()
-        if self._closing.is_set() or (mark is not None and mark.is_set()):  # the interpreter exits, or nobody waits
+        if self._closing.is_set() or (mark is not None and mark.is_set()):  # at exit, or abandoned
             raise DecodeError(len(rows))
         if not 0 < len(rows) <= self.micro_batch:
             raise DecodeError(len(rows))
@@ -265,7 +260,7 @@ class LlamaContext:
             raise DecodeError(int(code))
 
     def prefill(self, tokens: Sequence[int], *, first: int = 0, sequence: int = 0) -> None:
-        """Append ``tokens`` to a sequence from position ``first`` on, alone in its batches, no logits."""
+        """Append ``tokens`` to a sequence from position ``first`` on, in batches of its own, without logits."""
         for at in range(0, len(tokens), self.micro_batch):
             part = tokens[at : at + self.micro_batch]
             self.decode([(token, first + at + i, sequence, False) for i, token in enumerate(part)])
@@ -278,7 +273,7 @@ class LlamaContext:
         return np.ctypeslib.as_array(pointer, (self.vocabulary,)).copy()
 
     def outputs(self, count: int) -> Logits:
-        """The logits of the ``count`` wanted rows of the last batch, in its order: a view, until the next batch."""
+        """The logits of the ``count`` wanted rows of the last batch, in order: a view, valid until the next batch."""
         pointer = self.llama.llama_get_logits(self._context)
         if not pointer:
             raise DecodeError(count)
@@ -290,16 +285,16 @@ class LlamaContext:
         self.generation += 1
 
     def scrub(self, sequences: Sequence[int], *, source: int) -> None:
-        """Empty these sequences and overwrite all their cells with those of ``source``, an empty public sequence."""
+        """Empty these sequences and overwrite all their cells with those of the empty public ``source``."""
         for sequence in sequences:
             self.llama.llama_memory_seq_cp(self._memory, source, sequence, -1, -1)
-        # Copies between separate caches wait for the next batch; it must come before anything is restored.
+        # Copies between separate caches wait for the next batch, which must come before a restore.
         self.decode([(0, 0, source, False), (0, 1, source, False)])
         for sequence in (source, *sequences):
             self.truncate(sequence, 0)
 
     def pieces(self, tokens: Sequence[int]) -> bytes:
-        """What ``tokens`` spell, byte by byte; control tokens spell nothing."""
+        """Bytes of ``tokens``; control tokens have none."""
         return b"".join(self._piece(token) for token in tokens)
 
     def _piece(self, token: int) -> bytes:
@@ -315,7 +310,7 @@ class LlamaContext:
         return frozenset(token for token in range(self.vocabulary) if self.llama.llama_vocab_is_eog(self._vocab, token))
 
     def control_tokens(self) -> frozenset[int]:
-        """Tokens that are no text: of control, unknown or unused."""
+        """Control, unknown and unused tokens."""
         llama = self.llama
         no_text = llama.LLAMA_TOKEN_ATTR_CONTROL | llama.LLAMA_TOKEN_ATTR_UNKNOWN | llama.LLAMA_TOKEN_ATTR_UNUSED
         return frozenset(
@@ -323,7 +318,7 @@ class LlamaContext:
         )
 
     def special_text(self) -> tuple[str, str]:
-        """How the tokens of beginning and of end are spelt; "" where the model has none."""
+        """Text of the tokens of beginning and end, "" where the model has none."""
         llama = self.llama
         begin, end = (
             llama.llama_vocab_get_text(self._vocab, token).decode(errors="replace") if token >= 0 else ""
@@ -332,7 +327,7 @@ class LlamaContext:
         return begin, end
 
     def chat_template(self) -> str | None:
-        """The chat template that the model carries, as Jinja source."""
+        """The model's chat template, as Jinja source."""
         source = self.llama.llama_model_chat_template(self._model, None)
         return None if source is None else str(source.decode(errors="replace"))
 
@@ -369,7 +364,7 @@ class LlamaContext:
         return len(tokens) / best
 
     def fastest_threads(self) -> int:
-        """The number of threads that evaluates a fixed public row of tokens fastest here and now."""
+        """The number of threads that evaluates public tokens fastest now."""
         return _fastest(self._speed_with, processors())
 
     def _speed_with(self, threads: int) -> float:
@@ -381,7 +376,7 @@ def _fastest(speed: Callable[[int], float], most: int) -> int:
     best, best_speed, count = 1, speed(1), 2
     while best >= count // 2 and count < 2 * most:
         measured = speed(min(count, most))
-        # Fewer threads unless more are clearly worth it: they slow down everything else on the machine.
+        # Fewer threads unless more are clearly faster: they slow down the rest of the machine.
         if measured > 1.1 * best_speed:
             best, best_speed = min(count, most), measured
         count *= 2

@@ -1,18 +1,18 @@
 """Scores labels and writes tokens for many members at once on llama.cpp, each member as if it were alone.
 
-Why what a member gets holds nothing of another member:
+Why an answer holds nothing of another member:
 
-- every sequence has a cache of its own (``kv_unified=False``), overwritten with zeros or public numbers before it gets
-  another occupant;
-- head and body are evaluated alone, saved, and always continued from there, warm or cold;
-- a joint batch holds the same number of rows of every member, in neighbouring sequences, and fits into one micro-batch:
-  llama.cpp's splitting of batches depends on the company otherwise;
-- a joint batch is padded with public rows to a size at which llama.cpp's kernels round alike, and computes as many
-  logits. Several rules are tried: at least 2 rows, multiples of 8, one fixed shape (on a GPU only this one). That joint
-  and lone evaluation agree to the last bit under the rule is checked on public text when the engine starts. Where no
-  rule holds, members are evaluated one by one;
-- how many threads compute changes with what else runs on the machine: only numbers are taken under which public members
-  had the same bits at start-up.
+- Every sequence has its own cache (``kv_unified=False``), overwritten with zeros or public numbers before its next
+  occupant.
+- Head and body are evaluated alone, saved, and always continued from there, warm or cold.
+- A joint batch holds the same number of rows of every member, in neighbouring sequences, within one micro-batch.
+  Otherwise llama.cpp would split it, depending on the company.
+- A joint batch is padded with public rows to a size at which llama.cpp's kernels round alike, and computes as many
+  logits. Three rules are tried: at least 2 rows, multiples of 8, one fixed shape (the only one on a GPU). The engine
+  checks at its start, on public text, that joint and lone evaluation agree to the last bit under a rule. Where none
+  holds, it evaluates members one by one.
+- The number of threads changes with the load of the machine, among numbers under which public members had the same bits
+  at the start.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
 
 from .._choice import Choice
-from .._engine import LocalEngine, T, Take, check_frame
+from .._engine import LocalEngine, T, Take, check_public
 from .batch_check import checked_evaluator, threads_alike
 from .batches import ROWS, sequences_for
 from .context import CELLS, LlamaContext
@@ -41,39 +41,35 @@ from .threads import steps_below
 from .writer import Writer
 
 _LARGEST_BATCH = 2048
-"""Rows of one batch at most: its working memory grows with them."""
+"""Most rows of one batch: its working memory grows with them."""
 
 
 class LlamaCppEnsemble(LocalEngine):
     """Label scores and next tokens of many prompts through one local GGUF model.
 
     Implements ``ports.LabelScorer``, ``ports.NextTokenVoter`` and ``ports.NextTokenScorer``. A prompt is head + body +
-    tail, tokenized part by part. The cache of head and body is kept per member: a question then costs its own tokens
-    only, and one more token of a text costs one row a member.
+    tail, tokenized part by part. The engine keeps the cache of head and body per member: a question then costs its own
+    tokens only, and a further token of a text one row per member.
 
     Args:
         model_path: GGUF file; None is the embedded SmolLM2-135M-Instruct, prepared for this CPU on first use.
-        n_gpu_layers: Layers to offload; -1 is all of them. Batches then always have one shape, a row of every slot, if
-            the check at start-up finds that members leave each other's bits alone so; else they go one at a time.
-        max_tokens: Longest head + body + tail + label of one member, in tokens; of a text that is written, one less.
-        slots: Members that the model holds at once, 1 to 255. Each takes memory for the keys and values of
-            ``max_tokens`` tokens (of the embedded model: 23 KB a token, 24 MB a slot of 1024), and so do public ones:
-            one more, and as many as make a multiple of 8. Writing with more members than slots works and swaps: with
-            twice as many, a token took about one and a half times as long.
-        cache_bytes: Bound of the member states kept beside the slots, in bytes; those used longest ago go first, and
-            are evaluated anew when they are needed.
-        n_threads: CPU threads, at most; None measures which number is fastest at start-up and says so in the log. While
-            other processes want the cores fewer compute, where the check at start-up finds that it changes no bit.
-        flash_attention: Use the fused attention kernels. On CPUs they wrote between a tenth faster and half slower
-            where this was measured: try it on yours. Some models do not work with them.
+        n_gpu_layers: Layers to offload; -1 is all of them. Batches then have one shape, a row of every slot, if that
+            passes the check at start-up; otherwise members go one at a time.
+        max_tokens: Longest head + body + tail + label of one member, in tokens; of a written text, one less.
+        slots: Members in memory at once, 1 to 255. Each takes the keys and values of ``max_tokens`` tokens (of the
+            embedded model 23 KB a token, 24 MB a slot of 1024), and so do public ones: one more, and as many as make a
+            multiple of 8. More members than slots swap: with twice as many, a token took 1.5 times as long.
+        cache_bytes: Bound of the member states beside the slots, in bytes, least recently used out.
+        n_threads: CPU threads, at most; None measures the fastest number at start-up and logs it. While other processes
+            want the cores fewer compute, where the check at start-up finds that it changes no bit.
         verbose: Let llama.cpp write its log to standard error.
 
     Formal guarantees:
-        The row of scores of one member is a function of the model, the settings, its own head and body, the tail and
-        the words; its next token is a function of the model, the settings, its own head, body and tail, its written
-        tokens, its coin and the decoding. Both to the last bit of a logit: alone or in any company, warm or cold,
-        asked at every token or only at some. A member whose evaluation fails, in whatever way, has none, and nothing
-        is logged of it. Exceptions hold no text and no frame of what was asked.
+        A member's scores are a function of the model, the settings, its own head and body, the tail and the words. Its
+        next token is a function of the model, the settings, its own head, body and tail, its written tokens, its coin
+        and the decoding. Both hold to the last bit of a logit: alone or in any company, warm or cold, asked at every
+        token or only at some. A member that fails abstains, and nothing is logged of it. Exceptions hold no text and no
+        frame of a call.
 
     Raises:
         InvalidParameter: A parameter is out of bounds or the file cannot be loaded.
@@ -93,7 +89,6 @@ class LlamaCppEnsemble(LocalEngine):
         slots: int = 16,
         cache_bytes: int = 2**30,
         n_threads: int | None = None,
-        flash_attention: bool = False,
         verbose: bool = False,
     ) -> None:
         super().__init__(max_tokens, cache_bytes)
@@ -111,7 +106,6 @@ class LlamaCppEnsemble(LocalEngine):
             cells=max_tokens,
             micro_batch=max(min(slots * ROWS, _LARGEST_BATCH), CELLS),
             n_gpu_layers=n_gpu_layers,
-            flash_attention=flash_attention,
             unified=self._UNIFIED,
             verbose=verbose,
             busy=self._lock,  # the context is freed under it, also by close(), which holds it
@@ -125,25 +119,27 @@ class LlamaCppEnsemble(LocalEngine):
         self._texts = GGUFTexts(self._context)
         self.n_threads = n_threads or self._context.fastest_threads()
         self._context.threads.use(self.n_threads)
-        # Where a GPU computes, also large batches of a model that is not on it, threads wait for that. And fused
-        # kernels may share out one row among the threads.
+        # Threads wait where a GPU computes, also for a model on the CPU.
         on_threads = n_gpu_layers == 0 and not self._context.llama.llama_supports_gpu_offload()
-        self._lends = on_threads and not flash_attention
         self._evaluator = evaluator = checked_evaluator(
             self._context, slots=slots, max_tokens=max_tokens, offloaded=n_gpu_layers != 0
         )
         alone = not evaluator.batches.rule.together
         self._together = 1 if alone else min(slots, _LARGEST_BATCH // ROWS)
         evaluator.rooms = 1 if alone else slots
-        self._members = MemberStates(self._context, evaluator, self._store, max_tokens)
-        self._lend_threads()
+        self._members = MemberStates(self._context, evaluator, self._store)
+        if on_threads:
+            fewer = threads_alike(
+                self._context, evaluator, steps_below(self.n_threads), together=self._together, max_tokens=max_tokens
+            )
+            self._context.threads.use(self.n_threads, fewer)
         parts = (self._context, evaluator, self._members, self._store)
         self._labels = CachedLabelScores(*parts, max_tokens=max_tokens, together=self._together)
         self._slots = Slots(*parts, 1 if alone else slots)
         self._writer = Writer(self._context, self._slots, self._store)
 
     _UNIFIED = False
-    """Never True but in the test that shows why."""
+    """True only in the test that shows why."""
 
     def file_sha256(self) -> str:
         """SHA-256 of the model file, in hexadecimal: read once, at the first call."""
@@ -152,46 +148,10 @@ class LlamaCppEnsemble(LocalEngine):
                 self._sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         return self._sha256
 
-    def measure_threads(self) -> int:
-        """Measure anew which number of threads is fastest, take it and return it: after the start was beside others.
-
-        It changes how long an evaluation takes and no bit of it: a number that would is not taken. Members leave the
-        model's memory.
-
-        Raises:
-            ModelUnavailable: The engine is closed.
-        """
-        with self._in_use():
-            self._slots.put_away()
-            before = self._context.threads.numbers
-            try:
-                fastest = self._context.fastest_threads()
-            finally:  # also when it is interrupted: a number that was not checked stays nowhere
-                self._context.threads.use(*before)
-            (self.n_threads,) = self._alike([fastest]) or [self.n_threads]
-            self._lend_threads()
-            return self.n_threads
-
-    def _lend_threads(self) -> None:
-        """Let fewer compute while others want the cores."""
-        self._context.threads.use(self.n_threads)
-        if self._lends:
-            self._context.threads.use(self.n_threads, self._alike(steps_below(self.n_threads)))
-
-    def _alike(self, counts: Sequence[int]) -> list[int]:
-        return threads_alike(
-            self._context, self._evaluator, counts, together=self._together, max_tokens=self._max_tokens
-        )
-
     @property
     def members_together(self) -> int:
-        """Members in one batch of questions: ``slots`` up to 64, or 1 where company would change bits."""
+        """Members per batch of questions: ``slots`` up to 64, or 1 where company would change bits."""
         return self._together
-
-    @property
-    def batch_rule(self) -> str:
-        """How batches are padded so that company changes no bit: the first rule that passed the check at start-up."""
-        return self._evaluator.batches.rule.name
 
     @property
     def end_tokens(self) -> frozenset[Token]:
@@ -235,10 +195,7 @@ class LlamaCppEnsemble(LocalEngine):
         return self._texts.never
 
     def _taken(self, asked: Sequence[Continuation], chat: bool, take: Take[T]) -> list[T | None]:
-        """Members stay in the model's memory between calls, ``slots`` of them: a further token costs one row a member.
-
-        Others wait in the store, as far as ``cache_bytes`` holds them.
-        """
+        """Take tokens. ``slots`` members stay in memory between calls; the store holds others up to ``cache_bytes``."""
         head, tail = asked[0].prompt.head, asked[0].prompt.tail
         ending, limit = self._context.public(tail), self.max_prompt_tokens
         if not ending:
@@ -250,7 +207,7 @@ class LlamaCppEnsemble(LocalEngine):
             ending += self._context.tokenize(turn.after, special=True)
             limit += self._texts.chat_tokens
         ending += self._context.public(asked[0].prompt.response_prefix)
-        check_frame(len(self._members.opening_tokens(opening)) + len(ending), limit)
+        check_public(len(self._members.opening_tokens(opening)) + len(ending), limit)
         return self._writer.next_tokens(opening, asked, ending, limit, take)
 
     def _scores(
@@ -260,7 +217,7 @@ class LlamaCppEnsemble(LocalEngine):
         return self._labels.scores(prompts, prompts[0].tail, words, content_free)
 
     def _drop(self, members: Sequence[Hashable]) -> None:
-        """From the store and from the model's own memory."""
+        """Drop them from the store and from the model's memory."""
         super()._drop(members)
         if not self._context.closed:
             self._slots.forget(members)

@@ -1,4 +1,4 @@
-"""How members are evaluated: alone up to their last example, then in company without noticing it."""
+"""Evaluates members: alone up to their last example, then in batches that change no bit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .batches import Batches, BatchRule
 from .context import LlamaContext, State
 
 Step = tuple[int, ...]
-"""Tokens of one member that are evaluated in one go."""
+"""Tokens of one member in one evaluation."""
 
 _SAMPLED = 256  # tokens on which speed and appetite are measured
 
@@ -22,8 +22,7 @@ _SAMPLED = 256  # tokens on which speed and appetite are measured
 class MemberState:
     """Saved cache of one member's head and body (``tokens`` of them) and of the ``steps`` after them.
 
-    ``digest`` is the hash of the body. Cutting the steps off leaves the bits of head and body. ``calibrations`` are
-    logs of the mean label probabilities after the content-free tails.
+    ``digest`` is the hash of the body. ``calibrations`` are logs of mean label probabilities after content-free tails.
     """
 
     state: State
@@ -34,7 +33,7 @@ class MemberState:
 
     @classmethod
     def nothing(cls) -> MemberState:
-        """Of an empty sequence: what every head begins from."""
+        """The state of an empty sequence."""
         return cls(np.empty(0, np.uint8), 0, b"")
 
     @property
@@ -43,7 +42,7 @@ class MemberState:
         return self.state.nbytes
 
     def wipe(self) -> None:
-        """Overwrite what the records left behind."""
+        """Overwrite the private numbers."""
         self.state.fill(0)
         self.calibrations.clear()
 
@@ -54,19 +53,17 @@ class JointEvaluator:
     def __init__(self, context: LlamaContext, rule: BatchRule) -> None:
         self._context = context
         self.batches = Batches(context, rule)
-        """Makes every joint batch, also those of a writer over this evaluator."""
         self.rooms = 1
-        """Sequences to evaluate members in, one after the other, before all memory must be overwritten again. More
-        than one only where sequences have caches of their own that do not change each other's bits."""
+        """Sequences for lone members before all memory is overwritten again; above 1 only where they share no bits."""
         self._used = 0
         self._generation = -1
 
     def extended(
         self, start: MemberState, tokens: Sequence[int], digest: bytes, *, sequence: int | None = None
     ) -> MemberState:
-        """``start`` followed by ``tokens``, evaluated alone and saved: in ``sequence``, which is empty and keeps them.
+        """``start`` followed by ``tokens``, evaluated alone and saved. The empty ``sequence`` keeps them.
 
-        Without it, in a context that holds nothing else, in a sequence that held nothing since all were overwritten.
+        None takes a sequence that was empty since all were overwritten, in a context that holds nothing else.
         """
         at = self._fresh() if sequence is None else sequence
         if start.tokens:
@@ -79,7 +76,7 @@ class JointEvaluator:
         return saved
 
     def _fresh(self) -> int:
-        """A sequence of zeros. Overwriting a large context takes longer than evaluating a short member in it."""
+        """A sequence of zeros. All are overwritten together: that takes longer than a short member."""
         if self._generation != self._context.generation or self._used >= self.rooms:
             self._context.clear()
             self._generation, self._used = self._context.generation, 0
@@ -114,7 +111,7 @@ class JointEvaluator:
         try:
             with np.errstate(invalid="ignore"):  # a broken member's NaN is no news: it abstains below
                 answers: list[Scores | None] = list(self._joint(members, tail, labels))
-        except Exception:  # of whatever kind: not a word of it, for that some member failed is private
+        except Exception:  # that some member failed is private
             if len(members) == 1:
                 return [None]
             # One member's failure must not silence the others.
@@ -161,10 +158,7 @@ class JointEvaluator:
         return found
 
     def vectors(self, members: Sequence[MemberState], tail: Sequence[int], *, every: bool = False) -> list[Logits]:
-        """Logits of the whole vocabulary after ``tail``, for members that fit into one batch.
-
-        With ``every`` also those after each of its earlier tokens, one row a token.
-        """
+        """Logits after ``tail``, with ``every`` after each of its tokens, for members that fit into one batch."""
         self._context.clear()
         for sequence, member in enumerate(members):
             self.load(member, sequence)
@@ -172,11 +166,11 @@ class JointEvaluator:
         return [np.stack(rows) if every else rows[-1] for rows in found]
 
     def tokens_per_second(self, most: int) -> float:
-        """Speed of evaluating up to ``most`` public tokens alone. Everything is cleared."""
+        """Tokens per second of a lone sequence of up to ``most`` public tokens. Clears everything."""
         return self._context.prefill_speed(range(1, 1 + min(_SAMPLED, most)))
 
     def bytes_per_token(self, most: int) -> int:
-        """Bytes of a saved state a token, of up to ``most`` public tokens. Everything is cleared."""
+        """Bytes of a saved state per token. Clears everything."""
         count = min(_SAMPLED, most)
         nothing = MemberState.nothing()
         return -(-self.extended(nothing, range(1, 1 + count), b"").state.size // count)

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from langchain_dp.errors import LangChainDPError, ModelUnavailable
 from langchain_dp.ports import MemberPrompt
 
-from .._engine import Part, body_digest, check_head, label_tokens, tail_tokens
+from .._engine import Part, body_digest, check_public, label_tokens, tail_tokens
 from .._store import BoundedStore, Calibration
 from .context import DecodeError, LlamaContext
 from .evaluate import JointEvaluator, MemberState
 
 _OPENINGS = 4
-"""States of heads that are kept: public, and few at a time."""
+"""Bound of the kept heads, which are public."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,15 +35,14 @@ StateStore = BoundedStore[MemberState]
 class MemberStates:
     """Finds or makes the state of a member: its head and body, evaluated alone."""
 
-    def __init__(self, context: LlamaContext, evaluator: JointEvaluator, store: StateStore, max_tokens: int) -> None:
+    def __init__(self, context: LlamaContext, evaluator: JointEvaluator, store: StateStore) -> None:
         self._context = context
         self._evaluator = evaluator
         self._store = store
-        self._max_tokens = max_tokens
         self._openings: OrderedDict[Opening, MemberState] = OrderedDict()
 
     def state(self, opening: Opening, prompt: MemberPrompt, room: int) -> MemberState | None:
-        """State of a member, evaluated in an emptied context if need be; None if longer than ``room`` or failed."""
+        """State of a member, stored or evaluated now; None if it is longer than ``room`` or fails."""
         try:
             digest = body_digest(prompt)
             entry = self._store.get(opening, prompt.member, digest)
@@ -57,13 +56,13 @@ class MemberStates:
             return entry if entry.tokens <= room else None
         except LangChainDPError:  # of the head, which is public
             raise
-        except Exception:  # whatever it is, it came from this member's content: it abstains, without a word
+        except Exception:  # of this member's own content: it abstains
             return None
 
     def opening(self, opening: Opening, room: int, *, sequence: int | None = None) -> MemberState:
-        """State of a head, evaluated if need be in ``sequence``, which is left empty, or in an emptied context."""
+        """State of a head, stored or evaluated now in ``sequence``, which is left empty."""
         tokens = self.opening_tokens(opening)
-        check_head(len(tokens), room, self._max_tokens)
+        check_public(len(tokens), room, "a head")
         if opening not in self._openings:
             nothing = MemberState.nothing()
             try:
@@ -78,7 +77,7 @@ class MemberStates:
         return self._openings[opening]
 
     def opening_tokens(self, opening: Opening) -> list[int]:
-        """Tokens of a head, with what the model wants at the beginning."""
+        """Tokens of a head, with the special tokens of the beginning."""
         if opening.frame is None:
             return self._context.public(opening.head, start=True)
         # A template spells the token of beginning itself, where the model wants one.
@@ -128,7 +127,7 @@ class CachedLabelScores:
         return rows
 
     def member(self, prompt: MemberPrompt, most: int = 1) -> MemberState | None:
-        """State of a member from the store or evaluated now; None if it is too long or cannot be evaluated."""
+        """State of a member; None if it is too long or fails."""
         # One cell more than the label, for the row that keeps a batch from having a single one.
         room = self._max_tokens - self._max_tokens // 2 - most - 1
         return self._members.state(Opening(prompt.head), prompt, room)

@@ -60,10 +60,9 @@ def embedded_model_path() -> str:
 def prepared_model_path(folder: Path | None = None) -> str:
     """Path of the embedded model in the file type that this CPU evaluates fastest at unchanged accuracy.
 
-    On first use each candidate type is written into ``folder`` (default: :func:`cache_folder`), measured against the
-    original on a short public text, and the winner is kept with the figures as JSON beside it (some seconds, once).
-    Safe with several processes: files appear whole or not at all. If the folder cannot be written or the disk is
-    full, the original is used.
+    The first use writes each candidate type into ``folder`` (default: :func:`cache_folder`), measures it against the
+    original on a short public text, and keeps the winner with its figures as JSON (some seconds, once). Safe with
+    several processes: files appear whole or not at all. Without a writable folder the original is used.
     """
     source = embedded_model_path()
     try:
@@ -85,7 +84,7 @@ def prepared_model_path(folder: Path | None = None) -> str:
 
 
 def _prepare(source: str, folder: Path, decision: Path, key: dict[str, Any]) -> str:
-    """Measure the candidates and keep the best; returns its file name, "" for the original."""
+    """Measure the candidates and keep the best. Return its file name, "" for the original."""
     folder.mkdir(parents=True, exist_ok=True)
     # Quantizing writes three files, one at a time; leave room, and never fill a user's disk.
     if shutil.disk_usage(folder).free < 12 * key["source_bytes"]:
@@ -106,7 +105,7 @@ def _prepare(source: str, folder: Path, decision: Path, key: dict[str, Any]) -> 
 
 
 def _kept(decision: Path, key: dict[str, Any]) -> str | None:
-    """File name of an earlier decision that still holds ("" is the original), or None."""
+    """File name of an earlier valid decision ("" is the original), or None."""
     try:
         record = json.loads(decision.read_text())
         name = record["file"]
@@ -119,7 +118,7 @@ def _kept(decision: Path, key: dict[str, Any]) -> str | None:
 
 
 def _compare(source: str, scratch: Path) -> tuple[str | None, list[dict[str, Any]]]:
-    """Name of the file type to keep (None: the original) and what was measured."""
+    """Name of the file type to keep (None: the original) and the measurements."""
     reference, speed = _evaluate(source)
     rows: list[dict[str, Any]] = [{"type": "original", "tokens_per_second": round(speed)}]
     chosen, best = None, speed

@@ -1,4 +1,4 @@
-"""Who of an ensemble's members is in the model's memory, and how they come and go without a trace of each other."""
+"""Slots: the members in the model's memory, which come and go without a trace of each other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Key = tuple[Opening, Hashable]
 
 @dataclasses.dataclass(repr=False)
 class Resident:
-    """Who is in a sequence: head and body (``tokens`` of them), then ``steps``."""
+    """The occupant of a sequence: head and body (``tokens`` of them), then ``steps``."""
 
     key: Key
     digest: bytes
@@ -35,7 +35,7 @@ class Resident:
 
 @dataclasses.dataclass(repr=False)
 class Asked:
-    """One member of a call: its place in it, the steps that lead to its next token, its coin."""
+    """One member of a call: its place, the steps to its next token, its coin."""
 
     place: int
     prompt: MemberPrompt
@@ -47,10 +47,9 @@ class Asked:
 
 
 class Slots:
-    """Sequences 0 to ``count`` - 1 of a context. A slot that gets a new occupant is overwritten from end to end first.
+    """Sequences 0 to ``count`` - 1 of a context. A slot is overwritten from end to end before a new occupant.
 
-    The context has more sequences than slots: the others never hold anything private. With ``count`` 1 every member is
-    evaluated in a context that holds nobody else.
+    The other sequences of the context are always public. With ``count`` 1 the context holds one member at a time.
     """
 
     def __init__(
@@ -62,7 +61,6 @@ class Slots:
         self._store = store
         self.count = count
         self.batches = evaluator.batches
-        """Makes the batches, by the rule of the evaluator."""
         self.residents: dict[int, Resident] = {}
         self._generation = -1
         self._places: OrderedDict[Key, int] = OrderedDict()  # asked longest ago first
@@ -72,32 +70,32 @@ class Slots:
         return key in self._places
 
     def wake(self) -> None:
-        """Begin anew if somebody else used the context since."""
+        """Start empty if another user has cleared the context."""
         if self._generation != self._context.generation:
             self._places.clear()
             self.residents.clear()
             self._empty()
 
     def lose(self) -> None:
-        """Who is where is no longer sure: :meth:`wake` will begin anew."""
+        """Forget the occupants, which are uncertain now: :meth:`wake` starts empty."""
         self._generation = -1
 
     def put_away(self) -> None:
-        """Move everybody out, into the store as far as it holds them, before the context is cleared."""
+        """Move all residents into the store, as far as it holds them, before the context is cleared."""
         sure = self._generation == self._context.generation
-        self.lose()  # first: an interruption on the way leaves nothing half believed
+        self.lose()  # first, in case of an interruption
         for sequence in list(self.residents) if sure else ():
             self._leave(sequence)
         self._store.wipe_put_out()
 
     def forget(self, members: Sequence[Hashable]) -> None:
-        """Drop these members without keeping anything of them."""
+        """Drop these members without a copy."""
         for sequence, resident in list(self.residents.items()):
             if resident.key[1] in members:
                 self.drop(sequence)
 
     def load(self, now: Sequence[Asked], limit: int) -> dict[int, Asked]:
-        """Put members into the context, who stay until the next call; who is too long or fails is left out."""
+        """Put members into the context, and leave out those that are too long or fail."""
         loaded: dict[int, Asked] = {}
         arriving: list[tuple[Asked, MemberState | list[int]]] = []
         for one in now:
@@ -121,7 +119,7 @@ class Slots:
         return dict(sorted(loaded.items()))
 
     def _source(self, one: Asked, room: int) -> MemberState | list[int] | None:
-        """The kept state of a member, or the tokens of its body; None if it is too long or not to be read."""
+        """The kept state of a member, or the tokens of its body; None if it is too long or fails."""
         try:
             entry = self._store.get(*one.key, one.digest)
             if entry is not None:
@@ -132,7 +130,7 @@ class Slots:
             return None
 
     def _free(self, count: int, keep: set[Key]) -> list[int]:
-        """``count`` empty sequences that hold nothing of a former occupant."""
+        """``count`` empty sequences without a trace of a former occupant."""
         if not count:
             return []
         free = [sequence for sequence in range(self.count) if sequence not in self.residents]
@@ -171,7 +169,7 @@ class Slots:
         return True
 
     def _leave(self, sequence: int) -> None:
-        """Keep the state of a resident and let it go."""
+        """Store the state of a resident and drop it."""
         resident = self.residents[sequence]
         with contextlib.suppress(Exception):  # then it is evaluated anew when it is asked again
             kept = self._store.get(*resident.key, resident.digest)
@@ -185,7 +183,7 @@ class Slots:
         self.drop(sequence)
 
     def drop(self, sequence: int) -> None:
-        """Empty a slot; it is overwritten before somebody else gets it."""
+        """Empty a slot. It is overwritten before its next occupant."""
         resident = self.residents.pop(sequence, None)
         if resident is not None:
             del self._places[resident.key]
@@ -193,7 +191,7 @@ class Slots:
         self._context.truncate(sequence, 0)  # of a whole sequence: llama.cpp never refuses that
 
     def cut(self, sequence: int, keep: int) -> bool:
-        """Take a resident back to its first ``keep`` steps; if that fails, it leaves, and this is False."""
+        """Cut a resident back to its first ``keep`` steps. Return False if that fails, and drop it."""
         resident = self.residents[sequence]
         if keep < len(resident.steps):
             del resident.steps[keep:]
@@ -203,7 +201,7 @@ class Slots:
         return True
 
     def undo(self, sequence: int) -> bool:
-        """Take out of a sequence what its resident does not know of."""
+        """Remove from a sequence the tokens beyond its resident's steps."""
         try:
             self._context.truncate(sequence, self.residents[sequence].cells)
         except Exception:  # a member that cannot be read abstains, and stops nobody
@@ -217,7 +215,7 @@ class Slots:
 
 
 def steps_of(ending: Sequence[int], written: Sequence[int], rule: BatchRule) -> tuple[Step, ...]:
-    """How what follows head and body is cut: a function of these tokens and of the rule alone."""
+    """Steps after head and body: a function of these tokens and the rule alone."""
     steps: list[Step] = []
     at = 0
     for count in rule.pieces(len(ending) - 1):

@@ -1,4 +1,4 @@
-"""What a model makes of text: its tokens, those that end a text, its chat template."""
+"""Facts about a model's vocabulary: end tokens and chat template."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SENTINEL = "langchain-dp-user-turn"
 
 
 class GGUFTexts:
-    """Public facts of one model's vocabulary, found when first needed."""
+    """Public facts of one model's vocabulary, computed when first needed."""
 
     def __init__(self, context: LlamaContext) -> None:
         self._context = context
@@ -29,20 +29,20 @@ class GGUFTexts:
 
     @functools.cached_property
     def never(self) -> npt.NDArray[np.bool_]:
-        """Per token, whether it is never taken: control tokens that end nothing."""
+        """Mask of the control tokens that end nothing: they are never taken."""
         never = np.zeros(self._context.vocabulary, dtype=bool)
         never[sorted(self._context.control_tokens() - self.ends)] = True
         return never
 
     @functools.cached_property
     def chat(self) -> ChatParts:
-        """Text of the model's chat template around a user's turn; InvalidParameter without a usable template."""
+        """Text of the chat template around a user's turn; InvalidParameter without a usable template."""
         begin, end = self._context.special_text()
         return chat_parts(self._context.chat_template(), begin=begin, end=end)
 
     @functools.cached_property
     def chat_tokens(self) -> int:
-        """Tokens of the chat template's own; 0 without a usable one."""
+        """Tokens of the chat template; 0 without a usable one."""
         with contextlib.suppress(InvalidParameter):
             chat = self.chat
             return sum(len(self._context.tokenize(part, special=True)) for part in (chat.before, chat.after))
@@ -51,14 +51,14 @@ class GGUFTexts:
 
 @dataclasses.dataclass(frozen=True)
 class ChatParts:
-    """Public text around a user's turn, in which special tokens are meant as such."""
+    """Public text around a user's turn, in which special tokens count."""
 
     before: str
     after: str
 
 
 def chat_parts(template: str | None, *, begin: str, end: str) -> ChatParts:
-    """Render the template once around a stand-in and cut it there: what a turn says can then not change the frame."""
+    """Render the template once around a stand-in and cut it there: no turn can change the frame."""
     if template is None:
         raise InvalidParameter(
             "Expected the GGUF file to hold a chat template. Use chat=False, or an instruction-tuned model."

@@ -1,4 +1,4 @@
-"""How many threads compute: as many as the machine gives a core to just now."""
+"""Adapts the number of threads to the cores that are free."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 _JUDGED = 0.2
-"""Seconds of computing after which it is judged whether the threads got their cores."""
+"""Seconds of computing per judgement."""
 _GIVEN = 0.85
-"""Share of their time that threads are computing for at least where nobody else wants the cores.
-
-Two threads on two cores: .96 to .99 of it quiet, .55 to .75 beside one other busy process.
-"""
+"""Least share of their time that threads compute on free cores: two on two cores .96, beside a busy process .75."""
 _CALM = 20
-"""Judgements in a row after which one step up is tried."""
+"""Good judgements in a row before a step up."""
 
 
 def steps_below(most: int) -> list[int]:
@@ -23,11 +20,10 @@ def steps_below(most: int) -> list[int]:
 
 
 class Threads:
-    """The number of threads of a context, at most the one that it was given.
+    """The number of threads of a context.
 
-    A thread that another process keeps off its core keeps all others waiting, several times in every layer: beside one
-    busy process two threads on two cores take twice as long as one. Where threads do not get their time, fewer compute,
-    and now and then more are tried.
+    All threads wait several times in every layer for one that lost its core: beside one busy process two threads on two
+    cores take twice as long as one. So threads without their time become fewer, and sometimes more are tried.
     """
 
     def __init__(self, apply: Callable[[int], None]) -> None:
@@ -38,12 +34,12 @@ class Threads:
         self._computed = self._passed = 0.0
 
     @property
-    def numbers(self) -> tuple[int, list[int]]:
-        """The number that was given, and the smaller ones that may be taken: what :meth:`use` takes."""
-        return self._allowed[-1], self._allowed[:-1]
+    def most(self) -> int:
+        """The largest number that may be used."""
+        return self._allowed[-1]
 
     def use(self, most: int, fewer: Sequence[int] = ()) -> None:
-        """Take ``most`` threads from here on, or one of the smaller numbers ``fewer`` where others want the cores."""
+        """Use ``most`` threads, or one of the smaller numbers ``fewer`` while cores are busy."""
         self._allowed = [*sorted(fewer), most]
         self._move(len(self._allowed) - 1)
 
@@ -54,7 +50,7 @@ class Threads:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Around a computation: whether its threads got their time decides on the next."""
+        """Measure the threads of a computation, and adapt their number."""
         computed, passed = time.process_time(), time.perf_counter()
         yield
         self._computed += time.process_time() - computed

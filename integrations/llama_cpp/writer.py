@@ -1,15 +1,8 @@
-"""Writes the next token of many members at once, each as if it were alone, in sequences that stay where they are.
+"""Writes the next token of many members at once, each as if it were alone: see :mod:`.engine`.
 
-What a member's logits are made of, to the last bit, is its own prompt, its own written tokens and the model:
-
-- Head and body are evaluated alone. Everything after them is cut into *steps* by a fixed rule: the tail in pieces of at
-  most 32 tokens, its last token and every written one as a step of its own. A step is always evaluated in one go, so
-  a member has the same bits whether it was asked at every token, caught up later, or was swapped out in between.
-- A batch holds the same step length for every member in it, and is padded with public rows by the rule that the check
-  at start-up found to hold: llama.cpp's kernels for few rows and for many round differently.
-- A batch holds neighbouring sequences only, because llama.cpp splits it where a number is left out, and no rule would
-  hold for the parts.
-- A sequence that gets a new occupant is overwritten from end to end with public numbers first.
+A fixed rule cuts the tokens after head and body into *steps*: the tail in pieces of at most 32 tokens, its last token
+and every written one as a step of its own. A step is always one evaluation. So a member has the same bits whether it
+was asked at every token, caught up later, or was swapped out in between.
 """
 
 from __future__ import annotations
@@ -30,7 +23,7 @@ from .slots import Asked, Key, Slots, common, steps_of
 
 @dataclasses.dataclass(repr=False)
 class _Group:
-    """Members that are answered together, by their sequences; who fails leaves."""
+    """Members that are answered together, by sequence. A failed member leaves."""
 
     loaded: dict[int, Asked]
     limit: int
@@ -49,10 +42,10 @@ class Writer:
     def next_tokens(
         self, opening: Opening, asked: Sequence[Continuation], ending: Sequence[int], limit: int, take: Take[T]
     ) -> list[T | None]:
-        """Return what ``take`` makes of every member's logits, None where there are none.
+        """Return ``take`` of every member's logits, or None.
 
-        ``ending`` are the tokens between body and written ones, at least one. ``limit`` counts all tokens of a member.
-        ``take`` gets a view of the logits, which is good for this call only.
+        ``ending`` are the tokens between body and written ones. ``limit`` bounds all tokens of a member. ``take``
+        gets a view of the logits, valid during its call only.
         """
         answers: list[T | None] = [None] * len(asked)
         waiting = [one for one in (self._asked(i, opening, each, ending) for i, each in enumerate(asked)) if one]
@@ -84,7 +77,7 @@ class Writer:
             return None
 
     def _now(self, waiting: Sequence[Asked]) -> list[Asked]:
-        """Whom to answer now: nobody twice, no more than slots, and first who has one, before somebody takes it."""
+        """Members to answer now: none twice, at most one per slot, and first those in a slot."""
         chosen: dict[Key, Asked] = {}
         for one in sorted(waiting, key=lambda one: one.key not in self._slots):
             if one.key not in chosen and len(chosen) < self._slots.count:
@@ -108,10 +101,9 @@ class Writer:
                     self._advance(run, alike, group, last=left == 1)
 
     def _company(self, group: _Group, left: int) -> dict[int, Step]:
-        """Residents that nobody asked but whose next token is the very same: they fill the gaps between those asked.
+        """Residents outside this call with the same next token: they fill the gaps between its members.
 
-        They need it when they are asked next, so nothing is wasted, and how long a call takes shows less of how many
-        were asked.
+        They need the token later, and the time of a call reveals less of the number of its members.
         """
         plans = {one.steps for one in group.loaded.values()}
         if self._slots.count == 1 or len(plans) != 1:
@@ -132,7 +124,7 @@ class Writer:
         }
 
     def _runs(self, steps: Mapping[int, Step]) -> Iterator[list[int]]:
-        """Sequences that fit into one batch: neighbours, or with gaps that have to be padded in any case."""
+        """Sequences of one batch: neighbours, or with gaps that the rule pads in any case."""
         run: list[int] = []
         for sequence in sorted(steps):
             rows = len(steps[sequence])
@@ -145,12 +137,12 @@ class Writer:
             yield run
 
     def _reach(self, run: Sequence[int], rows: int) -> int:
-        """The last sequence that can join a run at no cost, its neighbour at least."""
+        """The last sequence that can join a run at no cost."""
         width = self._slots.batches.rule.sequences(run[-1] - run[0] + 1, rows)
         return max(run[-1] + 1, run[0] + width - 1)
 
     def _advance(self, run: list[int], steps: Mapping[int, Step], group: _Group, *, last: bool) -> None:
-        """Evaluate one step of neighbouring sequences; at the last one, take tokens for those who were asked."""
+        """Evaluate one step of neighbouring sequences; at the last one, take tokens for the members of the call."""
         wanted = [sequence for sequence in run if last and sequence in group.loaded]
         try:
             outputs = self._decode(run, steps, wanted)
@@ -164,7 +156,7 @@ class Writer:
             group.answers[one.place] = group.take(outputs[sequence], one.written, one.draw)
 
     def _advance_alone(self, run: list[int], steps: Mapping[int, Step], group: _Group, *, last: bool) -> None:
-        """After a failure: everybody back to where it was; who was asked goes on alone, and who was alone leaves."""
+        """After a failure: undo the step for all. Members of the call continue alone; one that was alone leaves."""
         for sequence in run:
             if len(run) == 1 or not self._slots.undo(sequence):
                 self._slots.drop(sequence)
@@ -174,7 +166,7 @@ class Writer:
                 self._advance([sequence], steps, group, last=last)
 
     def _decode(self, run: Sequence[int], steps: Mapping[int, Step], wanted: Sequence[int]) -> dict[int, Logits]:
-        """Logits of the last row of each ``wanted`` sequence: views, good until the next batch."""
+        """Logits of the last row of each ``wanted`` sequence: views, valid until the next batch."""
         residents = self._slots.residents
         found = self._slots.batches.evaluate(
             {at: steps[at] for at in run},
@@ -185,7 +177,7 @@ class Writer:
         return {at: row for (at, _), row in found.items()}
 
     def _undo(self, sequence: int) -> None:
-        """Take the padding out of a sequence; a resident for whom that fails leaves."""
+        """Remove the padding from a sequence; a resident leaves if that fails."""
         if sequence not in self._slots.residents:
             self._context.truncate(sequence, 0)
         elif not self._slots.undo(sequence):

@@ -1,7 +1,7 @@
-"""Whether a server answers a prompt alike, alone and in company: a check that can refute it, and never proves it.
+"""Check whether a server answers a prompt alike, alone and in company. It can refute that, and never proves it.
 
-Floating-point sums depend on their order, and most servers choose the order by how many prompts they evaluate
-together. What others asked then shows in the last bits of a member's log-probabilities, and now and then in its vote.
+Floating-point sums depend on their order, and most servers choose the order by the number of prompts in a batch. Other
+prompts then show in the last bits of a member's log-probabilities, and sometimes in its vote.
 """
 
 from __future__ import annotations
@@ -38,10 +38,9 @@ _WORDS = tuple(_PROSE.split(" "))
 def compared(dialect: Dialect, company: int, context: int) -> int:
     """Ask public prompts alone and among others, compare all answers to the last bit, and count the comparisons.
 
-    Every round has a needle of its own, from two words to half of the longest prompt. It is asked alone twice; three
-    times in one request with the others, where the server takes lists; and three times side by side with them, while
-    some of them are written on. Nothing is rounded. The ``company`` others have 1 to 256 words, fewer where the
-    ``context`` is short.
+    Each round asks a new needle twice alone, three times in one request with the others (where the server takes lists),
+    and three times in parallel with them, while some of them are written on. The ``company`` others have 1 to 256
+    words, fewer where the ``context`` is short.
     """
     if not dialect.listed:
         raise InvalidParameter(
@@ -110,21 +109,21 @@ def _text(start: int, words: int) -> str:
 
 
 def _bits(choice: Choice) -> str:
-    """All that the server says of one token: numbers as it wrote them, and what is no number equal to itself."""
+    """The whole answer for one token, comparable also where a number is not one."""
     return json.dumps({name: choice.get(name) for name in ("text", "finish_reason", "logprobs")}, sort_keys=True)
 
 
 def _difference(alone: Choice, other: Choice) -> str:
     first, second = _numbers(alone), _numbers(other)
-    said = []
+    differences = []
     if alone.get("text") != other.get("text"):
-        said.append("another token")
+        differences.append("another token")
     moved = max((abs(first[text] - second[text]) for text in first.keys() & second.keys()), default=0.0)
     if moved:
-        said.append(f"log-probabilities that moved by up to {moved:.2g}")
+        differences.append(f"log-probabilities that moved by up to {moved:.2g}")
     if first.keys() != second.keys():
-        said.append(f"{len(second.keys() - first.keys())} other tokens of {len(second)} listed")
-    return ", ".join(said) or "an answer of another form"
+        differences.append(f"{len(second.keys() - first.keys())} other tokens of {len(second)} listed")
+    return ", ".join(differences) or "an answer of another form"
 
 
 def _numbers(choice: Choice) -> dict[str, float]:

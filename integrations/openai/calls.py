@@ -1,4 +1,4 @@
-"""Many members asked at once, where one member's failure is its own; scores of label words from what is listed."""
+"""Requests for many members, in which a failure concerns one member; scores of label words from listed tokens."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 _KEPT = 100_000
-"""Calibrations that are kept, each of a few numbers."""
+"""Bound of the kept calibrations, each of a few numbers."""
 
 FLOOR = -100.0
-"""Log-score of a label whose beginning is not listed: as good as never, and still a number."""
+"""Log-score of a label whose beginning is not listed."""
 
 
 def log_shares(words: Sequence[str], listed: Mapping[str, float]) -> list[float | None]:
-    """Log-probability of the listed tokens that begin a word and no other one; None where there is none."""
+    """Log-probability of the listed tokens that begin each word and no other; None without such a token."""
     shares: list[float | None] = []
     for word in words:
         own = [value for text, value in listed.items() if text.strip() and _begun(text, words) == word]
@@ -39,7 +39,7 @@ def log_shares(words: Sequence[str], listed: Mapping[str, float]) -> list[float 
 
 
 class Calls:
-    """Joint requests where one will do, else up to ``in_flight`` requests side by side."""
+    """Joint requests where the server takes them, otherwise up to ``in_flight`` parallel requests."""
 
     def __init__(self, dialect: Dialect, in_flight: int) -> None:
         self._dialect = dialect
@@ -48,7 +48,7 @@ class Calls:
     def next_tokens(
         self, asked: Sequence[Continuation], decoding: Decoding, turn: tuple[str, str]
     ) -> list[Token | None]:
-        """Next token of every member, in order; None where there is none that can be passed on."""
+        """Next token of every member, in order; None for an abstention."""
         answers: list[Token | None] = [None] * len(asked)
         groups: dict[tuple[Token, ...], list[int]] = {}
         for place, one in enumerate(asked):
@@ -78,19 +78,16 @@ class Calls:
 
     def listed(self, prompts: Sequence[MemberPrompt]) -> list[dict[str, float] | None]:
         """Most probable first tokens after each prompt, with their log-probabilities; None where the server failed."""
-        return self._each(self._listed, prompts, together=True)
+        return self._each(lambda some: self._listed_texts([_text(each) for each in some]), prompts, together=True)
 
     def listed_after(self, asked: Sequence[Continuation], turn: tuple[str, str]) -> list[dict[str, float] | None]:
-        """The same after what was written, in a turn of ``turn``; also None of one that wrote no texts."""
+        """The same after the written tokens, in the chat turn ``turn``."""
         return self._each(functools.partial(self.together_after, turn=turn), asked, together=True)
 
     def together_after(self, asked: Sequence[Continuation], *, turn: tuple[str, str]) -> list[dict[str, float]]:
-        """The same in one request, whose failure is everybody's."""
+        """The same in one request."""
         ends = [turn[1] + one.prompt.response_prefix + "".join(map(str, one.written)) for one in asked]
         return self._listed_texts([turn[0] + _text(one.prompt) + end for one, end in zip(asked, ends, strict=True)])
-
-    def _listed(self, some: Sequence[MemberPrompt]) -> list[dict[str, float]]:
-        return self._listed_texts([_text(prompt) for prompt in some])
 
     def _listed_texts(self, texts: Sequence[str]) -> list[dict[str, float]]:
         return [listed(choice) for choice in self._dialect.request(texts, listed=self._dialect.listed)]
@@ -122,7 +119,7 @@ class Calls:
 
 
 class Calibrations:
-    """Mean label probabilities without a question, by member and content; those used longest ago go first."""
+    """Mean label probabilities without a question, by member and content, least recently used out."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -192,8 +189,8 @@ def scores(words: Sequence[str], listed: Mapping[str, float]) -> Scores | None:
 
 
 def expected(words: Sequence[str], listed: Mapping[str, float]) -> Scores | None:
-    """Log-softmax over all words, for calibration: one that is not listed is taken to be as probable as the least
-    probable token that is, which is the most it can be. None if nothing is listed.
+    """Log-softmax over all words, for calibration. A word that is not listed counts as the least probable listed token,
+    its upper bound. None if nothing is listed.
     """
     if not listed:
         return None

@@ -1,18 +1,16 @@
-"""What completions servers differ in, found out on public text.
+"""Differences between completions servers, probed on public text.
 
-The protocol leaves open how many prompts a request may hold, how a repetition penalty is called, how many tokens are
-listed with their probabilities, and how tokens are counted. Of llama.cpp's server this was measured (release 2026.10
-of xllamacpp):
+Measured on llama.cpp's server (release 2026.10 of xllamacpp):
 
-- a list of prompts is taken, with one seed for all of them: above temperature 0 every member has to ask alone;
-- an unknown field is ignored without a word: ``repetition_penalty`` does nothing, ``repeat_penalty`` does;
-- ``repeat_last_n`` counts from the end of the prompt: with the number of written tokens it is the rule of ``Decoding``;
+- a list of prompts has one seed: above temperature 0 every member asks alone;
+- unknown fields are ignored: ``repetition_penalty`` does nothing, ``repeat_penalty`` works;
+- ``repeat_last_n`` counts from the end of the prompt: the number of written tokens gives the rule of ``Decoding``;
 - ``logit_bias`` takes texts, but bans every token of a text that has several;
-- its own defaults cut the distribution (top-k 40, top-p 0.95, min-p 0.05) unless they are switched off by name;
-- the log-probabilities it lists are those before penalty, bias and temperature.
+- its defaults cut the distribution (top-k 40, top-p 0.95, min-p 0.05) unless they are switched off by name;
+- the listed log-probabilities are those before penalty, bias and temperature.
 
-vLLM calls the penalty ``repetition_penalty`` and weighs the tokens of the prompt with it too. vLLM and SGLang take a
-``cache_salt``: prefixes are shared among requests of one salt alone.
+vLLM's ``repetition_penalty`` also weighs the tokens of the prompt. vLLM and SGLang share prefixes among requests of one
+``cache_salt`` alone.
 """
 
 from __future__ import annotations
@@ -41,18 +39,12 @@ Choice = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Dialect:
-    """What is known of one server.
+    """Facts about one server, and requests in its form.
 
-    Args:
-        server: Where to ask.
-        model: Name of the model there.
-        kind: "llama.cpp", "vLLM", "SGLang" or "other".
-        vocabulary_size: Tokens of the model, None if the server does not tell.
-        context: Longest prompt with the token after it, None if the server does not tell.
-        lists: Whether one request may hold several prompts.
-        listed: How many tokens it lists with their log-probabilities; 0 for none.
-        prefix_cache: Let the server keep evaluated prefixes between requests.
-        salt: Secret under which it keeps them, where it takes one: who does not know it neither uses nor times them.
+    ``kind`` is "llama.cpp", "vLLM", "SGLang" or "other". ``context`` is the longest prompt with the token after it.
+    ``lists`` says whether one request may hold several prompts, ``listed`` how many tokens it lists with
+    log-probabilities. None stands for a fact that the server does not report. ``salt`` is the secret of kept prefixes:
+    other clients neither use nor time them.
     """
 
     server: Server
@@ -90,7 +82,7 @@ class Dialect:
         return choices
 
     def _fields(self) -> dict[str, Any]:
-        """What keeps the server's own defaults and caches out of the answer."""
+        """Fields that keep the server's defaults and caches out of an answer."""
         if self.kind == "llama.cpp":
             return {
                 "cache_prompt": self.prefix_cache,
@@ -158,7 +150,7 @@ class Dialect:
             raise ServerError("no tokens") from None
 
     def turn(self) -> tuple[str, str]:
-        """The chat template's text before and after one user turn that the model is to answer."""
+        """The chat template's text before and after one user turn."""
         stand_in = "QUESTIONANDEXAMPLES"
         try:
             asked = {"messages": [{"role": "user", "content": stand_in}]}
@@ -191,7 +183,7 @@ def listed(choice: Choice) -> dict[str, float]:
 
 
 def probed(server: Server, model: str, *, prefix_cache: bool) -> Dialect:
-    """What a server is and can do, asked with public text only."""
+    """Probe a server with public text."""
     try:
         models = server.ask("models")["data"]
         found = next((one for one in models if model in (one.get("id"), *(one.get("aliases") or ()))), None)

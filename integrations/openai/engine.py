@@ -13,69 +13,67 @@ from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, TokenScores
 
 from .._choice import Scores
-from .._engine import BaseEngine, check_frame
+from .._engine import BaseEngine, check_public
 from .batch_invariance import COMPANY, compared
 from .calls import Calibrations, Calls, scores
 from .dialect import END, LISTED, probed
 from .http import Server, ServerError
 
 _FRAMES = 100
-"""Public texts around members that are remembered to fit."""
+"""Remembered public texts that fit."""
 
 
 class CompletionServerEnsemble(BaseEngine):
     """Next tokens and label scores of many private prompts from an OpenAI-compatible completions server.
 
-    THE SERVER SEES THE PRIVATE RECORDS. It has to stand inside the trust boundary, as vLLM or llama.cpp's server on a
-    machine of one's own; its logs, caches and other users are part of that boundary. Which requests it evaluates
-    together, by which kernels and with which cached prefixes, is outside of our control: that a member's answer holds
-    nothing of another member, to the last bit, is the server's promise and not ours. :attr:`notes` says so for
-    certificates. It is a promise that servers break: llama.cpp's, with SmolLM2 in F16, moved a member's
-    log-probabilities by up to 0.006 with kept prefixes; asked for one member at a time, as is the default here, it
-    moved none. A server that was started to be batch-invariant can be declared so (``batch_invariant=True``); that is
-    checked when the engine is made, by a check that can refute it and cannot prove it. For a promise of ours use
+    THE SERVER SEES THE PRIVATE RECORDS. It must stand inside the trust boundary, as vLLM or llama.cpp's server on your
+    own machine. Its logs, caches and other users are part of that boundary. The server decides which requests it
+    evaluates together, by which kernels and with which cached prefixes. That a member's answer holds nothing of another
+    member, to the last bit, is therefore the server's promise and not ours; :attr:`notes` says so in certificates.
+    Servers break it: llama.cpp's, with SmolLM2 in F16, moved a member's log-probabilities by up to 0.006 with kept
+    prefixes. Asked for one member at a time, as is the default here, it moved none. ``batch_invariant=True`` declares a
+    batch-invariant server; a check at the start can refute that and cannot prove it. For a promise of ours use
     ``LlamaCppEnsemble`` or ``TransformersEnsemble``.
 
     Implements ``ports.NextTokenVoter``, ``ports.LabelScorer`` and ``ports.NextTokenScorer``. A prompt is head + body +
-    tail + what is written, as one text: the server tokenizes it, and reads special tokens that are spelt out in a
-    record as such. Tokens are texts here; the end of a text is the empty one. A token whose text is no whole character,
-    or a control token, cannot be passed on, so that its member abstains. A banned token is left out by the server where
-    it can be told to (llama.cpp and vLLM, for texts of one token); elsewhere a member that would write it abstains.
+    tail + written as one text: the server tokenizes it, and reads special tokens that a record spells as such. Tokens
+    are texts here, and the end of a text is the empty one. A member abstains where its token is a control token or no
+    whole character. The server leaves out a banned token where it can (llama.cpp and vLLM, for texts of one token);
+    elsewhere a member that would write it abstains.
 
-    The server lists its most probable first tokens, as many as it allows. A label word's score is the log-softmax, over
-    the words, of the listed tokens that begin it and begin no other word; a word of which no beginning is listed has
-    -100, and in a calibration it counts as probable as the least probable token that is listed. Words that begin with
-    the same token cannot be told apart here. Among the candidates for a next token, one that is not listed of a member
-    counts as the least probable one that is: a function of that member alone. What the server keeps of a forgotten
-    member is out of reach from here.
+    The server lists its most probable first tokens. A label word's score is the log-softmax, over the words, of the
+    listed tokens that begin it and no other word. A word without such a token has -100, and in a calibration the
+    probability of the least probable listed token. Words that begin with the same token cannot be told apart. A
+    candidate for a next token that a member does not list counts as its least probable listed one: a function of that
+    member alone. The server's own memory of a forgotten member is out of reach.
 
     Args:
         base_url: Address of the API, as in "http://127.0.0.1:8000/v1". Plain http to another machine is refused.
         model: Name of the model on the server.
         api_key: Bearer token, if the server wants one.
-        vocabulary_size: Tokens of the model, for servers that do not tell (llama.cpp's does).
-        max_prompt_tokens: Longest prompt, for servers that do not tell (llama.cpp's and vLLM do). The server
-            enforces it; one that cuts prompts instead of refusing them answers from what is left.
-        chat_turn: The chat template's text before and after a user's turn, for servers that do not tell.
-        timeout: Seconds after which a request is given up and its member abstains.
-        in_flight: Prompts in one request, or requests under way at once. More are faster, and share batches. By default
-            1; 32 on a server that is declared batch-invariant, and 256 at most there.
-        prefix_cache: Let the server keep evaluated prefixes between requests: much faster for further tokens, but then
-            an answer may differ with what was asked before, and records stay in its memory. vLLM and SGLang keep them
-            under a secret of this engine, so that nobody else's request is answered from them or timed by them.
-        batch_invariant: Declare that the server answers a prompt alike, to the last bit, whatever it evaluates beside
-            it. Public prompts are then asked alone and among 32 others (or ``in_flight``), and compared exactly.
+        vocabulary_size: Tokens of the model, for servers that do not report it (llama.cpp's does).
+        max_prompt_tokens: Longest prompt, for servers that do not report it (llama.cpp's and vLLM do). The server
+            enforces it. One that cuts prompts answers from the rest.
+        chat_turn: The chat template's text before and after a user's turn, for servers that do not report it.
+        timeout: Seconds after which the member of a request abstains.
+        in_flight: Prompts in one request, or requests at once. More are faster, and share batches. Default 1; 32 on a
+            server that is declared batch-invariant, and 256 at most there.
+        prefix_cache: Let the server keep evaluated prefixes between requests. Further tokens are much faster, but an
+            answer may depend on earlier requests, and records stay in the server's memory. vLLM and SGLang keep them
+            under a secret of this engine: no other request is answered from them or timed by them.
+        batch_invariant: Declare that the server answers a prompt alike, to the last bit, in any company. Public prompts
+            are then asked alone and among 32 others (or ``in_flight``), and compared exactly.
         allow_plain_http: Send private records over the network in clear.
 
     Formal guarantees:
-        What is sent of a member is a function of its own prompt, its written tokens, its coin and the public
-        parameters of the call; nothing is kept of an answer but calibrations, and nothing is logged. At temperature 0 a
-        member's token is the server's most probable one. Above, the server draws it from a seed of 31 bits made of the
-        member's coin. Exceptions hold no text and no frame of what was asked.
+        A member's request is a function of its own prompt, its written tokens, its coin and the public parameters of
+        the call. Of an answer only calibrations are kept, and nothing is logged. At temperature 0 a member's token is
+        the server's most probable one. Above, the server draws it from a seed of 31 bits made of the member's coin.
+        Exceptions hold no text and no frame of a call.
 
     Raises:
-        InvalidParameter: A parameter is out of bounds, missing for this server, or the model is not served; or the
-            server was declared batch-invariant and is not. That costs no budget: nothing was released.
+        InvalidParameter: A parameter is out of bounds or missing for this server, the model is not served, or a server
+            that was declared batch-invariant is not. Nothing was spent.
         MissingExtra: httpx is not installed.
         ModelUnavailable: The server does not answer public text.
 
@@ -86,7 +84,7 @@ class CompletionServerEnsemble(BaseEngine):
 
     _HOLDS = "an API key and private calibrations"
     remote: ClassVar[bool] = True
-    """A server may die: one public prompt is asked beside the members, and where it fails the release raises."""
+    """A server may die: a release also asks one public prompt, and raises where that fails."""
 
     def __init__(
         self,
@@ -146,36 +144,36 @@ class CompletionServerEnsemble(BaseEngine):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a certificate has to say of an answer that came from here."""
-        said = [
+        """Notes for certificates."""
+        notes = [
             "The model ran on a completions server, which saw the private records.",
             "Which requests the server evaluated together is outside this library's control: that a member's answer "
             "holds nothing of another member is the server's promise.",
         ]
         if self._compared:
-            said.append(
+            notes.append(
                 "The server was declared batch-invariant. When the engine was made this was not refuted by "
                 f"{self._compared} comparisons of public prompts, alone and among others."
             )
         together = f"Up to {self._in_flight} members were under way at once" if self._in_flight > 1 else "One at a time"
-        said.append(
+        notes.append(
             f"{together}: a member with a long record that keeps the server busy may cost others their votes, once "
             f"they are silent for {self._timeout:g} seconds; that is not accounted for."
         )
         if 0 < self.listed_tokens < LISTED[0]:
-            said.append(
+            notes.append(
                 f"The server lists {self.listed_tokens} tokens after a prompt at most: a text is drawn from these "
                 "alone, and a label that begins with none of them is not scored."
             )
         if self._dialect.prefix_cache:
-            said.append("The server was allowed to keep evaluated prefixes between requests.")
+            notes.append("The server was allowed to keep evaluated prefixes between requests.")
         if self._dialect.kind == "vLLM":
-            said.append("A repetition penalty weighed the tokens of each member's own prompt too.")
-        return tuple(said)
+            notes.append("A repetition penalty weighed the tokens of each member's own prompt too.")
+        return tuple(notes)
 
     @property
     def listed_tokens(self) -> int:
-        """How many tokens the server lists with their log-probabilities: 1,000, or as many as it allows; 0 for none."""
+        """Number of tokens that the server lists with log-probabilities: at most 1,000, and 0 for none."""
         return self._dialect.listed
 
     def _count(self, text: str) -> int:
@@ -252,12 +250,12 @@ class CompletionServerEnsemble(BaseEngine):
         return self._turn or self._dialect.turn()  # which raises: it was asked before
 
     def _check_frame(self, prompt: MemberPrompt) -> None:
-        """Refuse public text that leaves no member room. The server counts each public text once."""
+        """Refuse public text that leaves no member room. Each is counted once."""
         public = (prompt.head, prompt.tail, prompt.response_prefix)
         if len("".join(public).encode(errors="replace")) <= self._max_prompt_tokens:  # no token is shorter than a byte
             return
         if public not in self._fitting:
-            check_frame(sum(self._count(text) for text in public if text), self._max_prompt_tokens)
+            check_public(sum(self._count(text) for text in public if text), self._max_prompt_tokens)
             if len(self._fitting) >= _FRAMES:
                 self._fitting.clear()
             self._fitting.add(public)

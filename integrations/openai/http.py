@@ -18,11 +18,11 @@ _under_way: ContextVar[bool] = ContextVar("langchain_dp_completion_under_way", d
 
 
 class ServerError(Exception):
-    """The server refused, or did not answer in time, or not in JSON. Carries a status or a class name, never a text."""
+    """The server refused, timed out, or sent no JSON. Carries a status or a class name, never a text."""
 
 
 class _Silence(logging.Filter):
-    """Drops what the HTTP client says of our own requests: how many there are, and response headers, which may echo."""
+    """Drops the HTTP client's log records of our requests: their number, and headers that may echo."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not _under_way.get()

@@ -1,9 +1,8 @@
 """Scores labels and writes tokens for many members on torch, one member at a time.
 
-Why a member's logits hold nothing of another member: no tensor ever holds two of them. There is no batch, hence no
-padding, no mask over others and no kernel that is picked by the company. Every sequence is evaluated in the same parts
-(head, body, tail, each written token), each by a call of its own, so that a cache that was dropped and built again
-holds the same bits. The price is speed: members wait for each other.
+Why a member's logits hold nothing of another member: no tensor holds two of them. There is no batch, padding, mask or
+kernel that depends on others. Every sequence is evaluated in the same parts (head, body, tail, each written token),
+each by its own call, so that a rebuilt cache holds the same bits. The price is speed: members wait for each other.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +21,7 @@ from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
 from .._choice import Choice, is_token
 from .._engine import LocalEngine, T, Take, label_tokens, tail_tokens
 from .evaluate import LoneEvaluator, MemberSequences
-from .load import DTYPES, ends, from_folder, from_gguf, prepared, trained_on, width
+from .load import DTYPES, ends, from_folder, prepared
 from .text import Prompts, TokenizerTexts
 
 Asked = TypeVar("Asked")
@@ -44,16 +43,15 @@ class TransformersEnsemble(LocalEngine):
         dtype: Type of the weights: "float32", "bfloat16" or "float16". Tokens are drawn in float64 whatever it is.
         max_tokens: Longest sequence of one member (head + body + tail + what is written, or a label), in tokens.
         cache_bytes: Bound of the kept keys and values in bytes; members used longest ago go first.
-        name: Name for certificates; None takes that of the folder, or of what the model was loaded from.
+        name: Name for certificates; None takes that of the folder or of the model's source.
 
     Formal guarantees:
-        What a member gets is a function of the model, the settings, its own prompt, its written tokens, its coin and
+        A member's answer is a function of the model, the settings, its own prompt, its written tokens, its coin and
         the public parameters of the call, to the last bit on a CPU with a fixed number of torch threads: alone or in
-        any company, warm or cold. On a GPU the same holds as far as its kernels repeat themselves. A member whose
-        evaluation fails, in whatever way, is evaluated once more with nothing of others kept, for they may have taken
-        the memory; if that fails, too, it abstains, and nothing is logged of it. Exceptions hold no text and no frame
-        of what was asked. Forgetting overwrites keys and values; what torch used for a moment while it computed, and
-        token numbers held by Python, are freed without that.
+        any company, warm or cold. On a GPU this holds as far as its kernels repeat themselves. A member that fails is
+        evaluated once more after others have left the memory; then it abstains, and nothing is logged of it. Exceptions
+        hold no text and no frame of a call. Forgetting overwrites keys and values. Temporary tensors of torch and token
+        numbers in Python are freed without that.
 
     Raises:
         InvalidParameter: A parameter is out of bounds, or the model or its tokenizer does not serve.
@@ -82,33 +80,15 @@ class TransformersEnsemble(LocalEngine):
             model, tokenizer = from_folder(os.fspath(model), tokenizer, kind, what, dtype=dtype)
         self._model = prepared(model, tokenizer, device, dtype)
         self._name = name or os.path.basename(str(model.config.name_or_path).rstrip("/")) or type(model).__name__
-        # A rotary embedding that stretches with the longest sequence seen so far would carry one member's length to
-        # the next; it does so beyond this length only.
-        self._check_trained_on(trained_on(self._model))
+        # Beyond this length a rotary embedding may stretch with the longest sequence, another member's.
+        config = self._model.config.get_text_config()
+        longest = getattr(config, "max_position_embeddings", None)
+        self._check_trained_on(longest if isinstance(longest, int) else None)
         self._members = MemberSequences(LoneEvaluator(self._model), self._store)
-        self._texts = TokenizerTexts(tokenizer, width(self._model), ends(self._model))
+        self._texts = TokenizerTexts(tokenizer, int(config.vocab_size), ends(self._model))
         self._prompts = Prompts(self._texts, max_tokens)
         self._vocabulary_size, self._end_tokens = self._texts.width, frozenset[Token](self._texts.ends)
         self._max_prompt_tokens = self._prompts.max_prompt_tokens
-
-    @classmethod
-    def from_gguf(cls, path: str, *, tokenizer: Any = None, **options: Any) -> Self:
-        """Load the weights of a GGUF file, unpacked to the dtype, and rebuild its tokenizer.
-
-        For comparing engines on the same weights, and for models that come as such a file only. Files of the Llama
-        architecture (also SmolLM2 and Mistral) with the pre-tokenizers "smollm" and "gpt-2".
-
-        Args:
-            path: GGUF file.
-            tokenizer: The model's own tokenizer, for files whose pre-tokenizer is another.
-            options: ``device``, ``dtype``, ``max_tokens``, ``cache_bytes`` and ``name``, as of the class.
-
-        Raises:
-            InvalidParameter: The file is none of those, or a parameter is out of bounds.
-            MissingExtra: torch, transformers or gguf is not installed.
-        """
-        model, own = from_gguf(path, tokenizer)
-        return cls(model, own, **{"name": os.path.basename(path).removesuffix(".gguf"), **options})
 
     @property
     def chats(self) -> bool:
@@ -175,12 +155,12 @@ class TransformersEnsemble(LocalEngine):
             self._or_none(evaluate, prompt)
 
     def _or_none(self, evaluate: Callable[[Asked], Answer | None], member: Asked) -> Answer | None:
-        """A member's answer; None if it cannot be had even with all the memory that other members had taken."""
+        """A member's answer; None if it fails even after other members have left the memory."""
         with contextlib.suppress(Exception):
             return evaluate(member)
         self._store.clear()
         self._members.evaluator.give_back()
-        with contextlib.suppress(Exception):  # whatever it is, it came from this member's content: without a word
+        with contextlib.suppress(Exception):  # of this member's own content: it abstains
             return evaluate(member)
         return None
 

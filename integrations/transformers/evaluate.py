@@ -1,7 +1,4 @@
-"""One torch model, one sequence at a time: from a member's cache to the logits after its next tokens.
-
-A member that is kept between calls is evaluated no second time, and to the same bits.
-"""
+"""One torch model, one sequence at a time: from a member's cache to the logits after its next tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ Layers = list[tuple[Any, Any]]
 """Keys and values of every layer: torch tensors of one row, all positions."""
 
 PUBLIC = range(1, 24)
-"""Tokens whatever they mean, for the check at start-up."""
+"""Arbitrary tokens for the check at start-up."""
 
 
 class LoneEvaluator:
@@ -45,13 +42,13 @@ class LoneEvaluator:
     ) -> tuple[Layers, list[Logits]]:
         """The first ``kept`` positions of ``layers`` followed by ``tokens``; logits after the last ``rows`` of them.
 
-        The given tensors stay as they are. What is computed hangs on the values and shapes of this sequence alone: it
-        is the only row, nothing is padded, and each part of a sequence is evaluated by a call of its own.
+        The given tensors stay unchanged. The result depends on the values and shapes of this sequence alone: it is the
+        only row, without padding, and each part of a sequence has its own call.
         """
         torch = self._torch
         cache = self._cache()
         for i, (keys, values) in enumerate(layers if kept else []):
-            cache.update(keys[..., :kept, :], values[..., :kept, :], i)  # copies, so that memory is laid out afresh
+            cache.update(keys[..., :kept, :], values[..., :kept, :], i)  # copies, in fresh memory
         passing = _tensors(cache)
         try:
             with torch.inference_mode():
@@ -64,7 +61,7 @@ class LoneEvaluator:
             wipe(passing)
 
     def give_back(self) -> None:
-        """Return what torch keeps of freed memory on a GPU."""
+        """Return freed memory of torch on a GPU."""
         if self._model.device.type == "cuda":
             self._torch.cuda.empty_cache()
 
@@ -82,7 +79,7 @@ class LoneEvaluator:
         return [token % int(self._model.config.get_text_config().vocab_size) for token in PUBLIC]
 
     def _check_cut(self) -> int:
-        """Bytes of a token, after a check that a sequence evaluated in parts, and cut back, is the sequence."""
+        """Check that a sequence in parts, and cut back, gives the same logits. Return the bytes of a token."""
         problem = InvalidParameter(
             f"Expected {type(self._model).__name__} to keep keys and values of each position, which a sequence is cut "
             "back by. Use a causal language model without recurrent state."
@@ -103,14 +100,14 @@ class LoneEvaluator:
 
 
 def wipe(layers: Layers) -> None:
-    """Overwrite tensors, with all the memory they are views of."""
+    """Overwrite tensors with all their memory."""
     for pair in layers:
         for tensor in pair:
             tensor.untyped_storage().fill_(0)
 
 
 def size(layers: Layers) -> int:
-    """Bytes of the memory they are views of."""
+    """Bytes of their memory."""
     return sum(int(tensor.untyped_storage().nbytes()) for pair in layers for tensor in pair)
 
 
@@ -124,10 +121,9 @@ Head = tuple[str, bool]
 
 @dataclasses.dataclass(repr=False)
 class Member:
-    """One member's sequence, in the parts in which it was evaluated, with the keys and values of all of them.
+    """One member's sequence in its parts, with their keys and values.
 
-    ``digest`` is the hash of the body. ``calibrations`` are logs of the mean label probabilities after the
-    content-free tails.
+    ``digest`` is the hash of the body. ``calibrations`` are logs of mean label probabilities after content-free tails.
     """
 
     digest: bytes
@@ -141,12 +137,12 @@ class Member:
         return size(self.layers)
 
     def replace(self, layers: Layers, parts: Sequence[Part]) -> None:
-        """Overwrite the sequence that it was with the one that it became."""
+        """Overwrite the old sequence, and take this one."""
         wipe(self.layers)
         self.layers, self.parts = layers, list(parts)
 
     def wipe(self) -> None:
-        """Overwrite what the records left behind."""
+        """Overwrite the private numbers."""
         wipe(self.layers)
         self.layers = []
         self.parts.clear()
@@ -157,14 +153,14 @@ MemberStore = BoundedStore[Member]
 
 
 class MemberSequences:
-    """Sequences of members, each as the parts that it is made of."""
+    """Evaluates members, and keeps their sequences."""
 
     def __init__(self, evaluator: LoneEvaluator, store: MemberStore) -> None:
         self.evaluator = evaluator
         self._store = store
 
     def logits(self, head: Head, prompt: MemberPrompt, parts: Sequence[Part]) -> Logits:
-        """Logits after ``parts``, which hold the whole of a member's prompt."""
+        """Logits after ``parts``, the whole prompt of a member."""
         with _Borrowed(self._store, head, prompt) as member:
             return self._rows(member, parts)[0]
 
@@ -195,7 +191,7 @@ class MemberSequences:
                 self._rows(member, start)
 
     def _rows(self, member: Member, parts: Sequence[Part], *, rows: int = 1) -> list[Logits]:
-        """Logits after the last ``rows`` tokens of ``parts``, of which as much as possible is taken from the member."""
+        """Logits after the last ``rows`` tokens of ``parts``; equal leading parts come from the member's cache."""
         same = 0
         while same < min(len(parts) - 1, len(member.parts)) and parts[same] == member.parts[same]:
             same += 1
@@ -219,7 +215,7 @@ class MemberSequences:
 
 
 class _Borrowed:
-    """A member of the store for the time of a block: put back at its end, wiped if the block failed."""
+    """A member of the store during a block: returned at its end, wiped if the block failed."""
 
     def __init__(self, store: MemberStore, head: Head, prompt: MemberPrompt) -> None:
         digest = body_digest(prompt)

@@ -1,7 +1,4 @@
-"""Texts and tokens of one transformers tokenizer: private text is never read for special tokens.
-
-And the parts of a prompt: which tokens are evaluated by one call, and whether they are too many.
-"""
+"""Texts, tokens and prompt parts of one transformers tokenizer: private text never counts as special tokens."""
 
 from __future__ import annotations
 
@@ -14,16 +11,13 @@ import numpy.typing as npt
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Continuation, MemberPrompt
 
-from .._engine import ENDS, Part, check_frame, check_head
+from .._engine import ENDS, Part, check_public
 
 _SENTINEL = "QUESTIONANDEXAMPLES"
 
 
 class TokenizerTexts:
-    """One tokenizer, as few calls as the engine needs; ``width`` is the model's number of logits.
-
-    ``ends`` are tokens that end a text by the model's own configuration.
-    """
+    """One tokenizer. ``width`` is the model's number of logits, ``ends`` are the end tokens of its configuration."""
 
     def __init__(self, tokenizer: Any, width: int, ends: Iterable[int]) -> None:
         self._tokenizer = tokenizer
@@ -58,7 +52,7 @@ class TokenizerTexts:
         return bool(self._template)
 
     def plain(self, text: str) -> list[int]:
-        """Tokens of a text; a special token that is spelt out in it is plain text."""
+        """Tokens of a text; special tokens in it are plain text."""
         # A lone surrogate is no error: its exception would hold the text. And verbose tokenizers print lengths.
         whole = text.encode(errors="replace").decode()
         return list(
@@ -66,7 +60,7 @@ class TokenizerTexts:
         )
 
     def turn(self) -> tuple[list[int], list[int]]:
-        """Tokens of the chat template before and after the text of one user turn that the model is to answer."""
+        """Tokens of the chat template before and after the text of one user turn."""
         if self._turn is None:
             if not getattr(self._tokenizer, "chat_template", None):
                 raise InvalidParameter(
@@ -85,7 +79,7 @@ class TokenizerTexts:
         return list(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) if text else []
 
     def text(self, tokens: Sequence[int]) -> str:
-        """Text of ``tokens`` as it stands after another text; control tokens have none."""
+        """Text of ``tokens`` after another text; control tokens have none."""
         shown = [token for token in tokens if token not in self._control]
         # Some tokenizers drop the blank of a first word: let it follow a word.
         anchor = self._decoded(self._anchor)
@@ -96,7 +90,7 @@ class TokenizerTexts:
 
 
 class Prompts:
-    """Prompts of one tokenizer of at most ``max_tokens``, whatever is in them."""
+    """Prompts of one tokenizer, of at most ``max_tokens``."""
 
     def __init__(self, texts: TokenizerTexts, max_tokens: int) -> None:
         self._texts = texts
@@ -104,18 +98,18 @@ class Prompts:
         self.max_prompt_tokens = max_tokens - texts.frame
 
     def frame(self, prompt: MemberPrompt, chat: bool) -> tuple[Part, Part]:
-        """Tokens before and after the members' own bodies."""
+        """Tokens before and after the bodies."""
         before, after = self._texts.turn() if chat else (self._texts.start, ())
         opening, ending = self._plain(prompt.head), self._plain(prompt.tail)
         if not ending:
             raise InvalidParameter("Expected a tail of at least one token. Put the end of the head there.")
-        check_frame(len(opening) + len(ending), self.max_prompt_tokens)
+        check_public(len(opening) + len(ending), self.max_prompt_tokens)
         return (*before, *opening), (*ending, *after, *self._plain(prompt.response_prefix))
 
     def check_head(self, head: str, label_tokens: int) -> None:
-        """Raise InvalidParameter if a public head leaves no member room beside a question and a label."""
+        """Refuse a public head that leaves no member room beside a question and a label."""
         room = self._max_tokens - self._max_tokens // 2 - label_tokens
-        check_head(len(self._texts.start) + len(self._plain(head)), room, self._max_tokens)
+        check_public(len(self._texts.start) + len(self._plain(head)), room, "a head")
 
     def whole(self, one: Continuation, frame: tuple[Part, Part], *, chat: bool) -> list[Part] | None:
         """All parts of a member; None if they are too long."""

@@ -155,11 +155,8 @@ class ExampleOptions(FileOptions):
     count: int = of_run(64, min=1, help="examples, all labels together; rounded up to as many of each")
     tokens: int = of_run(40, min=1, help="tokens of one example at most")
     members: int = of_run(30, min=2, help="members that are expected to take part in one example")
-    shots: int = of_run(1, min=1, help="rows that a member is expected to show: more tell more, and cost more")
-    scheme: Literal["auto", "rounds", "groups"] = of_run("auto", help="who takes part; auto: as it suits the clip")
     temperature: float = of_run(1.0, parser=positive, help="of the words that are drawn")
     chat: bool = of_run(False, "--chat", help="use the model's chat template")
-    check_labels: bool = of_run(False, "--check-labels", help="leave out what the model alone takes for another label")
 
     def in_options(self, message: str) -> str:
         """As of every command; these take one label for all rows, which others have no option for."""

@@ -272,15 +272,13 @@ estimated at four characters each; with --data they come from the private rows. 
         from langchain_dp.records import PrivateRecords
         from langchain_dp.synth import AnswerPrompts
         from langchain_dp.synth.report import planned_answers
-        from langchain_dp.synth.settings import in_rounds
+        from langchain_dp.synth.settings import WritingSettings
 
         records = None if self.data is None else PrivateRecords(self.read(self.data))
         count = self.records or 0 if records is None else len(records)
         budget = PrivacyBudget(self.epsilon, self.delta)
-        design = in_rounds(
-            budget, records=count, texts=1, rounds=self.queries, members=self.members, tokens=self.tokens,
-            temperature=1.0, rate=None,
-        )  # fmt: skip
+        settings = WritingSettings(prompts=AnswerPrompts(), max_new_tokens=self.tokens, members=self.members)
+        design = settings.design(budget, records=count, rounds=self.queries)
         found = planned_answers(_Counter(None), AnswerPrompts(), budget, design, records)
         show(found, self, counted_by=_COUNTED, on_rows=records is not None)
         return DONE

@@ -201,7 +201,7 @@ def synthesizer_for(
     options: ExampleOptions, engine: Any, labels: dict[str, str], *, name: str = "synthesis", **promise: Any
 ) -> DPExampleSynthesizer:
     """The synthesizer of these options."""
-    from langchain_dp.synth import DPExampleSynthesizer, Filters
+    from langchain_dp.synth import DPExampleSynthesizer
 
     return DPExampleSynthesizer(
         model=engine,
@@ -210,11 +210,8 @@ def synthesizer_for(
         name=name,
         max_new_tokens=options.tokens,
         members=options.members,
-        shots=options.shots,
-        scheme=options.scheme,
         temperature=options.temperature,
         chat=options.chat,
-        filters=Filters(check_labels=options.check_labels),
         labels_from_data=not (options.labels or options.describe),
         **promise,
     )

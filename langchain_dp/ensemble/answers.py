@@ -1,7 +1,7 @@
-"""Answers that have left: each is kept, so that the same question costs nothing twice.
+"""A cache of released answers: a repeated question costs nothing.
 
-Returning a released answer again is post-processing and free. Two users of the same question at the same time share
-one release: the second waits for the first.
+Returning a released answer again is post-processing and free. Two concurrent users of one question share one release:
+the second waits for the first.
 """
 
 from __future__ import annotations
@@ -19,18 +19,16 @@ from langchain_dp._util.fair_semaphore import in_event_loop
 Answer = TypeVar("Answer")
 
 KEPT = 10_000
-"""Answers that are kept by default: as many as there are by default to give."""
+"""Default size of the cache: the default number of queries."""
 
 
 class AnswerCache(forks.ForkSafe, Generic[Answer]):
-    """Released answers by question, and the questions under way. Thread-safe; holds released values only.
+    """Released answers by question, and the questions in progress. Thread-safe; holds released values only.
 
-    Whoever claims a question and gets None must answer it and settle it, whatever happens: so claim it inside the
-    ``try`` whose ``finally`` settles it, under one ``owner``. To settle what another owner claimed wakes nobody.
-    Answers of an earlier epoch are dropped when a later one begins, those under way included.
-
-    Args:
-        most: How many answers are kept; the one that was not asked for longest goes first.
+    A caller that claims a question and gets None must answer and settle it. So claim it inside the ``try`` whose
+    ``finally`` settles it, under one ``owner``. Settling a question of another owner wakes nobody. A new epoch drops
+    the answers of earlier ones, also those in progress. ``most`` bounds the size; the least recently used answer goes
+    first.
     """
 
     def __init__(self, most: int = KEPT) -> None:
@@ -66,12 +64,12 @@ class AnswerCache(forks.ForkSafe, Generic[Answer]):
         self._under_way = {}
 
     def kept(self, question: Hashable, epoch: int = 0) -> Answer | None:
-        """Return the kept answer, if any. Wait for nobody, and claim nothing."""
+        """Return the cached answer, if any, without a claim or a wait."""
         with self._lock:
             return self._find(question, epoch)
 
     def take(self, question: Hashable, epoch: int = 0) -> Answer | None:
-        """Return the kept answer, and drop it: one caller alone gets it."""
+        """Return the cached answer and drop it: only one caller gets it."""
         with self._lock:
             answer = self._find(question, epoch)
             return None if answer is None else self._answers.pop(question)
@@ -89,22 +87,22 @@ class AnswerCache(forks.ForkSafe, Generic[Answer]):
                 self._answers.popitem(last=False)
 
     def claim(self, question: Hashable, epoch: int = 0, owner: object = None) -> Answer | None:
-        """Wait until there is an answer, or the right to answer (None)."""
-        while isinstance(found := self._look(question, epoch, owner), concurrent.futures.Future):
+        """Wait for an answer, or for the right to answer (None)."""
+        while isinstance(answer := self._look(question, epoch, owner), concurrent.futures.Future):
             if in_event_loop():  # on its own thread waiting could hang: answer once more, at a price
                 return None
-            found.result()
-        return found
+            answer.result()
+        return answer
 
     async def aclaim(self, question: Hashable, epoch: int = 0) -> Answer | None:
-        """Async twin of :meth:`claim`."""
-        while isinstance(found := self._look(question, epoch, None), concurrent.futures.Future):
+        """Async version of :meth:`claim`."""
+        while isinstance(answer := self._look(question, epoch, None), concurrent.futures.Future):
             # shielded: a waiter that is cancelled must not cancel the future that the others wait for
-            await asyncio.shield(asyncio.wrap_future(found))
-        return found
+            await asyncio.shield(asyncio.wrap_future(answer))
+        return answer
 
     def _look(self, question: Hashable, epoch: int, owner: object) -> Answer | concurrent.futures.Future[None] | None:
-        """The answer, or what to wait for; or None, and the right to answer."""
+        """Return the answer, or a future to wait for, or None with the right to answer."""
         with self._lock:
             if (answer := self._find(question, epoch)) is not None:
                 return answer

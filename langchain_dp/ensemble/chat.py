@@ -1,4 +1,4 @@
-"""What the chat faces share: no cache but the chain's own, and a reply that carries its certificate."""
+"""Base of the private chat models: the chain's cache only, and replies with a certificate."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from langchain_dp.isolation.calls import in_own_thread
 
 
 class PrivateChat(ChecksBatches, BaseChatModel):
-    """A chat model whose replies are private releases of a chain. Subclasses say which.
+    """A chat model whose replies are private releases of a chain.
 
     Raises:
-        InvalidParameter: A cache of LangChain's is asked for, or tools are bound.
+        InvalidParameter: A LangChain cache is requested, or tools are bound.
     """
 
     # LangChain's caches cannot tell two chains apart, and would keep answers of forgotten records: the chain keeps its
@@ -44,7 +44,7 @@ class PrivateChat(ChecksBatches, BaseChatModel):
 
     @property
     def _released_by(self) -> str:
-        """Name of the model that the certificate names."""
+        """Name of the model in the certificate."""
         raise NotImplementedError
 
     @property
@@ -63,27 +63,27 @@ class PrivateChat(ChecksBatches, BaseChatModel):
         return self._answers._checked_question(messages)
 
     def generate(self, messages: list[list[BaseMessage]], *args: Any, **kwargs: Any) -> LLMResult:
-        """As LangChain's; of several, one that is refused is found before one is charged."""
+        """Generate like LangChain, but find a refused question of several before one is charged."""
         return super().generate(self._looked_at(messages, len(messages) < 2), *args, **kwargs)
 
     async def agenerate(self, messages: list[list[BaseMessage]], *args: Any, **kwargs: Any) -> LLMResult:
-        """As :meth:`generate`."""
+        """Async version of :meth:`generate`."""
         checked = await in_own_thread(self._looked_at, messages, len(messages) < 2)
         return await super().agenerate(checked, *args, **kwargs)
 
     def _count(self, text: str) -> int:
-        """Tokens of a text, or an estimate."""
+        """Return the tokens of a text, or an estimate."""
         raise NotImplementedError
 
     def __repr_args__(self) -> list[tuple[str | None, Any]]:
         return [(name.removeprefix("_"), chain) for name, chain in (self.__pydantic_private__ or {}).items()]
 
     def get_num_tokens(self, text: str) -> int:
-        """Tokens of the model below, or an estimate. LangChain's own would ask a hub for another model's."""
+        """Return the model's tokens of a text, or an estimate. LangChain's method would download another tokenizer."""
         return self._count(text)
 
     def bind_tools(self, tools: object, **kwargs: Any) -> NoReturn:
-        """Refuse: a private answer calls no tool, and is no object of a schema."""
+        """Refuse: a private answer calls no tool and fills no schema."""
         raise InvalidParameter(
             "Expected no tools and no structured output: what is released is a text, which calls none and fills no "
             "schema. Give the chain itself to an agent as a tool, by its as_tool()."
@@ -97,12 +97,12 @@ class PrivateChat(ChecksBatches, BaseChatModel):
 
 
 def check_nothing_further(kwargs: Mapping[str, Any]) -> None:
-    """What was bound to a call, such as tools or a length, would be ignored, and the answer paid for all the same."""
+    """Refuse bound arguments, such as tools: they would be ignored while the answer is charged."""
     reject_extra_kwargs(kwargs, remedy="What is released was fixed when its budget was reserved. Unbind them.")
 
 
 def check_no_quotas(chain: str, quotas: object) -> None:
-    """Refuse a chain that has to know who asks."""
+    """Refuse a chain that must know the user."""
     if quotas is not None:
         raise InvalidParameter(
             f"Expected a {chain} without quotas=: LangChain does not tell a chat model who asks. Use the {chain} "
@@ -111,24 +111,22 @@ def check_no_quotas(chain: str, quotas: object) -> None:
 
 
 def stop_strings(stop: object) -> tuple[str, ...]:
-    """The strings that cut a reply, from what a caller gave: one, several or None."""
-    given = () if stop is None else stop
-    found = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
-    if not all(isinstance(one, str) for one in found):
+    """Return the strings that cut a reply."""
+    strings: tuple[object, ...] = () if stop is None else (stop,)
+    if isinstance(stop, Iterable) and not isinstance(stop, str):
+        strings = tuple(stop)
+    if not all(isinstance(string, str) for string in strings):
         raise InvalidParameter(f"Expected stop of type {type(stop).__name__} to be a list of str. Nothing was spent.")
-    return tuple(one for one in found if isinstance(one, str) and one)
+    return tuple(string for string in strings if isinstance(string, str) and string)
 
 
 def reply_metadata(
     certificate: PrivacyCertificate, count: Callable[[str], int], *, asked: str, said: str
 ) -> dict[str, Any]:
-    """Fields of a reply beside its content.
+    """Return the fields of a reply beside its content.
 
-    Args:
-        certificate: Of what was released.
-        count: Tokens of a text. Where they cannot be had, the reply has no usage: it is paid for, and leaves.
-        asked: The question.
-        said: The answer. How many tokens the private records held is private.
+    If tokens cannot be counted, a reply has no usage: it is paid for and leaves. The number of tokens in the private
+    records is private.
     """
     fields: dict[str, Any] = {"response_metadata": {"dp": certificate.to_dict(), "model_name": certificate.model}}
     with contextlib.suppress(ModelUnavailable, InvalidParameter):

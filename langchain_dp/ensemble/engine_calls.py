@@ -1,4 +1,4 @@
-"""Calls of an engine on private texts: a joint one for many members, in which none can spoil another's, and a count."""
+"""Calls of an engine on private texts, in which no member can affect another member's answer."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ class MemberEngine(Protocol):
     """An engine that reads the prompts of members and may cache them."""
 
     def count_tokens(self, text: str) -> int:
-        """Tokens of a text."""
+        """Return the tokens of a text."""
         ...
 
     def forget(self, *members: Hashable) -> None:
-        """Drop everything that is cached of these members."""
+        """Drop all caches of these members."""
         ...
 
 
 def is_remote(engine: object) -> bool:
-    """Whether the engine asks a server, which may die: then every member abstains, and only noise is left.
+    """Return whether the engine calls a server, which may die: then every member abstains, and only noise is left.
 
-    Such an engine says so with an attribute ``remote = True``, and one PUBLIC prompt is asked beside its members.
+    Such an engine has an attribute ``remote = True``, and gets one public prompt beside its members.
     """
     return getattr(engine, "remote", False) is True
 
 
 def count_or_estimate(engine: MemberEngine, text: str) -> int:
-    """Tokens of a private text; what the engine logs, warns of or traces goes nowhere."""
+    """Count the tokens of a private text. The engine's logs, warnings and traces are dropped."""
     result = call_engine(lambda: engine.count_tokens(text))
     if result.failure:
         raise ModelUnavailable(f"The engine failed to count tokens ({result.failure}); its text is withheld.")
@@ -47,7 +47,7 @@ def count_or_estimate(engine: MemberEngine, text: str) -> int:
 
 
 def asked_publicly(ask: Callable[[], Answer]) -> Answer:
-    """What an engine answers to a text that shows no record, asked before anything is charged."""
+    """Return an engine's answer to a public text, before anything is charged."""
     result = call_engine(ask)
     if result.error is not None:
         raise result.error
@@ -57,7 +57,7 @@ def asked_publicly(ask: Callable[[], Answer]) -> Answer:
 
 
 def count_publicly(engine: MemberEngine, text: str) -> int:
-    """Return the tokens of a public text.
+    """Count the tokens of a public text.
 
     Raises:
         ModelUnavailable: The engine counts no text.
@@ -74,7 +74,7 @@ def count_publicly(engine: MemberEngine, text: str) -> int:
 
 
 def row_of(scores: object, length: int) -> npt.NDArray[np.float64] | None:
-    """One member's scores as so many numbers; None if they are none. Private: an engine may answer one member oddly."""
+    """Return one member's scores as ``length`` numbers; None if they are invalid. Private."""
     row: npt.NDArray[np.float64] | None
     if type(scores) is np.ndarray and scores.dtype.kind == "f":  # no code of the engine's runs here
         row = np.asarray(scores, dtype=np.float64)
@@ -86,11 +86,11 @@ def row_of(scores: object, length: int) -> npt.NDArray[np.float64] | None:
 def ask_together(
     ask: Callable[[Sequence[Member]], list[Answer | None]], members: Sequence[Member]
 ) -> list[Answer | None]:
-    """Answers of ``ask``, one a member; None for a member whose content breaks the call.
+    """Return the answers of ``ask``, one per member; None for a member whose content breaks the call.
 
-    If the joint call fails, or does not answer for each, every member is asked alone: what one of them holds can then
-    silence nobody else. What was raised is dropped, whatever its kind, for it may hold private text. Ctrl-C and a
-    cancellation of the caller's pass; one that the engine raises is an abstention like any other failure.
+    If the joint call fails, or misses an answer, every member is asked alone, so that one member's content cannot
+    silence another's. Exceptions of any kind are dropped, for they may hold private text. Ctrl-C and a cancellation of
+    the caller pass; one that the engine raises is an abstention like any other failure.
     """
     if not members:
         return []
@@ -103,22 +103,20 @@ def ask_together(
 
 
 def opaque(secret: bytes, *parts: object) -> str:
-    """Key under which an engine may keep what a member shows: who it is cannot be read from it.
+    """Return a key for an engine's cache that does not reveal the member.
 
-    Args:
-        secret: 32 bytes, drawn for this alone: it is no key of coins.
-        *parts: What tells members and their content apart, as JSON can hold it.
+    ``secret`` is 32 bytes drawn for this purpose alone, not a key of coins. ``parts`` identify member and content.
     """
     return hashlib.blake2b(json.dumps(parts).encode(), key=secret, digest_size=16).hexdigest()
 
 
 def forget_members(engine: MemberEngine, *members: Hashable) -> str:
-    """Drop what an engine keeps of members. Return the type of its error, which may depend on what they hold, or ""."""
+    """Drop an engine's caches of members. Return the type of its error, which may depend on their content, or ""."""
     return call_engine(lambda: engine.forget(*members)).failure
 
 
 def forget_for_good(engine: MemberEngine, *members: Hashable) -> None:
-    """Drop what an engine keeps of a record that its owner takes out."""
+    """Drop an engine's cache of a record that its owner removes."""
     if failure := forget_members(engine, *members):
         raise ModelUnavailable(
             f"The engine failed to forget ({failure}; its text is withheld): it may keep what it was shown of the "

@@ -1,7 +1,7 @@
-"""Private texts that are longer than the model's context: shown by their beginnings, so that their member takes part.
+"""Truncation of private texts that are longer than the model's context.
 
-A member that does not fit would be left out, and as that is private nobody could be told: with long records all would
-be, and only noise would be left.
+A member that does not fit would be left out. That is private, so nobody could be told: long records would leave only
+noise.
 """
 
 from __future__ import annotations
@@ -16,19 +16,16 @@ from langchain_dp.ensemble.engine_calls import MemberEngine, count_or_estimate, 
 from langchain_dp.errors import ModelUnavailable
 
 LEAST = 16
-"""Tokens of a private text that must have room: with fewer, hardly more than noise would be paid for."""
+"""Least tokens of a private text in a prompt: fewer would release little but noise."""
 _KEPT = 10_000
-_JOINTS = 4  # tokens by which parts may be more when they are put together
+_JOINTS = 4  # additional tokens of joined parts
 
 
 class PromptBudget:
-    """Cuts the texts of one member so that its prompt fits. Not thread-safe in what it remembers, which is harmless.
-
-    Args:
-        engine: MemberEngine tokens.
+    """Truncates the texts of one member so that its prompt fits. Its cache is not thread-safe, which is harmless.
 
     Formal guarantee:
-        What is shown of a member hangs on its own texts and on public numbers: a release costs what it cost before.
+        The shown part of a member depends on its own texts and on public numbers: a release costs no more.
 
     Examples:
         >>> room = PromptBudget(engine)
@@ -41,12 +38,8 @@ class PromptBudget:
         self._found: OrderedDict[bytes, int] = OrderedDict()  # by a digest: no text is kept here
 
     def remaining(self, limit: int, *public: str, more: int = 0) -> int:
-        """Tokens that are left for private texts.
-
-        Args:
-            limit: What the whole prompt may have.
-            public: The public parts of it.
-            more: Tokens that will be written after it.
+        """Return the tokens left for private texts in a prompt of ``limit``, beside public texts and ``more`` written
+        tokens.
 
         Raises:
             InvalidParameter: The engine cannot tokenize a public text.
@@ -55,19 +48,16 @@ class PromptBudget:
         return limit - sum(count_publicly(self._engine, text) for text in public) - more - _JOINTS
 
     def truncate(self, texts: Sequence[str], *, whole: Callable[[Sequence[str]], str], tokens: int) -> list[str]:
-        """The texts, the longest of them cut after equally many characters, at a blank if there is one.
+        """Cut the longest texts of one member to one length, at a blank if possible, so that ``whole(texts)`` has
+        ``tokens``.
 
-        Args:
-            texts: Those of one member. Private.
-            whole: Puts them together as they stand in the prompt.
-            tokens: What all of it may have. A length whose tokens cannot be counted is too long, this once; where
-                none can be, nothing is cut.
+        A length whose tokens cannot be counted is too long, this once. If no length can be counted, nothing is cut.
         """
         if len(whole(texts).encode()) <= tokens:  # no token is shorter than a byte
             return list(texts)
         # Not by the prompt alone: texts that hold what stands between texts make the same one, and are cut otherwise.
-        asked = json.dumps([tokens, list(texts), whole(texts)]).encode()
-        digest = hashlib.blake2b(asked, key=self._key, digest_size=16).digest()
+        content = json.dumps([tokens, list(texts), whole(texts)]).encode()
+        digest = hashlib.blake2b(content, key=self._key, digest_size=16).digest()
         if digest in self._found:
             return [beginning(text, self._found[digest]) for text in texts]
         most, certain = self._longest(texts, whole, tokens)
@@ -78,7 +68,7 @@ class PromptBudget:
         return [beginning(text, most) for text in texts]
 
     def _longest(self, texts: Sequence[str], whole: Callable[[Sequence[str]], str], tokens: int) -> tuple[int, bool]:
-        """Characters after which texts are cut, and whether they were counted: a failure may pass."""
+        """Return the characters per text, and whether they were counted: a failure may pass."""
         counts: dict[int, int | None] = {}
 
         def fits(characters: int) -> bool:
@@ -103,7 +93,7 @@ class PromptBudget:
 
 
 def beginning(text: str, characters: int) -> str:
-    """The first ``characters`` of a text, without a word that is cut in two.
+    """Return the first ``characters`` of a text, without a truncated word.
 
     Examples:
         >>> beginning("a very long story", 8)

@@ -1,4 +1,4 @@
-"""Questions in every form that LangChain passes on, as the variables of a template; and who asks them."""
+"""Questions in LangChain's forms as template variables, and their users."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from langchain_dp.records import TEXT_OR_NUMBER, encodable, is_missing
 from langchain_dp.records.tables import fields_of
 
 HISTORY = "history"
-"""The variable that takes what was said before the question."""
+"""The variable for the messages before the question."""
 
 USER_ID = "user_id"
-"""Where a config names who asks, among its ``configurable`` values."""
+"""Key of the user among a config's ``configurable`` values."""
 
 Question = str | Mapping[str, Any] | BaseMessage | Sequence[Any] | PromptValue | Document
 """A question: a string; a mapping with the template's variables; a message; a list of messages, of which the last
@@ -32,7 +32,7 @@ Whatever else has named fields, such as a pydantic object, a dataclass or a name
 
 
 def variables_of(template: str) -> tuple[str, ...]:
-    """Names of a template's variables, in order, each once.
+    """Return the names of a template's variables, in order, each once.
 
     Raises:
         ValueError: A brace stands alone.
@@ -41,7 +41,7 @@ def variables_of(template: str) -> tuple[str, ...]:
 
 
 def check_text(name: str, text: object) -> None:
-    """Raise InvalidParameter unless a public text is a str that UTF-8 can hold."""
+    """Raise InvalidParameter unless a public text is a str that UTF-8 can encode."""
     if not isinstance(text, str):
         raise InvalidParameter(f"Expected {name} of type {type(text).__name__} to be a str.")
     if not encodable(text):
@@ -49,12 +49,9 @@ def check_text(name: str, text: object) -> None:
 
 
 def check_template(name: str, template: object, *, known: Collection[str] | None = None) -> None:
-    """Try a template on a text, before a budget is reserved and not in the middle of a run.
+    """Check a public template before a budget is reserved.
 
-    Args:
-        name: What the template is called.
-        template: The template. It is public: an error shows it.
-        known: Names of the variables that it may hold; it may also hold none. None: at least one, of any name.
+    ``known`` names the variables that it may hold, or none of them. None: at least one, of any name.
     """
     check_text(name, template)
     template = str(template)
@@ -73,15 +70,10 @@ def check_template(name: str, template: object, *, known: Collection[str] | None
 
 
 def question_fields(question: object, variables: Sequence[str], *, text_key: str = "text") -> dict[str, Any]:
-    """Values of a template's variables; what is missing is left out.
+    """Return values of a template's variables; missing ones are left out.
 
-    What was said before the question is used only where the template names ``history``; it is empty if there is none.
-
-    Args:
-        question: See :data:`Question`.
-        variables: Names of the template's variables, at least one. The text of a question that is no mapping is
-            ``text``, or else the first of them, ``history`` aside.
-        text_key: What the text is called in the examples' source: a mapping may use that name for ``text``.
+    The text of a question without fields is ``text``, or else the first variable except ``history``. A template with
+    ``history`` gets the earlier messages, or "". A mapping may say ``text_key`` for ``text``, as the examples do.
     """
     main = "text" if "text" in variables else next((name for name in variables if name != HISTORY), variables[0])
     past = {HISTORY: ""} if HISTORY in variables and main != HISTORY else {}
@@ -90,8 +82,8 @@ def question_fields(question: object, variables: Sequence[str], *, text_key: str
     elif isinstance(question, PromptValue):
         question = question.to_messages()
     elif not isinstance(question, (str, BaseMessage, Document)):
-        found = fields_of(question)
-        question = question if found is None else found
+        fields = fields_of(question)
+        question = question if fields is None else fields
     beside: dict[str, Any] = {}
     if isinstance(question, Mapping):
         if "messages" not in question or "messages" in variables or main in question or text_key in question:
@@ -115,13 +107,7 @@ def question_fields(question: object, variables: Sequence[str], *, text_key: str
 
 
 def question_texts(question: object, variables: Sequence[str], *, text_key: str = "text") -> dict[str, str]:
-    """Values of a template's variables as they stand in a prompt, white space at their ends removed.
-
-    Args:
-        question: As of :func:`question_fields`.
-        variables: As of :func:`question_fields`.
-        text_key: As of :func:`question_fields`.
-    """
+    """Return the stripped values of a template's variables. Arguments as in :func:`question_fields`."""
     fields = question_fields(question, variables, text_key=text_key)
     if missing := [name for name in variables if name not in fields]:
         alone = "a str or " if len([name for name in variables if name != HISTORY]) == 1 else ""
@@ -140,7 +126,7 @@ def question_texts(question: object, variables: Sequence[str], *, text_key: str 
 
 
 def _text_of(message: BaseMessage) -> str:
-    """The text of a message that holds nothing else: an image that nobody looks at makes no question."""
+    """Return the text of a message without other blocks: an ignored image is no question."""
     blocks = message.content if isinstance(message.content, list) else []
     if any(not isinstance(block, str) and block.get("type") != "text" for block in blocks):
         raise InvalidParameter(
@@ -151,10 +137,10 @@ def _text_of(message: BaseMessage) -> str:
 
 
 def user_of(plan: LedgerPlan, config: RunnableConfig | None) -> str | None:
-    """Who asks, where the plan has accounts; None where it has none, whatever the config says. Charges nothing.
+    """Return the user if the plan has quotas, else None. Charges nothing.
 
     Raises:
-        PlanError: The config names nobody, or nobody who has an account.
+        PlanError: The config names no user, or one without a quota.
         InvalidParameter: The name is no short string.
     """
     if plan.quotas is None:
@@ -164,7 +150,7 @@ def user_of(plan: LedgerPlan, config: RunnableConfig | None) -> str | None:
 
 
 def user_specs(plan: LedgerPlan) -> list[ConfigurableFieldSpec]:
-    """What a config has to say, as LangChain's config schemas show it: who asks, where the plan has accounts."""
+    """Return the config fields for LangChain's schemas: the user, if the plan has quotas."""
     if plan.quotas is None:
         return []
     return [
@@ -173,7 +159,7 @@ def user_specs(plan: LedgerPlan) -> list[ConfigurableFieldSpec]:
 
 
 def as_messages(given: Sequence[Any]) -> list[BaseMessage] | None:
-    """What LangChain makes messages of; None for what it does not: what it says of that, it may say with the text."""
+    """Convert to messages, or return None. LangChain's own error may quote the text."""
     with contextlib.suppress(Exception):
         return convert_to_messages(list(given))
     return None
@@ -190,12 +176,12 @@ def _messages(given: object) -> list[BaseMessage]:
             "Expected the question to be one str or a list of messages, not a list with str. Ask many questions by "
             "batch(). Nothing was spent."
         )
-    found = as_messages(given)
-    if found is None:
+    messages = as_messages(given)
+    if messages is None:
         raise InvalidParameter(
             f"Expected the question of type {type(given).__name__} to hold messages alone. Nothing was spent."
         )
-    return found
+    return messages
 
 
 def _last_human(messages: Sequence[BaseMessage]) -> tuple[list[BaseMessage], BaseMessage]:
@@ -206,29 +192,29 @@ def _last_human(messages: Sequence[BaseMessage]) -> tuple[list[BaseMessage], Bas
 
 
 class ChecksBatches:
-    """For what answers questions: many of them are all looked at before the first is charged."""
+    """Mixin that checks all questions of a batch before the first is charged."""
 
     def batch(self, inputs: list[Any], *args: Any, return_exceptions: bool = False, **kwargs: Any) -> list[Any]:
-        """As LangChain's. Unless exceptions are returned, a question that is refused is found before one is charged."""
+        """Run a batch. Unless exceptions are returned, a refused question is found before one is charged."""
         questions = self._looked_at(inputs, return_exceptions)
         return super().batch(questions, *args, return_exceptions=return_exceptions, **kwargs)  # type: ignore[misc, no-any-return]  # of the Runnable beside it
 
     async def abatch(self, inputs: list[Any], *args: Any, return_exceptions: bool = False, **kwargs: Any) -> list[Any]:
-        """As :meth:`batch`."""
+        """Async version of :meth:`batch`."""
         questions = await in_own_thread(self._looked_at, inputs, return_exceptions)
         return await super().abatch(questions, *args, return_exceptions=return_exceptions, **kwargs)  # type: ignore[misc, no-any-return]
 
     def batch_as_completed(
         self, inputs: Sequence[Any], *args: Any, return_exceptions: bool = False, **kwargs: Any
     ) -> Iterator[Any]:
-        """As :meth:`batch`, each answer as soon as it is there."""
+        """Run :meth:`batch` and yield each answer when it is ready."""
         questions = self._looked_at(inputs, return_exceptions)
         return super().batch_as_completed(questions, *args, return_exceptions=return_exceptions, **kwargs)  # type: ignore[misc, no-any-return]
 
     def abatch_as_completed(
         self, inputs: Sequence[Any], *args: Any, return_exceptions: bool = False, **kwargs: Any
     ) -> AsyncIterator[Any]:
-        """As :meth:`batch_as_completed`."""
+        """Async version of :meth:`batch_as_completed`."""
         questions = self._looked_at(inputs, return_exceptions)
         return super().abatch_as_completed(questions, *args, return_exceptions=return_exceptions, **kwargs)  # type: ignore[misc, no-any-return]
 
@@ -247,5 +233,5 @@ class ChecksBatches:
         return questions
 
     def _checked_question(self, question: Any) -> str:
-        """What is asked, or InvalidParameter."""
+        """Return the question's text, or raise InvalidParameter."""
         raise NotImplementedError

@@ -1,11 +1,11 @@
-"""The plan that a private run reserves in its ledger before anything is asked, or finds there after a restart."""
+"""The plan that a private run reserves in its ledger, or finds there after a restart."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from langchain_dp.accounting import LedgerPlan, PrivacyBudget, PrivacyLedger
 from langchain_dp.accounting.ledger import SHARES
@@ -19,56 +19,38 @@ _ROUNDING = 1 + 1e-9  # what is left is a difference of sums
 
 @dataclasses.dataclass(frozen=True)
 class Reservation:
-    """A reserved plan with the constants it was reserved for.
-
-    Args:
-        plan: Where every release is charged.
-        scheme: Sampling constants.
-        budget: The share of the ledger that the noise was made for.
-    """
+    """A reserved plan with its sampling constants and its share of the ledger."""
 
     plan: LedgerPlan
     scheme: Scheme
     budget: PrivacyBudget
 
 
-R = TypeVar("R", bound=Reservation)
+R = TypeVar("R")
 
 
 def reserved_once(ledger: PrivacyLedger, name: str, *, new: Callable[[], R], resumed: Callable[[LedgerPlan], R]) -> R:
-    """Go on with the plan that the ledger holds under this name, or reserve a new one.
-
-    Args:
-        ledger: Ledger to charge.
-        name: Name of the plan.
-        new: Reserves it.
-        resumed: Goes on with a plan that is there; raises PlanError where it was made for something else.
+    """Resume the ledger's plan of this name with ``resumed``, or reserve one with ``new``.
 
     Raises:
         BudgetExceeded: The ledger has no room for a new plan.
     """
-    found = ledger.plan(name)
-    if found is not None:
-        return resumed(found)
+    if (plan := ledger.plan(name)) is not None:
+        return resumed(plan)
     try:
         return new()
     except BudgetExceeded:
-        meanwhile = ledger.plan(name)  # another worker that started at the same time
-        if meanwhile is None:
+        if (plan := ledger.plan(name)) is None:
             raise
-        return resumed(meanwhile)
+        return resumed(plan)  # another worker reserved it at the same time
 
 
 def check_same(
     plan: LedgerPlan, asked: Mapping[str, tuple[object, object]], budget: PrivacyBudget | None, whose: str
 ) -> None:
-    """Raise PlanError if a plan was reserved for other settings than those asked for, which it names.
+    """Raise PlanError if a plan was reserved for other settings, and name them.
 
-    Args:
-        plan: The plan that was found.
-        asked: Old and new value of each setting.
-        budget: Share of the ledger that is asked for now; None takes the plan's.
-        whose: "chain" or "run", for the message.
+    ``asked`` holds the old and the new value of each setting. ``whose`` is "chain" or "run".
     """
     settings = dict(asked)
     if budget is not None:
@@ -83,7 +65,7 @@ def check_same(
 
 
 def check_promise(budget: PrivacyBudget | None, ledger: LedgerOrPath | None, not_private_seed: int | None) -> None:
-    """A budget or a ledger to charge, and no seed beside a ledger."""
+    """Require a budget or a ledger, and no seed beside a ledger."""
     if budget is None and ledger is None:
         raise InvalidParameter("Expected budget= or ledger= to be given, but both are None. Give PrivacyBudget(3.0).")
     if budget is not None and not isinstance(budget, PrivacyBudget):
@@ -106,10 +88,7 @@ def check_promise(budget: PrivacyBudget | None, ledger: LedgerOrPath | None, not
 
 
 def ledger_for(budget: PrivacyBudget | None, ledger: LedgerOrPath | None) -> PrivacyLedger:
-    """The ledger to charge: the one given, if ``budget`` fits its neighbours, or one of that budget.
-
-    The latter is in memory, or at the path given; a chain that has opened it so has all of it.
-    """
+    """Return the ledger to charge: the given one, if its neighbors fit, or a new one in memory or at the given path."""
     if not isinstance(ledger, PrivacyLedger):
         assert budget is not None  # check_promise
         return PrivacyLedger(budget, ledger)
@@ -122,24 +101,21 @@ def ledger_for(budget: PrivacyBudget | None, ledger: LedgerOrPath | None) -> Pri
 
 
 def unreserved(ledger: PrivacyLedger) -> PrivacyBudget:
-    """What no plan has reserved yet; BudgetExceeded if that is nothing."""
+    """Return the budget that no plan has reserved; raise BudgetExceeded if there is none."""
     epsilon, delta = ledger.reserved()
     left = ledger.budget.epsilon - epsilon, ledger.budget.delta - delta
     if min(left) <= 0:
-        refusal = BudgetExceeded(
+        _refuse(
+            ledger,
             f"The ledger has epsilon={left[0]:.6g}, delta={left[1]:.3g} left to reserve: no room for another plan. "
             f"Give every chain a share of the ledger with budget=; {SHARES}.",
-            asked="a plan over the rest of the ledger",
-            spent=ledger.spent(),
-            budget=(ledger.budget.epsilon, ledger.budget.delta),
-            fits=0,
+            "a plan over the rest of the ledger",
         )
-        raise ledger._refusals.add(refusal)
     return PrivacyBudget(left[0], left[1], ledger.budget.neighbors)
 
 
 def affordable(ledger: PrivacyLedger, budget: PrivacyBudget | None) -> PrivacyBudget:
-    """The share of the ledger that a plan would reserve; None is all that is not reserved.
+    """Return the budget that a plan would reserve; ``budget=None`` is all that is left.
 
     Raises:
         BudgetExceeded: The ledger has no room for it.
@@ -149,13 +125,15 @@ def affordable(ledger: PrivacyLedger, budget: PrivacyBudget | None) -> PrivacyBu
         return left
     if budget.epsilon > left.epsilon * _ROUNDING or budget.delta > left.delta * _ROUNDING:
         less = f"Ask for less; {SHARES};" if budget.delta > left.delta * _ROUNDING else "Ask for less,"
-        refusal = BudgetExceeded(
+        _refuse(
+            ledger,
             f"Expected {budget} to fit into the ledger, but only epsilon={left.epsilon:.6g}, delta={left.delta:.3g} "
             f"are not reserved yet. {less} or use another ledger.",
-            asked=f"a plan over {budget}",
-            spent=ledger.spent(),
-            budget=(ledger.budget.epsilon, ledger.budget.delta),
-            fits=0,
+            f"a plan over {budget}",
         )
-        raise ledger._refusals.add(refusal)
     return budget
+
+
+def _refuse(ledger: PrivacyLedger, message: str, asked: str) -> NoReturn:
+    budget = ledger.budget.epsilon, ledger.budget.delta
+    raise ledger._refusals.add(BudgetExceeded(message, asked=asked, spent=ledger.spent(), budget=budget, fits=0))

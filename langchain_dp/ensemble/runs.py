@@ -59,13 +59,8 @@ Halted = Callable[[], bool]
 class RunJournal(abc.ABC):
     """Journal of one run. It holds released values, settings and digests, and no record.
 
-    Args:
-        settings: Public settings that the run was started with. Only the same settings resume it.
-        key: Secret key of the run's coins.
-        masked_key: That key as the journal holds it.
-        data: Keyed digest of the records.
-        plan: The ledger's plan that holds the journal; None before the plan is reserved.
-        kept: The journal as the ledger holds it now; empty if there is none.
+    ``key`` is the secret key of the run's coins, ``masked_key`` its stored form, ``data`` the keyed digest of the
+    records. ``plan`` is None before the plan is reserved. ``kept`` is the stored state of the journal, or "".
     """
 
     VERSION: ClassVar[int]
@@ -79,20 +74,20 @@ class RunJournal(abc.ABC):
 
     @abc.abstractmethod
     def state(self) -> dict[str, Any]:
-        """The other fields, as values for JSON."""
+        """Return the other fields, as values for JSON."""
 
     @classmethod
     @abc.abstractmethod
     def from_state(cls, fields: Mapping[str, Any], common: Mapping[str, Any]) -> Self:
-        """Read what :meth:`state` returned, with the fields of this class. Damage raises any builtin error."""
+        """Read the result of :meth:`state` and the common fields. Damage raises any builtin error."""
 
     def text(self) -> str:
-        """The journal as the ledger holds it."""
+        """Return the journal as the ledger stores it."""
         common = {"key": self.masked_key, "settings": dict(self.settings), "data": self.data}
         return json.dumps({"version": self.VERSION, **common, **self.state()})
 
     def save(self) -> None:
-        """Write the journal into the ledger, durably, in place of the state that this object wrote or read last.
+        """Write the journal durably in place of the state that this object wrote or read last.
 
         Raises:
             LedgerError: It cannot be written, another process has written it, or the ledger is an older copy.
@@ -111,7 +106,7 @@ class RunJournal(abc.ABC):
 
     @classmethod
     def load(cls, ledger: PrivacyLedger, plan: LedgerPlan) -> Self:
-        """The journal of a run that has started.
+        """Read the journal of a run that has started.
 
         Raises:
             PlanError: The plan has no journal, or it is damaged, or another system's.
@@ -146,16 +141,7 @@ class RunJournal(abc.ABC):
 
 
 class PrivateRun:
-    """Base of the one private run of a Runnable. Not thread-safe: its owner holds a lock.
-
-    Args:
-        engine: The local model.
-        settings: Public settings.
-        ledger: Ledger to charge.
-        budget: Share of it; None is all that is not reserved.
-        name: Name of the plan.
-        rng: Source of coins and noise.
-    """
+    """Base of a Runnable's one private run. Not thread-safe: its owner holds a lock."""
 
     def __init__(
         self,
@@ -180,11 +166,11 @@ class PrivateRun:
         return self._ledger.budget.neighbors
 
     def _public_settings(self) -> dict[str, Any]:
-        """Settings as the journal holds them."""
+        """Return the settings as the journal holds them."""
         return {**self._settings.public(), "name": self._name, "model": self._engine.name}
 
     def _new_journal(self, records: PrivateRecords) -> dict[str, Any]:
-        """Common fields of the journal of a new run."""
+        """Return the common fields of a new run's journal."""
         key = secret_key(self._rng)
         return {
             "settings": self._public_settings(),
@@ -194,12 +180,12 @@ class PrivateRun:
         }
 
     def _digest(self, records: PrivateRecords, key: bytes) -> str:
-        """Keyed digest of what the templates show of the records."""
+        """Return the keyed digest of the records as the templates show them."""
         return fingerprint(record_digests(records, key, self._settings.prompts.variables), key)
 
 
 class RunRunnable(KeepsExamples, Runnable[Examples | None, Any]):
-    """Base of the Runnables that carry out one private run: examples in, released text out.
+    """Base of the Runnables with one private run: examples in, released text out.
 
     Callbacks of the run see neither the examples nor their number.
     """
@@ -214,7 +200,7 @@ class RunRunnable(KeepsExamples, Runnable[Examples | None, Any]):
 
     @abc.abstractmethod
     def _run(self, records: PrivateRecords, halted: Halted) -> Any:
-        """Start or resume the run; ``halted`` is asked before every call of the model."""
+        """Start or resume the run; ``halted`` is checked before every call of the model."""
 
     def _execute(self, held: PrivateArgs, config: RunnableConfig | None, halted: Halted = lambda: False) -> Any:
         # Before LangChain's run: errors about an example are no callback's business.
@@ -229,11 +215,11 @@ class RunRunnable(KeepsExamples, Runnable[Examples | None, Any]):
         return results[0]
 
     def _traced(self, result: Any) -> Any:
-        """What callbacks see of the result."""
+        """Return what callbacks see of the result."""
         return result
 
     async def _aexecute(self, held: PrivateArgs, config: RunnableConfig | None) -> Any:
-        """Async twin, in a worker thread, which stops before its next call when cancelled."""
+        """Run in a worker thread, which stops before its next call when cancelled."""
         cancelled = threading.Event()
         try:
             return await run_in_executor(config, self._execute, held, config, cancelled.is_set)
@@ -258,18 +244,18 @@ class RunRunnable(KeepsExamples, Runnable[Examples | None, Any]):
 
 
 def secret_key(rng: Randomness) -> bytes:
-    """Key of a run's own coins, 32 bytes: of the operating system, or of the seed where nothing is private."""
+    """Return the key of a run's coins, 32 bytes: from the operating system, or from a non-private seed."""
     return secrets.token_bytes(32) if rng.private else rng.randbelow(2**256).to_bytes(32, "big")
 
 
 def changed_settings(kept: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
-    """Names of the settings in which a run differs from those of now."""
+    """Return the names of the settings that differ."""
     now = json.loads(json.dumps(dict(asked)))
     return sorted(key for key in kept.keys() | now.keys() if kept.get(key) != now.get(key))
 
 
 def check_settings(name: str, kept: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
-    """Raise PlanError unless a run was started with the settings of now."""
+    """Raise PlanError unless a run was started with the current settings."""
     if changed := changed_settings(kept, asked):
         raise PlanError(
             f"The run {name!r} was started with other settings: {', '.join(changed)} changed. Keep the old ones to "
@@ -279,15 +265,10 @@ def check_settings(name: str, kept: Mapping[str, Any], asked: Mapping[str, Any])
 
 @contextlib.contextmanager
 def run_lock(ledger: PrivacyLedger, name: str, who: str = "chain") -> Iterator[None]:
-    """Hold the lock of a run during the block: two processes must not resume one run at the same time.
+    """Hold the lock of a run, so that two processes cannot resume it at the same time.
 
-    The lock lies where the ledger does: in memory, in an empty file beside the ledger's, or in its database. It is free
-    again when its holder dies.
-
-    Args:
-        ledger: The ledger.
-        name: Name of the run.
-        who: Kind of Runnable that holds such runs, for the message.
+    The lock lies with the ledger: in memory, in an empty file beside the ledger's, or in its database. It is released
+    when its holder dies. ``who`` names the kind of Runnable in the error.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -300,13 +281,13 @@ def run_lock(ledger: PrivacyLedger, name: str, who: str = "chain") -> Iterator[N
 
 
 def masked(ledger: PrivacyLedger, key: bytes) -> str:
-    """A key of 32 bytes as a journal may hold it."""
+    """Return a key of 32 bytes in masked form, for a journal."""
     salt = secrets.token_bytes(32)
     return (salt + _mask(ledger, key, salt)).hex()
 
 
 def unmasked(ledger: PrivacyLedger, text: str) -> bytes:
-    """The key that :func:`masked` hid; ValueError for what is none."""
+    """Invert :func:`masked`; raise ValueError for an invalid text."""
     both = bytes.fromhex(text)
     if len(both) != 64:
         raise ValueError
@@ -314,18 +295,14 @@ def unmasked(ledger: PrivacyLedger, text: str) -> bytes:
 
 
 def _mask(ledger: PrivacyLedger, key: bytes, salt: bytes) -> bytes:
-    """A key of 32 bytes under a pad that is used for it alone; done twice, it is the key again."""
+    """XOR a key of 32 bytes with a pad used for it alone."""
     return bytes(one ^ other for one, other in zip(key, ledger.digest("run key", salt.hex()), strict=True))
 
 
 def record_digests(records: PrivateRecords, key: bytes, variables: Iterable[str]) -> dict[str, bytes]:
-    """Keyed digest of each record with its id. With the key, it tells whether the record is still the same.
+    """Return a keyed digest of each record with its id, to detect changed records.
 
-    Args:
-        records: The records.
-        key: Secret key of the run.
-        variables: What the template shows of a record, beside its label. Other fields do not count: a set among them
-            would be written in another order in each process.
+    Only ``variables`` and the label count: a set in another field has no stable order across processes.
     """
     shown = sorted({*variables, "label"})
 
@@ -337,5 +314,5 @@ def record_digests(records: PrivateRecords, key: bytes, variables: Iterable[str]
 
 
 def fingerprint(seen: Mapping[str, bytes], key: bytes) -> str:
-    """Keyed hash of all records, in their order."""
+    """Return a keyed hash of all records, in their order."""
     return hmac.new(key, b"".join(seen.values()), hashlib.sha256).hexdigest()

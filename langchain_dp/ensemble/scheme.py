@@ -1,4 +1,4 @@
-"""How records take part in a release: which sampling, at which rate. Constants, fixed once, all public."""
+"""Public sampling constants: how records take part in a release."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from langchain_dp.errors import InvalidParameter
 
 @dataclasses.dataclass(frozen=True)
 class SamplingOptions:
-    """How records are dealt into subsets, and who takes part in a release. Public; ``dataclasses.asdict`` saves it.
+    """Assignment of records to subsets, and participation in a release. Public; ``dataclasses.asdict`` saves it.
 
     Args:
-        scheme: "fixed": subsets are cut once and each takes part by a coin (less noise, caches can be kept);
-            "resample": subsets are dealt anew for every release, as in the papers.
-        partitions: Number of subsets K under "fixed". None: the number of records // ``shots``, where that number is
-            public; required under add/remove.
-        probability: Rate q of subsets ("fixed") or records ("resample"). None: so that ``subsets`` are expected;
+        scheme: "fixed": subsets are cut once and each takes part by a coin (less noise, caches are kept). "resample":
+            subsets are dealt again for every release, as in the papers.
+        partitions: Number of subsets K under "fixed". None: the number of records // ``shots`` if it is public;
             required under add/remove.
+        probability: Rate q of subsets ("fixed") or records ("resample"). None: ``subsets`` are expected; required under
+            add/remove.
 
     Raises:
         InvalidParameter: A value is out of bounds, or there are ``partitions`` under "resample".
@@ -49,7 +49,7 @@ class SamplingOptions:
 
 
 def sampling_from(given: SamplingName | SamplingOptions) -> SamplingOptions:
-    """The sampling as a whole; a bare name derives the rest from the number of records."""
+    """Return sampling options; a bare name derives the rest from the number of records."""
     if isinstance(given, SamplingOptions):
         return given
     return SamplingOptions(
@@ -59,13 +59,10 @@ def sampling_from(given: SamplingName | SamplingOptions) -> SamplingOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Scheme:
-    """How records take part in a release. Constants of the configuration, all public.
+    """Public constants of sampling.
 
-    Args:
-        sampling: "fixed" or "resample".
-        groups: Number of subsets K ("fixed") or of slots N per release ("resample").
-        sampling_probability: Rate q of each subset ("fixed") or record ("resample").
-        even: Whether the number of records is public, so that subsets may be cut to equal size.
+    ``groups`` is the number K of subsets ("fixed") or N of slots per release ("resample"), and ``sampling_probability``
+    the rate q of each subset or record. ``even``: the number of records is public, so subsets may have equal size.
     """
 
     sampling: SamplingName
@@ -75,13 +72,13 @@ class Scheme:
 
     @property
     def expected_subsets(self) -> float:
-        """Expected number of subsets asked per release (an upper bound where subsets may be empty)."""
+        """Expected number of subsets per release (an upper bound if subsets may be empty)."""
         return self.groups * self.sampling_probability if self.sampling == "fixed" else float(self.groups)
 
     def least_records(self, records: int) -> tuple[int, str]:
-        """A number that delta has to stay far below one over, and what it counts: the records, where that is public.
+        """Return a number n, and its unit, such that delta must be far below 1/n: the records, if public.
 
-        Where it is private, a constant that settings of sense have at least one record for.
+        If it is private, n is a constant that reasonable settings have at least one record for.
         """
         if self.even:
             return records, "records"
@@ -93,12 +90,12 @@ class Scheme:
 def choose_scheme(
     sampling: SamplingOptions, *, neighbors: Neighbors, records: int, shots: int, subsets: int, apart: int = 0
 ) -> Scheme:
-    """Derive the missing sampling parameters, where deriving them is sound. Bounds are checked already.
+    """Derive the missing sampling parameters, if that is sound.
 
     Under replace-one and zero-out the number of records is public, and K and q may come from it, once. Under
     add/remove it is private, and a K or q derived from it would break the guarantee: they must be given.
 
-    ``apart`` are records that are kept from the subsets; it is named where there are too few.
+    ``apart`` records are kept from the subsets; an error about too few records states them.
     """
     name, partitions, probability = sampling.scheme, sampling.partitions, sampling.probability
     public = count_is_public(neighbors)

@@ -1,13 +1,12 @@
-"""The subset sampler: which records are asked together, so that one record moves at most one vote. No I/O.
+"""The subset sampler: one record moves at most one vote. No I/O.
 
-Two schemes. "fixed": every record is assigned once to one subset, and each release includes each subset with
-probability q by fresh coins. "resample": each release Poisson-samples the records and deals them into slots.
+"fixed": every record is assigned once to one subset, and each release includes each subset with probability q by fresh
+coins. "resample": each release Poisson-samples the records and deals them into slots.
 
-No coin ever depends on a record's content, nor on another record. What is *not* sound, and why it is not here:
-shuffling all records and cutting them into chunks at every release, or cutting them in data-set order, moves two or
-many votes when one record joins.
+No coin depends on a record's content or on another record. It would be unsound to shuffle all records and cut them into
+chunks at every release, or to cut them in data-set order: one new record would move two or many votes.
 
-Where single records take part, by coins that are the same again after a restart: :class:`KeyedCoins`.
+:class:`KeyedCoins` samples single records by coins that are the same after a restart.
 """
 
 from __future__ import annotations
@@ -28,15 +27,11 @@ _COIN_BITS = 256
 
 
 class FixedPartition:
-    """Each record in one of ``subsets`` subsets, for good.
+    """Assigns each record to one of ``subsets`` subsets for good.
 
-    Args:
-        record_ids: Ids at construction; their number is used only if ``even``.
-        subsets: Number of subsets K >= 1, a constant of the configuration.
-        even: Cut a secret random permutation of the slots into subsets of equal size (sizes differ by one at most).
-            Sound where the number of records is public (replace-one, zero-out). Otherwise every record draws its
-            own uniform coin.
-        rng: Source of the coins.
+    With ``even`` it cuts a secret random permutation of the slots into subsets whose sizes differ by one at most. That
+    is sound if the number of records is public (replace-one, zero-out). Otherwise every record draws its own uniform
+    coin.
 
     Formal guarantee:
         Replacing the record of one slot (even) or adding or removing one record (not even) changes exactly one
@@ -57,7 +52,7 @@ class FixedPartition:
         return len(self._members)
 
     def members(self, subset: int) -> tuple[str, ...]:
-        """Record ids of a subset, oldest first. Private: neither ids nor their number may leave."""
+        """Return the record ids of a subset, oldest first. Private: neither ids nor their number may leave."""
         return tuple(self._members[subset])
 
     def add(self, record_id: str) -> int:
@@ -67,11 +62,11 @@ class FixedPartition:
         return self._put(record_id, self._rng.randbelow(len(self._members)))
 
     def subset_of(self, record_id: str) -> int:
-        """Return the subset that a record sits in."""
+        """Return the subset of a record."""
         return self._subset[record_id]
 
     def forget(self, record_id: str) -> int:
-        """Take a record out and return the subset it sat in; all others stay."""
+        """Remove a record and return its subset; all others stay."""
         subset = self._subset.pop(record_id)
         self._members[subset].remove(record_id)
         return subset
@@ -82,9 +77,9 @@ class FixedPartition:
         return subset
 
     def draw(self, sampling_probability: Fraction, rng: Randomness) -> list[int]:
-        """Subsets that take part in one release: each one independently with this probability.
+        """Draw the subsets of one release, each independently with this probability.
 
-        Empty subsets are drawn like any other; it is for the vote to let them abstain.
+        Empty subsets are drawn like any other; they abstain from the vote.
         """
         return [subset for subset in range(len(self._members)) if bernoulli(rng, sampling_probability)]
 
@@ -92,16 +87,7 @@ class FixedPartition:
 def resample(
     record_ids: Sequence[str], slots: int, sampling_probability: Fraction, rng: Randomness
 ) -> list[tuple[str, ...]]:
-    """Poisson-sample the records and deal each sampled one into a uniformly random slot.
-
-    Args:
-        record_ids: All records.
-        slots: Number of slots N >= 1.
-        sampling_probability: Rate q of each record.
-        rng: Fresh coins of this release.
-
-    Returns:
-        ``slots`` tuples of record ids, some of them possibly empty.
+    """Poisson-sample the records and deal each sampled one into a uniformly random slot, by fresh coins.
 
     Formal guarantee:
         Given the coins of all other records, one record is in at most one slot.
@@ -115,11 +101,9 @@ def resample(
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Subset:
-    """Records that are shown together in one prompt.
+    """Records shown together in one prompt. Private.
 
-    Args:
-        member: Opaque key of this content: it is never that of another content, nor of another sampler's.
-        record_ids: Its records; none where the subset is empty. Private.
+    ``member`` is an opaque key of this content, never of another content nor of another sampler.
     """
 
     member: Hashable
@@ -130,12 +114,7 @@ class Subset:
 
 
 class SubsetSampler:
-    """The subsets of private records, and which of them take part in one release. Records may come and go.
-
-    Args:
-        record_ids: Ids of the records.
-        scheme: Sampling scheme.
-        rng: Source of assignment and sampling coins.
+    """The subsets of private records, and those that take part in one release. Records may come and go.
 
     Formal guarantee:
         Whatever the coins, one record is in at most one of the subsets of one draw: see :class:`FixedPartition` and
@@ -163,11 +142,11 @@ class SubsetSampler:
 
     @property
     def lasting(self) -> bool:
-        """Whether a subset comes back with the same content, so that its caches are worth keeping."""
+        """Whether subsets keep their content, so that their caches are worth keeping."""
         return self._scheme.sampling == "fixed"
 
     def draw(self) -> list[Subset]:
-        """Subsets of one release, by fresh coins. Empty ones are among them: they abstain."""
+        """Draw the subsets of one release by fresh coins, also empty ones, which abstain."""
         if self._fixed is not None:
             return [self._subset(place) for place in self._fixed.draw(self._rate, self._rng)]
         slots = resample(list(self._dealt), self._scheme.groups, self._rate, self._rng)
@@ -175,25 +154,25 @@ class SubsetSampler:
         return [Subset((self._key, self._draws, slot), ids) for slot, ids in enumerate(slots)]
 
     def everyone(self) -> list[Subset]:
-        """All fixed subsets (to warm caches); none under "resample", which has nothing to keep."""
+        """Return all fixed subsets (to warm caches); none under "resample", which has nothing to keep."""
         return [] if self._fixed is None else [self._subset(place) for place in range(len(self._fixed))]
 
     def add(self, record_id: str) -> Hashable | None:
-        """Add a record by its own coin; returns the key of the content that its subset had before."""
+        """Add a record by its own coin; return the key of its subset's former content."""
         if self._fixed is not None:
             return self._changed(self._fixed.add(record_id))
         self._dealt[record_id] = None
         return None
 
     def forget(self, record_id: str) -> Hashable | None:
-        """Remove a record; returns the key of the content that its subset had before."""
+        """Remove a record; return the key of its subset's former content."""
         if self._fixed is not None:
             return self._changed(self._fixed.forget(record_id))
         del self._dealt[record_id]
         return None
 
     def change(self, record_id: str) -> Hashable | None:
-        """Note that what a record shows has changed; returns the key of the content that its subset had before."""
+        """Note that a record's content changed; return the key of its subset's former content."""
         return None if self._fixed is None else self._changed(self._fixed.subset_of(record_id))
 
     def _subset(self, place: int) -> Subset:
@@ -213,14 +192,12 @@ KEYED = (
 
 
 class KeyedCoins:
-    """Who takes part in a round, by coins that hang on a key, the round and a slot or id, and on no content.
+    """Participation in a round, by coins that depend on a key, the round and a slot or id, not on content.
 
-    Args:
-        key: Secret key of the coins, 32 bytes.
-        names: Of each record what its coin hangs on: its slot where the number of records is public, else its id.
+    ``names`` maps each record to its coin's name: its slot if the number of records is public, else its id.
 
     Formal guarantee:
-        Who takes part in a round is drawn by independent coins, as far as HMAC-SHA-256 under a secret key cannot be
+        Participation in a round is drawn by independent coins, as far as HMAC-SHA-256 under a secret key cannot be
         told from chance.
     """
 
@@ -229,7 +206,7 @@ class KeyedCoins:
         self._names = dict(names)
 
     def drawn(self, number: int, rate: float) -> list[str]:
-        """Records of round ``number``, each with probability ``rate``, independently."""
+        """Return the records of round ``number``, each with probability ``rate``, independently."""
         bound = bound_of(rate)
         return [record for record in self._names if self._coin("round", number, record) < bound]
 
@@ -242,5 +219,5 @@ class KeyedCoins:
 
 
 def bound_of(rate: float) -> int:
-    """Coins below it fall with probability ``rate``."""
+    """Return the bound that a coin is below with probability ``rate``."""
     return int(Fraction(rate) * 2**_COIN_BITS)

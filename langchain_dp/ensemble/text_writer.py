@@ -1,15 +1,15 @@
-"""One private text, token by token: what its members think of the next token, and what is drawn."""
+"""One private text, token by token, from the scores of its members."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import operator
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_dp._util import forks, validate
-from langchain_dp.ensemble.echo import Echo
 from langchain_dp.ensemble.engine_calls import ask_together, asked_publicly, count_publicly, forget_members, row_of
 from langchain_dp.errors import InvalidParameter, LangChainDPError, ModelUnavailable
 from langchain_dp.isolation.worker import call_engine
@@ -17,26 +17,22 @@ from langchain_dp.mechanisms import ClippedSum, Randomness
 from langchain_dp.ports import Continuation, MemberPrompt, NextTokenScorer, Token, TokenScores
 
 INVENTED = "An example."
-"""Stands for a record where none may be shown."""
-_MARGIN = 4  # tokens by which parts may be more when they are put together
+"""Placeholder for a record in public prompts."""
+_RUN = 4
+"""Consecutive words that a text does not repeat by chance."""
+Run = tuple[str, ...]
+_MARGIN = 4  # additional tokens of joined parts
 
 
 class TextWriter:
     """Writes one text from the clipped sums of its members.
 
-    Args:
-        engine: The local model.
-        end: What ends a text, beside the model's own end.
-        noise: How a token is drawn.
-        candidates: Tokens of the public model's that are considered.
-        chat: Ask in the model's chat template.
-        rng: Source of the noise.
-        never: What a text may not repeat: no token is drawn that would make it do so, unless there is no other. A
-            model likes to repeat what it was asked.
+    ``end`` ends a text, beside the model's own end. ``candidates`` tokens of the public model are considered. No token
+    is drawn that would make the text repeat ``never``, unless there is no other: models tend to repeat the request.
 
     Formal guarantee:
-        A text is a sequence of :meth:`ClippedSum.release`, each over candidates and public weights that hang on public
-        and released text alone. It costs nothing of its own: the round that drew its members is charged before.
+        A text is a sequence of :meth:`ClippedSum.release`, each over candidates and public weights that depend on
+        public and released text alone. It has no cost of its own: the round that drew its members is charged before.
     """
 
     def __init__(
@@ -50,8 +46,8 @@ class TextWriter:
         self._chat = chat
         self._rng = rng
         self._never = never or Echo()
-        self._barren: dict[Token, bool] = {}  # tokens that no text begins with
-        self._heard = False  # as many members as will be asked
+        self._barren: dict[Token, bool] = {}  # tokens that begin no text
+        self._heard = False  # whether as many members as a text has were scored
 
     def tokens(
         self,
@@ -61,14 +57,10 @@ class TextWriter:
         before: Sequence[Token] = (),
         mark: Callable[[], object] = lambda: None,
     ) -> Iterator[Token]:
-        """Tokens of one text as they are drawn, at most as many as the event has: the last one ends it, if any does.
+        """Yield the tokens of one text as they are drawn, at most as many as the event has; the last one may end it.
 
-        Args:
-            head: Public text.
-            tail: Public cue.
-            bodies: The private text of each member that takes part, by its key. There may be none.
-            before: As of :meth:`continued`.
-            mark: As of :meth:`continued`.
+        ``bodies`` holds the private text of each participating member, possibly none. ``before`` and ``mark`` are as in
+        :meth:`continued`.
 
         Raises:
             ModelUnavailable: The public prompt could not be evaluated.
@@ -87,16 +79,13 @@ class TextWriter:
         before: Sequence[Token] = (),
         mark: Callable[[], object] = lambda: None,
     ) -> Iterator[Token]:
-        """As :meth:`tokens`, after whole prompts.
+        """Yield tokens like :meth:`tokens`, after whole prompts.
 
-        Args:
-            public: The prompt without a private text.
-            members: Gives those of the members that take part, asked before every token: one that is forgotten is gone.
-                Head, tail and beginning are those of ``public``.
-            before: Tokens of this very text that the same members wrote before a restart.
-            mark: Called before every draw. What it keeps says that an outcome is not known yet.
+        ``members`` is called before every token, so that a forgotten one is gone; head, tail and beginning are those of
+        ``public``. ``before`` are tokens of this text that the same members wrote before a restart. ``mark`` is called
+        before every draw, to store that an outcome is pending.
         """
-        # Asked for here, not at the first token: what has the text may show its beginning before it.
+        # Bound here, not at the first token: a resumed text may show its beginning before that.
         return self._continued(public, members, list(before), mark, forks.one_process("a text to be written"))
 
     def _continued(
@@ -110,20 +99,18 @@ class TextWriter:
         while len(written) < self.noise.event.tokens and not self.ended(written):
             check_process()
             scores = self._scores(public, members(), tuple(written))
-            kept = self._allowed(written, scores.tokens)
+            allowed = self._allowed(written, scores.tokens)
             check_process()
             mark()
-            chosen = kept[self.noise.release(scores.public[kept], _rows(scores, kept), rng=self._rng)]
+            chosen = allowed[self.noise.release(scores.public[allowed], _rows(scores, allowed), rng=self._rng)]
             written.append(_plain(scores.tokens[chosen]))
             yield written[-1]
 
     def check_answers(self, public: MemberPrompt, invented: str | None = None) -> None:
-        """Score a text's public prompt, so that a model that is not there is found before anything is charged.
+        """Score a text's public prompt, to find a dead model before anything is charged.
 
-        Args:
-            public: The prompt.
-            invented: What a member shows of invented records. The first time as many are scored as will be asked
-                together: where none is, none of a record will be, and every text would be the public model's alone.
+        With ``invented``, a member's text without records, the first call scores as many members as a text has. If none
+        of them is scored, no record would be, and every text would be the public model's alone.
         """
         if invented is None or self._heard:
             self._public(Continuation(public, (), 0.0))
@@ -143,12 +130,10 @@ class TextWriter:
         self._heard = True
 
     def can_go_on(self, public: MemberPrompt, written: Sequence[Token]) -> bool:
-        """Whether a text can be taken up after these tokens: the model can spell them, and scores what may follow.
-
-        Public, as the tokens are released, or are about to be.
+        """Return whether the model can continue after these tokens, which are released or about to be.
 
         Raises:
-            ModelUnavailable: It does not score the prompt alone either, so it is not there.
+            ModelUnavailable: It does not score the prompt alone either.
         """
 
         def look() -> None:
@@ -166,16 +151,10 @@ class TextWriter:
         return False
 
     def check_room(self, head: str, tail: str, *, more: int = 0, kept: int = 0) -> int:
-        """Raise InvalidParameter unless a text of the largest length fits: one that breaks off would be drawn again.
+        """Return the tokens left beside a text of the largest length, or raise InvalidParameter: a cut text would be
+        drawn again.
 
-        Args:
-            head: Public text.
-            tail: Public cue.
-            more: Tokens by which the public text may become longer.
-            kept: Tokens of the longest prompt that are kept for private texts.
-
-        Returns:
-            Tokens that are left.
+        ``more`` is the growth of the public text, and ``kept`` the tokens kept for private texts.
         """
         room = self._engine.max_prompt_tokens - kept
         public = count_publicly(self._engine, head) + count_publicly(self._engine, tail)
@@ -189,29 +168,29 @@ class TextWriter:
         return room - needed
 
     def begun(self, tokens: Sequence[Token]) -> str:
-        """As :meth:`text`, of a text that goes on: without what may be the beginning of its end."""
+        """Return :meth:`text` of an unfinished text, without a possible beginning of its end."""
         text = self.text(tokens)
         if self.ended(tokens):
             return text
-        held = next((n for n in range(len(self._end) - 1, 0, -1) if text.endswith(self._end[:n])), 0)
-        return text[: len(text) - held]
+        withheld = next((n for n in range(len(self._end) - 1, 0, -1) if text.endswith(self._end[:n])), 0)
+        return text[: len(text) - withheld]
 
     def text(self, tokens: Sequence[Token]) -> str:
-        """What tokens spell, up to the end of the text, white space at its ends removed."""
+        """Return the text of tokens, up to its end, stripped."""
         spelt = self._engine.detokenize([token for token in tokens if token not in self._engine.end_tokens])
         return spelt.split(self._end, 1)[0].strip().strip("\ufffd")
 
     def ended(self, tokens: Sequence[Token]) -> bool:
-        """Whether a text of these tokens has come to its own end, rather than to the largest number of tokens."""
+        """Return whether a text of these tokens has reached its own end."""
         return bool(tokens) and (tokens[-1] in self._engine.end_tokens or self._end in self._engine.detokenize(tokens))
 
     def _allowed(self, written: Sequence[Token], candidates: Sequence[Token]) -> Sequence[int]:
-        """Places of the candidates that may follow: all of them, if otherwise there were none."""
-        everything = range(len(candidates))
-        kept = [place for place in everything if written or not self._is_barren(candidates[place])]
+        """Return the indices of the candidates that may follow, or of all candidates if there are none."""
+        every = range(len(candidates))
+        allowed = [at for at in every if written or not self._is_barren(candidates[at])]
         if self._never.near(self.text(written)):
-            kept = [at for at in kept if not self._never(self.text([*written, candidates[at]]))]
-        return kept or everything
+            allowed = [at for at in allowed if not self._never(self.text([*written, candidates[at]]))]
+        return allowed or every
 
     def _is_barren(self, token: Token) -> bool:
         if token not in self._barren:
@@ -242,7 +221,7 @@ class TextWriter:
 
 
 def check_scores(model: object) -> None:
-    """An engine that a text can be written with."""
+    """Require an engine that can write a text."""
     validate.require_instance("model", model)
     if not isinstance(model, NextTokenScorer):
         raise InvalidParameter(
@@ -252,16 +231,61 @@ def check_scores(model: object) -> None:
 
 
 def public_prompt(head: str, tail: str) -> MemberPrompt:
-    """The prompt that shows nobody."""
+    """Return the prompt without a private text."""
     return MemberPrompt(head, "", tail, ("public", head))
 
 
 def _plain(token: Token) -> Token:
-    """As a journal keeps it: an engine may give numbers of a library's kind."""
+    """Return a token as a journal stores it: an engine may return numbers of a library's type."""
     return str.__str__(token) if isinstance(token, str) else operator.index(token)
 
 
 def _rows(scores: TokenScores, kept: Sequence[int]) -> list[Any]:
-    """Of each member the scores of these candidates; one that scored others, or none, adds nothing."""
+    """Return each member's scores of these candidates; None for a member without valid scores."""
     rows = (row_of(row, len(scores.tokens)) for row in scores.members)
     return [None if row is None else row[list(kept)] for row in rows]
+
+
+class Echo:
+    """Detects texts that repeat a request, and texts that are about to.
+
+    No text may share four consecutive words with an ``asked`` text, unless ``known`` has them too, or contain one of
+    the ``headings`` in any case.
+
+    Examples:
+        >>> echo = Echo(["Read how the student did."], headings=["Input:"])
+        >>> echo("Say how the student did"), echo("Say how the student failed"), echo.near("Say how the student")
+        (True, False, True)
+    """
+
+    def __init__(self, asked: Iterable[str] = (), *, known: str = "", headings: Iterable[str] = ()) -> None:
+        self._runs = frozenset(run for text in asked for run in _runs(_words(text))) - _runs(_words(known))
+        self._begun = frozenset(run[:-1] for run in self._runs)
+        self._headings = tuple(text.casefold() for text in headings)
+        self._openings = tuple(part for text in self._headings for part in _openings(text))
+
+    def __call__(self, text: str) -> bool:
+        """Return whether the text repeats the request."""
+        folded = " ".join(text.casefold().split())
+        return any(heading in folded for heading in self._headings) or not self._runs.isdisjoint(_runs(_words(folded)))
+
+    def near(self, text: str) -> bool:
+        """Return whether the next token, a word or a piece of one, may make the text repeat."""
+        words = _words(text)
+        if words and self._begun.intersection([tuple(words[1 - _RUN :]), tuple(words[-_RUN:-1])]):
+            return True
+        return any(map(text.casefold().rstrip().endswith, self._openings))
+
+
+def _openings(heading: str) -> list[str]:
+    """Return the beginnings of a heading that one more token may complete."""
+    least = len(re.sub(r"(\w+|[^\w\s])$", "", heading).rstrip())
+    return [heading[:at].rstrip() for at in range(max(least, 1), len(heading))]
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.casefold())
+
+
+def _runs(words: list[str]) -> frozenset[Run]:
+    return frozenset(tuple(words[at : at + _RUN]) for at in range(len(words) - _RUN + 1))

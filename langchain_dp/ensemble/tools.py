@@ -1,4 +1,4 @@
-"""What answers from private examples, as a tool of an agent; and what happens when its plan is used up."""
+"""A private chain as an agent's tool, and the end of its budget."""
 
 from __future__ import annotations
 
@@ -26,13 +26,7 @@ _FEW = 10  # a plan of fewer answers is watched by eye
 
 
 class BudgetMonitor:
-    """Watches a plan, and the shares of those who ask: warns once of each, before a charge, when 80% of it are used.
-
-    Args:
-        plan: The plan.
-        event: The event of one answer.
-        most: Answers of the whole plan.
-    """
+    """Warns once when 80% of a plan, or of a user's quota, are used, before a charge."""
 
     def __init__(self, plan: LedgerPlan, event: DpEvent, most: int) -> None:
         self._plan, self._event, self._most = plan, event, most
@@ -42,18 +36,15 @@ class BudgetMonitor:
         self._charges_to_look: dict[str | None, int | None] = {}
 
     def answers(self, user_id: str | None = None) -> int:
-        """How many more answers the plan covers, whoever shares it; and the share of a user, where one is named."""
+        """Return how many answers are left in the plan, or in a user's quota."""
         return self._plan.remaining(self._event, user_id=user_id)
 
     def warn_if_low(self, user_id: str | None = None) -> None:
-        """To be called before every charge.
-
-        Args:
-            user_id: Who will be charged, where the plan has accounts.
+        """Call this before every charge; ``user_id`` is the charged user if the plan has quotas.
 
         Warns:
-            BudgetLowWarning: 80% of the plan, or of this user's share of it, are used. Once; where warnings are errors,
-                nothing was charged.
+            BudgetLowWarning: 80% of the plan, or of this user's quota, are used. Once; if warnings are errors, nothing
+                was charged.
         """
         watched: list[tuple[str | None, int, str]] = [(None, self._most, "")]
         if user_id is not None and (quotas := self._plan.quotas) is not None:
@@ -77,7 +68,7 @@ class BudgetMonitor:
 
 
 class _PrivateTool(StructuredTool):
-    """A tool that calls a private chain, whose records must not leave the process with it."""
+    """A tool of a private chain, whose records must not leave the process with it."""
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise PrivateDataError(
@@ -97,21 +88,20 @@ def private_tool(
     exit_behavior: ExitBehavior,
     args_schema: type[BaseModel] | None = None,
 ) -> BaseTool:
-    """Return a tool that asks one question and says so, in a message to the model, if it gets no answer.
+    """Return a tool that asks one question, and tells the model in a message if it gets no answer.
 
     Args:
         ask: Answers the template's variables.
-        aask: Async twin.
-        plan: What is charged. Where it has accounts, a config without its user is an error of the caller's, which is
-            raised and not told to the model.
-        variables: Names of the template's variables: the arguments of the tool, all of them texts.
-        name: Name of the tool; what no model provider takes in a name becomes "_".
-        description: What the model is told about it.
-        exit_behavior: "continue": a used-up plan is told to the model, in a tool message with the status of an error,
-            and the agent goes on; "end": the same, and that message is the agent's last, if the agent was built by
-            ``create_agent`` before the tool's first call; "error": BudgetExceeded is raised. The end of a user's
-            share is the same, for this user.
-        args_schema: The arguments, with descriptions of your own.
+        aask: Async version.
+        plan: The charged plan. If it has quotas, a config without its user raises and is not told to the model.
+        variables: Names of the template's variables, the tool's arguments, all of them texts.
+        name: Name of the tool; characters that model providers refuse become "_".
+        description: Description for the model.
+        exit_behavior: "continue": the model learns of a used-up plan in a tool message with the status of an error, and
+            the agent goes on. "end": the same, and that message is the agent's last, if the agent was built by
+            ``create_agent`` before the tool's first call. "error": raises BudgetExceeded. The end of a user's quota is
+            the same, for this user.
+        args_schema: The arguments, with your own descriptions.
     """
     validate.one_of("exit_behavior", exit_behavior, get_args(ExitBehavior))
     for given, value in (("name", name), ("description", description)):

@@ -9,10 +9,9 @@ from langchain_dp.opt.filters import candidate_fault
 from langchain_dp.opt.handover import OptimizedPrompt, load_prompt
 from langchain_dp.opt.report import OptPlanReport
 from langchain_dp.opt.runnable import DPPromptOptimizer
-from langchain_dp.opt.scores import PromptScore
 from langchain_dp.opt.selector import DPPromptSelector
 from langchain_dp.opt.settings import CandidateOptions
-from langchain_dp.opt.target import TargetChoice, TargetScore, choose_for_target, evaluate_prompt
+from langchain_dp.opt.target import PromptScore, TargetChoice, TargetScore, choose_for_target, evaluate_prompt
 from langchain_dp.opt.templates import (
     DISASTER,
     MPQA,

@@ -1,4 +1,4 @@
-"""What the private prompt Runnables share: running, resuming, planning and certifying."""
+"""Base class of the two private prompt Runnables."""
 
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ class PromptRunnable(RunRunnable):
         not_private_seed: int | None,
         released_inputs: Sequence[Any],
     ) -> None:
-        """Set the fields that every prompt Runnable has, from checked settings."""
         validate.short_text("name", name, at_least=1)
         self.name = name
         self.settings = settings
@@ -79,23 +78,23 @@ class PromptRunnable(RunRunnable):
     def invoke(self, input: Examples | None, config: RunnableConfig | None = None, **kwargs: Any) -> ChatPromptTemplate:  # noqa: A002  # Runnable's name
         """Release one prompt.
 
-        The run's own callbacks see neither the examples nor their number. The run AROUND it does: in
-        ``optimizer | chain`` LangChain hands the input to the callbacks of the whole. Pass ``PrivateRecords``, which
-        show nothing, or wrap the call in ``private_run()``.
+        The run's own callbacks see neither the examples nor their number. An enclosing run does: in ``optimizer |
+        chain`` LangChain passes the input to the callbacks of the whole chain. Pass ``PrivateRecords``, which show
+        nothing, or wrap the call in ``private_run()``.
 
         Args:
-            input: Private examples, mappings with ``text`` and ``label`` (and what else the template names), or
-                whatever else ``PrivateRecords`` takes. None: those of :meth:`from_dataframe`.
+            input: Private examples: mappings with ``text``, ``label`` and the template's other variables, or any other
+                input of ``PrivateRecords``. None uses those of :meth:`from_dataframe`.
             config: LangChain config.
-            **kwargs: None are taken.
+            **kwargs: Refused.
 
         Returns:
-            The forward prompt under the released instruction as one human message, or as a system and a human one by
-            ``OptPrompts.system``, braces escaped;
-            ``metadata["dp"]`` is the certificate, and survives ``dumps`` and ``loads``.
+            The forward prompt under the released instruction, with braces escaped. ``OptPrompts.system`` decides
+            between one human message and a system and a human message. ``metadata["dp"]`` is the certificate and
+            survives ``dumps`` and ``loads``.
 
         Raises:
-            InvalidParameter: Examples or settings do not do. Nothing was spent.
+            InvalidParameter: Examples or settings are out of bounds. Nothing was spent.
             BudgetExceeded: The ledger has no room for the plan. Nothing was spent.
             PlanError: The ledger holds another plan, or a complete run over other examples, under this name.
             UnsafeEnvironment: A global setting would print prompts. Nothing was spent.
@@ -111,19 +110,19 @@ class PromptRunnable(RunRunnable):
         config: RunnableConfig | None = None,
         **kwargs: Any,
     ) -> ChatPromptTemplate:
-        """Async twin of :meth:`invoke`. A cancelled call spends nothing more; the next one goes on from there."""
+        """Async version of :meth:`invoke`. A cancelled call spends nothing more, and the next call resumes the run."""
         reject_extra_kwargs(kwargs)
         prompt: OptimizedPrompt = await self._aexecute(PrivateArgs.of(input), config)
         return prompt.template()
 
     @hold_arguments("examples")
     def optimize(self, examples: Examples | None = None, config: RunnableConfig | None = None) -> OptimizedPrompt:
-        """As :meth:`invoke`, but returns the prompt with certificate and settings, ready to be saved.
+        """Run like :meth:`invoke`, but return the prompt with its certificate and settings, ready to save.
 
-        Ctrl-C loses nothing but the call under way, and with ``decoder="clip"`` the candidate under way: call again
-        with the same examples, and the run is taken up where it stopped; with a ledger in a file that holds for a new
-        process too. Only a choice among the candidates that was charged, and whose process is gone, is lost: the
-        candidates stay in :meth:`released`. A complete run gives its prompt again, at no further cost.
+        Ctrl-C loses the current call only. With ``decoder="clip"`` it also loses the current candidate. Call again with
+        the same examples to resume. With a ledger in a file a new process can resume too. A selection that was charged
+        by a process that is gone is lost; the candidates stay in :meth:`released`. A complete run returns its prompt
+        again at no cost.
         """
         prompt: OptimizedPrompt = self._execute(PrivateArgs.of(examples), config)
         return prompt
@@ -132,9 +131,9 @@ class PromptRunnable(RunRunnable):
     async def aoptimize(
         self, examples: Examples | None = None, config: RunnableConfig | None = None
     ) -> OptimizedPrompt:
-        """Async twin of :meth:`optimize`, in a worker thread, which stops before its next call when cancelled.
+        """Async version of :meth:`optimize`, in a worker thread that stops before its next call when cancelled.
 
-        A choice that is charged is made all the same: a process that ended before it would lose it.
+        A charged selection is still drawn: if the process ended first, it would be lost.
         """
         prompt: OptimizedPrompt = await self._aexecute(PrivateArgs.of(examples), config)
         return prompt
@@ -148,12 +147,12 @@ class PromptRunnable(RunRunnable):
     # ------------------------------------------------------------------------------------------------- promise
 
     def released(self) -> list[str]:
-        """Candidates that were released so far, complete or not; the initial instruction is not among them."""
+        """Return the candidates released so far, without the initial instruction."""
         texts = self._private.released()
         return [ReleasedText(text, self.certificate().as_sources()) for text in texts]
 
     def certificate(self) -> PrivacyCertificate:
-        """The promise of the run as it stands.
+        """Return the guarantee of the run in its current state.
 
         Raises:
             InvalidParameter: No run has started yet.
@@ -162,27 +161,26 @@ class PromptRunnable(RunRunnable):
 
     @hold_arguments("examples")
     def check(self, examples: Examples | int | None = None) -> OptPlanReport:
-        """As :meth:`plan`, but refuses, as :meth:`invoke` would, a run in which no token can win.
+        """Return :meth:`plan`, but refuse a run in which no token can win, as :meth:`invoke` would.
 
         Raises:
-            InvalidParameter: No token can win, or a choice that was fitted by ``auto()`` would be one at random; it
-                names what would help.
+            InvalidParameter: No token can win, or a selection fitted by ``auto()`` would be random. The error names a
+                fix.
         """
         records, count = run_redacted(self._counted, PrivateArgs.of(examples), READING)
-        found = self.plan(count if records is None else records)
-        self._private.check_reachable(found.token, found.budget, found.scheme, count)
-        return found
+        plan = self.plan(count if records is None else records)
+        self._private.check_reachable(plan.token, plan.budget, plan.scheme, count)
+        return plan
 
     @hold_arguments("examples")
     def plan(self, examples: Examples | int | None = None) -> OptPlanReport:
-        """What a run would cost, whether its votes can win, and in its verdict whether it is worth it. Spends nothing.
+        """Forecast cost, time and usefulness of a run. Spends nothing.
 
         Args:
-            examples: The examples, for estimates from their lengths (for the operator, not for publication); or their
-                number.
+            examples: The examples, to estimate their lengths (do not publish that estimate), or their number.
 
         Raises:
-            InvalidParameter, BudgetExceeded: As :meth:`invoke` would.
+            InvalidParameter, BudgetExceeded: As in :meth:`invoke`.
             ModelUnavailable: The engine could not count the tokens of an example.
         """
         records, count = run_redacted(self._counted, PrivateArgs.of(examples), READING)
@@ -203,7 +201,7 @@ class PromptRunnable(RunRunnable):
 
 
 def share_of(budget: PrivacyBudget | None, ledger: LedgerOrPath | None, name: str) -> PrivacyBudget:
-    """The budget of a run: the one given, that of the run's plan, or all that the ledger has left to reserve."""
+    """Return the budget of a run: ``budget``, or that of the run's plan, or all that is unreserved."""
     if budget is not None:
         return budget
     assert isinstance(ledger, PrivacyLedger)  # check_promise

@@ -1,8 +1,8 @@
-"""OPT and DLN-1: the prompt optimizers that DP-OPT is compared with. Neither is private.
+"""OPT and DLN-1, the prompt optimizers to compare DP-OPT with. Neither is private.
 
 OPT (Hong et al. 2024, Algorithm 1 without noise) counts the votes of subsets and takes the winner. DLN-1 (Sordoni et
 al. 2023; Algorithm 3 of Hong et al. 2024) samples whole prompts from single batches of records. A prompt of either may
-repeat a record word for word. Use them in comparisons only.
+repeat a record word for word.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from langchain_dp.opt.journal import Journal
 from langchain_dp.opt.plan import count_votes
 from langchain_dp.opt.run import Run
 from langchain_dp.opt.runnable import DPPromptOptimizer
-from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import CUE, Demonstration, OptPrompts
 from langchain_dp.opt.text import Text
 from langchain_dp.opt.voters import Demonstrations, SubsetVotes
@@ -46,8 +45,8 @@ class DLNSettings:
 
     Args:
         steps: Rounds of improvement.
-        prompts_per_step: Candidates sampled in each.
-        demonstrations: Records shown in one backward prompt.
+        prompts_per_step: Candidates per round.
+        demonstrations: Records in one backward prompt.
         temperature: Of the sampled candidates.
         max_new_tokens: Longest candidate.
 
@@ -86,7 +85,7 @@ def optimize_with_opt(optimizer: DPPromptOptimizer, examples: Examples, *, seed:
 
     Args:
         optimizer: Gives model, labels, templates and settings. Its budget is not used.
-        examples: As of ``optimizer.optimize``.
+        examples: As in ``optimizer.optimize``.
         seed: Reproducible coins.
 
     Returns:
@@ -99,7 +98,8 @@ def optimize_with_opt(optimizer: DPPromptOptimizer, examples: Examples, *, seed:
         >>> optimize_with_opt(optimizer, rows).certificate.private
         False
     """
-    engine, settings, records = optimizer._engine, _settings(optimizer), optimizer._checked(examples)
+    engine, settings = optimizer._engine, dataclasses.replace(optimizer.settings, decoder="votes")
+    records = optimizer._checked(examples)
     check_environment()
     rng = SystemRandomness() if seed is None else NotPrivateSeededRandomness(seed)
     scheme = scheme_for(settings, Neighbors.REPLACE_ONE, len(records))
@@ -129,7 +129,7 @@ def optimize_with_opt(optimizer: DPPromptOptimizer, examples: Examples, *, seed:
         rng=rng,
         progress=optimizer._progress,
     )
-    run.write(MajorityVote(subset_votes, max_calls=settings.calls.most))
+    run.write(MajorityVote(subset_votes, max_calls=settings.calls))
     counts = run.counts(forward, data.rows(data.validation))
     best = run.choices()[max(range(len(counts)), key=counts.__getitem__)]
     return described(
@@ -146,12 +146,12 @@ def optimize_with_dln1(
 
     Args:
         optimizer: Gives model, labels, initial instruction and templates. Its budget is not used.
-        examples: As of ``optimizer.optimize``.
+        examples: As in ``optimizer.optimize``.
         dln: Numbers of the run.
         seed: Reproducible samples.
 
     Returns:
-        The prompt; ``candidates`` are all prompts that were sampled. Its ``certificate.private`` is False.
+        The prompt; ``candidates`` are all sampled prompts. Its ``certificate.private`` is False.
 
     Raises:
         InvalidParameter: Examples or settings are out of bounds.
@@ -160,7 +160,8 @@ def optimize_with_dln1(
         >>> optimize_with_dln1(optimizer, rows, DLNSettings(steps=2)).certificate.private
         False
     """
-    engine, settings, records = optimizer._engine, _settings(optimizer), optimizer._checked(examples)
+    engine, settings = optimizer._engine, dataclasses.replace(optimizer.settings, decoder="votes")
+    records = optimizer._checked(examples)
     check_environment()
     numbers = DLNSettings() if dln is None else dln
     coins = random.SystemRandom() if seed is None else random.Random(seed)  # noqa: S311  # not private
@@ -184,70 +185,48 @@ def optimize_with_dln1(
     return described(engine, settings, chosen, not_private("dln-1", engine), sampled)
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class MajorityVote:
     """Tokens of OPT: one batch of subsets per candidate, the token with most votes, no noise. Not private."""
 
     whole = False
 
-    def __init__(self, subset_votes: SubsetVotes, *, max_calls: int) -> None:
-        self._subset_votes = subset_votes
-        self._batch: list[Subset] = []
-        self._left = max_calls
+    subset_votes: SubsetVotes
+    max_calls: int
+    batch: list[Subset] = dataclasses.field(default_factory=list)
 
     def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
-        """Token with most votes, ties to the smaller one; None if nobody could be asked."""
-        self._left -= 1
-        if not written or not self._batch:
-            self._batch = self._subset_votes.draw()
-        votes = self._subset_votes.votes(self._batch, message, written)
+        """Return the token with most votes, ties to the smaller one; None without votes."""
+        self.max_calls -= 1
+        if not written or not self.batch:
+            self.batch = self.subset_votes.draw()
+        votes = self.subset_votes.votes(self.batch, message, written)
         most = max(votes.values(), default=0)
         winners = [token for token, count in votes.items() if count == most]
         return sorted(winners, key=lambda token: (isinstance(token, str), token))[0] if winners else None
 
     def left(self, written: Sequence[Token] = ()) -> int:
-        """Calls that the number of candidates and their length allow."""
-        return self._left
+        """Return the calls left."""
+        return self.max_calls
 
     def close(self) -> None:
-        """Drop what is cached of the subsets."""
-        self._subset_votes.close()
+        """Drop the caches of the subsets."""
+        self.subset_votes.close()
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class DLN1:
-    """One run of DLN-1.
+    """One run of DLN-1. ``sampled`` holds every sampled prompt."""
 
-    Args:
-        engine: The local model.
-        forward: Forward pass on the same model.
-        prompts: Templates.
-        labels: Public labels.
-        settings: Numbers of the run.
-        text: Instruction that written tokens spell, and how the next one is taken, at the settings' temperature.
-        rng: Source of samples.
-
-    Attributes:
-        sampled: Every prompt that was sampled so far. Any of them could have been the best.
-    """
-
-    def __init__(
-        self,
-        engine: NextTokenVoter,
-        forward: Forward,
-        *,
-        prompts: OptPrompts,
-        labels: Sequence[str],
-        settings: DLNSettings,
-        text: Text,
-        rng: random.Random,
-    ) -> None:
-        self._engine = engine
-        self._forward = forward
-        self._prompts = prompts
-        self._labels = list(labels)
-        self._settings = settings
-        self._text = text
-        self._rng = rng
-        self.sampled: list[str] = []
+    engine: NextTokenVoter
+    forward: Forward
+    _: dataclasses.KW_ONLY
+    prompts: OptPrompts
+    labels: Sequence[str]
+    settings: DLNSettings
+    text: Text
+    rng: random.Random
+    sampled: list[str] = dataclasses.field(default_factory=list)
 
     def run(
         self,
@@ -257,17 +236,10 @@ class DLN1:
         *,
         advance: Callable[[], object],
     ) -> str:
-        """The best instruction found; the current one stays in the race at every step.
-
-        Args:
-            instruction: Initial instruction.
-            training: Rows to show.
-            validation: Rows to score by: mean log-probability of the right label.
-            advance: Told after each step.
-        """
+        """Return the best instruction by mean log-probability of the right label, the current one included."""
         scores: dict[str, float] = {}
-        for step in range(self._settings.steps):
-            shown = self._rng.sample(list(training), min(self._settings.demonstrations, len(training)))
+        for step in range(self.settings.steps):
+            shown = self.rng.sample(list(training), min(self.settings.demonstrations, len(training)))
             candidates = [instruction, *self._candidates(instruction, shown, step)]
             for candidate in candidates:
                 if candidate not in scores:
@@ -277,62 +249,52 @@ class DLN1:
         return instruction
 
     def _candidates(self, instruction: str, rows: Sequence[Mapping[str, Any]], step: int) -> list[str]:
-        texts = [self._prompts.render(row) for row in rows]
-        answers = self._forward.predict(instruction, texts)
-        words = [self._prompts.word(label) for label in self._labels]
-        body = self._prompts.backward_body(
+        texts = [self.prompts.render(row) for row in rows]
+        answers = self.forward.predict(instruction, texts)
+        words = [self.prompts.word(label) for label in self.labels]
+        body = self.prompts.backward_body(
             [
-                Demonstration(text, self._prompts.word(str(row["label"])), None if answer is None else words[answer])
+                Demonstration(text, self.prompts.word(str(row["label"])), None if answer is None else words[answer])
                 for row, text, answer in zip(rows, texts, answers, strict=True)
             ]
         )
         member = (id(self), step)
         try:
-            found = [self._written(instruction, body, member) for _ in range(self._settings.prompts_per_step)]
+            candidates = [self._written(instruction, body, member) for _ in range(self.settings.prompts_per_step)]
         finally:
-            self._engine.forget(member)
-        texts = [text for text in map(self._text.instruction, found) if text]
+            self.engine.forget(member)
+        texts = [text for text in map(self.text.instruction, candidates) if text]
         self.sampled += texts
         return texts
 
     def _written(self, instruction: str, body: str, member: tuple[int, int]) -> list[Token]:
-        message = self._rng.randrange(len(self._prompts.messages))
-        head = self._prompts.backward_head(instruction)
-        tail = self._prompts.backward_tail(message, instruction)
+        message = self.rng.randrange(len(self.prompts.messages))
+        head = self.prompts.backward_head(instruction)
+        tail = self.prompts.backward_tail(message, instruction)
         prompt = MemberPrompt(head, body, tail, member, response_prefix=CUE)
         written: list[Token] = []
-        while len(written) < self._settings.max_new_tokens and not self._text.stops(written):
-            asked = Continuation(prompt, tuple(written), self._rng.random())
-            token = self._next(asked, self._text.decoding(written))
-            if token is None or token in self._engine.end_tokens:
+        while len(written) < self.settings.max_new_tokens and not self.text.stops(written):
+            continuation = Continuation(prompt, tuple(written), self.rng.random())
+            token = self._next(continuation, self.text.decoding(written))
+            if token is None or token in self.engine.end_tokens:
                 break
             written.append(token)
         return written
 
-    def _next(self, asked: Continuation, decoding: Decoding) -> Token | None:
-        answer = count_votes(ask_together(lambda some: self._engine.next_tokens(some, decoding), [asked]))
-        return next(iter(answer), None)
+    def _next(self, continuation: Continuation, decoding: Decoding) -> Token | None:
+        votes = count_votes(ask_together(lambda some: self.engine.next_tokens(some, decoding), [continuation]))
+        return next(iter(votes), None)
 
     def _log_probability(self, instruction: str, rows: Sequence[Mapping[str, Any]]) -> float:
-        texts = [self._prompts.render(row) for row in rows]
-        found = self._forward.log_probabilities(instruction, texts)
-        floor = -100.0  # a row that cannot be asked
-        return float(
-            np.mean(
-                [
-                    floor if row is None else row[self._labels.index(str(truth["label"]))]
-                    for row, truth in zip(found, rows, strict=True)
-                ]
-            )
-        )
-
-
-def _settings(optimizer: DPPromptOptimizer) -> Settings:
-    return dataclasses.replace(optimizer.settings, decoder="votes")
+        texts = [self.prompts.render(row) for row in rows]
+        scores = self.forward.log_probabilities(instruction, texts)
+        truths = [self.labels.index(str(row["label"])) for row in rows]
+        failed = -100.0
+        return float(np.mean([failed if row is None else row[at] for row, at in zip(scores, truths, strict=True)]))
 
 
 def not_private(method: str, engine: NextTokenVoter) -> PrivacyCertificate:
-    """Certificate that promises nothing, and says why."""
+    """Return a certificate that promises nothing, and says why."""
     return PrivacyCertificate(
         mechanism=f"non-private {method}",
         epsilon=math.inf,

@@ -1,26 +1,25 @@
-"""What a run has written, as it stands in its result: each text, and why it is dropped where it is."""
+"""Written candidates, and the prompts that a run selects from."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
 
-from langchain_dp.ensemble.echo import Echo
+from langchain_dp.ensemble.text_writer import Echo
 from langchain_dp.opt.filters import candidate_fault, request_echo, whole_sentences
 from langchain_dp.opt.plan import Written
 from langchain_dp.opt.settings import Settings
-from langchain_dp.opt.templates import PromptAlternative
 from langchain_dp.opt.text import Text
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A text that was written and paid for. It is released, whether it is handed over or not.
+    """A written and paid text. It is released, whether it is handed over or not.
 
     Args:
         text: The instruction.
-        dropped: Why it is not handed over; empty if it may be.
-        cut: What was written after an instruction and is no part of it: a sentence that ran into the last token.
+        dropped: Why it is not handed over, or "".
+        cut: Unfinished sentence that was removed from its end, or "".
 
     Examples:
         >>> optimized = optimizer.optimize(rows)
@@ -32,55 +31,47 @@ class Candidate:
     cut: str = ""
 
     def __str__(self) -> str:
-        said = f"{self.text!r} (without its unfinished end {self.cut!r})" if self.cut else repr(self.text)
-        return f"{said} (dropped: {self.dropped})" if self.dropped else said
+        text = f"{self.text!r} (without its unfinished end {self.cut!r})" if self.cut else repr(self.text)
+        return f"{text} (dropped: {self.dropped})" if self.dropped else text
 
 
 @dataclasses.dataclass(frozen=True)
 class PromptChoice:
-    """What may be handed over: one of these is selected. Public or released.
-
-    Args:
-        instruction: The instruction.
-        words: What the labels are called in it, in the public order.
-    """
+    """A prompt that may be handed over, public or released: its instruction, and a word per label in public order."""
 
     instruction: str
     words: tuple[str, ...]
 
 
 def echo_of(settings: Settings) -> Echo:
-    """What no text of a run may repeat. What would be dropped for it is not written in the first place."""
+    """Return what no candidate may repeat. Tokens that would repeat it are not drawn."""
     return request_echo(settings.prompts, settings.instruction) if settings.candidate_options.filtered else Echo()
 
 
 def judged(settings: Settings, text: Text, written: Sequence[Written]) -> list[Candidate]:
-    """Candidates of a run, in the order in which they were written."""
-    found = []
+    """Return the candidates of a run in the order in which they were written."""
+    candidates = []
     for each in written:
-        said, complete = text.instruction(each.tokens), each.ended in ("end", "stop")
-        fault, cut = "" if said else "it has no text", ""
+        instruction, complete = text.instruction(each.tokens), each.ended in ("end", "stop")
+        fault, cut = "" if instruction else "it has no text", ""
         if settings.candidate_options.filtered:
-            said, cut = (said, "") if complete else whole_sentences(said)
+            if not complete:
+                instruction, cut = whole_sentences(instruction)
             fault = candidate_fault(
-                said,
-                instruction=settings.instruction,
-                words=settings.words,
-                prompts=settings.prompts,
+                instruction, instruction=settings.instruction, words=settings.words, prompts=settings.prompts,
                 complete=complete,
-            )
-        found.append(Candidate(said, fault, cut=cut))
-    return found
+            )  # fmt: skip
+        candidates.append(Candidate(instruction, fault, cut=cut))
+    return candidates
 
 
 def choices(settings: Settings, written: Sequence[Candidate]) -> list[PromptChoice]:
-    """The candidates, the public alternatives and, last, the initial instruction. It stands for a dropped candidate."""
+    """Return the candidates, the alternatives and, last, the initial instruction, which replaces dropped candidates."""
     words = tuple(settings.words)
     initial = PromptChoice(settings.instruction, words)
     candidates = [initial if each.dropped else PromptChoice(each.text, words) for each in written]
-    return [*candidates, *(_alternative(settings, each) for each in settings.alternatives), initial]
-
-
-def _alternative(settings: Settings, given: PromptAlternative) -> PromptChoice:
-    words = tuple(settings.words_of(given))
-    return PromptChoice(given.instruction or settings.instruction, words)
+    alternatives = [
+        PromptChoice(each.instruction or settings.instruction, tuple(settings.words_of(each)))
+        for each in settings.alternatives
+    ]
+    return [*candidates, *alternatives, initial]

@@ -1,4 +1,4 @@
-"""What the prompt optimizer refuses before anything is reserved or spent. No message holds a word of a record."""
+"""Checks of the arguments, before anything is reserved or spent. No message holds text of a record."""
 
 from __future__ import annotations
 
@@ -9,32 +9,35 @@ from langchain_dp.ensemble.engine_calls import count_publicly
 from langchain_dp.ensemble.prompt_budget import LEAST
 from langchain_dp.ensemble.questions import check_text
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.opt.settings import Settings
+from langchain_dp.opt.settings import Decoder, Settings
 from langchain_dp.opt.templates import CUE, Demonstration, PromptAlternative
 from langchain_dp.ports import LabelScorer, NextTokenScorer, NextTokenVoter
 
 
-def check_model(model: object) -> None:
-    """An engine that both writes tokens and scores labels."""
+def check_model(model: object, decoder: Decoder = "votes", kbar: int = 0) -> None:
+    """Require an engine that writes tokens, scores labels and supports the decoder.
+
+    Its vocabulary must exceed kbar: the threshold of LimitedDomain covers the tokens beyond kbar.
+    """
     validate.require_instance("model", model)
     if not (isinstance(model, NextTokenVoter) and isinstance(model, LabelScorer)):
         raise InvalidParameter(
             f"Expected model={type(model).__name__} to be a local engine that writes tokens and scores labels, such "
             "as LlamaCppEnsemble: the votes of hundreds of prompts are counted token by token."
         )
-
-
-def check_decoder(model: object, decoder: str) -> None:
-    """An engine that can do what the decoder asks for."""
     if decoder == "clip" and not isinstance(model, NextTokenScorer):
         raise InvalidParameter(
             f"Expected model={type(model).__name__} to score next tokens (score_next_token), which "
             'decoder="clip" asks for. Use decoder="votes", or an engine such as LlamaCppEnsemble.'
         )
+    if decoder == "votes" and kbar >= model.vocabulary_size:
+        raise InvalidParameter(
+            f"Expected kbar={kbar} to be below the model's {model.vocabulary_size} tokens. Ten is plenty: lower it."
+        )
 
 
 def check_instruction(instruction: object) -> str:
-    """The initial instruction, not blank."""
+    """Return the initial instruction, stripped; refuse a blank one."""
     if not isinstance(instruction, str) or not instruction.strip():
         raise InvalidParameter(
             f"Expected instruction={instruction!r} to say what the task is. A plain sentence will do: it is public."
@@ -47,36 +50,26 @@ _LIKE = 'an instruction (str), PromptAlternative("...", words={...}) and {"instr
 
 
 def alternatives(given: object) -> tuple[PromptAlternative, ...]:
-    """Public prompts to choose among, each as an :class:`PromptAlternative`."""
-    several = list(given) if isinstance(given, Iterable) and not isinstance(given, (str, Mapping)) else None
-    if several is None:
+    """Return each public alternative as a :class:`PromptAlternative`."""
+    items = list(given) if isinstance(given, Iterable) and not isinstance(given, (str, Mapping)) else None
+    if items is None:
         raise InvalidParameter(f"Expected alternatives of type {type(given).__name__} to be a list, each of {_LIKE}.")
-    for place, each in enumerate(several):
-        fields = isinstance(each, Mapping) and each.keys() <= {"instruction", "words"}
-        if not fields and not isinstance(each, (str, PromptAlternative)):
+    prompts = []
+    for place, item in enumerate(items):
+        if isinstance(item, str):
+            item = PromptAlternative(item)
+        elif isinstance(item, Mapping) and item.keys() <= {"instruction", "words"}:
+            item = PromptAlternative(**item)
+        elif not isinstance(item, PromptAlternative):
             raise InvalidParameter(
-                f"Expected alternatives[{place}] of type {type(each).__name__} to be one of {_LIKE}."
+                f"Expected alternatives[{place}] of type {type(item).__name__} to be one of {_LIKE}."
             )
-    return tuple(
-        PromptAlternative(**each)
-        if isinstance(each, Mapping)
-        else PromptAlternative(each)
-        if isinstance(each, str)
-        else each
-        for each in several
-    )
-
-
-def check_kbar(model: NextTokenVoter, kbar: int) -> None:
-    """A model writes more tokens than LimitedDomain considers: its threshold stands for those left out."""
-    if kbar >= model.vocabulary_size:
-        raise InvalidParameter(
-            f"Expected kbar={kbar} to be below the model's {model.vocabulary_size} tokens. Ten is plenty: lower it."
-        )
+        prompts.append(item)
+    return tuple(prompts)
 
 
 def check_room(model: NextTokenVoter, settings: Settings) -> None:
-    """Public text must leave room in the model's context for the beginning of each example."""
+    """Require that the public text leaves room in the model's context for the beginning of each example."""
     if not settings.writes:
         return
     prompts = settings.prompts

@@ -1,4 +1,4 @@
-"""The examples of a run: checked, split into training and validation records, with the sampling constants. Private."""
+"""Training and validation records of a run, and its sampling constants. Private."""
 
 from __future__ import annotations
 
@@ -19,42 +19,18 @@ from langchain_dp.records import PrivateRecords
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Data:
-    """Examples of one run.
-
-    Args:
-        records: The examples.
-        training: Ids of those that teach.
-        validation: Ids of those that select.
-    """
+    """The records of a run, with the ids of training and of validation records."""
 
     records: PrivateRecords
     training: list[str]
     validation: list[str]
 
     def rows(self, ids: list[str]) -> list[Mapping[str, Any]]:
-        """Their content."""
+        """Return the content of these records."""
         return [self.records.get(name) for name in ids]
 
     def __repr__(self) -> str:
         return "Data(<private>)"
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class Split:
-    """Who sits in which part, kept while this process lives so that a record may be forgotten in the middle of a run.
-
-    Args:
-        marks: Keyed hash of every record the run was started with.
-        training: Ids of those that teach.
-        validation: Ids of those that select. The others, if any, take no part.
-    """
-
-    marks: Mapping[str, bytes]
-    training: frozenset[str]
-    validation: frozenset[str]
-
-    def __repr__(self) -> str:
-        return "Split(<private>)"
 
 
 def prepare(records: PrivateRecords, settings: Settings, neighbors: Neighbors, key: bytes) -> Data:
@@ -68,23 +44,16 @@ def prepare(records: PrivateRecords, settings: Settings, neighbors: Neighbors, k
 def split(
     record_ids: Sequence[str], share: float, key: bytes, *, even: bool, rows: int | None = None
 ) -> tuple[list[str], list[str]]:
-    """Training and validation records, by coins that hang on nothing but ``key`` and the slot or id.
+    """Split records into training and validation by coins that depend on ``key`` and the slot or id alone.
 
-    Args:
-        record_ids: All records, in their order.
-        share: Share of the validation records, in (0, 1].
-        key: Secret key of the coins, at least 16 bytes. The same key splits the same records alike, so a run that is
-            taken up again never moves a record from one part to the other.
-        even: Take exactly the rounded share of the slots (sound where the number of records is public); otherwise
-            every record draws its own coin.
-        rows: Slots that take part, drawn by the same coins, with ``even``; None is all. Those left out are in no part.
-
-    Returns:
-        (training, validation), disjoint, in the order given.
+    The same key splits the same records alike, so a resumed run never moves a record to the other part. With ``even``
+    (the number of records is public) exactly the rounded share of ``rows`` slots validates, and the slots beyond
+    ``rows`` are in no part. Otherwise every record draws its own coin.
 
     Formal guarantee:
-        Even: the part of a slot does not depend on what the slot holds. Else: parts are independent coins of the ids.
-        So two neighbours differ within one part.
+        Even: the part of a slot does not depend on the content of the slot. Otherwise parts are independent coins of
+            the
+        ids. So two neighbors differ within one part.
     """
     names = [str(slot) for slot in range(len(record_ids))] if even else list(record_ids)
     # Coins of rounds hang on the same key: a record's id must not name one of theirs.
@@ -105,7 +74,7 @@ def split(
 
 
 def check_split(settings: Settings, records: int) -> None:
-    """Raise InvalidParameter where nobody of so many records, a public number, would select, or teach."""
+    """Require that some of the records, whose number is public, validate and some train."""
     apart = round(settings.validation * records)
     if not 0 < apart < records:
         raise InvalidParameter(
@@ -115,7 +84,7 @@ def check_split(settings: Settings, records: int) -> None:
 
 
 def scheme_for(settings: Settings, neighbors: Neighbors, records: int) -> Scheme:
-    """Sampling constants of a run over so many examples (a public number, or not used).
+    """Return the sampling constants for a number of records, which must be public or is not used.
 
     Raises:
         InvalidParameter: There are too few, or a constant is missing under add/remove.

@@ -1,4 +1,4 @@
-"""Which released candidates are not handed over, and why. Of what has left already: it costs nothing."""
+"""Reasons to drop a released candidate. They depend on released text alone and cost nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from langchain_dp._util.words import UNSPACED, whole
-from langchain_dp.ensemble.echo import Echo
+from langchain_dp.ensemble.text_writer import Echo
 from langchain_dp.opt.templates import OptPrompts
 
 _HEADINGS = "# Student", "#Student", "Output:", "Input:", "Instruction:"
@@ -33,17 +33,17 @@ _SMALL = frozenset(_COMMON.split())
 def candidate_fault(
     candidate: str, *, instruction: str, words: Sequence[str], prompts: OptPrompts, complete: bool = True
 ) -> str:
-    """Why a released candidate is not handed over; empty if it may be. A function of public text alone.
+    """Explain why a released candidate is not handed over, or return "". Uses public text alone.
 
     Args:
-        candidate: The instruction that was written.
-        instruction: The initial one.
+        candidate: The written instruction.
+        instruction: The initial instruction.
         words: Words of the labels.
-        prompts: What the writer was asked with.
-        complete: Whether the model ended the text itself, and not the largest number of tokens or a lack of votes.
+        prompts: Templates that the writer was asked with.
+        complete: Whether the model ended the text itself, before the token limit and without a lack of votes.
 
     Returns:
-        A sentence without its end, such as "it repeats the request".
+        A clause, such as "it repeats the request".
 
     Examples:
         >>> candidate_fault("Say it", instruction="Is it spam?", words=["spam", "ham"], prompts=OptPrompts())
@@ -62,12 +62,12 @@ def candidate_fault(
 
 
 def request_echo(prompts: OptPrompts, instruction: str) -> Echo:
-    """What a candidate may not repeat: the request, unless the initial instruction says it, too."""
+    """Return the request as text that no candidate may repeat, except what the initial instruction also says."""
     return Echo([prompts.meta, prompts.secrecy, *prompts.messages], known=instruction, headings=_HEADINGS)
 
 
 def whole_sentences(text: str) -> tuple[str, str]:
-    """A text that was cut off, without its last sentence; and that sentence. All of it, where none is whole.
+    """Separate the unfinished last sentence from a text that was cut off, if another sentence is complete.
 
     Examples:
         >>> whole_sentences("Is it spam? Answer with one of")
@@ -83,7 +83,7 @@ def whole_sentences(text: str) -> tuple[str, str]:
 
 
 def _ends_sentence(before: str, after: str) -> bool:
-    """Whether a stop between the two ends a sentence: not that of "1. Say" or "Mr. X", nor before a small letter."""
+    """Tell a full stop from those of "1. Say" and "Mr. X", and from one before a small letter."""
     words = re.findall(r"\w+", before.casefold())
     if not words or after[:1].islower():
         return False
@@ -99,6 +99,6 @@ def _names_the_task(text: str, instruction: str, words: Sequence[str]) -> bool:
 
 
 def _content(text: str) -> set[str]:
-    """Longer words; where writing puts no spaces between words, pairs of letters."""
+    """Return the longer words, or pairs of letters in scripts without spaces."""
     pairs = re.findall(rf"(?=([{UNSPACED}]{{2}}))", text)
     return {word for word in re.findall(r"\w{4,}", text) if word not in _SMALL}.union(pairs)

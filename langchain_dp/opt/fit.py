@@ -1,4 +1,4 @@
-"""Settings that fit a number of rows and a budget: as much writing as its votes can carry, in bounded time."""
+"""Settings that fit a number of rows and a budget in bounded time."""
 
 from __future__ import annotations
 
@@ -6,59 +6,105 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from langchain_dp._util import validate
 from langchain_dp.accounting import PrivacyBudget, calibrate_limited_domain, calibrate_text_round
-from langchain_dp.accounting.events import LimitedDomainEvent, count_is_public, votes_move
+from langchain_dp.accounting.events import LimitedDomainEvent, count_is_public
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.opt.cost import Lengths, to_evaluate
 from langchain_dp.opt.reservation import votes_needed
+
+
+class Lengths(NamedTuple):
+    """Tokens of the parts of a prompt: text before the records, one record, and the request after them."""
+
+    head: float
+    shot: float
+    tail: float
+
+
+class Evaluated(NamedTuple):
+    """Tokens of a whole run: without caches, with the caches of all subsets, and those written one by one."""
+
+    cold: float
+    warm: float
+    written: float
+
+    def work(self, *, kept: bool = True) -> float:
+        """Return the equivalent number of prompt tokens, by time."""
+        return (self.warm if kept else self.cold) + _WRITTEN * self.written
+
+
+_WRITTEN = 5
+"""Prompt tokens that take as long as one written token (measured: 6 with 16 members at a time, 3 with 48)."""
+_ANSWER = 25
+"""Tokens of an answer beside its record: the end of the prompt and the labels."""
+
+
+def to_evaluate(
+    scheme: Scheme,
+    *,
+    calls: int,
+    texts: int,
+    length: int,
+    training: float,
+    judged: float,
+    lengths: Lengths,
+    drawn: int = 0,
+) -> Evaluated:
+    """Estimate the tokens of a run. Records that no subset shows are not answered either.
+
+    ``judged`` counts answers to validation records over all candidates. ``drawn`` is the tokens of one call that writes
+    a whole text, and 0 if each call releases one token.
+    """
+    rate, members = scheme.sampling_probability, scheme.expected_subsets
+    shown = lengths.shot * shots(scheme, training)
+    seen = 1 - (1 - rate) ** calls
+    answers = (training * seen + judged) * (lengths.shot + _ANSWER)
+    written = calls * max(drawn, 1) * members
+    cold = warm = written * (lengths.head + shown + lengths.tail + length / 2)
+    if scheme.sampling == "fixed":
+        again = scheme.groups * (1 - (1 - rate) ** (1 if drawn else length)) * texts
+        warm = scheme.groups * seen * shown + again * (lengths.tail + length)
+    return Evaluated(cold + answers, warm + answers, written)
+
+
+def shots(scheme: Scheme, training: float) -> float:
+    """Return the expected number of records in a subset."""
+    return training * (1.0 if scheme.sampling == "fixed" else scheme.sampling_probability) / scheme.groups
+
 
 Effort = Literal["light", "full"]
 
 AGREED = 0.7
-"""Share of the votes that settings are made for: a token with so many is released at least half of the time."""
+"""Share of the votes with which a token is to be released at least half of the time."""
 
 ENOUGH_CLIP = 2.0
-"""Clip in nats that settings with clipped sums are made for."""
+"""Clip in nats that settings with clipped sums reach."""
 _CLIPPED = (100, 60, 40, 25, 12, 6, 3)
-"""Subsets that are expected to take part in a text of clipped sums: the more, the larger the clip."""
+"""Expected subsets of a clipped-sums text: more of them allow a larger clip."""
 _MOST_ROWS = 30_000
-"""Rows of which a clip is as large as anybody wants."""
+"""Rows beyond which a larger clip is of no use."""
 
 _PROMPTS: dict[Effort, tuple[tuple[int, int], ...]] = {
     "light": ((3, 20), (2, 20), (1, 20), (1, 12)),
     "full": ((5, 50), (5, 30), (3, 30), (3, 20), (2, 20), (1, 20), (1, 12)),
 }
-"""Candidates and tokens of each, the most first."""
+"""Candidates and tokens of each, longest first."""
 _SHOTS = (5, 3, 2, 1)
 _SUBSETS = 3
 _MORE = 5
-"""Tokens of a candidate beyond those of the initial instruction: it must end, or it is dropped."""
+"""Tokens of a candidate beyond the initial instruction's: an unfinished one is dropped."""
 _TOKENS: dict[Effort, int] = {"light": 330_000, "full": 3_300_000}
-"""Most work, in tokens of a prompt. The embedded model takes some seven minutes for the first number on two cores."""
+"""Most work, in prompt tokens. The embedded model takes some seven minutes for the first on two cores."""
 _USUAL = Lengths(head=120, shot=45, tail=60)
 _VALIDATION, _JUDGES = 0.1, 200
 
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """Settings of an optimizer, chosen from public numbers alone.
-
-    Args:
-        shots: Demonstrations of one subset.
-        subsets: Votes on one token: those of all subsets.
-        num_prompts: Candidates.
-        max_new_tokens: Tokens of one candidate.
-        validation: Share of the rows that select.
-        rows: Rows that take part, drawn by coins.
-
-    Examples:
-        >>> fit(2_000, PrivacyBudget(3.0, 1e-5)).shots
-        2
-    """
+    """Settings of an optimizer, chosen from public numbers alone."""
 
     shots: int
     subsets: int
@@ -68,7 +114,7 @@ class Fit:
     rows: int
 
     def arguments(self) -> dict[str, Any]:
-        """They as arguments of :class:`~langchain_dp.opt.DPPromptOptimizer`."""
+        """Return arguments of :class:`~langchain_dp.opt.DPPromptOptimizer`."""
         return dataclasses.asdict(self)
 
 
@@ -81,20 +127,13 @@ def fit(
     clip_temperature: float | None = None,
     alternatives: int = 0,
 ) -> Fit:
-    """The most writing of which a token that 70% of the subsets vote for is released at least half of the time.
+    """Choose the longest writing in which a token with 70% of the votes is released at least half of the time.
 
-    All subsets vote on every token: a lower rate needs as many rows for the same token. Rows beyond those that a
-    model evaluates in bounded time take no part. Where no setting does, it is the one that comes nearest, so that a
-    plan can tell how far the rows are from it.
+    All subsets vote on every token: a lower rate needs as many rows for the same token. Rows beyond the bounded time
+    are left out. If no setting reaches the goal, return the nearest one, so that a plan can state the distance.
 
-    Args:
-        examples_count: Number of rows; public.
-        budget: The promise.
-        effort: "light" evaluates some 330,000 tokens at most, "full" ten times as many.
-        instruction: Tokens of the initial instruction: a candidate that says as much needs as many.
-        clip_temperature: Temperature of a draw where texts are written from clipped sums, so that a subset may move a
-            token by two nats; None where subsets vote.
-        alternatives: Public prompts that every validation record answers, too.
+    ``instruction`` is the length of the initial instruction in tokens, since a candidate that says as much needs as
+    many. ``clip_temperature`` switches to clipped sums, where a subset must be able to move a token by two nats.
     """
     validate.integer("examples_count", examples_count, at_least=1)
     validate.one_of("effort", effort, get_args(Effort))
@@ -108,12 +147,12 @@ def fit(
     judges = min(max(1, round(_VALIDATION * examples_count)), _JUDGES)
     best, nearest = None, 0.0
     for sizes in _writings(effort, instruction):
-        asked = examples_count, budget, effort, sizes, judges, (alternatives + sizes[0] + 1) * judges
-        found, share = _by_votes(*asked) if clip_temperature is None else _by_clip(*asked, clip_temperature)
+        arguments = examples_count, budget, effort, sizes, judges, (alternatives + sizes[0] + 1) * judges
+        candidate, share = _by_votes(*arguments) if clip_temperature is None else _by_clip(*arguments, clip_temperature)
         if share >= 1:
-            return found
+            return candidate
         if share > nearest:
-            best, nearest = found, share
+            best, nearest = candidate, share
     if best is None:  # one shot a subset is always there
         raise InvalidParameter(
             f"Expected alternatives= to be so few that the validation records answer all of them in bounded time, but "
@@ -125,17 +164,7 @@ def fit(
 def rows_to_select_by(
     examples_count: int, budget: PrivacyBudget, *, prompts: int, effort: Effort = "light"
 ) -> int | None:
-    """Rows that select among public prompts: as many as a model answers in bounded time.
-
-    Args:
-        examples_count: Number of rows; public.
-        budget: The promise.
-        prompts: Prompts to choose among.
-        effort: As in :func:`fit`.
-
-    Returns:
-        At most ``examples_count``; None under add/remove, where that number is private and all select.
-    """
+    """Return how many rows select among public prompts in bounded time; None under add/remove, where all select."""
     validate.integer("examples_count", examples_count, at_least=1)
     validate.one_of("effort", effort, get_args(Effort))
     if not count_is_public(budget.neighbors):
@@ -154,7 +183,7 @@ def rows_to_select_by(
 def _by_votes(
     count: int, budget: PrivacyBudget, effort: Effort, sizes: tuple[int, int, int], judges: int, judged: int
 ) -> tuple[Fit, float]:
-    """Settings of one writing, and how near their votes come to what is wanted, which is one."""
+    """Return settings of one size, and their votes relative to the goal."""
     prompts, tokens, shots = sizes
 
     def work(subsets: int) -> float:
@@ -176,7 +205,7 @@ def _by_clip(
     count: int, budget: PrivacyBudget, effort: Effort, sizes: tuple[int, int, int], judges: int, judged: int,
     temperature: float,
 ) -> tuple[Fit, float]:  # fmt: skip
-    """Likewise, where a text is written by members that are drawn for it."""
+    """Return the same for clipped sums."""
     prompts, tokens, shots = sizes
     count = min(count, _MOST_ROWS)
     there = (count - judges) // shots
@@ -192,23 +221,23 @@ def _by_clip(
 
     members = next(filter(fits, _CLIPPED), max(1, min(there, _SUBSETS)))
     moved = _moved(budget, prompts, tokens, members / there) if members >= _SUBSETS else 0.0
-    found = Fit(shots, members, prompts, tokens, judges / count, count)
-    return found, moved * members * temperature / 4 / ENOUGH_CLIP
+    settings = Fit(shots, members, prompts, tokens, judges / count, count)
+    return settings, moved * members * temperature / 4 / ENOUGH_CLIP
 
 
 def _writings(effort: Effort, instruction: int) -> Iterator[tuple[int, int, int]]:
-    """Candidates, tokens and shots: single demonstrations, which teach little, come last."""
+    """Yield candidates, tokens and shots. Single demonstrations come last because they teach little."""
     least = instruction + _MORE if instruction else 1
-    each = list(dict.fromkeys((prompts, max(tokens, least)) for prompts, tokens in _PROMPTS[effort]))
+    sizes = list(dict.fromkeys((prompts, max(tokens, least)) for prompts, tokens in _PROMPTS[effort]))
     for some in (_SHOTS[:-1], _SHOTS[-1:]):
-        for prompts, tokens in each:
+        for prompts, tokens in sizes:
             for shots in some:
                 yield prompts, tokens, shots
 
 
 @functools.lru_cache(maxsize=64)
 def _moved(budget: PrivacyBudget, rounds: int, tokens: int, rate: float) -> float:
-    """Bounded-range parameter of a token."""
+    """Return the bounded-range parameter of a token."""
     return calibrate_text_round(budget, rounds=rounds, tokens=tokens, sampling_probability=rate)
 
 
@@ -216,4 +245,4 @@ def _moved(budget: PrivacyBudget, rounds: int, tokens: int, rate: float) -> floa
 def _needed(budget: PrivacyBudget, calls: int) -> float:
     chosen = calibrate_limited_domain(budget, tokens=calls, sampling_probability=1.0, sampling="fixed")
     token = LimitedDomainEvent(*chosen, 1.0, "fixed")
-    return votes_needed(token, moved_votes=votes_move(budget.neighbors))
+    return votes_needed(token, budget.neighbors)

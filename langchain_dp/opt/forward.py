@@ -1,7 +1,8 @@
-"""The forward pass: what the local model answers to each record under an instruction."""
+"""The forward pass: the local model's label scores for each record under an instruction."""
 
 from __future__ import annotations
 
+import functools
 import secrets
 import textwrap
 from collections.abc import Hashable, Sequence
@@ -23,14 +24,10 @@ Row = npt.NDArray[np.float64]
 
 
 class Forward:
-    """Label scores of single records. The scores of one record depend on that record and public things alone.
+    """Label scores of single records. The scores of one record depend on it and on public text alone.
 
-    Args:
-        engine: Scores the labels.
-        prompts: Templates.
-        words: Word of every label, in the public order.
-        calibrate: Divide by the label probabilities of texts without content under the same instruction (Zhao et al.
-            2021): public, so it costs nothing.
+    ``calibrate`` divides by the label probabilities of texts without content (Zhao et al. 2021), which are public and
+    free.
     """
 
     def __init__(self, engine: LabelScorer, prompts: OptPrompts, words: Sequence[str], *, calibrate: bool) -> None:
@@ -43,20 +40,13 @@ class Forward:
 
     @classmethod
     def of(cls, engine: NextTokenVoter, settings: Settings) -> Forward:
-        """The forward pass of a run, on an engine that scores labels too."""
+        """Return the forward pass of a run."""
         assert isinstance(engine, LabelScorer)  # check_model
         words = [settings.prompts.word(label) for label in settings.labels]
         return cls(engine, settings.prompts, words, calibrate=settings.calibrate)
 
     def check(self, instruction: str, words: Sequence[str] = ()) -> None:
-        """Score public texts without content, so that a model that cannot is found before anything is spent.
-
-        Likewise one whose context leaves no room for the beginning of a record.
-
-        Args:
-            instruction: Public.
-            words: What the labels are called, public; those of the task by default.
-        """
+        """Score public texts, to find a model that fails, or has no room for a record, before anything is spent."""
         shown = tuple(words) or self._shown
         room = self._left(self._prompts.forward_head(instruction, shown), [f" {word}" for word in shown])
         least = LEAST + count_publicly(self._engine, self._prompts.forward_body(""))
@@ -72,11 +62,7 @@ class Forward:
             )
 
     def watch(self, instruction: str) -> None:
-        """Score one public text, where the engine asks a server: it may have died while its members abstained.
-
-        Args:
-            instruction: Public.
-        """
+        """Score one public text if the engine is a server, which may have died while its members abstained."""
         if is_remote(self._engine) and self._scores(instruction, CONTENT_FREE[:1])[0] is None:
             raise ModelUnavailable(
                 "The engine's server did not answer a public text that it was asked after the private ones. Without "
@@ -85,13 +71,7 @@ class Forward:
             )
 
     def predict(self, instruction: str, texts: Sequence[str], words: Sequence[str] = ()) -> list[int | None]:
-        """Index of the answer to each text; None where the model could not be asked.
-
-        Args:
-            instruction: Public, or released.
-            texts: Rendered inputs, private.
-            words: What the labels are called, public or released; those of the task by default.
-        """
+        """Return the index of each text's answer; None for a failed call. ``words`` defaults to the task's."""
         prior = self._prior(instruction, words) if self._calibrate else np.zeros(len(words or self._shown))
         if prior is None:  # the instruction alone is too much for the model, whatever the texts
             return [None] * len(texts)
@@ -99,7 +79,7 @@ class Forward:
         return [None if row is None else int(np.argmax(row - prior)) for row in rows]
 
     def log_probabilities(self, instruction: str, texts: Sequence[str], words: Sequence[str] = ()) -> list[Row | None]:
-        """Log-probability of every label after each text, without calibration; None where it could not be asked."""
+        """Return uncalibrated log-probabilities of every label after each text; None for a failed call."""
         parts = (texts[at : at + _TOGETHER] for at in range(0, len(texts), _TOGETHER))
         return [row for part in parts for row in self._scores(instruction, part, words)]
 
@@ -109,8 +89,9 @@ class Forward:
         prompts, answers = self._prompts, [f" {word}" for word in shown]
         head = prompts.forward_head(instruction, shown)
         most = self._left(head, answers)
+        fit = functools.partial(self._room.truncate, whole=lambda texts: prompts.forward_body(*texts))
         members = [
-            MemberPrompt(head, prompts.forward_body(*self._fitting(text, most)), prompts.forward_tail, (nonce, i))
+            MemberPrompt(head, prompts.forward_body(*fit([text], tokens=most)), prompts.forward_tail, (nonce, i))
             for i, text in enumerate(texts)
         ]
         try:
@@ -121,11 +102,7 @@ class Forward:
         return [_row(row, len(shown)) for row in rows]
 
     def _left(self, head: str, answers: Sequence[str]) -> int:
-        """Tokens that are left for a record."""
         return self._room.remaining(self._engine.max_tail_tokens, head, max(answers, key=len))
-
-    def _fitting(self, text: str, tokens: int) -> list[str]:
-        return self._room.truncate([text], whole=lambda one: self._prompts.forward_body(*one), tokens=tokens)
 
     def _prior(self, instruction: str, words: Sequence[str] = ()) -> Row | None:
         key = instruction, tuple(words) or self._shown

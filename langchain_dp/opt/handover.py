@@ -20,7 +20,7 @@ from langchain_dp.accounting.provenance import ReleasedText, released
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.candidates import Candidate, PromptChoice
 from langchain_dp.opt.settings import Settings
-from langchain_dp.opt.templates import OptPrompts, PromptAlternative
+from langchain_dp.opt.templates import OptPrompts
 from langchain_dp.parsing import label_parser
 from langchain_dp.ports import HasFile, NextTokenVoter
 from langchain_dp.records import label_words, named_words
@@ -28,18 +28,18 @@ from langchain_dp.records import label_words, named_words
 
 @dataclasses.dataclass(frozen=True)
 class OptimizedPrompt:
-    """A released prompt with its certificate and how it came about. It holds no private value.
+    """A released prompt with its certificate and history. It holds no private value.
 
     Args:
-        prompt: The forward prompt as an f-string template; its variables are those of an input. With ``system``, what
-            of it stands in the human message.
+        prompt: The forward prompt as an f-string template over an input's variables. With ``system``, the human
+            message.
         instruction: The selected instruction.
-        certificate: Under which promise it was released; ``private`` is False for the methods that promise nothing.
+        certificate: The guarantee. ``private`` is False for the non-private methods.
         settings: Public settings of the run.
-        model: ``name`` of the model that wrote it, and ``sha256`` of its file where it is one.
+        model: ``name`` of the writing model, and ``sha256`` of its file if it has one.
         created: Time of the release, ISO 8601, UTC.
-        system: Template of the system message: instruction, and line that names the labels. Empty: there is none.
-        candidates: Everything that was written, with why it was dropped.
+        system: Template of the system message, or "": instruction, and the line that names the labels.
+        candidates: All written texts, with the reasons why some were dropped.
         words: Label -> word that the prompt asks for. :meth:`chain` puts the labels back.
 
     Examples:
@@ -80,30 +80,27 @@ class OptimizedPrompt:
         return chain
 
     def choices(self) -> list[PromptChoice]:
-        """All that may be handed over, released or public: the initial instruction first, then what was selected."""
+        """Return the prompts that may be handed over: the initial one, the selected one, and the others."""
         prompts, labels = OptPrompts(**self.settings["templates"]), self.settings["labels"]
         initial = PromptChoice(self.settings["instruction"], tuple(map(prompts.word, labels)))
         selected = PromptChoice(self.instruction, tuple(self.words.get(label, prompts.word(label)) for label in labels))
-        others = [PromptAlternative(each.text) for each in self.candidates if not each.dropped]
-        others += [PromptAlternative(**each) for each in self.settings.get("alternatives", ())]
-        found = [
-            PromptChoice(
-                each.instruction or initial.instruction,
-                tuple(each.words.get(label, word) for label, word in zip(labels, initial.words, strict=True)),
+        others = [PromptChoice(each.text, initial.words) for each in self.candidates if not each.dropped]
+        for each in self.settings.get("alternatives", ()):
+            words = tuple(
+                each.get("words", {}).get(label, word) for label, word in zip(labels, initial.words, strict=True)
             )
-            for each in others
-        ]
-        return list(dict.fromkeys([initial, selected, *found]))
+            others.append(PromptChoice(each.get("instruction") or initial.instruction, words))
+        return list(dict.fromkeys([initial, selected, *others]))
 
     def with_choice(self, choice: PromptChoice) -> OptimizedPrompt:
-        """The same result, handing over another of its :meth:`choices`: released or public, so it costs nothing."""
+        """Return this result with another of its :meth:`choices`. This is free: all are released or public."""
         laid = _laid(OptPrompts(**self.settings["templates"]), self.settings["labels"], choice)
         return dataclasses.replace(self, **laid)
 
     def template(self) -> ChatPromptTemplate:
-        """The prompt, as one human message or after a system message; ``metadata["dp"]`` is the certificate.
+        """Return the prompt as a template; ``metadata["dp"]`` is the certificate.
 
-        Where it asks for other words than the labels, ``metadata["words"]`` holds them by label.
+        If its words differ from the labels, ``metadata["words"]`` holds them by label.
         """
         before = [("system", self.system)] if self.system else []
         template = ChatPromptTemplate.from_messages([*before, ("human", self.prompt)])
@@ -113,14 +110,14 @@ class OptimizedPrompt:
         return template
 
     def chain(self, model: Runnable[Any, Any]) -> Runnable[Any, str]:
-        """``template() | model``, and the label whose word was answered.
+        """Return ``template() | model``, with answers translated to labels.
 
         Args:
             model: Any chat model. It sees the prompt and the input.
 
         Returns:
-            A Runnable from the prompt's variables to a label. An answer that names none, or several, is LangChain's
-            ``OutputParserException``.
+            A Runnable from the prompt's variables to a label. It raises LangChain's ``OutputParserException`` for an
+            answer that names no label or several.
         """
         return self.template() | model | label_parser(self.words)
 
@@ -128,7 +125,7 @@ class OptimizedPrompt:
         return f"{self.instruction}\n\n{self.certificate}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return {
             "prompt": self.prompt,
             "instruction": self.instruction,
@@ -142,7 +139,7 @@ class OptimizedPrompt:
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as JSON, whole or not at all; readable by its owner only if it is not private: it may hold rows."""
+        """Write JSON atomically. A non-private prompt may hold rows, so only its owner may read its file."""
         text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n"
         write_whole(Path(path), text, owner_only=not self.certificate.private)
 
@@ -155,7 +152,7 @@ def described(
     candidates: Sequence[Candidate] = (),
     **derived: float,
 ) -> OptimizedPrompt:
-    """What a run hands over: the prompt under what was chosen, and how it came about."""
+    """Return the result of a run under its selected prompt."""
     model = {"name": engine.name}
     if isinstance(engine, HasFile):
         model["sha256"] = engine.file_sha256()
@@ -169,7 +166,6 @@ def described(
 
 
 def _laid(prompts: OptPrompts, labels: Sequence[str], choice: PromptChoice) -> dict[str, Any]:
-    """Instruction, messages and words of a choice, as fields of a result."""
     head, rest = prompts.forward_parts(choice.instruction, choice.words)
     return {
         "prompt": rest if prompts.system else head + rest,
@@ -180,13 +176,13 @@ def _laid(prompts: OptPrompts, labels: Sequence[str], choice: PromptChoice) -> d
 
 
 def load_prompt(path: str | os.PathLike[str]) -> OptimizedPrompt:
-    """Read what :meth:`OptimizedPrompt.save` wrote.
+    """Read a file written by :meth:`OptimizedPrompt.save`.
 
     Args:
         path: The JSON file.
 
     Raises:
-        InvalidParameter: The file is not such a JSON object, or its template or words were edited and are none now.
+        InvalidParameter: The file is no saved prompt, or its template or words were edited and are invalid.
         FileNotFoundError: There is no such file.
 
     Examples:
@@ -196,21 +192,21 @@ def load_prompt(path: str | os.PathLike[str]) -> OptimizedPrompt:
     """
     name = Path(path).name
     try:
-        found = _PromptForm.read(Path(path).read_bytes())
+        form = _PromptForm.read(Path(path).read_bytes())
     except ValueError as error:
         fields = ", ".join(_PromptForm.model_fields)
         raise InvalidParameter(
             f"Expected {name} to be a JSON object with {fields}: this is no saved prompt ({error})."
         ) from None
-    candidates = tuple(Candidate(**dict(each)) for each in found.candidates)
-    certificate = PrivacyCertificate.from_dict(found.certificate)
-    made = OptimizedPrompt(**{**dict(found), "certificate": certificate, "candidates": candidates})
+    candidates = tuple(Candidate(**dict(each)) for each in form.candidates)
+    certificate = PrivacyCertificate.from_dict(form.certificate)
+    prompt = OptimizedPrompt(**{**dict(form), "certificate": certificate, "candidates": candidates})
     try:
-        label_words(named_words(made.words), list(made.words))
-        made.template()
+        label_words(named_words(prompt.words), list(prompt.words))
+        prompt.template()
     except ValueError as error:
         raise InvalidParameter(f"Expected {name} to hold a template and words as they were saved ({error}).") from None
-    return made
+    return prompt
 
 
 class _CandidateForm(Form):

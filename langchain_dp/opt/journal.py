@@ -1,10 +1,9 @@
-"""The journal of a prompt's run: a crash or Ctrl-C loses nothing but the call under way, and no call is drawn twice.
+"""The journal of a prompt's run: a crash or Ctrl-C loses the current call only, and no call is drawn twice.
 
-See :mod:`langchain_dp.ensemble.runs` for the order of a release. A token whose outcome was lost is charged again and
-drawn again. The choice among the candidates is reserved once. A process that ends between its charge and its outcome
-has lost it: otherwise whoever holds a copy of the ledger could draw many winners for one charge. The candidates are
-released and stay. (The process that charged the choice, and has not drawn it, may still draw: Ctrl-C in a notebook
-loses nothing.)
+:mod:`langchain_dp.ensemble.runs` describes the order of a release. A token whose outcome was lost is charged and drawn
+again. The selection is reserved once. A process that ends between its charge and its outcome loses it: otherwise a
+copy of the ledger would allow many winners for one charge. The candidates are released and stay. The process that
+charged the selection may still draw it, so Ctrl-C in a notebook loses nothing.
 """
 
 from __future__ import annotations
@@ -21,14 +20,8 @@ from langchain_dp.opt.plan import Ended, Written
 class Journal(RunJournal):
     """State of one run.
 
-    Args:
-        groups: Number of subsets or slots, as derived when the run was started.
-        sampling_probability: Rate of subsets or records, likewise.
-        written: Candidates, oldest first.
-        winner: Index of what was selected, in the order of :func:`langchain_dp.opt.candidates.choices`: the last is
-            the initial instruction. None before.
-        records: Number of records that it was started with, where that is public.
-        handed: Instruction, and words of the labels, of what was selected.
+    ``winner`` is the index of the selection in :func:`langchain_dp.opt.candidates.choices`, and ``handed`` its
+    instruction and words. ``records`` is the number of records at the start, if it is public.
     """
 
     VERSION: ClassVar[int] = 5
@@ -45,20 +38,20 @@ class Journal(RunJournal):
 
     @property
     def calls(self) -> int:
-        """Calls of the mechanism whose outcome it holds."""
+        """Calls whose outcome the journal holds."""
         return sum(candidate.calls for candidate in self.written)
 
     @property
     def texts(self) -> int:
-        """Texts of which it holds an outcome."""
+        """Texts that have an outcome."""
         return sum(candidate.calls > 0 for candidate in self.written)
 
     def complete(self, winner: int, data: str, handed: tuple[str, tuple[str, ...]]) -> None:
-        """Keep the selected candidate, and the data that it was selected on. Only what is kept has left."""
+        """Store the selection and the data it was made on. Only a stored selection is released."""
         self.update(winner=winner, data=data, handed=handed)
 
     def state(self) -> dict[str, Any]:
-        """What it adds to the common fields."""
+        """Return the fields beside the common ones."""
         return {
             "groups": self.groups,
             "sampling_probability": self.sampling_probability,
@@ -70,7 +63,7 @@ class Journal(RunJournal):
 
     @classmethod
     def from_state(cls, fields: Mapping[str, Any], common: Mapping[str, Any]) -> Self:
-        """Read what :meth:`state` returned."""
+        """Read the result of :meth:`state`."""
         journal = cls(
             **common,
             groups=fields["groups"],
@@ -80,13 +73,14 @@ class Journal(RunJournal):
             records=fields["records"],
             handed=_handed(fields.get("handed")),
         )
+        choices = len(journal.written) + 1 + len(journal.settings.get("alternatives", ()))
         sound = (
             isinstance(journal.groups, int)
             and journal.groups > 0
             and (journal.records is None or isinstance(journal.records, int))
             and 0 < journal.sampling_probability <= 1
             and all(_is_sound(candidate, journal.settings["templates"]["messages"]) for candidate in journal.written)
-            and (journal.winner is None or journal.winner in range(_choices(journal)))
+            and (journal.winner is None or journal.winner in range(choices))
         )
         if not sound:
             raise ValueError
@@ -94,18 +88,12 @@ class Journal(RunJournal):
 
 
 def _handed(fields: Any) -> tuple[str, tuple[str, ...]] | None:
-    """What was handed over; None in the journal of a run that is not complete, or was before this was kept."""
     if fields is None:
         return None
     instruction, words = fields
     if not isinstance(instruction, str) or not all(isinstance(word, str) for word in words):
         raise ValueError
     return instruction, tuple(words)
-
-
-def _choices(journal: Journal) -> int:
-    """Prompts of a run among which was selected, at most."""
-    return len(journal.written) + 1 + len(journal.settings.get("alternatives", ()))
 
 
 def _is_sound(candidate: Written, messages: Sequence[str]) -> bool:

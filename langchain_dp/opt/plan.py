@@ -1,4 +1,4 @@
-"""Algorithm 2 of Hong et al. 2024 as a plan without I/O: it asks for one call of the mechanism at a time."""
+"""Algorithm 2 of Hong et al. 2024 without I/O: it requests one call of the mechanism at a time."""
 
 from __future__ import annotations
 
@@ -17,16 +17,11 @@ retries, or no call is left. Empty while it is being written."""
 
 @dataclasses.dataclass
 class Written:
-    """One candidate prompt as far as it is released. All of it is public.
+    """The released part of one candidate. All of it is public.
 
-    Args:
-        message: Which request ended its backward prompt.
-        tokens: Released tokens.
-        calls: Calls of the mechanism: tokens, bottoms and ends.
-        bottoms: Calls that released nothing but that no token had votes enough.
-        retries: Bottoms that were followed by another call for the same token.
-        pending: The last call was a bottom, and its one retry is due.
-        ended: Why it is complete.
+    ``message`` is the index of its request. ``calls`` counts tokens, bottoms and ends; a bottom is a call in which no
+    token had enough votes. ``retries`` counts calls after a bottom. ``pending``: the last call was a bottom, and its
+    only retry is due.
     """
 
     message: int
@@ -46,18 +41,12 @@ def steps(
     end_tokens: frozenset[Token],
     stops: Callable[[Sequence[Token]], bool],
 ) -> Generator[None, Token | None, None]:
-    """Go on with ``written`` until it is complete.
+    """Continue ``written`` until it is complete.
 
-    Every ``yield`` asks for one call of the mechanism, which the driver has charged before it makes it; send back the
-    token that was released, or None for a bottom. A bottom is retried once with a fresh draw; a second one in a row,
-    or more than ``max_retries`` in all, completes the prompt. What comes next depends on released values only.
-
-    Args:
-        written: The candidate; updated after every call, so that a run can stop anywhere and lose nothing.
-        max_new_tokens: Longest prompt, in tokens.
-        max_retries: Most retries of one prompt.
-        end_tokens: Tokens with which the model ends a text; they are not part of it.
-        stops: Whether the released tokens hold a stop string.
+    Every ``yield`` requests one call, which the driver charges before it makes it. Send the released token, or None for
+    a bottom. A bottom is retried once with a fresh draw. A second one in a row, or more than ``max_retries`` in all,
+    completes the prompt. The next step depends on released values only. ``written`` is updated after every call, so a
+    run can stop anywhere without a loss.
     """
     while not written.ended:
         if len(written.tokens) >= max_new_tokens:
@@ -84,7 +73,7 @@ def steps(
 
 
 def count_votes(tokens: Sequence[Token | None]) -> Counter[Token]:
-    """Histogram of the votes; a member that could not be asked, or whose answer is no token, abstains. Private."""
+    """Return the histogram of the votes. A member that failed, or answered no token, abstains. Private."""
     return Counter(token for token in map(_token, tokens) if token is not None)
 
 

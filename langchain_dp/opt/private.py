@@ -1,4 +1,4 @@
-"""DP-OPT: the private run, from the ledger's plan to the selected prompt."""
+"""The private run of DP-OPT, from the ledger's plan to the selected prompt."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from langchain_dp.ensemble.text_writer import TextWriter
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import ClippedSum, Exponential
 from langchain_dp.opt.candidates import PromptChoice, choices, echo_of
-from langchain_dp.opt.data import Data, Split, prepare, scheme_for
+from langchain_dp.opt.data import Data, prepare, scheme_for
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.handover import OptimizedPrompt, described
 from langchain_dp.opt.journal import Journal
@@ -67,19 +67,12 @@ from langchain_dp.ports import NextTokenScorer, NextTokenVoter
 from langchain_dp.records import PrivateRecords
 
 _VOTED, _CLIPPED = "LimitedDomain votes", "exponential mechanism on clipped differences from the public model"
+_WRITTEN = "DP-OPT: {} for every token, exponential mechanism among the candidates"
 _CHOSEN = "exponential mechanism among public prompts, by their right answers"
 
 
 class PrivateRuns(PrivateRun):
-    """The one private run of an optimizer, and what of it is released.
-
-    Args:
-        engine: The local model.
-        settings: Public settings.
-        progress: Show progress.
-        costs: Of the released text among the settings.
-        **charged: As of the base.
-    """
+    """The one private run of an optimizer, and its released values."""
 
     _engine: NextTokenVoter
     _settings: Settings
@@ -98,7 +91,8 @@ class PrivateRuns(PrivateRun):
         self._text = Text(engine, settings.decoding, settings.candidate_options.stop, never=self._never)
         self._journal: Journal | None = None
         self._reservation: PromptReservation | None = None
-        self._split: Split | None = None
+        # Digests and split of the records, kept while the process lives so that a record can be forgotten in a run.
+        self._split: tuple[dict[str, bytes], list[str], list[str]] | None = None
         if settings.rows is not None and not count_is_public(self.neighbors):
             raise InvalidParameter(
                 f"Expected rows={settings.rows} with replace-one or zero-out: under add/remove the number of rows is "
@@ -108,32 +102,18 @@ class PrivateRuns(PrivateRun):
         self._drawn: int | None = None  # a choice that is drawn and could not be kept yet
 
     def prospect(self, records: int) -> tuple[PrivacyBudget, WritingEvent | None, ExponentialEvent]:
-        """Share of the ledger and noise that a run over so many records would reserve, or has.
+        """Return budget share and noise that a run over so many records would reserve, or has reserved.
 
-        Whether any token can win with it is not asked: see :func:`~langchain_dp.opt.reservation.check_reachable`.
+        Does not check that a token can win: see :func:`~langchain_dp.opt.reservation.check_reachable`.
         """
         if (attached := self._attached()) is not None:
             reservation, _ = attached
             return reservation.budget, reservation.token, reservation.selection
         share = affordable(self._ledger, self._budget)
-        scheme = scheme_for(self._settings, self.neighbors, records)
-        settings = self._settings
-        return share, *choose_noise(
-            share,
-            scheme=scheme,
-            calls=settings.calls,
-            epsilon0=settings.candidate_options.epsilon0,
-            delta0=settings.candidate_options.delta0,
-        )
+        return share, *choose_noise(share, scheme_for(self._settings, self.neighbors, records), self._settings)
 
     def check_reachable(self, token: WritingEvent | None, share: PrivacyBudget, scheme: Scheme, records: int) -> None:
-        """Refuse noise that no token can win against, or, where settings were chosen to fit, so small a clip.
-
-        Likewise a choice that would be one at random, where settings were chosen by a public number of records.
-
-        Raises:
-            InvalidParameter: It is such noise.
-        """
+        """Refuse noise that no token can win against. For ``auto()`` also refuse a small clip or a random choice."""
         settings = self._settings
         given = settings.candidate_options.epsilon0 is not None
         if isinstance(token, LimitedDomainEvent):
@@ -146,18 +126,17 @@ class PrivateRuns(PrivateRun):
             refuse_at_random(judge(selection_event(share), share, prompts=settings.choices, rows=rows))
 
     def _judge(self, token: WritingEvent | None, share: PrivacyBudget, scheme: Scheme, records: int) -> None:
-        """As :meth:`check_reachable`, and a warning where what is left will be noise above all."""
+        """Apply :meth:`check_reachable`, and warn if the result would be mostly noise."""
         self.check_reachable(token, share, scheme, records)
-        settings = self._settings
         if isinstance(token, ClippedSumRoundEvent):
             warn_small_clip(self._clipped(token, scheme).clip)
         elif token is None and scheme.even:
-            rows = settings.taking_part(records)
-            found = choice_verdict(selection_event(share), share, prompts=settings.choices, rows=rows)
-            warn_mostly_noise(f"the choice is one at random, {found.message}" if found.rating == "no" else "")
+            rows, prompts = self._settings.taking_part(records), self._settings.choices
+            verdict = choice_verdict(selection_event(share), share, prompts=prompts, rows=rows)
+            warn_mostly_noise(f"the choice is one at random, {verdict.message}" if verdict.rating == "no" else "")
 
     def run(self, records: PrivateRecords, *, halted: Halted = lambda: False) -> OptimizedPrompt:
-        """Start a run, or take up the one that was started; ``halted`` is asked before every call."""
+        """Start or resume the run; ``halted`` is checked before every call."""
         with run_lock(self._ledger, self._name, "optimizer"):
             return self._run(records, halted)
 
@@ -174,12 +153,12 @@ class PrivateRuns(PrivateRun):
         budget = reservation.budget
         warn_weak_promise(weak_promise_reasons(budget.epsilon, budget.delta, *scheme.least_records(len(records))))
         if journal.winner is None and not self._may_choose(reservation):
-            kept = "The candidates are released: see released(), and take one by what is public. Or give"
-            kept = kept if self._settings.writes else "Give"
+            remedy = "The candidates are released: see released(), and take one by what is public. Or give"
+            remedy = remedy if self._settings.writes else "Give"
             raise PlanError(
                 f"The choice among the candidates of the run {self._name!r} is charged, but the process that made it "
-                f"ended before its outcome was kept. To draw it again would be a release that nobody paid for. {kept} "
-                "a new run another name= and a budget of its own."
+                f"ended before its outcome was kept. To draw it again would be a release that nobody paid for. "
+                f"{remedy} a new run another name= and a budget of its own."
             )
         candidates = self._write(data, journal, reservation, halted)
         if journal.winner is None:
@@ -194,57 +173,55 @@ class PrivateRuns(PrivateRun):
         )  # fmt: skip
 
     def _seated(self, records: PrivateRecords, seen: dict[str, bytes], journal: Journal) -> Data:
-        """Training and validation records: those that the run was started with, less what was forgotten since.
+        """Return training and validation records: those of the start of the run, without the forgotten ones.
 
-        A record that changed its part would be paid for once and read twice. By a list that has become shorter, or is
-        in another order, one cannot tell who sat where; so a run goes on over other records only in the process that
-        has seen them all, and there every record keeps its part.
+        A record that changed its part would be paid for once and read twice. A shorter or reordered list does not show
+        the former part of each record. So a run continues over fewer records only in the process that has seen all of
+        them.
         """
         if fingerprint(seen, journal.key) == journal.data:
             data = prepare(records, self._settings, self.neighbors, journal.key)
-            self._split = Split(seen, frozenset(data.training), frozenset(data.validation))
+            self._split = seen, data.training, data.validation
             return data
         if journal.winner is not None:
             raise PlanError(
                 f"The run {self._name!r} is complete, and was over other examples. Give the optimizer another name= "
                 "and a budget of its own: what is released of other examples is a new release."
             )
-        if self._split is None or not seen.items() <= self._split.marks.items():
+        if self._split is None or not seen.items() <= self._split[0].items():
             raise PlanError(
                 f"The run {self._name!r} was started with other examples, and goes on over the same ones only. Give "
                 "them in the same order (PrivateRecords may forget some of them in the process that holds the run), or "
                 "give the new run another name=."
             )
-        parts = self._split.training, self._split.validation
-        return Data(records, *([name for name in seen if name in part] for part in parts))
+        training, validation = ([name for name in part if name in seen] for part in self._split[1:])
+        return Data(records, training, validation)
 
     def _reserved(self, journal: Journal, scheme: Scheme, records: int) -> PromptReservation:
         reservation = reserve(
             self._ledger,
             self._budget,
+            self._settings,
+            scheme,
             name=self._name,
-            scheme=scheme,
-            calls=self._settings.calls,
-            epsilon0=self._settings.candidate_options.epsilon0,
-            delta0=self._settings.candidate_options.delta0,
             journal=journal.text(),
             check=lambda token, share: self._judge(token, share, scheme, records),
         )
         plan = reservation.plan
         if journal.plan is None:
             journal.plan, journal.kept = plan, journal.text()
-        charged = reservation.calls.most - reservation.left()
+        charged = reservation.calls - reservation.left()
         chosen = journal.winner is not None and plan.remaining(reservation.charged_selection)
-        held = min(journal.texts, reservation.calls.most) if self._settings.calls.tokens else journal.calls
-        if held > charged or chosen:
+        outcomes = min(journal.texts, reservation.calls) if self._settings.text_tokens else journal.calls
+        if outcomes > charged or chosen:
             raise PlanError(
-                f"The journal of the run {self._name!r} holds {held} calls, but the ledger has charged "
+                f"The journal of the run {self._name!r} holds {outcomes} calls, but the ledger has charged "
                 f"{charged}: it is older, or another one. Bring the right ledger back, or give this run another name=."
             )
         return reservation
 
     def _may_choose(self, reservation: PromptReservation) -> bool:
-        """Whether the choice is still to be charged; or was by this very process, which has not drawn, or kept, it."""
+        """Return whether the selection is uncharged, or this process charged it and has not drawn or stored it."""
         uncharged = reservation.plan.remaining(reservation.charged_selection) > 0
         return uncharged or self._drawn is not None or self._undrawn == forks.process()
 
@@ -263,9 +240,8 @@ class PrivateRuns(PrivateRun):
         )
 
     def _write(self, data: Data, journal: Journal, reservation: PromptReservation, halted: Halted) -> Run:
-        settings = self._settings
         run = Run(
-            settings,
+            self._settings,
             text=self._text,
             end_tokens=self._engine.end_tokens,
             journal=journal,
@@ -273,27 +249,22 @@ class PrivateRuns(PrivateRun):
             progress=self._progress,
             halted=halted,
         )
-        if journal.winner is None and settings.writes:
+        if journal.winner is None and self._settings.writes:
             source = self._source(data, reservation)
             run.write(source, spent=lambda: reservation.plan.spent(round_up=True)[0])
         return run
 
     def _source(self, data: Data, reservation: PromptReservation) -> TokenSource:
-        """Where tokens come from: votes, or clipped sums."""
         engine, settings = self._engine, self._settings
         shown = Demonstrations(data.records, self._forward, settings, engine)
         sampler = SubsetSampler(data.training, reservation.scheme, self._rng)
         if isinstance(reservation.token, LimitedDomainEvent):
             votes = SubsetVotes(
-                engine,
-                sampler,
-                shown,
-                watch=lambda: self._forward.watch(settings.instruction),
-                text=self._text,
+                engine, sampler, shown, watch=lambda: self._forward.watch(settings.instruction), text=self._text,
                 rng=self._rng,
-            )
-            kbar, chain = settings.candidate_options.kbar, self._name
-            return PrivateVote(votes, reservation=reservation, kbar=kbar, chain=chain, rng=self._rng)
+            )  # fmt: skip
+            kbar = settings.candidate_options.kbar
+            return PrivateVote(votes, reservation=reservation, kbar=kbar, chain=self._name, rng=self._rng)
         assert isinstance(engine, NextTokenScorer)  # check_decoder
         assert reservation.token is not None  # something is written
         writer = TextWriter(
@@ -323,7 +294,7 @@ class PrivateRuns(PrivateRun):
         return self._drawn
 
     def _attached(self) -> tuple[PromptReservation, Journal] | None:
-        """The run that has started under these settings, in this process or another: no records are needed for that."""
+        """Return the run that was started under these settings, in any process. This needs no records."""
         if self._reservation is not None and self._journal is not None:
             return self._reservation, self._journal
         plan = self._ledger.plan(self._name)
@@ -337,24 +308,24 @@ class PrivateRuns(PrivateRun):
         return Scheme(self._settings.sampling.scheme, journal.groups, journal.sampling_probability, even)
 
     def released(self) -> list[str]:
-        """Candidates released so far, complete or not, also of an earlier process."""
+        """Return the candidates released so far, also by an earlier process."""
         attached = self._attached()
         written = [] if attached is None else attached[1].written
         return [text for text in (self._text.instruction(each.tokens) for each in written) if text]
 
     def certificate(self) -> PrivacyCertificate:
-        """The promise of the run as it stands, also of one that an earlier process has started."""
+        """Return the guarantee of the run in its current state, also of a run that an earlier process has started."""
         attached = self._attached()
         if attached is None:
             raise InvalidParameter("Expected a run to have started. Call invoke(examples) first, or plan(examples).")
         reservation, journal = attached
         budget, least = reservation.budget, self._scheme(journal).least_records(journal.records or 0)
         weak = weak_promise_reasons(budget.epsilon, budget.delta, *least)
-        seeded = not self._rng.private
-        writes = self._settings.writes
+        settings, seeded = self._settings, not self._rng.private
+        writes = settings.writes
         return reservation.plan.certificate(
-            None if reservation.token is None else reservation.calls.charged(reservation.token),
-            mechanism=self._mechanism(),
+            None if reservation.token is None else reservation.charged_call,
+            mechanism=_CHOSEN if not writes else _WRITTEN.format(_CLIPPED if settings.decoder == "clip" else _VOTED),
             model=self._engine.name,
             private=not seeded,
             reason="drawn from not_private_seed: whoever knows the seed can remove the noise" if seeded else "",
@@ -362,37 +333,29 @@ class PrivateRuns(PrivateRun):
                 "the local model sees the examples; the prompt alone leaves",
                 "only the reserved epsilon and delta are a promise, whatever was used of them",
                 *(["training and validation records are disjoint: their costs combine by the larger"] * writes),
-                choice_note(reservation.selection, self._settings.choices),
+                choice_note(reservation.selection, settings.choices),
                 KEYED,
-                *([LABELS_FROM_DATA] if self._settings.labels_from_data else []),
+                *[LABELS_FROM_DATA] * settings.labels_from_data,
                 *weak,
                 *getattr(self._engine, "notes", ()),
             ),
             parameters={
                 **self._noise(reservation),
                 "epsilon_selection": reservation.selection.epsilon,
-                **({"alternatives": len(self._settings.alternatives)} if self._settings.alternatives else {}),
+                **({"alternatives": len(settings.alternatives)} if settings.alternatives else {}),
                 **(_writing(reservation, journal.written) if writes else {}),
             },
         ).including(self._costs)
 
     def _clipped(self, token: ClippedSumRoundEvent, scheme: Scheme) -> ClippedSum:
-        """How tokens are drawn where nobody votes."""
         return clip_of(token, scheme, self._settings.candidate_options.clip_temperature)
 
-    def _mechanism(self) -> str:
-        if not self._settings.writes:
-            return _CHOSEN
-        how = _CLIPPED if self._settings.decoder == "clip" else _VOTED
-        return f"DP-OPT: {how} for every token, exponential mechanism among the candidates"
-
     def _noise(self, reservation: PromptReservation) -> dict[str, Any]:
-        """What a certificate says of how tokens are drawn."""
         token = reservation.token
         if token is None:
             return {}
         if isinstance(token, LimitedDomainEvent):
-            needed = math.ceil(votes_needed(token, moved_votes=reservation.moved_votes))
+            needed = math.ceil(votes_needed(token, self.neighbors))
             return {"epsilon0": token.epsilon0, "delta0": token.delta0, "votes_needed": needed}
         noise = self._clipped(token, reservation.scheme)
         return {
@@ -405,12 +368,11 @@ class PrivateRuns(PrivateRun):
 
 
 def _writing(reservation: PromptReservation, written: Sequence[Written]) -> dict[str, Any]:
-    """What a certificate says of what was written, and by whom."""
     return {
         "sampling": reservation.scheme.sampling,
         "sampling_probability": reservation.scheme.sampling_probability,
         "groups": reservation.scheme.groups,
-        "max_calls": reservation.calls.most,
+        "max_calls": reservation.calls,
         "prompts": len(written),
         "tokens_released": sum(len(each.tokens) for each in written),
         "bottoms": sum(each.bottoms for each in written),

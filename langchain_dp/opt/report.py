@@ -1,4 +1,4 @@
-"""What a run will cost and whether its votes can win, before anything is spent."""
+"""Forecast of a run: cost, time and usefulness, before anything is spent."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Any
 from langchain_dp._util.rounding import took
 from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, PrivacyBudget
 from langchain_dp.accounting.budget import weak_promise_reasons
-from langchain_dp.accounting.events import votes_move
 from langchain_dp.ensemble.engine_calls import count_or_estimate
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.opt.cost import Lengths, shots, to_evaluate
+from langchain_dp.opt.fit import Lengths, shots, to_evaluate
 from langchain_dp.opt.reservation import WritingEvent, chance, choose_noise, clip_of, votes_needed
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import CUE, Demonstration
@@ -26,25 +25,25 @@ class OptPlanReport:
     """Cost and prospects of one run. Tokens and time are counted on the examples: do not publish them.
 
     Args:
-        budget: The promise.
+        budget: The guarantee.
         scheme: Sampling constants of the training records.
-        token: One call: a vote on a token, or a whole text from clipped sums. None where nothing is written.
-        selection: The choice among the candidates.
-        max_calls: Calls over all texts: the number of tokens that the budget affords at most.
+        token: Event of one call: a vote on a token, or a whole text from clipped sums. None if nothing is written.
+        selection: Event of the selection.
+        verdict: Whether the run is worth its budget.
+        max_calls: Most calls over all texts.
         num_prompts: Candidates.
-        training: Training records (expected number where it is private).
+        training: Training records (the expected number if it is private).
         validation: Validation records, likewise.
-        subset_tokens: Estimated tokens of one subset's prompt before anything is written.
-        cold_tokens: Estimated tokens to evaluate if every call found no cache.
-        warm_tokens: Estimated tokens to evaluate with the caches of all subsets kept.
+        subset_tokens: Estimated tokens of one subset's prompt.
+        cold_tokens: Estimated tokens to evaluate without caches.
+        warm_tokens: Estimated tokens to evaluate with the caches of all subsets.
         seconds: Estimated time; None if the engine's speed is unknown.
-        cache_bytes: Estimated memory of the kept caches; None if the engine does not say.
-        weak: Why the promise is weak, if it is.
-        verdict: A plain word on whether it is worth it.
-        cache_too_small: Whether the engine keeps fewer caches than there are subsets. Many tokens then evaluate whole
-            prompts; the time includes that. Raise ``cache_bytes=`` of the engine.
-        clip: With ``decoder="clip"``, how far a subset may move the log-probability of a token, in nats; else None.
-        choices: Prompts among which is selected, at most.
+        cache_bytes: Estimated memory of the caches; None if the engine does not report it.
+        weak: Reasons why the guarantee is weak.
+        cache_too_small: Whether the engine caches fewer than all subsets. Many tokens then evaluate whole prompts,
+            which the time includes. Raise ``cache_bytes=`` of the engine.
+        clip: With ``decoder="clip"``, the most that a subset may move the log-probability of a token, in nats.
+        choices: Most prompts in the selection.
 
     Examples:
         >>> plan = optimizer.plan(20_000)
@@ -73,25 +72,18 @@ class OptPlanReport:
 
     @property
     def votes_needed(self) -> float | None:
-        """Votes with which a token is released half of the time, if no more than kbar tokens have votes.
-
-        None where nobody votes.
-        """
-        if not isinstance(self.token, LimitedDomainEvent):
-            return None
-        moved = votes_move(self.budget.neighbors)
-        return votes_needed(self.token, moved_votes=moved)
+        """Votes with which a token is released half of the time if at most kbar tokens have votes; else None."""
+        return votes_needed(self.token, self.budget.neighbors) if isinstance(self.token, LimitedDomainEvent) else None
 
     def chance(self, share: float) -> float:
-        """Chance that a token with ``share`` of the expected votes is released, the others having too few to count.
+        """Return the chance to release a token with ``share`` of the expected votes if the others have too few.
 
         Raises:
-            InvalidParameter: Nobody votes.
+            InvalidParameter: The decoder does not use votes.
         """
         if not isinstance(self.token, LimitedDomainEvent):
             raise InvalidParameter('Expected decoder="votes" to ask for a chance by votes. See clip.')
-        moved = votes_move(self.budget.neighbors)
-        return chance(self.token, share * self.scheme.expected_subsets, moved_votes=moved)
+        return chance(self.token, share * self.scheme.expected_subsets, self.budget.neighbors)
 
     def _noise(self) -> list[str]:
         token = self.token
@@ -109,7 +101,7 @@ class OptPlanReport:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         apart = ("budget", "scheme", "token", "selection")
         return {
             **self.budget.to_dict(),
@@ -123,16 +115,19 @@ class OptPlanReport:
         }
 
     def __str__(self) -> str:
+        scheme, time = self.scheme, "" if self.seconds is None else f", about {took(self.seconds)}"
+        lines = [f"DP-OPT plan: {self.budget}"]
         if self.token is None:
-            return "\n".join([f"DP-OPT plan: {self.budget}", *self._choosing(), *self._said()])
-        scheme = self.scheme
-        time = "" if self.seconds is None else f", about {took(self.seconds)}"
-        each = "tokens, bottoms and ends of" if self.clip is None else "a text each, of"
-        votes = "votes a token" if self.clip is None else "members a text"
-        memory = "" if self.cache_bytes is None else f", {self.cache_bytes / 2**30:,.1f} GiB of caches"
-        return "\n".join(
-            [
-                f"DP-OPT plan: {self.budget}",
+            lines += [
+                f"  choice       one, among {self.choices:,} prompts; {self.selection.epsilon:.4g} nats a right answer",
+                f"  records      about {self.validation:,.0f} to select by",
+                f"  to evaluate  about {self.cold_tokens:,.0f} tokens{time}",
+            ]
+        else:
+            each = "tokens, bottoms and ends of" if self.clip is None else "a text each, of"
+            votes = "votes a token" if self.clip is None else "members a text"
+            memory = "" if self.cache_bytes is None else f", {self.cache_bytes / 2**30:,.1f} GiB of caches"
+            lines += [
                 f"  calls        {self.max_calls:,} at most: {each} {self.num_prompts} candidates",
                 f"  sampling     {scheme.sampling}: {scheme.groups:,} "
                 f"{'subsets' if scheme.sampling == 'fixed' else 'slots'}, q = {scheme.sampling_probability:.4g}, about "
@@ -141,24 +136,11 @@ class OptPlanReport:
                 f"  records      about {self.training:,.0f} to learn from, {self.validation:,.0f} to select by",
                 f"  to evaluate  about {self.warm_tokens:,.0f} tokens with caches kept ({self.cold_tokens:,.0f} "
                 f"without){time}{memory}",
-                *self._said(),
             ]
-        )
-
-    def _choosing(self) -> list[str]:
-        time = "" if self.seconds is None else f", about {took(self.seconds)}"
-        return [
-            f"  choice       one, among {self.choices:,} prompts; {self.selection.epsilon:.4g} nats a right answer",
-            f"  records      about {self.validation:,.0f} to select by",
-            f"  to evaluate  about {self.cold_tokens:,.0f} tokens{time}",
-        ]
-
-    def _said(self) -> list[str]:
-        return [
-            f"  verdict      {self.verdict}",
-            *(["  WARNING      the engine keeps fewer caches than that: give it cache_bytes="] * self.cache_too_small),
-            *(f"  WARNING      {point}" for point in self.weak),
-        ]
+        lines.append(f"  verdict      {self.verdict}")
+        if self.cache_too_small:
+            lines.append("  WARNING      the engine keeps fewer caches than that: give it cache_bytes=")
+        return "\n".join([*lines, *(f"  WARNING      {reason}" for reason in self.weak)])
 
 
 def report(
@@ -172,18 +154,7 @@ def report(
     records: PrivateRecords | None,
     count: int,
 ) -> OptPlanReport:
-    """Work out the report; see :class:`OptPlanReport`.
-
-    Args:
-        engine: Counts tokens, and may say how fast it is.
-        settings: Public settings.
-        budget: The promise.
-        scheme: Sampling constants.
-        token: One call.
-        selection: The choice.
-        records: The examples, for their lengths; None assumes short ones.
-        count: Number of examples.
-    """
+    """Compute the report; without ``records`` it assumes short ones."""
     prompts = settings.prompts
     head = engine.count_tokens(prompts.backward_head(settings.instruction))
     tail = engine.count_tokens(prompts.backward_tail(0, settings.instruction) + CUE)
@@ -194,26 +165,19 @@ def report(
     subset = head + tail + shots(scheme, training) * lengths.shot
     evaluated = to_evaluate(
         scheme,
-        calls=settings.calls.most,
-        texts=settings.calls.most if settings.calls.tokens else settings.texts,
+        calls=settings.calls,
+        texts=settings.texts,
         length=settings.max_new_tokens,
         training=training,
         judged=settings.choices * validation,
         lengths=lengths,
-        drawn=settings.calls.tokens,
+        drawn=settings.text_tokens,
     )
 
     def noise(share: PrivacyBudget, scheme: Scheme = scheme) -> WritingEvent:
-        candidate_options = settings.candidate_options
-        found = choose_noise(
-            share,
-            scheme=scheme,
-            calls=settings.calls,
-            epsilon0=candidate_options.epsilon0,
-            delta0=candidate_options.delta0,
-        )[0]
-        assert found is not None  # asked for where something is written
-        return found
+        token, _ = choose_noise(share, scheme, settings)
+        assert token is not None  # something is written
+        return token
 
     def clip_at(share: PrivacyBudget, times: float) -> float:
         groups = round(scheme.groups * times)
@@ -222,15 +186,16 @@ def report(
         return _clip(noise(share, larger), larger, settings) or 0.0
 
     clip = None if token is None else _clip(token, scheme, settings)
+    selected = {"prompts": settings.choices, "rows": round(validation)}
     judged: Verdict
     if token is None:
-        judged = choice_verdict(selection, budget, prompts=settings.choices, rows=round(validation))
-    elif clip is None:
-        judged = verdict(token, scheme, budget, rows=rows, taken=count, noise=noise)
+        judged = choice_verdict(selection, budget, **selected)
     else:
-        judged = clip_verdict(clip, budget, rows=rows, taken=count, clip_at=clip_at)
-    if token is not None:
-        judged = selecting_verdict(selection, budget, prompts=settings.choices, rows=round(validation)) or judged
+        if clip is None:
+            judged = verdict(token, scheme, budget, rows=rows, taken=count, noise=noise)
+        else:
+            judged = clip_verdict(clip, budget, rows=rows, taken=count, clip_at=clip_at)
+        judged = selecting_verdict(selection, budget, **selected) or judged
 
     measured = engine if isinstance(engine, ReportsThroughput) else None
     each = (subset + settings.max_new_tokens) * measured.bytes_per_token() if measured else None
@@ -242,7 +207,7 @@ def report(
         token=token,
         selection=selection,
         verdict=judged,
-        max_calls=settings.calls.most,
+        max_calls=settings.calls,
         num_prompts=settings.texts,
         training=training,
         validation=validation,
@@ -259,7 +224,6 @@ def report(
 
 
 def _clip(token: WritingEvent, scheme: Scheme, settings: Settings) -> float | None:
-    """How far a subset may move a token, where clipped sums are drawn from."""
     if isinstance(token, LimitedDomainEvent):
         return None
     return clip_of(token, scheme, settings.candidate_options.clip_temperature).clip

@@ -1,4 +1,4 @@
-"""The plan that a run reserves in its ledger: how many calls of which noise, and one selection."""
+"""The plan that a run reserves in its ledger: the calls with their noise, and one selection."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from langchain_dp.accounting import (
     epsilon,
 )
 from langchain_dp.accounting.budget import LEAST_CLIP, USUAL
-from langchain_dp.accounting.events import SamplingName, votes_move
+from langchain_dp.accounting.events import votes_move
 from langchain_dp.ensemble.reservation import Reservation, check_same, reserved_once, unreserved
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import ClippedSum
+from langchain_dp.opt.settings import Settings
 
 TRAINING, VALIDATION = "training", "validation"
 
@@ -34,186 +35,149 @@ WritingEvent = LimitedDomainEvent | ClippedSumRoundEvent
 
 
 @dataclasses.dataclass(frozen=True)
-class CallPlan:
-    """How many calls of the mechanism a run may make, and what each is charged as.
-
-    Args:
-        most: Calls of a whole run.
-        tokens: Where a call writes a whole text from clipped sums, its tokens at most; 0 where it votes on one token.
-    """
-
-    most: int
-    tokens: int = 0
-
-    def __bool__(self) -> bool:
-        return self.most > 0
-
-    def charged(self, token: WritingEvent) -> PartEvent:
-        """What a call is charged as."""
-        return PartEvent(TRAINING, token)
-
-    def events(self, token: WritingEvent | None) -> list[tuple[PartEvent, int]]:
-        """All of them, for a plan; none where nothing is written."""
-        if not self:
-            return []
-        assert token is not None  # choose_noise
-        return [(self.charged(token), self.most)]
-
-
-@dataclasses.dataclass(frozen=True)
 class PromptReservation(Reservation):
-    """A reserved plan of one run.
-
-    Args:
-        token: One call: of LimitedDomain a token, an abstention or an end; or a whole text from clipped sums. None
-            where nothing is written.
-        selection: The one choice among the candidates.
-        calls: Number of calls.
-    """
+    """A reserved plan of one run. ``token`` is the event of one call, None if nothing is written."""
 
     token: WritingEvent | None
     selection: ExponentialEvent
-    calls: CallPlan
+    calls: int
+
+    @property
+    def charged_call(self) -> PartEvent:
+        """Event that a call is charged as."""
+        assert self.token is not None  # choose_noise
+        return PartEvent(TRAINING, self.token)
 
     def left(self) -> int:
-        """Calls that the plan still holds."""
-        return sum(self.plan.remaining(event) for event, _ in self.calls.events(self.token))
+        """Return the calls left in the plan."""
+        return self.plan.remaining(self.charged_call) if self.calls else 0
 
     @property
     def charged_selection(self) -> PartEvent:
-        """What the selection is charged as."""
+        """Event that the selection is charged as."""
         return PartEvent(VALIDATION, self.selection)
 
     @property
     def moved_votes(self) -> bool:
-        """Whether a neighbour's vote may move (rather than appear or disappear)."""
+        """Whether a neighbor's vote may move (rather than appear or disappear)."""
         return votes_move(self.budget.neighbors)
 
 
-def votes_needed(token: LimitedDomainEvent, *, moved_votes: bool) -> float:
-    """Threshold of LimitedDomain above the (kbar+1)-th count, in votes."""
-    return (2 if moved_votes else 1) + 2 / token.epsilon0 * math.log((1 - token.delta0) / token.delta0)
+def votes_needed(token: LimitedDomainEvent, neighbors: Neighbors) -> float:
+    """Return the threshold of LimitedDomain above the (kbar+1)-th count, in votes."""
+    return (2 if votes_move(neighbors) else 1) + 2 / token.epsilon0 * math.log((1 - token.delta0) / token.delta0)
 
 
-def chance(token: LimitedDomainEvent, votes: float, *, moved_votes: bool) -> float:
-    """Chance that a token with so many votes is released, the others having too few to count."""
-    needed = votes_needed(token, moved_votes=moved_votes)
+def chance(token: LimitedDomainEvent, votes: float, neighbors: Neighbors) -> float:
+    """Return the chance to release a token with so many votes if the others have too few."""
+    needed = votes_needed(token, neighbors)
     return 1 / (1 + math.exp(min(token.epsilon0 / 2 * (needed - votes), 700.0)))
 
 
 def reserve(
     ledger: PrivacyLedger,
     budget: PrivacyBudget | None,
+    settings: Settings,
+    scheme: Scheme,
     *,
     name: str,
-    scheme: Scheme,
-    calls: CallPlan,
-    epsilon0: float | None,
-    delta0: float | None,
     journal: str,
-    check: Callable[[WritingEvent | None, PrivacyBudget], None] = lambda token, share: None,
+    check: Callable[[WritingEvent | None, PrivacyBudget], None],
 ) -> PromptReservation:
-    """Choose the noise and reserve the plan, or go on with the plan that the ledger holds under this name.
+    """Choose the noise and reserve the plan, or resume the ledger's plan of this name.
 
-    Args:
-        ledger: Ledger to charge.
-        budget: Share of it; None is all that is not reserved.
-        name: Name of the plan.
-        scheme: Sampling constants.
-        calls: Calls of the mechanism.
-        epsilon0: Bounded-range parameter of one token; None is the largest that fits.
-        delta0: Mass that the threshold may miss in one call; None is a tenth of delta over all calls.
-        journal: First journal of a new plan's run, stored with it.
-        check: Refuses noise that nothing can be written with, before anything is reserved.
+    ``check`` refuses useless noise before anything is reserved. ``journal`` is stored with a new plan.
 
     Raises:
-        InvalidParameter: The budget, or the noise given, does not do for a single token.
+        InvalidParameter: The budget, or the given noise, is too small for a single token.
         BudgetExceeded: The ledger has no room.
         PlanError: The ledger's plan of this name was made for another configuration.
     """
 
     def new() -> PromptReservation:
         share = budget or unreserved(ledger)
-        token, selection = choose_noise(share, scheme=scheme, calls=calls, epsilon0=epsilon0, delta0=delta0)
+        token, selection = choose_noise(share, scheme, settings)
         check(token, share)
-        events = [*calls.events(token), (PartEvent(VALIDATION, selection), 1)]
+        events = [(PartEvent(TRAINING, token), settings.calls)] if token is not None else []
+        events.append((PartEvent(VALIDATION, selection), 1))
         plan = ledger.reserve(events, name=name, epsilon=share.epsilon, delta=share.delta, journal=journal)
-        return PromptReservation(plan, scheme, share, token, selection, calls)
+        return PromptReservation(plan, scheme, share, token, selection, settings.calls)
 
-    return reserved_once(
-        ledger, name, new=new, resumed=lambda found: _resume(found, ledger.budget.neighbors, budget, scheme, calls)
-    )
+    def resumed(plan: LedgerPlan) -> PromptReservation:
+        events = {event.part: (event.event, most) for event, most in plan.events if isinstance(event, PartEvent)}
+        token, calls = events.get(TRAINING, (None, 0))
+        selection, _ = events.get(VALIDATION, (None, 0))
+        clipped = bool(settings.text_tokens)
+        kind = (ClippedSumRoundEvent if clipped else LimitedDomainEvent) if settings.calls else type(None)
+        if not isinstance(token, kind) or not isinstance(selection, ExponentialEvent):
+            raise PlanError(
+                f"The ledger's plan {plan.name!r} is not a prompt's, or was made for another decoder=. Give this run "
+                "another name=."
+            )
+        differing: dict[str, tuple[object, object]] = {}
+        if token is not None:
+            differing = {
+                "calls": (calls, settings.calls),
+                "tokens": (getattr(token, "tokens", 0), settings.text_tokens),
+                "sampling": (getattr(token, "sampling", "fixed"), scheme.sampling),
+                "sampling_probability": (token.sampling_probability, scheme.sampling_probability),
+            }
+        check_same(plan, differing, budget, "run")
+        share = PrivacyBudget(plan.epsilon, plan.delta, ledger.budget.neighbors)
+        return PromptReservation(plan, scheme, share, token, selection, settings.calls)
+
+    return reserved_once(ledger, name, new=new, resumed=resumed)
 
 
 def choose_noise(
-    share: PrivacyBudget, *, scheme: Scheme, calls: CallPlan, epsilon0: float | None, delta0: float | None
+    share: PrivacyBudget, scheme: Scheme, settings: Settings
 ) -> tuple[WritingEvent | None, ExponentialEvent]:
-    """Noise of one call, if there is any, and of the selection: all calls and one selection fit into ``share``.
+    """Return the noise of one call, if there is any, and of the selection. Together they fit into ``share``.
 
     Raises:
-        InvalidParameter: The noise given does not fit, or clipped sums are not accounted for under these neighbours.
+        InvalidParameter: The given noise does not fit, or these neighbors are not supported for clipped sums.
     """
+    selection, options = selection_event(share), settings.candidate_options
+    calls, tokens, q, sampling = settings.calls, settings.text_tokens, scheme.sampling_probability, scheme.sampling
     if not calls:
-        return None, selection_event(share)
-    q, sampling = scheme.sampling_probability, scheme.sampling
-    if calls.tokens:
-        return _round_event(share, calls.most, calls.tokens, q, epsilon0), selection_event(share)
-    return _token_event(share, calls.most, q, sampling, epsilon0, delta0), selection_event(share)
-
-
-def _round_event(
-    share: PrivacyBudget, rounds: int, tokens: int, q: float, epsilon0: float | None
-) -> ClippedSumRoundEvent:
-    """A member is a subset of several records: a record that is replaced changes it by as much as it can."""
-    if share.neighbors is not Neighbors.REPLACE_ONE:
+        return None, selection
+    # A member is a subset of several records: a replaced record changes it by as much as it can.
+    if tokens and share.neighbors is not Neighbors.REPLACE_ONE:
         raise InvalidParameter(
             f'Expected neighbors={share.neighbors.name} to be REPLACE_ONE with decoder="clip": a subset of several '
             'records would change by more than is accounted for under other relations. Use decoder="votes".'
         )
-    if epsilon0 is None:
-        return ClippedSumRoundEvent(
-            calibrate_text_round(share, rounds=rounds, tokens=tokens, sampling_probability=q), tokens, q
-        )
-    event = ClippedSumRoundEvent(epsilon0, tokens, q)
-    _check_fits(share, event, rounds, f"epsilon0={event.epsilon0:g}", "Lower epsilon0, or leave it out to have it")
-    return event
-
-
-def _check_fits(share: PrivacyBudget, event: WritingEvent, calls: int, given: str, remedy: str) -> None:
-    cost = epsilon([(event, calls)], share.delta, neighbors=share.neighbors)
+    token: WritingEvent
+    if options.epsilon0 is None:
+        if tokens:
+            epsilon0 = calibrate_text_round(share, rounds=calls, tokens=tokens, sampling_probability=q)
+            return ClippedSumRoundEvent(epsilon0, tokens, q), selection
+        chosen = calibrate_limited_domain(share, tokens=calls, sampling_probability=q, sampling=sampling)
+        return LimitedDomainEvent(*chosen, q, sampling), selection
+    if tokens:
+        token = ClippedSumRoundEvent(options.epsilon0, tokens, q)
+        given, remedy = f"epsilon0={token.epsilon0:g}", "Lower epsilon0, or leave it out to have it"
+    else:
+        delta0 = min(0.1 * share.delta / (calls * q), 0.5) if options.delta0 is None else options.delta0
+        token = LimitedDomainEvent(options.epsilon0, delta0, q, sampling)
+        given = f"epsilon0={token.epsilon0:g}, delta0={token.delta0:g}"
+        remedy = "Lower epsilon0 or delta0, or leave both out to have them"
+    cost = epsilon([(token, calls)], share.delta, neighbors=share.neighbors)
     if cost > share.epsilon:
         raise InvalidParameter(
             f"Expected {given} to fit into {share} for {calls} calls, but they cost epsilon={cost:.4g}. {remedy} "
             "chosen."
         )
-
-
-def _token_event(
-    share: PrivacyBudget, calls: int, q: float, sampling: SamplingName, epsilon0: float | None, delta0: float | None
-) -> LimitedDomainEvent:
-    if epsilon0 is None:
-        chosen = calibrate_limited_domain(share, tokens=calls, sampling_probability=q, sampling=sampling)
-        return LimitedDomainEvent(*chosen, q, sampling)
-    event = LimitedDomainEvent(epsilon0, min(0.1 * share.delta / (calls * q), 0.5) if delta0 is None else delta0, q,
-                               sampling)  # fmt: skip
-    given = f"epsilon0={event.epsilon0:g}, delta0={event.delta0:g}"
-    _check_fits(share, event, calls, given, "Lower epsilon0 or delta0, or leave both out to have them")
-    return event
+    return token, selection
 
 
 def clip_of(token: ClippedSumRoundEvent, scheme: Scheme, temperature: float) -> ClippedSum:
-    """How the tokens of a text are drawn, with the expected number of its members, a constant, as divisor.
-
-    Args:
-        token: What is charged.
-        scheme: Sampling constants.
-        temperature: Of the draw, at most.
-    """
+    """Return the mechanism of a text's tokens. Its divisor is the expected number of members, a constant."""
     return ClippedSum.sharpened(token, max(1, round(scheme.expected_subsets)), temperature)
 
 
 def check_clip(clip: float, share: PrivacyBudget) -> None:
-    """Refuse a clip under which next to nothing of the subsets comes through."""
+    """Refuse a clip under which the subsets have almost no influence."""
     if clip < LEAST_CLIP:
         raise InvalidParameter(
             f"Expected epsilon={share.epsilon:g}, delta={share.delta:g} to be enough for a clip of {LEAST_CLIP} nats, "
@@ -226,24 +190,13 @@ def check_reachable(
     token: LimitedDomainEvent,
     share: PrivacyBudget,
     scheme: Scheme,
-    plan: CallPlan,
+    calls: int,
     *,
     given: bool,
     agreement: float = 1.0,
 ) -> None:
-    """Refuse noise that no token can win against.
-
-    Args:
-        token: One call.
-        share: The promise.
-        scheme: Sampling constants.
-        plan: All calls.
-        given: Whether the noise was given, or chosen to fit.
-        agreement: Share of the votes that must suffice.
-    """
-    calls = plan.most
-    moved = votes_move(share.neighbors)
-    needed, voters = votes_needed(token, moved_votes=moved), agreement * scheme.expected_subsets
+    """Refuse noise that no token can win against. ``agreement`` is the share of the votes that must suffice."""
+    needed, voters = votes_needed(token, share.neighbors), agreement * scheme.expected_subsets
     if needed <= voters:
         return
     at_best = "" if agreement == 1 else f", {agreement:.0%} of them for one token at best"
@@ -252,7 +205,7 @@ def check_reachable(
         if agreement == 1
         else 'more records; decoder="clip" and DPPromptSelector do with fewer, as their plan() says.'
     )
-    remedy = _remedy(token, share, voters, calls, moved, given=given, fitted=agreement < 1)
+    remedy = _remedy(token, share, voters, calls, given=given, fitted=agreement < 1)
     raise InvalidParameter(
         f"Expected {'epsilon0' if given else 'epsilon'}={token.epsilon0 if given else share.epsilon:g}, "
         f"delta={share.delta:g} to be enough for one token: with {calls} calls a token needs {needed:.0f} votes, but "
@@ -261,18 +214,12 @@ def check_reachable(
 
 
 def _remedy(
-    token: LimitedDomainEvent,
-    share: PrivacyBudget,
-    voters: float,
-    calls: int,
-    moved: bool,
-    *,
-    given: bool,
-    fitted: bool,
+    token: LimitedDomainEvent, share: PrivacyBudget, voters: float, calls: int, *, given: bool, fitted: bool
 ) -> str:
-    room = voters - (2 if moved else 1)
+    beyond = 2 if votes_move(share.neighbors) else 1
+    room = voters - beyond
     if room <= 0:
-        return f"subsets= above {2 if moved else 1}"
+        return f"subsets= above {beyond}"
     least = 2 * math.log((1 - token.delta0) / token.delta0) / room
     if given:
         least = float(_rounded_up(least))
@@ -287,42 +234,13 @@ def _remedy(
 
 
 def _rounded_up(value: float) -> str:
-    """Three digits that are not below ``value``, with room for the steps in which noise is calibrated."""
+    """Format three digits that are not below ``value``, with room for the steps of the calibration."""
     return f"{rounded_up(value * 1.001):.3g}"
 
 
 def selection_event(share: PrivacyBudget) -> ExponentialEvent:
-    """The sharpest selection that costs no more than the tokens may: the parts are disjoint, the larger one counts."""
+    """Return the sharpest selection within ``share``: the parts are disjoint, so the larger cost counts."""
     weight = share.epsilon / (2 if share.neighbors is Neighbors.REPLACE_ONE else 1)
     while epsilon([(ExponentialEvent(weight), 1)], share.delta, neighbors=share.neighbors) > share.epsilon:
         weight *= 0.99  # the accountant's grid rounds up
     return ExponentialEvent(weight)
-
-
-def _resume(
-    plan: LedgerPlan, neighbors: Neighbors, budget: PrivacyBudget | None, scheme: Scheme, calls: CallPlan
-) -> PromptReservation:
-    parts = [(event, most) for event, most in plan.events if isinstance(event, PartEvent)]
-    selection = next((event.event for event, _ in parts if event.part == VALIDATION), None)
-    texts = [(event.event, most) for event, most in parts if event.part == TRAINING]
-    token = texts[0][0] if texts else None
-    kind = (ClippedSumRoundEvent if calls.tokens else LimitedDomainEvent) if calls else type(None)
-    if not isinstance(token, kind) or not isinstance(selection, ExponentialEvent):
-        raise PlanError(
-            f"The ledger's plan {plan.name!r} is not a prompt's, or was made for another decoder=. Give this run "
-            "another name=."
-        )
-    share = PrivacyBudget(plan.epsilon, plan.delta, neighbors)
-    if token is None:
-        check_same(plan, {}, budget, "run")
-        return PromptReservation(plan, scheme, share, None, selection, calls)
-    assert isinstance(token, WritingEvent)
-    sampling = token.sampling if isinstance(token, LimitedDomainEvent) else "fixed"
-    asked = {
-        "calls": (sum(most for _, most in texts), calls.most),
-        "tokens": (token.tokens if isinstance(token, ClippedSumRoundEvent) else 0, calls.tokens),
-        "sampling": (sampling, scheme.sampling),
-        "sampling_probability": (token.sampling_probability, scheme.sampling_probability),
-    }
-    check_same(plan, asked, budget, "run")
-    return PromptReservation(plan, scheme, share, token, selection, calls)

@@ -1,8 +1,9 @@
-"""One run: write the candidates, token by token, then choose. What was released is in the journal at every moment."""
+"""Write the candidates token by token, and count their correct answers. The journal holds every release."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,132 +24,104 @@ from langchain_dp.opt.voters import TokenSource
 from langchain_dp.ports import Token
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Run:
     """Writes candidates and counts their correct answers.
 
-    Args:
-        settings: Public settings.
-        text: What tokens spell.
-        end_tokens: Tokens with which the model ends a text.
-        journal: What is released so far.
-        rng: Public coins: which request ends a candidate's prompts.
-        progress: Show a bar; None shows it on a terminal only.
-        halted: Asked before every call; True ends the run there, to be taken up later.
-
-    Raises:
-        PlanError: While writing: ``halted`` said so.
+    ``rng`` draws public coins: the request of each candidate. ``halted`` is checked before every call; if it is true,
+    :meth:`write` raises PlanError, and the run can be resumed.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        text: Text,
-        end_tokens: frozenset[Token],
-        journal: Journal,
-        rng: Randomness,
-        progress: bool | None,
-        halted: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._settings = settings
-        self._text = text
-        self._end_tokens = end_tokens
-        self._journal = journal
-        self._rng = rng
-        self._disabled = None if progress is None else not progress
-        self._halted = halted
+    settings: Settings
+    _: dataclasses.KW_ONLY
+    text: Text
+    end_tokens: frozenset[Token]
+    journal: Journal
+    rng: Randomness
+    progress: bool | None
+    halted: Callable[[], bool] = lambda: False
 
     def write(self, source: TokenSource, *, spent: Callable[[], float] | None = None) -> None:
-        """Write candidates until there are enough or no call is left.
-
-        Args:
-            source: Where tokens come from.
-            spent: Epsilon spent so far, for the bar.
-        """
-        made = sum(candidate.calls for candidate in self._journal.written)
-        with tqdm(total=made + source.left(), initial=made, desc="writing", unit="call", disable=self._disabled) as bar:
+        """Write candidates until there are enough or no call is left. ``spent`` gives epsilon for the progress bar."""
+        calls = self.journal.calls
+        with self._bar("writing", "call", total=calls + source.left(), initial=calls) as bar:
             try:
                 while (candidate := self._current(source)) is not None:
                     self._go_on(source, candidate, bar, spent)
             finally:
                 source.close()
 
+    def _bar(self, title: str, unit: str, *, total: int, initial: int = 0) -> Any:
+        disable = None if self.progress is None else not self.progress
+        return tqdm(total=total, initial=initial, desc=title, unit=unit, disable=disable)
+
     def _current(self, source: TokenSource) -> Written | None:
-        written = self._journal.written
+        written = self.journal.written
         if written and not written[-1].ended:
             return written[-1]
-        if len(written) >= self._settings.num_prompts or not source.left():
+        if len(written) >= self.settings.num_prompts or not source.left():
             return None
         written.append(Written(self._request()))
-        self._journal.save()
+        self.journal.save()
         return written[-1]
 
     def _request(self) -> int:
-        """Request of the next candidate: by a public coin, one of those that were drawn least."""
-        drawn = Counter(candidate.message for candidate in self._journal.written)
-        requests = range(len(self._settings.prompts.messages))
+        """Draw the next candidate's request by a public coin among the least used ones."""
+        drawn = Counter(candidate.message for candidate in self.journal.written)
+        requests = range(len(self.settings.prompts.messages))
         least = min(drawn[request] for request in requests)
         rare = [request for request in requests if drawn[request] == least]
-        return rare[self._rng.randbelow(len(rare))]
+        return rare[self.rng.randbelow(len(rare))]
 
     def _go_on(self, source: TokenSource, candidate: Written, bar: Any, spent: Callable[[], float] | None) -> None:
         plan = steps(
             candidate,
-            max_new_tokens=self._settings.max_new_tokens,
-            max_retries=self._settings.candidate_options.max_retries,
-            end_tokens=self._end_tokens,
-            stops=self._text.stops,
+            max_new_tokens=self.settings.max_new_tokens,
+            max_retries=self.settings.candidate_options.max_retries,
+            end_tokens=self.end_tokens,
+            stops=self.text.stops,
         )
         next(plan, None)  # stands where the first call is asked for
         while not candidate.ended:
             if not source.left(candidate.tokens):
                 candidate.ended = "calls"
                 break
-            if self._halted() and not (candidate.tokens and source.whole):
+            if self.halted() and not (candidate.tokens and source.whole):
                 raise PlanError(CANCELLED)
             released = source.next_token(candidate.message, candidate.tokens)
             with contextlib.suppress(StopIteration):
                 plan.send(released)
-            self._journal.save()
+            self.journal.save()
             bar.update()
-            if not bar.disable:  # to work out what was spent takes a moment
-                bar.set_postfix(self._postfix(candidate, spent), refresh=False)
+            if not bar.disable:  # computing what was spent takes a moment
+                # Released values only: how many members agreed on a token is private.
+                shown: dict[str, Any] = {
+                    "prompt": f"{len(self.journal.written)}/{self.settings.num_prompts}",
+                    "tokens": len(candidate.tokens),
+                    "bottoms": sum(each.bottoms for each in self.journal.written),
+                }
+                if spent is not None:
+                    shown["epsilon"] = f"{spent():.3g}"
+                bar.set_postfix(shown, refresh=False)
         plan.close()
-        self._journal.save()
-
-    def _postfix(self, candidate: Written, spent: Callable[[], float] | None) -> dict[str, Any]:
-        # Released values only: how many members agreed on a token is private.
-        shown: dict[str, Any] = {
-            "prompt": f"{len(self._journal.written)}/{self._settings.num_prompts}",
-            "tokens": len(candidate.tokens),
-            "bottoms": sum(each.bottoms for each in self._journal.written),
-        }
-        if spent is not None:
-            shown["epsilon"] = f"{spent():.3g}"
-        return shown
+        self.journal.save()
 
     def written(self) -> list[Candidate]:
-        """What was written, with why it is dropped where it is. Released, all of it."""
-        return judged(self._settings, self._text, self._journal.written)
+        """Return the written candidates with their faults. All of them are released."""
+        return judged(self.settings, self.text, self.journal.written)
 
     def choices(self) -> list[PromptChoice]:
-        """What to choose from; the initial instruction is the last."""
-        return choices(self._settings, self.written())
+        """Return the prompts to select from; the initial instruction is the last."""
+        return choices(self.settings, self.written())
 
     def counts(self, forward: Forward, rows: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Correct answers of each candidate on the validation rows. Private."""
-        found = self.choices()
+        """Return the correct answers of each candidate on the validation rows. Private."""
+        choices = self.choices()
         # One step a candidate: steps by rows would show their number, which add/remove keeps private.
-        with tqdm(total=len(set(found)), desc="selecting", unit="prompt", disable=self._disabled) as bar:
-            counts = correct_answers(
-                forward,
-                found,
-                rows,
-                prompts=self._settings.prompts,
-                labels=self._settings.labels,
-                advance=bar.update,
-            )
-        forward.watch(self._settings.instruction)
+        prompts, labels = self.settings.prompts, self.settings.labels
+        with self._bar("selecting", "prompt", total=len(set(choices))) as bar:
+            counts = correct_answers(forward, choices, rows, prompts=prompts, labels=labels, advance=bar.update)
+        forward.watch(self.settings.instruction)
         return counts
 
 
@@ -161,10 +134,10 @@ def correct_answers(
     labels: Sequence[str],
     advance: Callable[[], object] = lambda: None,
 ) -> list[int]:
-    """Number of rows that the local model answers right under each choice. Private.
+    """Return the number of rows that the local model answers correctly under each choice. Private.
 
-    Equal choices are evaluated once. A row that cannot be asked counts as wrong, so one record adds at most one
-    to any count and takes from none: the counts are monotone (Hong et al. 2024, Definition A.4).
+    Equal choices are evaluated once. A failed row counts as wrong, so one record adds at most one to any count and
+    subtracts from none: the counts are monotone (Hong et al. 2024, Definition A.4).
     """
     texts = [prompts.render(row) for row in rows]
     truth = [labels.index(str(row["label"])) for row in rows]

@@ -27,55 +27,49 @@ _SHOTS, _SUBSETS, _PROMPTS, _VALIDATION = 5, 205, 5, 0.1
 
 
 class DPPromptOptimizer(PromptRunnable):
-    """Writes an instruction from private examples on a local model, and hands it over as a prompt.
+    """Writes an instruction from private examples with a local model, and returns it as a prompt.
 
-    The examples sit in subsets; for each token every subset that takes part shows its examples to the local model and
-    votes for the next token; LimitedDomain releases the token with most votes, or nothing; several candidates are
-    written, and the exponential mechanism selects one by its correct answers on validation records.
+    The examples are divided into subsets. For each token every participating subset shows its examples to the local
+    model and votes for the next token. LimitedDomain releases the token with most votes, or nothing. The exponential
+    mechanism selects one of several candidates by its correct answers on validation records.
 
     Labels that are codes need names first. :class:`~langchain_dp.aggregate.names.DPLabelNamer` finds them, and
     ``OptPrompts(words=)`` or a :class:`~langchain_dp.opt.PromptAlternative` takes them.
 
     Args:
         model: Engine that writes tokens and scores labels (``LlamaCppEnsemble``, ``TransformersEnsemble``, ...). It
-            sees the examples: it must run inside the trust boundary.
+            sees the examples, so it must run inside the trust boundary.
         labels: The public labels.
-        instruction: What to start from, public. It is always among the candidates.
-        budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
-        ledger: Ledger that is charged. Without ``budget``, all that is left of it is reserved. Or the path of a ledger
-            that is opened here with the whole ``budget``.
-        name: Name of the plan in the ledger. A ledger with a file keeps the run's journal beside it, and a run under
-            the same name is taken up where it stopped.
+        instruction: The initial instruction, public. It is always among the candidates.
+        budget: The guarantee. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
+        ledger: Ledger to charge; without ``budget``, all that is left of it is reserved. Or the path of a ledger to
+            open with the whole ``budget``.
+        name: Name of the plan in the ledger. A ledger in a file stores the run's journal, and a run of the same name
+            resumes.
         prompts: Templates; see :mod:`langchain_dp.opt.templates`.
-        shots: Demonstrations of one subset (expected number where subsets vary), 5 by default.
-        subsets: Expected number of subsets that vote on one token, or that write one text together.
-        num_prompts: Candidates at most.
-        max_new_tokens: Tokens of one candidate at most.
-        decoder: "votes": every subset votes for each next token, and one is released that has votes enough beyond the
-            noise. "clip": every subset moves the public model's distribution, each by no more than a clip, and every
-            token is drawn from what results; it needs fewer records, and a smaller epsilon. Replace-one only.
-        sampling: "fixed": subsets are cut once and each takes part by a coin, so that caches are kept; "resample":
-            dealt anew for every token, as in the paper (add/remove neighbours only). Number and rate of the subsets
-            follow from the number of training records; under add/remove, where that is private, give a
-            ``SamplingOptions``.
-        validation: Share of the examples that select, in (0, 1); the others teach.
-        rows: Examples that take part at most, drawn by coins; None is all. More of them than the votes need cost time.
-            Not under add/remove, where their number is private.
-        alternatives: Public prompts that may be handed over, too, each an instruction or an
-            :class:`~langchain_dp.opt.PromptAlternative` with words of its own for the labels: what is chosen among.
-            They cost no epsilon, and the time of answering the validation records once more each.
-        candidate_options: Which tokens are released, and when a candidate ends: stop strings, calls, retries, noise of
-            one call.
-        decoding: How each member takes the token it votes for. At the temperature of 0, the default, that is its most
-            probable one: small models agree on hardly anything at the 1.1 of the paper. ``chat=None``, the default,
-            presents the request in the chat template of a model that carries one; ``chat=False`` as plain text.
+        shots: Demonstrations per subset (expected number if subsets vary).
+        subsets: Expected number of subsets that vote on one token, or write one text together.
+        num_prompts: Most candidates.
+        max_new_tokens: Most tokens of one candidate.
+        decoder: "votes": subsets vote for each next token. "clip": every subset moves the public model's distribution
+            by no more than a clip, and each token is drawn from the result; needs fewer records and a smaller epsilon,
+            and replace-one.
+        sampling: "fixed": subsets are cut once and each takes part by a coin, so caches are kept. "resample": subsets
+            are dealt again for every token, as in the paper (add/remove only). Number and rate follow from the number
+            of training records; under add/remove, where it is private, give a ``SamplingOptions``.
+        validation: Share of the examples that select, in (0, 1); the others train.
+        rows: Most examples that take part, drawn by coins; None is all. Not under add/remove, where their number is
+            private.
+        alternatives: Further public prompts to select from: instructions, or
+            :class:`~langchain_dp.opt.PromptAlternative` with other words for the labels. They cost time but no epsilon.
+        candidate_options: Stop strings, calls, retries and noise of one call.
+        decoding: How each member picks its token. The default temperature is 0: small models rarely agree at the
+            paper's 1.1. ``chat=None``, the default, uses the model's chat template if it has one.
         calibrate: Divide label scores by those of texts without content (Zhao et al. 2021).
-        progress: Show progress; None shows it on a terminal only. It shows released values only.
-        labels_from_data: The labels were read off the examples. No epsilon counts that: the certificate says so.
-        made_with: Certificate of a run whose released text stands in ``labels``, ``instruction``, ``prompts``
-            or ``alternatives``, or several, where the text does not know
-            it any more: it was read from a file, or formatted. The certificate adds up what was spent. What a run of
-            this package hands over, and :func:`~langchain_dp.opt.load_prompt` reads, knows it by itself.
+        progress: Show progress (released values only); None shows it on a terminal only.
+        labels_from_data: The labels were read from the examples. No epsilon counts that; the certificate notes it.
+        made_with: Certificates of released text in the other arguments that lost its cost by formatting or a file.
+            Results of this package and of :func:`~langchain_dp.opt.load_prompt` carry their cost themselves.
         not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
 
     Raises:
@@ -83,11 +77,11 @@ class DPPromptOptimizer(PromptRunnable):
 
     Formal guarantee:
         The prompt, every candidate and every count in the certificate are together (epsilon, delta)-differentially
-        private in the examples, with the budget's neighbours (replace-one by default: their number is public). The
-        claim is the preset budget of the plan, whatever was used of it. Times, the initial instruction and the local
-        model are outside of it. Source: Hong et al. 2024, Algorithms 1, 2 and 4, with the noise scale, threshold
-        and accounting of :class:`langchain_dp.mechanisms.LimitedDomain` and :mod:`langchain_dp.accounting`, not the
-        paper's. With ``decoder="clip"`` every candidate costs one
+        private in the examples, with the budget's neighbors (replace-one by default: their number is public). The
+        guarantee is the preset budget of the plan, whatever was used of it. It does not cover times, the initial
+        instruction and the local model. Source: Hong et al. 2024, Algorithms 1, 2 and 4, with the noise scale,
+        threshold and accounting of :class:`langchain_dp.mechanisms.LimitedDomain` and :mod:`langchain_dp.accounting`,
+        not the paper's. With ``decoder="clip"`` every candidate costs one
         :class:`langchain_dp.accounting.ClippedSumRoundEvent`: see :class:`langchain_dp.mechanisms.ClippedSum`.
 
     Examples:
@@ -152,9 +146,7 @@ class DPPromptOptimizer(PromptRunnable):
             decoder=decoder,
             labels_from_data=labels_from_data,
         )
-        checks.check_decoder(model, decoder)
-        if decoder == "votes":
-            checks.check_kbar(model, candidate_options.kbar)
+        checks.check_model(model, decoder, candidate_options.kbar)
         self._start(
             model,
             settings,
@@ -182,11 +174,10 @@ class DPPromptOptimizer(PromptRunnable):
         decoder: Decoder = "votes",
         **settings: Any,
     ) -> Self:
-        """An optimizer whose settings fit the number of examples and the budget.
+        """Choose settings that fit the number of examples and the budget.
 
-        As many candidates, tokens and demonstrations as leave a token with 70% of the votes a chance of a half, of as
-        many examples as a model evaluates in bounded time: the number of examples alone never makes a run longer.
-        Where no settings do, ``plan()`` says so in its verdict, and ``invoke`` refuses before anything is spent.
+        The settings leave a token with 70% of the votes a chance of one half, in bounded time. If none do, ``plan()``
+        says so in its verdict, and ``invoke`` refuses before anything is spent.
 
         Args:
             model: As in the class.
@@ -199,14 +190,14 @@ class DPPromptOptimizer(PromptRunnable):
             ledger: As in the class.
             name: As in the class.
             decoder: As in the class.
-            **settings: The other arguments of the class; not those that are chosen here.
+            **settings: Other arguments of the class, except those chosen here.
 
         Raises:
-            InvalidParameter: A value is out of bounds, or was left to be chosen here.
+            InvalidParameter: A value is out of bounds, or is chosen here.
             BudgetExceeded: The ledger has no room.
 
         Formal guarantee:
-            That of the class. The settings are functions of public numbers: not of what an example holds.
+            That of the class. The settings depend on public numbers, not on the content of an example.
 
         Examples:
             >>> optimizer = DPPromptOptimizer.auto(
@@ -234,7 +225,7 @@ class DPPromptOptimizer(PromptRunnable):
             instruction=tokens, clip_temperature=candidate_options.clip_temperature if decoder == "clip" else None,
             alternatives=len(settings["alternatives"]),
         ).arguments()  # fmt: skip
-        made = cls(
+        optimizer = cls(
             model=model,
             labels=labels,
             instruction=instruction,
@@ -245,5 +236,5 @@ class DPPromptOptimizer(PromptRunnable):
             **fitted,
             **settings,
         )
-        made._private.agreement = NEARLY_ALL
-        return made
+        optimizer._private.agreement = NEARLY_ALL
+        return optimizer

@@ -1,4 +1,4 @@
-"""Private selection among public prompts, by the correct answers of a local model to private examples."""
+"""Private selection among public prompts by a local model's correct answers."""
 
 from __future__ import annotations
 
@@ -9,41 +9,40 @@ from langchain_dp._util.validate import reject_unknown_arguments
 from langchain_dp.accounting import PrivacyBudget
 from langchain_dp.accounting.provenance import MadeWith
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for
-from langchain_dp.ensemble.scheme import SamplingOptions
 from langchain_dp.opt import checks
 from langchain_dp.opt.base import PromptRunnable, share_of
 from langchain_dp.opt.fit import Effort, rows_to_select_by
-from langchain_dp.opt.settings import CandidateOptions, Settings
+from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import OptPrompts, PromptAlternative
 from langchain_dp.opt.verdict import NEARLY_ALL
-from langchain_dp.ports import Decoding, NextTokenVoter
+from langchain_dp.ports import NextTokenVoter
 from langchain_dp.records import check_labels
 
 
 class DPPromptSelector(PromptRunnable):
-    """Selects one of several public prompts by private examples. It writes nothing.
+    """Selects one of several public prompts by private examples, and writes nothing.
 
     A local model answers every example under every prompt. The exponential mechanism selects a prompt by the number of
-    correct answers. This needs far fewer examples than writing a prompt does.
+    correct answers. This needs far fewer examples than writing a prompt.
 
     Args:
-        model: Engine that scores labels (``LlamaCppEnsemble``, ``TransformersEnsemble``, ...). It sees the examples:
-            it must run inside the trust boundary.
+        model: Engine that writes tokens and scores labels (``LlamaCppEnsemble``, ``TransformersEnsemble``, ...). It
+            sees the examples, so it must run inside the trust boundary.
         labels: The public labels.
         instruction: The initial instruction, public. It is always among the candidates.
-        alternatives: The other public prompts: each an instruction, or an :class:`~langchain_dp.opt.PromptAlternative`
-            with its own words for the labels.
-        budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
-        ledger: Ledger that is charged. Without ``budget``, all that is left of it is reserved. Or the path of a ledger
-            that is opened here with the whole ``budget``.
+        alternatives: The other public prompts: instructions, or :class:`~langchain_dp.opt.PromptAlternative` with other
+            words for the labels.
+        budget: The guarantee. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
+        ledger: Ledger to charge; without ``budget``, all that is left of it is reserved. Or the path of a ledger to
+            open with the whole ``budget``.
         name: Name of the plan in the ledger.
         prompts: Templates; see :mod:`langchain_dp.opt.templates`.
-        rows: Examples that take part at most, drawn by coins; None is all. Not under add/remove, where their number is
+        rows: Most examples that take part, drawn by coins; None is all. Not under add/remove, where their number is
             private.
         calibrate: Divide label scores by those of texts without content (Zhao et al. 2021).
         progress: Show progress; None shows it on a terminal only.
-        labels_from_data: The labels were read off the examples. No epsilon counts that: the certificate says so.
-        made_with: Certificates of released text among the other arguments, where the text does not carry its cost.
+        labels_from_data: The labels were read from the examples. No epsilon counts that; the certificate notes it.
+        made_with: Certificates of released text in the other arguments that does not carry its cost.
         not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
 
     Raises:
@@ -93,14 +92,6 @@ class DPPromptSelector(PromptRunnable):
             rows=rows,
             calibrate=calibrate,
             labels_from_data=labels_from_data,
-            validation=1.0,
-            shots=1,
-            subsets=1,
-            sampling=SamplingOptions(),
-            num_prompts=1,
-            max_new_tokens=1,
-            candidate_options=CandidateOptions(),
-            decoding=Decoding(chat=False),
         )
         self._start(
             model,
@@ -126,7 +117,7 @@ class DPPromptSelector(PromptRunnable):
         name: str = "prompt-selection",
         **settings: Any,
     ) -> Self:
-        """A selector that asks as many examples as the model answers in bounded time, and refuses a random choice.
+        """Use as many examples as the model answers in bounded time, and refuse a random choice.
 
         Args:
             alternatives: As in the class.

@@ -9,7 +9,6 @@ from typing import Any, Literal, get_args
 from langchain_dp._util import validate
 from langchain_dp.ensemble.scheme import SamplingOptions
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.opt.reservation import CallPlan
 from langchain_dp.opt.templates import OptPrompts, PromptAlternative
 from langchain_dp.ports import Decoding
 
@@ -18,24 +17,21 @@ Decoder = Literal["votes", "clip"]
 
 @dataclasses.dataclass(frozen=True)
 class CandidateOptions:
-    """How candidates are written: which tokens are released, and when a candidate ends. Public.
-
-    ``dataclasses.asdict`` saves it.
+    """How candidates are written. Public; ``dataclasses.asdict`` saves it.
 
     Args:
-        stop: Strings that end a candidate; one is never its beginning. By default a candidate is one line.
-        max_calls: Calls of the mechanism the noise is made for; None is ``num_prompts * max_new_tokens``. Every token,
-            bottom and end is one.
-        max_retries: Retries of one candidate at most.
+        stop: Strings that end a candidate and never begin it. By default a candidate is one line.
+        max_calls: Calls that the noise is made for; None is ``num_prompts * max_new_tokens``. Every token, bottom and
+            end is one.
+        max_retries: Most retries of one candidate.
         kbar: Tokens that LimitedDomain considers.
         epsilon0: Bounded-range parameter of one call; None chooses the largest that fits.
         delta0: Mass that the threshold may miss in one call; None chooses.
-        clip_temperature: With ``decoder="clip"``, of the distribution that a token is drawn from. A lower one follows
-            the most probable tokens, under a smaller clip: so it is lower where the clip would be above 5 nats.
-        clip_candidates: With ``decoder="clip"``, tokens of the public model's that are considered.
-        filtered: Draw no token that would repeat the request, leave out a sentence that ran into the last token, and
-            hand over no candidate that is no whole sentence or no longer names the task: see :func:`candidate_fault`.
-            It looks at public and released text alone, and costs nothing.
+        clip_temperature: With ``decoder="clip"``, temperature of a draw. It is lowered further if the clip would exceed
+            5 nats.
+        clip_candidates: With ``decoder="clip"``, number of the public model's tokens to consider.
+        filtered: Draw no token that repeats the request, remove an unfinished last sentence, and drop candidates by
+            :func:`candidate_fault`. It uses public and released text alone and is free.
 
     Raises:
         InvalidParameter: A value is out of bounds.
@@ -75,7 +71,6 @@ class CandidateOptions:
 
 
 def _stop(stop: object) -> tuple[str, ...]:
-    """Strings that end a candidate; an empty one would end every candidate at once."""
     if isinstance(stop, str) or not isinstance(stop, Iterable):
         raise InvalidParameter(f"Expected stop={stop!r} to be a list of non-empty strings, such as ['\\n'].")
     strings = tuple(stop)
@@ -84,8 +79,11 @@ def _stop(stop: object) -> tuple[str, ...]:
     return strings
 
 
+_PLAIN = "instruction", "shots", "subsets", "validation", "num_prompts", "max_new_tokens", "calibrate"
+
+
 def _votes_only(candidate_options: CandidateOptions, decoding: Decoding) -> dict[str, Any]:
-    """The settings among them that have an effect on votes only, and are not the default."""
+    """Return the non-default settings that affect votes only."""
     usual = CandidateOptions(), Decoding()
     names = ("max_calls", "max_retries", "kbar", "delta0"), ("temperature", "repetition_penalty", "banned")
     return {
@@ -98,27 +96,23 @@ def _votes_only(candidate_options: CandidateOptions, decoding: Decoding) -> dict
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Public settings; :class:`~langchain_dp.opt.runnable.DPPromptOptimizer` explains them.
+    """Public settings, explained in :class:`~langchain_dp.opt.DPPromptOptimizer`.
 
-    Args:
-        writes: Whether candidates are written. Otherwise a run chooses among ``alternatives``.
-
-    Raises:
-        InvalidParameter: A value is out of bounds.
+    Without ``writes`` a run selects among ``alternatives``.
     """
 
     instruction: str
     labels: tuple[str, ...]
     prompts: OptPrompts
-    shots: int
-    subsets: int
-    sampling: SamplingOptions
-    validation: float
-    num_prompts: int
-    max_new_tokens: int
-    candidate_options: CandidateOptions
-    decoding: Decoding
     calibrate: bool
+    shots: int = 1
+    subsets: int = 1
+    sampling: SamplingOptions = dataclasses.field(default_factory=SamplingOptions)
+    validation: float = 1.0
+    num_prompts: int = 1
+    max_new_tokens: int = 1
+    candidate_options: CandidateOptions = dataclasses.field(default_factory=CandidateOptions)
+    decoding: Decoding = dataclasses.field(default_factory=lambda: Decoding(chat=False))
     writes: bool = True
     rows: int | None = None
     decoder: Decoder = "votes"
@@ -143,7 +137,7 @@ class Settings:
                 "Expected alternatives= to hold at least one prompt beside the initial instruction. Write for example "
                 'alternatives=["Say what the question asks for."].'
             )
-        said = [(self.instruction, tuple(self.words))]
+        prompts = [(self.instruction, tuple(self.words))]
         for each in self.alternatives:
             if unknown := sorted(set(each.words) - set(self.labels)):
                 raise InvalidParameter(
@@ -155,11 +149,11 @@ class Settings:
                 raise InvalidParameter(
                     f"Expected the words {words} of an alternative to differ in more than case. Give another one."
                 )
-            said.append((each.instruction or self.instruction, tuple(words)))
-            if said[-1] in said[:-1]:
+            prompts.append((each.instruction or self.instruction, tuple(words)))
+            if prompts[-1] in prompts[:-1]:
                 raise InvalidParameter(
                     f"Expected every alternative to be another prompt than the initial one and the others, but "
-                    f"{said[-1][0]!r} with the words {words} comes twice. Leave it out."
+                    f"{prompts[-1][0]!r} with the words {words} comes twice. Leave it out."
                 )
 
     def _check_decoder(self) -> None:
@@ -184,73 +178,64 @@ class Settings:
             )
 
     def taking_part(self, records: int) -> int:
-        """How many of so many records take part."""
+        """Return how many of so many records take part."""
         return records if self.rows is None else min(self.rows, records)
 
     def words_of(self, alternative: PromptAlternative) -> list[str]:
-        """Word of every label under an alternative, in the public order."""
+        """Return the word of every label under an alternative, in public order."""
         return [alternative.words.get(label, word) for label, word in zip(self.labels, self.words, strict=True)]
 
     @property
     def texts(self) -> int:
-        """Candidates that are written at most."""
+        """Most candidates that are written."""
         return self.num_prompts if self.writes else 0
 
     @property
     def choices(self) -> int:
-        """Prompts among which is selected, at most: the initial instruction is one."""
+        """Most prompts in the selection, with the initial instruction."""
         return self.texts + 1 + len(self.alternatives)
 
     @property
     def words(self) -> list[str]:
-        """Word of every label, in the public order."""
+        """Word of every label, in public order."""
         return [self.prompts.word(label) for label in self.labels]
 
     @property
-    def calls(self) -> CallPlan:
-        """Calls of the mechanism for all candidates together."""
-        if not self.writes:
-            return CallPlan(0)
-        if self.decoder == "clip":
-            return CallPlan(self.num_prompts, self.max_new_tokens)
-        return CallPlan(self.candidate_options.max_calls or self.num_prompts * self.max_new_tokens)
+    def calls(self) -> int:
+        """Most calls of the mechanism for all candidates together."""
+        if self.text_tokens or not self.writes:
+            return self.texts
+        return self.candidate_options.max_calls or self.num_prompts * self.max_new_tokens
+
+    @property
+    def text_tokens(self) -> int:
+        """Most tokens of a call that writes a whole text, and 0 if a call votes on one token."""
+        return self.max_new_tokens if self.decoder == "clip" else 0
 
     def public(self) -> dict[str, Any]:
-        """All of them as plain values for JSON. Journals and saved prompts hold them so: one flat key a setting."""
+        """Return plain values for JSON, as journals and saved prompts hold them: one flat key per setting."""
         prompts, candidate_options = self.prompts, dataclasses.asdict(self.candidate_options)
-        decoder: dict[str, Any] = {"decoder": self.decoder}
         if self.decoder == "votes":
-            decoder = {}
             del candidate_options["clip_temperature"], candidate_options["clip_candidates"]
         return {
-            "instruction": self.instruction,
+            **{name: getattr(self, name) for name in _PLAIN},
             "labels": list(self.labels),
-            "shots": self.shots,
-            "subsets": self.subsets,
-            "validation": self.validation,
-            "num_prompts": self.num_prompts,
-            "max_new_tokens": self.max_new_tokens,
-            "calibrate": self.calibrate,
             **candidate_options,
             **dataclasses.asdict(self.decoding),
             "sampling": self.sampling.scheme,
             "partitions": self.sampling.partitions,
             "sampling_probability": self.sampling.probability,
-            "max_calls": self.calls.most,
+            "max_calls": self.calls,
             "stop": list(self.candidate_options.stop),
             "banned": sorted(self.decoding.banned, key=str),
             "templates": {
-                "text": prompts.text,
+                **{name: getattr(prompts, name) for name in ("text", "meta", "secrecy", "answer", "system")},
                 "words": dict(prompts.words),
-                "meta": prompts.meta,
                 "messages": list(prompts.messages),
-                "secrecy": prompts.secrecy,
-                "answer": prompts.answer,
-                "system": prompts.system,
             },
             **({} if self.writes else {"writes": False}),
             **({} if self.rows is None else {"rows": self.rows}),
             **({"alternatives": [each.public() for each in self.alternatives]} if self.alternatives else {}),
             **({"labels_from_data": True} if self.labels_from_data else {}),
-            **decoder,
+            **({} if self.decoder == "votes" else {"decoder": self.decoder}),
         }

@@ -1,9 +1,10 @@
-"""A prompt on the model that it is handed to: scored on rows of one's own, and chosen by them."""
+"""Score prompts on a target model, and choose one by public rows."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,6 @@ from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.isolation.model import CALLS, IsolatedModel
 from langchain_dp.opt.handover import OptimizedPrompt
-from langchain_dp.opt.scores import PromptScore
 from langchain_dp.parsing import parse_label
 from langchain_dp.records import Examples, PrivateRecords, check_labels, label_name, label_words, named_words, row_fault
 from langchain_dp.records.files import placed
@@ -22,19 +22,98 @@ from langchain_dp.records.tables import fields_of, rows_of
 from langchain_dp.redact import redact_errors
 
 _LEAST_ROWS = 20
-"""With fewer one lucky answer would choose."""
+"""With fewer rows one lucky answer would decide."""
+
+
+NONE = ""
+"""Key of answers that named no label, or several, in a confusion."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PromptScore:
+    """Score of a prompt on a test set.
+
+    Args:
+        accuracy: Share of correct rows, in [0, 1].
+        standard_error: Of the accuracy, over rows.
+        answered: Share of rows whose answer named exactly one label.
+        rows: Number of rows.
+        confusion: Correct label -> answered label -> number of rows, for every label; "" stands for answers that named
+            no label or several. Comparisons of scores ignore it.
+
+    Examples:
+        >>> print(PromptScore(accuracy=0.9, standard_error=0.03, answered=1.0, rows=100))
+        accuracy 0.900 +- 0.030 on 100 rows (100% of the answers named one label)
+    """
+
+    accuracy: float
+    standard_error: float
+    answered: float
+    rows: int
+    confusion: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict, compare=False)
+
+    @classmethod
+    def of(cls, said: Sequence[int | None], right: Sequence[str], labels: Sequence[str]) -> PromptScore:
+        """Count answers.
+
+        Args:
+            said: Index of the answered label; None for none.
+            right: Correct label of each row.
+            labels: The public labels.
+
+        Examples:
+            >>> PromptScore.of([0, 0], ["no", "yes"], ["no", "yes"]).always
+            'no'
+        """
+        pairs = Counter(
+            (label, NONE if index is None else labels[index]) for index, label in zip(said, right, strict=True)
+        )
+        rows = len(right)
+        accuracy = sum(pairs[label, label] for label in labels) / rows
+        return cls(
+            accuracy,
+            math.sqrt(accuracy * (1 - accuracy) / rows),
+            sum(index is not None for index in said) / rows,
+            rows,
+            {label: {answer: pairs[label, answer] for answer in (*labels, NONE)} for label in labels},
+        )
+
+    @property
+    def always(self) -> str | None:
+        """The only label ever answered if the rows have several; otherwise None."""
+        present = [label for label, counts in self.confusion.items() if any(counts.values())]
+        answered = {
+            answer for counts in self.confusion.values() for answer, count in counts.items() if count and answer
+        }
+        return answered.pop() if len(present) > 1 and len(answered) == 1 else None
+
+    def table(self) -> str:
+        """Return the confusion as text: a row per correct label, a column per answered label."""
+        head = ["right \\ said", *self.confusion, "(no label)"]
+        rows = [[label, *map(str, counts.values())] for label, counts in self.confusion.items()]
+        widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+        return "\n".join(
+            "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in (head, *rows)
+        )
+
+    def __str__(self) -> str:
+        always = "" if self.always is None else f"; always says {self.always!r}"
+        return (
+            f"accuracy {self.accuracy:.3f} +- {self.standard_error:.3f} on {self.rows} rows "
+            f"({self.answered:.0%} of the answers named one label{always})"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
 class TargetScore:
-    """How one of the prompts that may be handed over does on the target.
+    """Score of one prompt on the target model.
 
     Args:
-        instruction: What it asks.
-        words: What it calls the labels, in the public order.
-        score: On the rows.
-        gain: Accuracy less that of the initial instruction, in [-1, 1].
-        standard_error: Of the gain, if the two prompts were equally good: by the rows on which they differ.
+        instruction: Its instruction.
+        words: Its words for the labels, in public order.
+        score: Score on the rows.
+        gain: Accuracy minus that of the initial instruction, in [-1, 1].
+        standard_error: Of the gain if both prompts were equally good, from the rows on which they differ.
 
     Examples:
         >>> initial, *others = choose_for_target(optimized, model, public_rows).scores
@@ -49,7 +128,7 @@ class TargetScore:
 
     @property
     def is_better(self) -> bool:
-        """Whether it does better than the initial instruction by more than one standard error."""
+        """Whether the gain exceeds one standard error."""
         return self.gain > self.standard_error
 
     def __str__(self) -> str:
@@ -58,11 +137,11 @@ class TargetScore:
 
 @dataclasses.dataclass(frozen=True)
 class TargetChoice:
-    """What :func:`choose_for_target` found.
+    """Result of :func:`choose_for_target`.
 
     Args:
-        prompt: What to hand over, with the certificate of the run that paid for it.
-        scores: Of the initial instruction first, then of what the run selected, then of its other candidates.
+        prompt: The chosen prompt, with the certificate of the run that paid for it.
+        scores: Of the initial instruction, then of the selected prompt, then of the other candidates.
 
     Examples:
         >>> chosen = choose_for_target(optimized, model, public_rows)
@@ -73,8 +152,8 @@ class TargetChoice:
     scores: tuple[TargetScore, ...]
 
     def __str__(self) -> str:
-        kept = self.prompt.instruction, tuple(self.prompt.words.values())
-        marks = ["->" if (each.instruction, each.words) == kept else "  " for each in self.scores]
+        chosen = self.prompt.instruction, tuple(self.prompt.words.values())
+        marks = ["->" if (each.instruction, each.words) == chosen else "  " for each in self.scores]
         return "\n".join(f"{mark} {each}" for mark, each in zip(marks, self.scores, strict=True))
 
 
@@ -82,17 +161,16 @@ class TargetChoice:
 def choose_for_target(
     prompt: OptimizedPrompt, model: Runnable[Any, Any], rows: Examples, *, max_concurrency: int = CALLS
 ) -> TargetChoice:
-    """Choose what the target model does best with among all that a run has released, by public rows.
+    """Choose the released prompt that suits the target model best, by public rows.
 
-    A prompt that helps the model that wrote it may harm the one that it is handed to. The initial instruction stands
-    unless another is better by more than one standard error. Candidates were paid for when they were written, and rows
-    are not private: this costs nothing.
+    A prompt that helps the model that wrote it may harm another model. The initial instruction stays unless another
+    prompt is better by more than one standard error. Candidates are paid for and rows are public, so this is free.
 
     Args:
         prompt: The result of a run.
-        model: The target: any chat model. It is asked ``len(rows)`` times for each prompt.
-        rows: Public rows with their labels, at least 20, as of :func:`evaluate_prompt`. Not those that the prompt was
-            written from: what is chosen tells of them.
+        model: The target: any chat model. It gets ``len(rows)`` calls per prompt.
+        rows: At least 20 public rows with labels, as in :func:`evaluate_prompt`. Do not use the private rows: the
+            choice would reveal information about them.
         max_concurrency: Most calls at a time.
 
     Raises:
@@ -105,36 +183,32 @@ def choose_for_target(
     Examples:
         >>> optimized = optimizer.optimize(private_rows)
         >>> chosen = choose_for_target(optimized, model, public_rows)
-        >>> print(chosen)  # each prompt's accuracy, and what it gains over the initial instruction
+        >>> print(chosen)  # each prompt's accuracy, and its gain over the initial instruction
         >>> chain = chosen.prompt.chain(model)
     """
     if not isinstance(prompt, OptimizedPrompt):
         raise InvalidParameter(
             f"Expected prompt of type {type(prompt).__name__} to be what DPPromptOptimizer.optimize() returned."
         )
-    labels, asked = prompt.settings["labels"], _read(rows)
-    validate.integer("number of rows", len(asked), at_least=_LEAST_ROWS, remedy="With fewer, luck would choose.")
-    choices, found = prompt.choices(), list[TargetScore]()
+    labels, records = prompt.settings["labels"], _read(rows)
+    validate.integer("number of rows", len(records), at_least=_LEAST_ROWS, remedy="With fewer, luck would choose.")
+    choices, scores = prompt.choices(), list[TargetScore]()
     initial: list[bool] = []
     for choice in choices:
         template = prompt.with_choice(choice).template()
         words = dict(zip(labels, choice.words, strict=True))
-        answers = _answers(template, model, asked, labels, words, max_concurrency)
-        right = answers.right(labels)
+        answers, truths = _answers(template, model, records, labels, words, max_concurrency)
+        right = [index is not None and labels[index] == truth for index, truth in zip(answers, truths, strict=True)]
         initial = initial or right
-        score = PromptScore.of(answers.said, answers.truths, labels)
-        found.append(TargetScore(choice.instruction, choice.words, score, *paired_gain(right, initial)))
-    better = [at for at, each in enumerate(found) if each.is_better]
-    best = max(better, key=lambda at: found[at].gain, default=0)
-    return TargetChoice(prompt.with_choice(choices[best]), tuple(found))
+        score = PromptScore.of(answers, truths, labels)
+        scores.append(TargetScore(choice.instruction, choice.words, score, *paired_gain(right, initial)))
+    better = [at for at, each in enumerate(scores) if each.is_better]
+    best = max(better, key=lambda at: scores[at].gain, default=0)
+    return TargetChoice(prompt.with_choice(choices[best]), tuple(scores))
 
 
 def paired_gain(right: Sequence[bool], before: Sequence[bool]) -> tuple[float, float]:
-    """Mean gain over the same rows, and its standard error if neither were better: by the rows that tell them apart.
-
-    Args:
-        right: Whether each row was answered right.
-        before: The same by what it is compared with.
+    """Return the mean gain over the same rows, and its standard error under no difference.
 
     Examples:
         >>> paired_gain([True, True, False, True], [True, False, False, True])
@@ -156,20 +230,19 @@ def evaluate_prompt(
 ) -> PromptScore:
     """Score a prompt on test rows with any chat model.
 
-    The rows go to the model, and to nobody else: no callback, cache or tracer sees them.
+    Only the model sees the rows, no callback, cache or tracer.
 
     Args:
-        prompt: What :class:`DPPromptOptimizer` returned, or its result, whose template is taken.
-        model: The model that the prompt was handed to.
-        rows: Mappings with the prompt's variables and ``label``; or a DataFrame, a dataset or a path, as of examples.
+        prompt: A template from :class:`DPPromptOptimizer`, or an :class:`OptimizedPrompt`.
+        model: The model to score.
+        rows: Mappings with the prompt's variables and ``label``; or a DataFrame, a dataset or a path.
         labels: The public labels.
-        words: Label -> word that the model is asked for, as in ``OptPrompts.words``; by default what the prompt's own
-            metadata say.
+        words: Label -> word, as in ``OptPrompts.words``; by default those in the prompt's metadata.
         max_concurrency: Most calls at a time.
 
     Raises:
-        InvalidParameter: There are no rows, or one lacks a variable, a text or a known label; or words are given for
-            other labels, or the result of an optimizer has others.
+        InvalidParameter: There are no rows, or one lacks a variable, a text or a known label; or words or prompt belong
+            to other labels.
         ModelUnavailable: The model answered no row at all.
 
     Examples:
@@ -185,24 +258,10 @@ def evaluate_prompt(
         prompt = prompt.template()
     if not isinstance(prompt, ChatPromptTemplate):
         raise InvalidParameter(f"Expected prompt of type {type(prompt).__name__} to be a ChatPromptTemplate.")
-    asked = _read(rows)
-    validate.integer("number of rows", len(asked), at_least=1)
-    given = words if words is not None else (prompt.metadata or {}).get("words", {})
-    answers = _answers(prompt, model, asked, labels, given, max_concurrency)
-    return PromptScore.of(answers.said, answers.truths, labels)
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class _Answers:
-    """Index of the label that was named for each row, if one was, and the right label."""
-
-    said: Sequence[int | None]
-    truths: Sequence[str]
-
-    def right(self, labels: Sequence[str]) -> list[bool]:
-        return [
-            index is not None and labels[index] == truth for index, truth in zip(self.said, self.truths, strict=True)
-        ]
+    records = _read(rows)
+    validate.integer("number of rows", len(records), at_least=1)
+    words = words if words is not None else (prompt.metadata or {}).get("words", {})
+    return PromptScore.of(*_answers(prompt, model, records, labels, words, max_concurrency), labels)
 
 
 def _read(rows: Examples) -> list[Mapping[str, Any]]:
@@ -218,8 +277,8 @@ def _answers(
     labels: Sequence[str],
     words: Mapping[str, str],
     max_concurrency: int,
-) -> _Answers:
-    """What the model says to each row under the prompt."""
+) -> tuple[list[int | None], list[str]]:
+    """Return the index of each row's answered label, None for none, and the correct labels."""
     truths = [_truth(row, position, prompt.input_variables, labels) for position, row in enumerate(asked)]
     shown = label_words(named_words(words), labels)
     messages = [prompt.format_messages(**{name: row[name] for name in prompt.input_variables}) for row in asked]
@@ -232,12 +291,11 @@ def _answers(
             f"Expected the model to answer, but it failed on each of {len(asked):,} rows. Check it: it is asked by "
             "invoke(), not by ainvoke()."
         )
-    named = [None if answer is None else parse_label(answer, shown) for answer in answers]
-    return _Answers(named, truths)
+    return [None if answer is None else parse_label(answer, shown) for answer in answers], truths
 
 
 def _truth(row: Mapping[str, Any], position: int, variables: Sequence[str], labels: Sequence[str]) -> str:
-    """Label of a test row that fits."""
+    """Return the label of a valid test row."""
     if "label" not in row:
         raise InvalidParameter(f"Expected test row {position} to have its label under 'label'. Rename the field.")
     label = label_name(row.get("label"))

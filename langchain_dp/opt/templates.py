@@ -1,8 +1,7 @@
-"""How a text is put to the model, and how the model is asked to improve the instruction.
+"""Templates of the forward prompt (asks for a label) and the backward prompt (asks for a better instruction).
 
-The forward template asks for a label under an instruction; the backward template shows where the instruction worked and
-where it failed, and asks for a better one. Their structure is that of Hong et al. 2024 (DP-OPT), Figure 5, which
-simplifies Sordoni et al. 2023 (DLN-1); the words are this package's own.
+Their structure is that of Hong et al. 2024 (DP-OPT), Figure 5, which simplifies Sordoni et al. 2023 (DLN-1). The words
+are this package's own.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ MESSAGES = (
     "A better instruction has only the words that the student needs.",
     "A better instruction says in more detail what is asked, so that it can be read in one way only.",
 )
-"""The four requests of a backward prompt; each candidate draws one by a public coin, none twice before all were drawn.
+"""The four requests of a backward prompt. Each candidate draws one of the least used by a public coin.
 
-They describe what is wanted and order nothing: a model that copies a request then writes no instruction by accident.
+They describe an instruction and give no orders, so that a copied request is no instruction by accident.
 """
 
 PRIVACY_INSTRUCTIONS = (
@@ -36,11 +35,11 @@ PRIVACY_INSTRUCTIONS = (
 """The two variants of Hong et al. 2024, Table 12. They ask the model to keep secrets; they guarantee nothing."""
 
 CUE = "Better instruction:"
-"""How the answer to a request begins. In a chat template it stands in the model's own turn: a model of 1.5 billion
-parameters that found it in the user's wrote "Here is a better instruction:", and no instruction."""
+"""Beginning of the answer, in a chat template in the model's own turn: with it in the user's turn, a model of 1.5
+billion parameters wrote "Here is a better instruction:" and no instruction."""
 
 NO_ANSWER = "(none)"
-"""Stands for the answer of a model that could not be asked."""
+"""Placeholder for a failed answer."""
 
 CONTENT_FREE = ("N/A", "", "[MASK]")
 """Texts without content, for contextual calibration (Zhao et al. 2021)."""
@@ -52,15 +51,13 @@ class OptPrompts(MadeOfFields):
 
     Args:
         text: Template of one input; its variables are keys of an example.
-        words: Label, as it was given, or its name -> word that the model is shown and asked for. A missing label stands
-            for itself.
-        meta: What the model is told before it improves an instruction.
+        words: Label, as given, or its name -> word that the model sees and answers. A missing label stands for itself.
+        meta: Introduction of the backward prompt.
         messages: Requests, of which each backward prompt holds one.
-        secrecy: Sentence added to ``meta``, such as one of ``PRIVACY_INSTRUCTIONS``; may be empty.
-        answer: Line that follows every instruction, where a prompt is scored and where it is handed over: ``{labels}``
-            stands for the labels' words. Whatever was written, the task stays named. Empty: no line.
-        system: Hand over instruction and line as a system message, and the input as a human one, instead of all as
-            one human message.
+        secrecy: Sentence added to ``meta``, such as one of ``PRIVACY_INSTRUCTIONS``, or "".
+        answer: Line after every instruction, in scoring and in the released prompt, or "". ``{labels}`` stands for the
+            labels' words. It names the task, whatever was written.
+        system: Release instruction and line as a system message before a human one, instead of one human message.
 
     Raises:
         InvalidParameter: The template has no plain variable, there is no message, a word is no line of text, or two
@@ -107,25 +104,25 @@ class OptPrompts(MadeOfFields):
         return variables_of(self.text)
 
     def word(self, label: str) -> str:
-        """Word that stands for ``label``."""
+        """Return the word of a label."""
         return self.words.get(label, label)
 
     def render(self, fields: Mapping[str, Any]) -> str:
-        """One input as it stands after "Input:", white space at its ends removed."""
+        """Return one input as it stands after "Input:", stripped."""
         return self.text.format_map({name: str(fields[name]).strip() for name in self.variables}).strip()
 
     # ------------------------------------------------------------------------------------------------- forward
 
     def forward_head(self, instruction: str, words: Sequence[str] = ()) -> str:
-        """Public text before one input: the instruction, and the line that names the labels' ``words``."""
+        """Return the public text before an input: the instruction, and the line that names the labels' words."""
         return f"Instruction: {instruction}\n{self.naming(words)}\n"
 
     def naming(self, words: Sequence[str]) -> str:
-        """The line that names the labels' words, with its end; nothing without words."""
+        """Return the line that names the labels' words, or "" without words."""
         return self.answer.replace("{labels}", ", ".join(words)) + "\n" if self.answer and words else ""
 
     def forward_body(self, text: str) -> str:
-        """One input."""
+        """Return one input."""
         return f"Input: {text}\n\n"
 
     @property
@@ -134,29 +131,24 @@ class OptPrompts(MadeOfFields):
         return "Output:"
 
     def forward(self, instruction: str, words: Sequence[str] = ()) -> str:
-        """The whole forward prompt as a template in the input's own variables.
-
-        Args:
-            instruction: Its braces are escaped.
-            words: Words of the labels, for the line that names them.
-        """
+        """Return the forward prompt as a template over the input's variables, with the instruction's braces escaped."""
         head, rest = self.forward_parts(instruction, words)
         return head + rest
 
     def forward_parts(self, instruction: str, words: Sequence[str] = ()) -> tuple[str, str]:
-        """The forward prompt in two templates: what is the same for every input, and the input with the cue."""
+        """Return :meth:`forward` in two parts: the text common to all inputs, and the input with the cue."""
         head = self.forward_head(instruction, words).replace("{", "{{").replace("}", "}}")
         return head, f"{self.forward_body(self.text)}{self.forward_tail}"
 
     # ------------------------------------------------------------------------------------------------ backward
 
     def backward_head(self, instruction: str) -> str:
-        """Public text before the demonstrations."""
+        """Return the public text before the demonstrations."""
         meta = f"{self.meta} {self.secrecy}" if self.secrecy else self.meta
         return f"{meta}\n\nInstruction: {instruction}\n\n"
 
     def backward_body(self, demonstrations: Sequence[Demonstration]) -> str:
-        """The private part: what one subset's records show."""
+        """Return the private part: the records of one subset."""
         successes = [d for d in demonstrations if d.answer == d.word]
         errors = [d for d in demonstrations if d.answer != d.word]
         parts = []
@@ -172,20 +164,20 @@ class OptPrompts(MadeOfFields):
         return "".join(parts)
 
     def backward_tail(self, message: int, instruction: str) -> str:
-        """The request, and the instruction once more: what stands next to the cue is what is copied."""
+        """Return the request and, once more, the instruction: a model copies what stands next to the cue."""
         return f"{self.messages[message]}\n\nOld instruction: {instruction}\n"
 
 
 @dataclasses.dataclass(frozen=True)
 class PromptAlternative:
-    """A public prompt that may be handed over instead of the initial one: its instruction, its words, or both.
+    """A public prompt to select from: another instruction, other words for the labels, or both.
 
     Args:
-        instruction: What it asks; empty is the initial instruction.
-        words: Label, as it was given, or its name -> word that it asks for; one that is left out keeps its word.
+        instruction: Its instruction; "" is the initial one.
+        words: Label, as given, or its name -> its word. A missing label keeps its word.
 
     Raises:
-        InvalidParameter: It says nothing of its own.
+        InvalidParameter: Both are empty.
 
     Examples:
         >>> PromptAlternative("Say whom or what the question asks for.", {"human": "person", "location":
@@ -208,19 +200,13 @@ class PromptAlternative:
             raise InvalidParameter("Expected an alternative to have an instruction, or words, of its own. It is empty.")
 
     def public(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return {"instruction": self.instruction, "words": dict(self.words)}
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Demonstration:
-    """One private record in a backward prompt.
-
-    Args:
-        text: Its rendered input.
-        word: Word of its label.
-        answer: Word that the model answered under the current instruction; None if it could not be asked.
-    """
+    """One private record in a backward prompt, with the model's answer; None if the call failed."""
 
     text: str
     word: str
@@ -237,7 +223,7 @@ class OptTask:
     Args:
         labels: Public labels.
         instruction: Initial instruction (Table 6, after Sordoni et al. 2023).
-        shots: Demonstrations of one subset.
+        shots: Demonstrations per subset.
         subsets: Expected number of subsets that vote on one token.
         prompts: Templates.
 
@@ -271,10 +257,7 @@ TREC = OptTask(
 """Question types."""
 
 MPQA = OptTask(
-    ("negative", "positive"),
-    "Read the following review, then choose whether it is negative or positive.",
-    3,
-    102,
+    ("negative", "positive"), "Read the following review, then choose whether it is negative or positive.", 3, 102
 )
 """Opinions. Hong et al. use a repetition penalty of 1.1 here."""
 

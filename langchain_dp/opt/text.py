@@ -1,4 +1,4 @@
-"""What released tokens spell, where a candidate ends, and which tokens may come next. Public functions all of them."""
+"""Text of released tokens, its end, and the tokens that may follow. All functions are public."""
 
 from __future__ import annotations
 
@@ -6,22 +6,15 @@ import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
 
-from langchain_dp.ensemble.echo import Echo
+from langchain_dp.ensemble.text_writer import Echo
 from langchain_dp.ports import Decoding, NextTokenVoter, Token
 
 _LOOKED_AT = 120
-"""Characters of a text that the next token is looked at with: of what repeats, no more."""
+"""Characters at the end of a text in which a repetition is searched."""
 
 
 class Text:
-    """Reads released tokens.
-
-    Args:
-        engine: Spells its tokens.
-        decoding: How members take a token.
-        stop: Strings that end a candidate.
-        never: What it may not repeat: a token that would make it do so is not voted for.
-    """
+    """Reads released tokens. Members do not vote for a token that would make the text repeat ``never``."""
 
     def __init__(
         self, engine: NextTokenVoter, decoding: Decoding, stop: Sequence[str], *, never: Echo | None = None
@@ -33,20 +26,20 @@ class Text:
         self._opening: Decoding | None = None
 
     def instruction(self, tokens: Sequence[Token]) -> str:
-        """The instruction: up to the first stop string, white space at its ends removed."""
+        """Return the text up to the first stop string, stripped."""
         text = self._spelt(tokens)
         ends = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
         return text[: min(ends, default=len(text))].rstrip().rstrip("\ufffd")
 
     def stops(self, tokens: Sequence[Token]) -> bool:
-        """Whether a stop string has come."""
+        """Return whether the text holds a stop string."""
         text = self._spelt(tokens)
         return any(stop in text for stop in self._stop)
 
     def decoding(self, written: Sequence[Token]) -> Decoding:
-        """How the next token is taken. A candidate repeats nothing, and begins with no line break or stop string.
+        """Return the decoding of the next token. It bans repetitions, and a line break or stop string at the beginning.
 
-        Models that were trained to begin an answer on a new line would otherwise end it there.
+        Many models are trained to begin an answer on a new line, which would end the candidate there.
         """
         if written:
             return self._banning(self._repeating(self._spelt(written)))
@@ -60,7 +53,7 @@ class Text:
         return dataclasses.replace(self._decoding, banned=self._decoding.banned | tokens)
 
     def _repeating(self, text: str) -> frozenset[Token]:
-        """Tokens that would make the text repeat. None are known of an engine whose tokens are strings."""
+        """Return the tokens that would make the text repeat; unknown for an engine whose tokens are strings."""
         if not self._numbered() or not self._never.near(text) or self._never(text):
             return frozenset()
         end = text[-_LOOKED_AT:]
@@ -71,15 +64,14 @@ class Text:
         return [self._engine.detokenize([token]) for token in range(self._engine.vocabulary_size)]
 
     def _blank(self) -> frozenset[Token]:
-        never = ("\n", *self._stop)
-        strings: list[Token] = ["\n", "\n\n", *self._stop]
-        spelt: Iterable[tuple[Token, str]] = (
+        openings = ("\n", *self._stop)
+        tokens: Iterable[tuple[Token, str]] = (
             enumerate(self._vocabulary)
             if self._numbered()
-            else ((each, self._engine.detokenize([each])) for each in strings)
+            else ((text, self._engine.detokenize([text])) for text in ("\n", "\n\n", *self._stop))
         )
-        found = frozenset(token for token, said in spelt if any(part in said for part in never))
-        return found - frozenset(self._engine.end_tokens)
+        banned = frozenset(token for token, text in tokens if any(opening in text for opening in openings))
+        return banned - frozenset(self._engine.end_tokens)
 
     def _numbered(self) -> bool:
         return all(isinstance(token, int) for token in self._engine.end_tokens)

@@ -1,4 +1,4 @@
-"""Whether a run is worth its budget, in one plain sentence, before anything is spent."""
+"""Verdict on a plan in one sentence, before anything is spent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Literal
 from langchain_dp._util.rounding import rounded_up
 from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, PrivacyBudget
 from langchain_dp.accounting.budget import LEAST_CLIP, USUAL
-from langchain_dp.accounting.events import votes_move
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.fit import AGREED, ENOUGH_CLIP
@@ -23,19 +22,17 @@ _STEP, _STEPS = 1.25, 16
 _FINE, _COARSE = 0.05, 0.15
 """Shares of the rows: a choice that tells prompts apart by the first is of use, by more than the second of none."""
 _SURE = 0.95
-_MORE = "rows=, or a larger effort="
-"""What lets more rows take part."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """A plain word on a plan.
+    """Verdict on a plan.
 
     Args:
-        rating: "yes": a token with 70% of the votes is released at least half of the time; "hardly": one with 90% is;
-            "no": not even that. Where nothing is written: whether a prompt that is ahead by 5, or 15, percent of the
-            rows is chosen 95% of the time.
-        message: The same as a sentence, with what would help.
+        rating: "yes": a token with 70% of the votes is released at least half of the time. "hardly": one with 90% is.
+            "no": neither. If nothing is written: whether a prompt that leads by 5, or 15, percent of the rows is
+            selected 95% of the time.
+        message: The same as a sentence, with a remedy.
 
     Examples:
         >>> print(optimizer.plan(200).verdict)
@@ -50,12 +47,12 @@ class Verdict:
 
 
 def ahead_for_sure(selection: ExponentialEvent, prompts: int) -> int:
-    """Rows by which one of so many prompts has to be ahead of all others to be chosen 95 times in 100."""
+    """Return the lead in rows with which one of so many prompts is selected 95 times in 100."""
     return math.ceil(math.log(_SURE / (1 - _SURE) * max(prompts - 1, 1)) / selection.epsilon)
 
 
 def choice_note(selection: ExponentialEvent, prompts: int) -> str:
-    """What the choice of a prompt does not say, for the certificate. Of public constants: free."""
+    """Return the certificate's note on the noise of the selection. It uses public constants."""
     return (
         f"which prompt is handed over is a noisy choice: one that answers {ahead_for_sure(selection, prompts):,} more "
         f"of the rows that select than every other wins {_SURE:.0%} of the time; of closer ones a worse may win, also "
@@ -64,92 +61,63 @@ def choice_note(selection: ExponentialEvent, prompts: int) -> str:
 
 
 def choice_verdict(selection: ExponentialEvent, budget: PrivacyBudget, *, prompts: int, rows: int) -> Verdict:
-    """Judge a plan that chooses among public prompts, by how far ahead one has to be.
-
-    Args:
-        selection: The choice.
-        budget: The promise.
-        prompts: Prompts to choose among.
-        rows: Rows that select.
-    """
-    ahead = ahead_for_sure(selection, prompts)
-    share = ahead / max(rows, 1)
-    said = f"the prompt that answers {ahead:,} more of {rows:,} rows right than any other wins {_SURE:.0%} of the time"
+    """Judge a selection among public prompts by the lead that a prompt needs."""
+    lead = ahead_for_sure(selection, prompts)
+    share = lead / max(rows, 1)
+    finding = (
+        f"the prompt that answers {lead:,} more of {rows:,} rows right than any other wins {_SURE:.0%} of the time"
+    )
     if share <= _FINE:
-        return Verdict("yes", f"yes: {said}")
-    more = f"About {rounded_up(ahead / _FINE, digits=2):,.0f} rows that select"
+        return Verdict("yes", f"yes: {finding}")
 
-    def does(larger: PrivacyBudget) -> bool:
+    def enough(larger: PrivacyBudget) -> bool:
         return ahead_for_sure(selection_event(larger), prompts) <= _FINE * rows
 
-    helps = " or ".join(found for found in (more, _epsilon(budget, does)) if found)
+    more_rows = f"About {rounded_up(lead / _FINE, digits=2):,.0f} rows that select"
+    remedy = _either(more_rows, _epsilon(budget, enough))
     if share <= _COARSE:
-        return Verdict("hardly", f"hardly: {said}. {helps} would tell prompts apart better")
-    return _at_random(f"{rows:,} rows", budget, ahead, helps)
+        return Verdict("hardly", f"hardly: {finding}. {remedy} would tell prompts apart better")
+    return _at_random(f"{rows:,} rows", budget, lead, remedy)
 
 
 def selecting_verdict(selection: ExponentialEvent, budget: PrivacyBudget, *, prompts: int, rows: int) -> Verdict | None:
-    """Judge the choice among written prompts: None unless so few rows select that even the best one may lose it.
-
-    Args:
-        selection: The choice.
-        budget: The promise.
-        prompts: Prompts to choose among.
-        rows: Rows that select, about.
-    """
-    ahead = ahead_for_sure(selection, prompts)
-    if rows >= ahead:
-        return None
-    return _at_random(f"{rows:,} rows that select", budget, ahead, "More rows")
+    """Judge the selection among written prompts: None unless so few rows select that the best prompt may lose."""
+    lead = ahead_for_sure(selection, prompts)
+    return None if rows >= lead else _at_random(f"{rows:,} rows that select", budget, lead, "More rows")
 
 
-def _at_random(rows: str, budget: PrivacyBudget, ahead: int, helps: str) -> Verdict:
+def _at_random(rows: str, budget: PrivacyBudget, lead: int, remedy: str) -> Verdict:
+    reason = f"To win {_SURE:.0%} of the time a prompt would have to answer {lead:,} rows more right than any other"
+    return _no(rows, budget, reason, remedy)
+
+
+def _no(rows: str, budget: PrivacyBudget, reason: str, remedy: str) -> Verdict:
     return Verdict(
         "no",
-        f"not with {rows} at epsilon {budget.epsilon:g}: keep your instruction, spend nothing. To win {_SURE:.0%} of "
-        f"the time a prompt would have to answer {ahead:,} rows more right than any other. {helps} would do",
+        f"not with {rows} at epsilon {budget.epsilon:g}: keep your instruction, spend nothing. {reason}. {remedy} "
+        "would do",
     )
 
 
-def refuse_at_random(found: Verdict | None) -> None:
-    """Refuse a choice that would be one at random."""
-    if found is not None and found.rating == "no":
-        raise InvalidParameter(f"Expected rows and epsilon to be enough for a choice: {found.message}.")
+def refuse_at_random(verdict: Verdict | None) -> None:
+    """Refuse a random choice."""
+    if verdict is not None and verdict.rating == "no":
+        raise InvalidParameter(f"Expected rows and epsilon to be enough for a choice: {verdict.message}.")
 
 
 def clip_verdict(
-    clip: float,
-    budget: PrivacyBudget,
-    *,
-    rows: int,
-    taken: int,
-    clip_at: Callable[[PrivacyBudget, float], float],
+    clip: float, budget: PrivacyBudget, *, rows: int, taken: int, clip_at: Callable[[PrivacyBudget, float], float]
 ) -> Verdict:
-    """Judge a plan by the clip of its sums.
-
-    Args:
-        clip: In nats.
-        budget: The promise.
-        rows: Number of rows.
-        taken: How many of them take part.
-        clip_at: The clip under another budget, or with so many times as many rows, all else equal.
-    """
+    """Judge a plan by its clip. ``clip_at`` gives the clip under another budget, or a multiple of the rows."""
+    moves = f"a subset may move a token by {clip:.2g} nats"
     if clip >= ENOUGH_CLIP:
-        return Verdict(
-            "yes", f"yes: a subset may move a token by {clip:.2g} nats, where it would hardly move it by more"
-        )
+        return Verdict("yes", f"yes: {moves}, where it would hardly move it by more")
     times = _least(lambda factor: clip_at(budget, factor) >= ENOUGH_CLIP)
-    more = "" if times is None else f"About {rounded_up(taken * times, digits=2):,.0f} rows that take part"
-    more = more if taken == rows or not more else f"{more}, and not {taken:,} ({_MORE}),"
-    less = _epsilon(budget, lambda share: clip_at(share, 1.0) >= ENOUGH_CLIP)
-    helps = " or ".join(found for found in (more, less) if found) or "Fewer tokens to write"
+    more_rows = "" if times is None else _rows(taken * times, rows, taken)
+    remedy = _either(more_rows, _epsilon(budget, lambda share: clip_at(share, 1.0) >= ENOUGH_CLIP))
     if clip >= LEAST_CLIP:
-        return Verdict("hardly", f"hardly: a subset may move a token by {clip:.2g} nats only. {helps} would do more")
-    return Verdict(
-        "no",
-        f"not with {rows:,} rows at epsilon {budget.epsilon:g}: keep your instruction, spend nothing. A subset may "
-        f"move a token by {clip:.2g} nats. {helps} would do",
-    )
+        return Verdict("hardly", f"hardly: {moves} only. {remedy} would do more")
+    return _no(f"{rows:,} rows", budget, moves.capitalize(), remedy)
 
 
 def verdict(
@@ -161,63 +129,51 @@ def verdict(
     taken: int,
     noise: Callable[[PrivacyBudget], LimitedDomainEvent],
 ) -> Verdict:
-    """Judge a plan by the votes that its noise leaves a chance.
-
-    Args:
-        token: One call.
-        scheme: Sampling constants.
-        budget: The promise.
-        rows: Number of rows.
-        taken: How many of them take part.
-        noise: One call under another budget, all else equal.
-    """
-    moved = votes_move(budget.neighbors)
-    needed, votes = votes_needed(token, moved_votes=moved), scheme.expected_subsets
-    at = {share: chance(token, share * votes, moved_votes=moved) for share in (AGREED, NEARLY_ALL)}
-    if at[AGREED] >= 0.5:
+    """Judge a plan by the votes that a token needs. ``noise`` gives one call under another budget."""
+    votes, neighbors = scheme.expected_subsets, budget.neighbors
+    needed = votes_needed(token, neighbors)
+    agreed, nearly_all = (chance(token, share * votes, neighbors) for share in (AGREED, NEARLY_ALL))
+    if agreed >= 0.5:
         return Verdict(
-            "yes", f"yes: a token that {AGREED:.0%} of the subsets vote for is released {at[AGREED]:.0%} of the time"
+            "yes", f"yes: a token that {AGREED:.0%} of the subsets vote for is released {agreed:.0%} of the time"
         )
-    more = _rows(rows, taken, needed, scheme)
-    less = _epsilon(budget, lambda share: votes_needed(noise(share), moved_votes=moved) <= AGREED * votes)
-    helps = " or ".join(found for found in (more, less) if found) or "Fewer tokens to write"
-    if at[NEARLY_ALL] >= 0.5:
+    more_rows = ""
+    if scheme.sampling == "fixed" and scheme.even:  # otherwise more rows make no more subsets
+        more_rows = _rows(taken * needed / (AGREED * votes), rows, taken)
+    enough = _epsilon(budget, lambda share: votes_needed(noise(share), neighbors) <= AGREED * votes)
+    remedy = _either(more_rows, enough)
+    if nearly_all >= 0.5:
         return Verdict(
             "hardly",
             f"hardly: only a token that nearly all subsets vote for is released ({NEARLY_ALL:.0%}: "
-            f"{at[NEARLY_ALL]:.0%} of the time, {AGREED:.0%}: {at[AGREED]:.0%}). {helps} would do more",
+            f"{nearly_all:.0%} of the time, {AGREED:.0%}: {agreed:.0%}). {remedy} would do more",
         )
-    return Verdict(
-        "no",
-        f"not with {rows:,} rows at epsilon {budget.epsilon:g}: keep your instruction, spend nothing. A token needs "
-        f"{needed:.0f} votes, and {votes:,.0f} subsets vote. {helps} would do",
-    )
+    return _no(f"{rows:,} rows", budget, f"A token needs {needed:.0f} votes, and {votes:,.0f} subsets vote", remedy)
 
 
-def _rows(rows: int, taken: int, needed: float, scheme: Scheme) -> str:
-    """Rows with which so many more subsets of the same size would vote; none where more rows make no more subsets."""
-    if scheme.sampling != "fixed" or not scheme.even:
-        return ""
-    least = rounded_up(taken * needed / (AGREED * scheme.expected_subsets), digits=2)
-    said = f"About {least:,.0f} rows that take part"
-    return said if taken == rows else f"{said}, and not {taken:,} ({_MORE}),"
+def _either(more_rows: str, larger_epsilon: str) -> str:
+    return " or ".join(filter(None, (more_rows, larger_epsilon))) or "Fewer tokens to write"
 
 
-def _epsilon(budget: PrivacyBudget, does: Callable[[PrivacyBudget], bool]) -> str:
-    """The least epsilon that would do, to a quarter; none where it would promise hardly anything."""
-    times = _least(lambda factor: does(dataclasses.replace(budget, epsilon=budget.epsilon * factor)))
-    enough = math.inf if times is None else math.ceil(10 * budget.epsilon * times) / 10
-    return "" if enough > USUAL else f"epsilon {enough:g}"
+def _rows(needed: float, rows: int, taken: int) -> str:
+    limited = "" if taken == rows else f", and not {taken:,} (rows=, or a larger effort=),"
+    return f"About {rounded_up(needed, digits=2):,.0f} rows that take part{limited}"
 
 
-def _least(does: Callable[[float], bool]) -> float | None:
-    """The least factor that would do, to a quarter; None where thirty does not, or the caller has fixed the noise."""
+def _epsilon(budget: PrivacyBudget, enough: Callable[[PrivacyBudget], bool]) -> str:
+    """Return the least epsilon that suffices, to a quarter, or "" if it promises almost nothing."""
+    times = _least(lambda factor: enough(dataclasses.replace(budget, epsilon=budget.epsilon * factor)))
+    epsilon = math.inf if times is None else math.ceil(10 * budget.epsilon * times) / 10
+    return "" if epsilon > USUAL else f"epsilon {epsilon:g}"
+
+
+def _least(enough: Callable[[float], bool]) -> float | None:
+    """Return the least factor that suffices, to a quarter; None beyond thirty, or if the caller fixed the noise."""
     low, high = 0, _STEPS
     while low < high:
         middle = (low + high) // 2
         try:
-            enough = does(_STEP**middle)
+            low, high = (low, middle) if enough(_STEP**middle) else (middle + 1, high)
         except InvalidParameter:  # noise that the caller has fixed
             return None
-        low, high = (low, middle) if enough else (middle + 1, high)
     return None if low == _STEPS else _STEP**low

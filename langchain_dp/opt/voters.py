@@ -1,13 +1,13 @@
-"""From one draw of subsets to one token: privately, or as the non-private twin does it."""
+"""One token from one draw of subsets."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Protocol
 
-from langchain_dp.accounting import LimitedDomainEvent
+from langchain_dp.accounting import LimitedDomainEvent, PartEvent
 from langchain_dp.ensemble.engine_calls import ask_together, asked_publicly, forget_members
 from langchain_dp.ensemble.prompt_budget import PromptBudget
 from langchain_dp.ensemble.subsets import Subset, SubsetSampler
@@ -16,7 +16,7 @@ from langchain_dp.errors import ModelUnavailable
 from langchain_dp.mechanisms import LimitedDomain, Randomness
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.plan import count_votes
-from langchain_dp.opt.reservation import PromptReservation
+from langchain_dp.opt.reservation import TRAINING, PromptReservation
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import CUE, Demonstration
 from langchain_dp.opt.text import Text
@@ -27,15 +27,13 @@ _COIN = 2**53
 
 
 class Demonstrations:
-    """What the subsets show: records with the model's answers to them, found when first needed.
+    """Records of the subsets with the model's answers to them, computed on first use.
 
     Each answer depends on its own record, the instruction and the model alone. Long records are cut so that the subset
     fits into the model's context.
     """
 
-    def __init__(
-        self, records: PrivateRecords, forward: Forward, settings: Settings, engine: NextTokenVoter
-    ) -> None:  # fmt: skip
+    def __init__(self, records: PrivateRecords, forward: Forward, settings: Settings, engine: NextTokenVoter) -> None:
         self._records = records
         self._forward = forward
         self._instruction = settings.instruction
@@ -49,17 +47,17 @@ class Demonstrations:
         self._tokens = self._room.remaining(engine.max_prompt_tokens, *public, more=settings.max_new_tokens)
 
     def public(self, message: int) -> MemberPrompt:
-        """The prompt without a record, with the request of this number."""
+        """Return the prompt without a record."""
         head = self._prompts.backward_head(self._instruction)
         tail = self._prompts.backward_tail(message, self._instruction)
         return MemberPrompt(head, "", tail, ("public", head), response_prefix=CUE)
 
     def invented(self) -> str:
-        """What a subset would show of invented records."""
+        """Return the private part of a prompt with invented records."""
         return self._prompts.backward_body([Demonstration(INVENTED, self._words[0], self._words[0])] * self._shots)
 
     def members(self, subsets: Sequence[Subset], message: int) -> list[MemberPrompt]:
-        """Prompts of the subsets, with the request of this number."""
+        """Return the prompts of the subsets."""
         public = self.public(message)
         return [
             dataclasses.replace(public, body=body, member=subset.member)
@@ -67,14 +65,14 @@ class Demonstrations:
         ]
 
     def bodies(self, subsets: Sequence[Subset]) -> list[str]:
-        """The private part of the prompt of each subset."""
+        """Return the private part of each subset's prompt."""
         missing = [name for subset in subsets for name in subset.record_ids if name not in self._shown]
         rows = [self._records.get(name) for name in missing]
         texts = [self._prompts.render(row) for row in rows]
-        for name, row, text, answer in zip(
-            missing, rows, texts, self._forward.predict(self._instruction, texts), strict=True
-        ):
-            self._shown[name] = self._shot(row, text, answer)
+        answers = self._forward.predict(self._instruction, texts)
+        for name, row, text, answer in zip(missing, rows, texts, answers, strict=True):
+            word = self._prompts.word(str(row["label"]))
+            self._shown[name] = Demonstration(text, word, None if answer is None else self._words[answer])
         return [self._body([self._shown[name] for name in subset.record_ids]) for subset in subsets]
 
     def _body(self, shown: Sequence[Demonstration]) -> str:
@@ -84,102 +82,76 @@ class Demonstrations:
 
         return whole(self._room.truncate([one.text for one in shown], whole=whole, tokens=self._tokens))
 
-    def _shot(self, row: Mapping[str, Any], text: str, answer: int | None) -> Demonstration:
-        word = self._prompts.word(str(row["label"]))
-        return Demonstration(text, word, None if answer is None else self._words[answer])
-
 
 class TokenSource(Protocol):
-    """Gives the next token of a candidate prompt, or None: no token had votes enough."""
+    """Source of a candidate's next token; None is a bottom."""
 
     @property
     def whole(self) -> bool:
-        """Whether a text that has begun is lost unless it goes on to its end."""
+        """Whether a text must be finished once it has begun."""
 
     def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
-        """One call. What it returns has left."""
+        """Make one call. Its result is released."""
 
     def left(self, written: Sequence[Token] = ()) -> int:
-        """Tokens that may still be written after these."""
+        """Return how many tokens may follow."""
 
     def close(self) -> None:
-        """Drop what is cached of the subsets."""
+        """Drop the caches of the subsets."""
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class SubsetVotes:
-    """Collects the votes of one draw of subsets.
+    """Collects the votes of one draw of subsets. ``watch`` checks after every call that the engine still answers."""
 
-    Args:
-        engine: The local model.
-        sampler: Subsets and sampling coins.
-        shown: What they show.
-        watch: Asked after every call whether the engine still answers: :meth:`Forward.watch`.
-        text: Says how the next token is taken.
-        rng: Source of the members' own coins.
-    """
-
-    def __init__(
-        self,
-        engine: NextTokenVoter,
-        sampler: SubsetSampler,
-        shown: Demonstrations,
-        *,
-        watch: Callable[[], object],
-        text: Text,
-        rng: Randomness,
-    ) -> None:
-        self._engine = engine
-        self._sampler = sampler
-        self._shown = shown
-        self._watch = watch
-        self._text = text
-        self._rng = rng
-        self._asked: set[Hashable] = set()
+    engine: NextTokenVoter
+    sampler: SubsetSampler
+    shown: Demonstrations
+    _: dataclasses.KW_ONLY
+    watch: Callable[[], object]
+    text: Text
+    rng: Randomness
+    _asked: set[Hashable] = dataclasses.field(default_factory=set)
 
     def draw(self) -> list[Subset]:
-        """Subsets of one call, by fresh coins; those without records abstain and are left out."""
-        return [subset for subset in self._sampler.draw() if subset.record_ids]
+        """Draw the subsets of one call by fresh coins; those without records abstain and are left out."""
+        return [subset for subset in self.sampler.draw() if subset.record_ids]
 
     def check_answers(self, message: int) -> None:
-        """Ask for a token after a public prompt, so that a dead model is found before anything is charged."""
-        public = Continuation(self._shown.public(message), (), 0.0)
-        answers = asked_publicly(lambda: self._engine.next_tokens([public], self._text.decoding(())))
-        forget_members(self._engine, public.prompt.member)
+        """Ask for a token after a public prompt, to find a dead model before anything is charged."""
+        public = Continuation(self.shown.public(message), (), 0.0)
+        answers = asked_publicly(lambda: self.engine.next_tokens([public], self.text.decoding(())))
+        forget_members(self.engine, public.prompt.member)
         if not count_votes(answers):
             raise ModelUnavailable("The engine wrote no token after a text that shows no record. Check the model.")
 
     def votes(self, subsets: Sequence[Subset], message: int, written: Sequence[Token]) -> Counter[Token]:
-        """One vote a subset. Private.
+        """Return one vote per subset. Private.
 
         Raises:
-            ModelUnavailable: A public text showed that the engine's server does not answer.
+            ModelUnavailable: The engine's server does not answer a public text.
         """
-        members = self._shown.members(subsets, message)
-        asked = [Continuation(member, tuple(written), self._rng.randbelow(_COIN) / _COIN) for member in members]
+        members = self.shown.members(subsets, message)
+        continuations = [Continuation(member, tuple(written), self.rng.randbelow(_COIN) / _COIN) for member in members]
         self._asked.update(member.member for member in members)
         try:
-            decoding = self._text.decoding(written)
-            votes = count_votes(ask_together(lambda some: self._engine.next_tokens(some, decoding), asked))
-            self._watch()
+            decoding = self.text.decoding(written)
+            votes = count_votes(ask_together(lambda some: self.engine.next_tokens(some, decoding), continuations))
+            self.watch()
             return votes
         finally:
-            if not self._sampler.lasting:
+            if not self.sampler.lasting:
                 self.close()
 
-    @property
-    def domain(self) -> int:
-        """Number of tokens that may be voted for."""
-        return self._engine.vocabulary_size
-
     def close(self) -> None:
-        """Drop what the engine keeps of the subsets."""
+        """Drop the caches of the subsets."""
         if self._asked:
-            forget_members(self._engine, *self._asked)
+            forget_members(self.engine, *self._asked)
             self._asked.clear()
 
 
 class PrivateVote:
-    """Every token through LimitedDomain, charged before anybody is asked (Algorithm 2, with this package's noise).
+    """Releases every token through LimitedDomain, charged before the model is asked (Algorithm 2).
 
     Formal guarantee:
         One call costs the plan's event: it is charged first, then fresh coins draw the subsets, one record moves at
@@ -189,46 +161,43 @@ class PrivateVote:
     whole = False
 
     def __init__(
-        self,
-        subset_votes: SubsetVotes,
-        *,
-        reservation: PromptReservation,
-        kbar: int,
-        chain: str,
-        rng: Randomness,
+        self, subset_votes: SubsetVotes, *, reservation: PromptReservation, kbar: int, chain: str, rng: Randomness
     ) -> None:
         self._subset_votes = subset_votes
         self._reservation = reservation
         assert isinstance(reservation.token, LimitedDomainEvent)
         self._mechanism: LimitedDomain[Token] = LimitedDomain(
-            reservation.token, domain=subset_votes.domain, kbar=kbar, moved_votes=reservation.moved_votes
+            reservation.token,
+            domain=subset_votes.engine.vocabulary_size,
+            kbar=kbar,
+            moved_votes=reservation.moved_votes,
         )
         self._chain = chain
         self._rng = rng
 
     def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
-        """One call of the mechanism: charge, draw, ask, count, release."""
+        """Charge, draw, ask, count, release."""
         if not written:
             self._subset_votes.check_answers(message)
-        self._reservation.plan.spend(self._reservation.calls.charged(self._mechanism.event), caller=self._chain)
+        self._reservation.plan.spend(PartEvent(TRAINING, self._mechanism.event), caller=self._chain)
         votes = self._subset_votes.votes(self._subset_votes.draw(), message, written)
         return self._mechanism.release(votes, rng=self._rng)
 
     def left(self, written: Sequence[Token] = ()) -> int:
-        """Calls that the plan still holds."""
+        """Return the calls left in the plan."""
         return self._reservation.left()
 
     def close(self) -> None:
-        """Drop what is cached of the subsets."""
+        """Drop the caches of the subsets."""
         self._subset_votes.close()
 
 
 class ClippedTexts:
-    """Every text from the clipped sums of subsets that are drawn once, charged before anybody is asked.
+    """Draws every text from clipped sums of subsets that are drawn once, charged before the model is asked.
 
     Formal guarantee:
         A text costs the plan's event: it is charged first, then fresh coins draw the subsets, which stay the same to
-        its end; one record moves one of them. What another run began is not gone on with: it would draw others.
+        its end; one record moves one of them. A text that another process began is not continued: it would draw others.
     """
 
     whole = True
@@ -247,7 +216,7 @@ class ClippedTexts:
         self._tokens: Iterator[Token] | None = None
 
     def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
-        """The next token of a text; None where it has come to its end, or its engine failed."""
+        """Return the text's next token; None at its end, or if its engine failed."""
         if not written:
             self._tokens = self._begun(message)
         return None if self._tokens is None else next(self._tokens, None)
@@ -256,24 +225,20 @@ class ClippedTexts:
         # First see that the model answers, once also as many members: it is shown no record.
         public = self._shown.public(message)
         self._writer.check_answers(public, self._shown.invented())
-        charged = self._reservation.calls.charged(self._writer.noise.event)
-        self._reservation.plan.spend(charged, caller=self._chain)
+        self._reservation.plan.spend(PartEvent(TRAINING, self._writer.noise.event), caller=self._chain)
         members = self._shown.members([one for one in self._sampler.draw() if one.record_ids], message)
         self._asked.update(member.member for member in members)
         return self._writer.continued(public, lambda: members)
 
     def left(self, written: Sequence[Token] = ()) -> int:
-        """Tokens of the texts that the plan still holds; of one that has begun, those that are to come.
-
-        None where another process began it.
-        """
+        """Return the tokens left in the plan, or in the current text: none if another process began it."""
         length = self._writer.noise.event.tokens
         if written:
             return 0 if self._tokens is None else length - len(written)
         return self._reservation.left() * length
 
     def close(self) -> None:
-        """Drop what is cached of the members."""
+        """Drop the caches of the members."""
         if self._asked:
             forget_members(self._engine, *self._asked)
             self._asked.clear()

@@ -334,7 +334,7 @@ def check_records(
         raise InvalidParameter(
             f"Expected PrivateRecords without user_key={records.user_key!r}: this class protects single records, not "
             "all records of a user. Keep one record of each user. Users are protected by DPPrototypeClassifier, "
-            "DPLabelNamer, and DPICLClassifier without replicas."
+            "DPLabelNamer, DPSurvey, private_accuracy, DPExampleSelector, and DPICLClassifier without replicas."
         )
     faults, variables = RowErrors(), tuple(variables)
     for kept, key in (("text", records.text_key), ("label", records.label_key)):

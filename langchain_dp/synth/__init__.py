@@ -1,4 +1,4 @@
-"""Private examples: written once from private records, usable for ever."""
+"""Private examples and answers in free text, written on a local model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from langchain_dp.synth.answers import DPAnswerGenerator
 from langchain_dp.synth.candidates import DPExampleSelector, write_candidates
 from langchain_dp.synth.chat_model import ChatDPGenerator
 from langchain_dp.synth.examples import SyntheticExample, SyntheticExamples
-from langchain_dp.synth.filters import Filters
 from langchain_dp.synth.prompts import AnswerPrompts, SynthesisPrompts
 from langchain_dp.synth.report import AnswersPlan, SynthesisPlan
 from langchain_dp.synth.runnable import DPExampleSynthesizer
@@ -18,7 +17,6 @@ __all__ = [
     "DPAnswerGenerator",
     "DPExampleSelector",
     "DPExampleSynthesizer",
-    "Filters",
     "SynthesisPlan",
     "SynthesisPrompts",
     "SyntheticExample",

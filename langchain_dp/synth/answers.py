@@ -1,4 +1,4 @@
-"""Private answers in free text: each one a round of one text, written from private examples."""
+"""Private answers in free text: each one is a round of one text, written from private examples."""
 
 from __future__ import annotations
 
@@ -17,18 +17,26 @@ from pydantic import BaseModel
 
 from langchain_dp._util import forks
 from langchain_dp._util.reprs import safe_repr
-from langchain_dp._util.validate import group, integer, number, one_of, reject_extra_kwargs, reject_unknown_arguments
+from langchain_dp._util.validate import group, integer, reject_extra_kwargs, reject_unknown_arguments
 from langchain_dp.accounting import ClippedSumRoundEvent, LedgerPlan, PrivacyBudget, PrivacyCertificate, Quotas
 from langchain_dp.accounting.budget import warn_small_clip, warn_weak_promise
-from langchain_dp.accounting.events import MOST_TOKENS, count_is_public
+from langchain_dp.accounting.events import count_is_public
 from langchain_dp.accounting.provenance import MadeWith, costs_of_inputs
 from langchain_dp.ensemble.answers import KEPT, AnswerCache
 from langchain_dp.ensemble.engine_calls import count_publicly, forget_for_good, forget_members, opaque
 from langchain_dp.ensemble.prompt_budget import LEAST, PromptBudget
-from langchain_dp.ensemble.questions import ChecksBatches, Question, user_of, user_specs
-from langchain_dp.ensemble.reservation import LedgerOrPath, affordable, check_promise, check_same, ledger_for
+from langchain_dp.ensemble.questions import ChecksBatches, Question, user_of, user_specs, variables_of
+from langchain_dp.ensemble.reservation import (
+    LedgerOrPath,
+    affordable,
+    check_promise,
+    check_same,
+    ledger_for,
+    reserved_once,
+)
 from langchain_dp.ensemble.runs import secret_key
-from langchain_dp.ensemble.text_writer import INVENTED, TextWriter, check_scores, public_prompt
+from langchain_dp.ensemble.subsets import KeyedCoins
+from langchain_dp.ensemble.text_writer import INVENTED, check_scores, public_prompt
 from langchain_dp.ensemble.tools import BudgetMonitor, ExitBehavior, private_tool
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, PlanError, PrivateDataError
 from langchain_dp.isolation.run import check_environment
@@ -37,24 +45,25 @@ from langchain_dp.ports import MemberPrompt, NextTokenScorer, Token
 from langchain_dp.records import Examples, FromDataFrame, PrivateRecords, check_records
 from langchain_dp.records.files import READING
 from langchain_dp.redact import PrivateArgs, run_redacted
-from langchain_dp.synth.members import Members, slots_of
-from langchain_dp.synth.promise import certified, weak
 from langchain_dp.synth.prompts import AnswerPrompts
-from langchain_dp.synth.report import AnswersPlan, planned_answers
-from langchain_dp.synth.settings import MOST_ROUNDS, Design, in_rounds
+from langchain_dp.synth.report import AnswersPlan, certified, planned_answers, weak
+from langchain_dp.synth.settings import MOST_ROUNDS, Design, WritingSettings, coin_names
 
 _WHEN = "while an answer was written"
 
 
 @dataclasses.dataclass(repr=False)
-class _Begun:
-    """An answer that is paid for and not whole. Its number draws the same members whenever it goes on."""
+class _PartialAnswer:
+    """An answer that is charged and not whole. Its number draws the same members whenever it continues.
+
+    While ``drawing``, a token is drawn and not in ``tokens`` yet. Such an answer does not continue, or the token would
+    be drawn again.
+    """
 
     number: int
     tokens: list[Token]
     process: tuple[int, int]
     drawing: bool = False
-    """A token is drawn and not in ``tokens`` yet: such an answer does not go on, or it would be drawn again."""
 
     def draw(self) -> None:
         self.drawing = True
@@ -67,36 +76,35 @@ class _Begun:
 class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
     """Answers questions in free text, in the manner of private examples: support replies, summaries, descriptions.
 
-    Every record takes part in an answer by a secret coin. Those that do move the model's own guess of the next token,
-    each by no more than a clip. So style and common knowledge of the records come through; a fact that few of them hold
-    CANNOT: this is no search over documents.
+    Every record takes part in an answer by a secret coin. The records that do move the model's own guess of the next
+    token, each by no more than a clip. So style and common knowledge of the records come through. A fact that few of
+    them hold CANNOT: this is no search over documents.
 
     Args:
         model: Engine that scores next tokens. It sees the records: it must run inside the trust boundary.
-        examples: Private records: mappings with ``text`` and ``label`` (here the reply), and what else the template
-            names; or whatever else ``PrivateRecords`` takes: a DataFrame, documents, a path. Where text and reply have
-            other names: ``PrivateRecords(rows, text_key="question", label_key="answer")``, which the template then
-            names by these.
+        examples: Private records: mappings with ``text``, ``label`` (here the reply) and other fields of the template;
+            or another source that ``PrivateRecords`` takes: a DataFrame, documents, a path. For other names of text and
+            reply: ``PrivateRecords(rows, text_key="question", label_key="answer")``, and the same names in the
+            template.
         budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
-        ledger: Ledger that is charged, or the path of one that is opened here with the whole ``budget``.
-        max_queries: Answers that the noise is made for. The same question again costs nothing.
+        ledger: Ledger that is charged, or the path of one that is opened with the whole ``budget``.
+        max_queries: Answers that the noise is made for. The same question again is free.
         name: Name of the plan in the ledger.
         members: Records that are expected to take part in one answer.
         max_new_tokens: Tokens of an answer at most; no more than 512.
         sampling_probability: Rate of the records. None: ``members`` over their number, where that is public; of a
-            plan that is taken up, the rate that it was reserved with.
+            resumed plan, the rate that it was reserved with.
         prompts: Templates.
-        candidates: Tokens of the public model's that are considered at each step.
+        candidates: Most probable tokens of the public model that are considered at each step.
         temperature: Of the distribution that a token is drawn from.
-        chat: Ask in the model's chat template.
-        answer_cache_size: Answers that are kept, so that the same question costs nothing; those not asked for longest
-            go. One that broke off is kept as far as it came, and goes on when the same question is asked again.
-        max_question_chars: Longest question, in characters.
-        quotas: Shares of ``max_queries`` for the users or tenants who ask. Every call then names one, in
-            ``config={"configurable": {"user_id": "team-7"}}``; answers that are kept stay free for all of them.
-        made_with: Certificate of a run whose released text stands in ``prompts``, or several, where the text does not
-            know it any more: it was read from a file, or formatted. The certificate adds up what was spent. What a run
-            of this package hands over, and :func:`~langchain_dp.opt.load_prompt` reads, knows it by itself.
+        chat: Use the model's chat template.
+        answer_cache_size: Answers to keep, so that the same question is free. The least recently asked go first. A
+            partial answer is kept, too, and continues when the same question is asked again.
+        quotas: Shares of ``max_queries`` per user. Every call then names a user, in
+            ``config={"configurable": {"user_id": "team-7"}}``. Kept answers stay free for all of them.
+        made_with: Certificates of runs whose released text stands in ``prompts``, where the text was read from a file
+            or formatted. The certificate adds up their cost. Text from a run of this package, or from
+            :func:`~langchain_dp.opt.load_prompt`, carries its cost itself.
         not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
 
     Raises:
@@ -106,7 +114,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
 
     Formal guarantee:
         All answers together are (epsilon, delta)-differentially private in the records, with the budget's neighbours,
-        whatever is asked and in whatever order. Each answer is charged one
+        for any questions in any order. Each answer is charged one
         :class:`~langchain_dp.accounting.ClippedSumRoundEvent` before its members are drawn. How long an answer takes is
         outside of it.
 
@@ -135,7 +143,6 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         temperature: float = 1.0,
         chat: bool = False,
         answer_cache_size: int = KEPT,
-        max_question_chars: int = 4_000,
         quotas: Quotas | None = None,
         made_with: MadeWith = None,
         not_private_seed: int | None = None,
@@ -147,76 +154,70 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         self.name, self._name, self._engine = name, name, model
         check_promise(budget, ledger, not_private_seed)
         integer("max_queries", max_queries, at_least=1, at_most=MOST_ROUNDS)
-        one_of("chat", chat, (True, False))
-        integer("members", members, at_least=2, at_most=10_000)
-        integer("candidates", candidates, at_least=2, at_most=100_000)
-        integer("max_new_tokens", max_new_tokens, at_least=1, at_most=MOST_TOKENS)
         self._answers = AnswerCache[str](integer("answer_cache_size", answer_cache_size, at_least=0))
-        self._broken_off = AnswerCache[_Begun](answer_cache_size)
-        self._longest = integer("max_question_chars", max_question_chars, at_least=1)
-        number("temperature", temperature, at_least=0.05, at_most=100.0)
+        self._broken_off = AnswerCache[_PartialAnswer](answer_cache_size)
         self.prompts = group("prompts", prompts, AnswerPrompts)
+        self._settings = WritingSettings(
+            prompts=self.prompts, max_new_tokens=max_new_tokens, members=members, candidates=candidates,
+            sampling_probability=sampling_probability, temperature=temperature, chat=chat,
+        )  # fmt: skip
         self._records = run_redacted(PrivateRecords, held, READING)
-        check_records(self._records, None, self.prompts.variables("record"))
+        check_records(self._records, None, self.prompts.variables)
         self._rng = SystemRandomness() if not_private_seed is None else NotPrivateSeededRandomness(not_private_seed)
         self._key = secret_key(self._rng)
-        self._members = secrets.token_bytes(32)  # of the names under which the engine keeps records
+        self._secret = secrets.token_bytes(32)  # of the names under which the engine keeps records
         self._room = PromptBudget(self._engine)
         self._check_record_fits()
         self._ledger = ledger_for(budget, ledger)
         self._lock = threading.Lock()
         forks.renew_lock(self)
         self._forgotten = 0  # records, so far
-        self._plan, self._design = self._reserved(
-            budget, max_queries, members, max_new_tokens, temperature, sampling_probability, candidates,
-            None if quotas is None else group("quotas", quotas, Quotas),
-        )  # fmt: skip
-        self._remaining = BudgetMonitor(self._plan, self._design.charged(0), max_queries)
-        self._slots = slots_of(self._records, self._ledger.budget.neighbors)
-        self._writer = TextWriter(
-            model, self.prompts.end, self._design.noise, candidates=candidates, chat=chat, rng=self._rng
+        quotas = None if quotas is None else group("quotas", quotas, Quotas)
+        self._plan, self._design = reserved_once(
+            self._ledger,
+            name,
+            new=lambda: self._reserve(affordable(self._ledger, budget), max_queries, quotas),
+            resumed=lambda plan: self._resume(plan, budget, max_queries, quotas),
         )
-        warn_weak_promise(weak(self._design, self._plan.epsilon, self._plan.delta))
+        self._remaining = BudgetMonitor(self._plan, self._design.noise.event, max_queries)
+        self._slots = coin_names(self._records, self._ledger.budget.neighbors)
+        self._writer = self._settings.writer(model, self._design.noise, self._rng)
+        warn_weak_promise(weak(self._design, self._plan))
         warn_small_clip(self._design.noise.clip)
 
-    def _reserved(
-        self, budget: PrivacyBudget | None, queries: int, members: int, tokens: int, temperature: float,
-        rate: float | None, candidates: int, quotas: Quotas | None,
-    ) -> tuple[LedgerPlan, Design]:  # fmt: skip
-        found = self._ledger.plan(self._name)
-        if found is None:
-            share = affordable(self._ledger, budget)
-            design = in_rounds(
-                share, records=len(self._records), texts=1, rounds=queries, members=members, tokens=tokens,
-                temperature=temperature, rate=rate,
-            )  # fmt: skip
-            settings = {"members": members, "temperature": float(temperature), "candidates": candidates}
-            plan = self._ledger.reserve(
-                design.events(), name=self._name, epsilon=share.epsilon, delta=share.delta, settings=settings,
-                quotas=quotas,
-            )  # fmt: skip
-            return plan, design
-        kept, events = found.settings or {}, found.events
-        expected = {"members", "temperature", "candidates"}
-        if len(events) != 1 or not isinstance(events[0][0], ClippedSumRoundEvent) or not expected <= kept.keys():
-            raise PlanError(f"The ledger's plan {self.name!r} is not one of answers. Give this chain another name=.")
-        (event, most) = events[0]
-        asked = {
-            "max_queries": (most, queries),
-            "max_new_tokens": (event.tokens, tokens),
-            "members": (kept["members"], members),
-            "temperature": (kept["temperature"], float(temperature)),
-            "quotas": (found.quotas, quotas),
-            "candidates": (kept["candidates"], candidates),
-            # Not given, it is what the plan has: the number of records may have changed since.
-            "sampling_probability": (event.sampling_probability, event.sampling_probability if rate is None else rate),
-        }
-        check_same(found, asked, budget, "chain")
-        counted = count_is_public(self._ledger.budget.neighbors)
-        noise = ClippedSum(event, members, float(temperature))
-        return found, Design("rounds", most, noise, len(self._records) if counted else None)
+    def _reserve(self, share: PrivacyBudget, max_queries: int, quotas: Quotas | None) -> tuple[LedgerPlan, Design]:
+        settings = self._settings
+        design = settings.design(share, records=len(self._records), rounds=max_queries)
+        kept = {
+            "members": settings.members, "temperature": float(settings.temperature), "candidates": settings.candidates
+        }  # fmt: skip
+        plan = self._ledger.reserve(
+            [(design.noise.event, max_queries)], name=self._name, epsilon=share.epsilon, delta=share.delta,
+            settings=kept, quotas=quotas,
+        )  # fmt: skip
+        return plan, design
 
-    # ------------------------------------------------------------------------------------------------ Runnable
+    def _resume(
+        self, plan: LedgerPlan, budget: PrivacyBudget | None, max_queries: int, quotas: Quotas | None
+    ) -> tuple[LedgerPlan, Design]:
+        kept, settings = plan.settings or {}, self._settings
+        names = ("members", "temperature", "candidates")
+        event, most = plan.events[0]
+        known = isinstance(event, ClippedSumRoundEvent) and len(plan.events) == 1 and set(names) <= kept.keys()
+        if not known:
+            raise PlanError(f"The ledger's plan {self.name!r} is not one of answers. Give this chain another name=.")
+        old_and_new = {
+            "max_queries": (most, max_queries),
+            "max_new_tokens": (event.tokens, settings.max_new_tokens),
+            "quotas": (plan.quotas, quotas),
+            **{name: (kept[name], getattr(settings, name)) for name in names},
+        }
+        if settings.sampling_probability is not None:  # the number of records may have changed since
+            old_and_new["sampling_probability"] = event.sampling_probability, settings.sampling_probability
+        check_same(plan, old_and_new, budget, "chain")
+        counted = count_is_public(self._ledger.budget.neighbors)
+        noise = ClippedSum(event, settings.members, float(settings.temperature))
+        return plan, Design(most, noise, len(self._records) if counted else None)
 
     def invoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> str:  # noqa: A002  # Runnable's name
         """Release one answer.
@@ -228,26 +229,26 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
 
         Raises:
             InvalidParameter: The question is empty or too long. Nothing was spent.
-            BudgetExceeded: The plan is used up, or the user's share of it (``QuotaExceeded``). Nothing was asked.
-            PlanError: The plan has accounts, and the config names nobody who has one. Nothing was spent.
-            ModelUnavailable: The model does not answer public text. Nothing was spent; or it failed in mid-answer,
-                which goes on for nothing when the same question is asked again.
+            BudgetExceeded: The plan is used up, or the user's share of it (``QuotaExceeded``). The model was not asked.
+            PlanError: The plan has quotas, and the config names no user of them. Nothing was spent.
+            ModelUnavailable: The model does not answer public text, and nothing was spent. Or it failed within the
+                answer, which continues free when the same question is asked again.
         """
         reject_extra_kwargs(kwargs)
         return "".join(self._streamed(input, config, whole=True))
 
     def stream(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[str]:  # noqa: A002
-        """Release one answer piece by piece, each as soon as it is drawn: it has left then, and is paid for.
+        """Release one answer piece by piece, each as soon as it is drawn.
 
-        While it lasts the same question is another one, and paid for: nobody can wait for whoever reads it slowly. A
-        stream that is closed before its end goes on where it stopped, for nothing, when the same question is asked.
+        While it lasts, the same question is a new one and charged: nobody can wait for a slow reader. A stream that is
+        closed before its end continues free when the same question is asked.
         """
         reject_extra_kwargs(kwargs)
         yield from self._streamed(input, config, whole=False)
 
     def _streamed(self, question: Question, config: RunnableConfig | None, *, whole: bool) -> Iterator[str]:
         pieces = functools.partial(self._pieces, whole=whole)
-        return self._transform_stream_with_config(iter([question]), pieces, config)  # type: ignore[arg-type]  # it gives a config to all that take one
+        return self._transform_stream_with_config(iter([question]), pieces, config)  # type: ignore[arg-type]  # it passes a config to functions that take one
 
     async def ainvoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> str:  # noqa: A002
         """Async twin of :meth:`invoke`, in a worker thread."""
@@ -278,14 +279,14 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         arg_types: Mapping[str, type] | None = None,
         exit_behavior: ExitBehavior = "continue",
     ) -> BaseTool:
-        """A tool for an agent; arguments and errors as of :meth:`langchain_dp.icl.DPICLClassifier.as_tool`."""
+        """Return a tool for an agent; arguments and errors as of :meth:`langchain_dp.icl.DPICLClassifier.as_tool`."""
         if arg_types is not None:
             raise InvalidParameter("Expected arg_types to be None: the arguments are texts. Give args_schema=.")
         return private_tool(
             self.invoke,
             self.ainvoke,
             plan=self._plan,
-            variables=self.prompts.variables("question"),
+            variables=variables_of(self.prompts.question),
             name=name or self._name,
             description=description
             or "Answers a message in the manner of many private examples. It looks up no facts.",
@@ -295,30 +296,30 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
 
     # LangChain gives the config to what has an argument of this name.
     def _pieces(self, questions: Iterator[Question], config: RunnableConfig, *, whole: bool) -> Iterator[str]:
-        """Pieces of answers. Who takes them ``whole`` waits for another who asks the same, and shares the answer."""
+        """Yield pieces of answers. ``whole`` waits for the same question of another caller, and shares its answer."""
         user_id = user_of(self._plan, config)
         for question in questions:
             asked, epoch = self._asked(question), self._cache_epoch()
             pieces: list[str] = []
-            begun, done, owner = None, False, object()
+            partial, done, owner = None, False, object()
             try:
-                kept = self._answers.claim(asked, epoch, owner) if whole else self._answers.kept(asked, epoch)
-                if kept is not None:
-                    yield kept
+                cached = self._answers.claim(asked, epoch, owner) if whole else self._answers.kept(asked, epoch)
+                if cached is not None:
+                    yield cached
                     continue
-                begun = self._begun(asked, user_id, epoch)
-                steps = self._written(asked, begun)
+                partial = self._begun(asked, user_id, epoch)
+                steps = self._written(asked, partial)
                 while (piece := run_redacted(next, PrivateArgs(steps, None), _WHEN)) is not None:
                     pieces.append(piece)
                     yield piece
                 done = True
             except ModelUnavailable as error:
-                if begun is None:
+                if partial is None:
                     raise
                 raise ModelUnavailable(f"{error} Ask the same again: the answer goes on, at no further cost.") from None
             finally:
-                if begun is not None and not done:
-                    self._broken_off.keep(asked, begun, epoch)
+                if partial is not None and not done:
+                    self._broken_off.keep(asked, partial, epoch)
                 answer = "".join(pieces) if done else None
                 if whole:
                     self._answers.settle(asked, answer, epoch, owner)
@@ -326,82 +327,78 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
                     self._answers.keep(asked, answer, epoch)
 
     def _cache_epoch(self) -> int:
-        """A forgotten record turns the page: what it may have helped to write is not given out again.
+        """Forgetting a record starts a new epoch: answers that it may have helped to write are not released again.
 
-        Not where the promise covers whether a record is there at all: that a question costs again would show it.
+        Not where the promise covers the existence of a record: a repeated question that costs again would show it.
         """
         return self._forgotten if count_is_public(self._ledger.budget.neighbors) else 0
 
-    def _begun(self, asked: str, user_id: str | None, epoch: int) -> _Begun:
-        """The answer that broke off, or a new one: checked and charged, in this order."""
+    def _begun(self, asked: str, user_id: str | None, epoch: int) -> _PartialAnswer:
+        """The partial answer of this question, or a new one: checked and charged, in this order."""
         check_environment()
-        found = self._broken_off.take(asked, epoch)
-        # Of a fork the parent goes on with it, too.
-        if found is not None and not found.drawing and found.process == forks.process():
-            return found
+        partial = self._broken_off.take(asked, epoch)
+        # A forked parent continues it, too.
+        if partial is not None and not partial.drawing and partial.process == forks.process():
+            return partial
         self._remaining.warn_if_low(user_id)
         self._check_room(asked)
         if self._remaining.answers(user_id):
-            self._check_model(public_prompt(self.prompts.head, asked))
-        self._plan.spend(self._design.charged(0), caller=self._name, user_id=user_id)
+            # Once also with as many members, which show no record.
+            self._writer.check_answers(public_prompt(self.prompts.head, asked), self.prompts.shown_as(INVENTED))
+        self._plan.spend(self._design.noise.event, caller=self._name, user_id=user_id)
         with self._lock:
-            return _Begun(self._rng.randbelow(2**128), [], forks.process())
-
-    def _check_model(self, public: MemberPrompt) -> None:
-        """See that the model answers, once also as many members, before anything is charged: it sees no record."""
-        invented = dict.fromkeys(self.prompts.variables("record"), INVENTED)
-        self._writer.check_answers(public, self.prompts.shown(invented))
+            return _PartialAnswer(self._rng.randbelow(2**128), [], forks.process())
 
     def _kept_for_records(self) -> int:
-        """Half is for the records, whatever is asked: what is shown of one never changes, and none is left out."""
+        """Half of the prompt: so a record is shown alike to every question, and none is left out."""
         return self._engine.max_prompt_tokens // 2
 
     def _check_record_fits(self) -> None:
-        """Refuse public text beside which records would be cut to nothing, whatever is asked."""
-        empty = self.prompts.shown(dict.fromkeys(self.prompts.variables("record"), ""))
+        """Refuse public text beside which records would be cut to nothing."""
         half, head = self._kept_for_records(), count_publicly(self._engine, self.prompts.head)
-        if self._room.remaining(half, self.prompts.head, empty) < LEAST:
+        if self._room.remaining(half, self.prompts.head, self.prompts.shown_as("")) < LEAST:
             raise InvalidParameter(
                 f"Expected prompts.head of {head} tokens to leave room for {LEAST} tokens of a record in {half}, half "
                 "of the longest prompt of this model. Shorten it, or raise the engine's max_tokens=."
             )
 
-    def _written(self, asked: str, answer: _Begun) -> Iterator[str]:
-        """The order of every release that is charged: draw who takes part, ask, draw a token."""
+    def _written(self, asked: str, answer: _PartialAnswer) -> Iterator[str]:
+        """Draw the members, ask them, draw a token: after the charge."""
         most = self._room.remaining(self._kept_for_records(), self.prompts.head)
         with self._lock:
-            drawn = Members(self._key, self._slots).drawn(answer.number, self._design.noise.event.sampling_probability)
-            names = {opaque(self._members, name): name for name in drawn}
+            drawn = KeyedCoins(self._key, self._slots).drawn(answer.number, self._design.rate)
+            names = {opaque(self._secret, name): name for name in drawn}
             bodies = {
                 key: self.prompts.shown(self._records.get(name), room=self._room, tokens=most)
                 for key, name in names.items()
             }
-        head, tokens, said = self.prompts.head, answer.tokens, ""
+        head, tokens, shown = self.prompts.head, answer.tokens, ""
         steps = self._writer.continued(
             public_prompt(head, asked),
             lambda: [MemberPrompt(head, body, asked, key) for key, body in bodies.items() if names[key] in self._slots],
             before=tokens,
             mark=answer.draw,
         )
-        try:
-            if said := self._writer.begun(tokens):
-                yield said
+
+        def texts() -> Iterator[str]:
+            yield self._writer.begun(tokens)
             for token in steps:
                 answer.add(token)
-                text = self._writer.begun(tokens)
-                if text.startswith(said) and text != said:  # a letter of several tokens is shown when it is whole
-                    yield text[len(said) :]
-                    said = text
-            if (text := self._writer.text(tokens)).startswith(said) and text != said:
-                yield text[len(said) :]
-                said = text
+                yield self._writer.begun(tokens)
+            yield self._writer.text(tokens)
+
+        try:
+            for text in texts():
+                if text.startswith(shown) and text != shown:  # a letter of several tokens is shown when it is whole
+                    yield text[len(shown) :]
+                    shown = text
         finally:
             if gone := [key for key, name in names.items() if name not in self._slots]:
-                forget_members(self._engine, *gone)  # also what was evaluated after it was forgotten
+                forget_members(self._engine, *gone)  # also values computed after it was forgotten
 
     def _checked_question(self, question: Question) -> str:
         asked = self._asked(question)
-        with contextlib.suppress(ModelUnavailable):  # answers that are kept need no model
+        with contextlib.suppress(ModelUnavailable):  # cached answers need no model
             self._check_room(asked)
         return asked
 
@@ -409,21 +406,13 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         self._writer.check_room("", asked, kept=self._kept_for_records())
 
     def _asked(self, question: Question) -> str:
-        asked = self.prompts.asked(question, text_key=self._records.text_key)
-        if len(asked) > self._longest:
-            raise InvalidParameter(
-                f"Expected a question of {len(asked)} characters to have at most max_question_chars={self._longest}. "
-                "Shorten it."
-            )
-        return asked
-
-    # ------------------------------------------------------------------------------------------------- promise
+        return self.prompts.asked(question, text_key=self._records.text_key)
 
     def plan(self) -> AnswersPlan:
-        """What all answers will cost and whether they are worth it. Spends nothing.
+        """Forecast the cost of all answers and whether they are worth it. Spends nothing.
 
-        The budget is reserved when a generator is made. To look before that, make one without ``ledger=``, whose ledger
-        is in memory alone, or use ``langchain-dp plan answers``.
+        A new generator reserves its budget. For a forecast before that, make one without ``ledger=``, with a ledger in
+        memory, or use ``langchain-dp plan answers``.
 
         Token counts come from the records: do not publish them.
 
@@ -434,7 +423,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         return planned_answers(self._engine, self.prompts, budget, self._design, self._records)
 
     def certificate(self) -> PrivacyCertificate:
-        """The promise of all answers, as it stands."""
+        """The promise of all answers at this moment."""
         return certified(
             self._plan, self._design, self._engine, self._rng,
             "the local model sees the records and the questions; the answers alone leave", round_up=True,
@@ -442,12 +431,12 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
 
     @property
     def quotas(self) -> Quotas | None:
-        """The shares of those who ask, if the plan has any."""
+        """Shares of the users, if the plan has any."""
         return self._plan.quotas
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
-        """What a config says for this chain: who asks, if there are ``quotas``."""
+        """The user, if there are ``quotas``."""
         return user_specs(self._plan)
 
     @property
@@ -460,7 +449,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         return count_publicly(self._engine, text)
 
     def answers_left(self, *, user_id: str | None = None) -> int:
-        """How many more answers the plan covers; with ``user_id``, also the share of that user.
+        """Number of answers that the plan still covers; with ``user_id``, also the share of that user.
 
         Raises:
             PlanError: The plan has no account for the user.
@@ -468,9 +457,9 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         return self._remaining.answers(user_id)
 
     def forget(self, record_id: str) -> None:
-        """Remove a record: it is in no later answer, and what was released before it went is not given again.
+        """Remove a record. It takes part in no later answer, and answers from before are not released again.
 
-        (Under add/remove it is: that a question costs again would show that the record was there.)
+        (Under add/remove they are: a question that costs again would show that the record existed.)
 
         Raises:
             InvalidParameter: There is no such record.
@@ -480,7 +469,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
             self._forgotten += 1
             del self._slots[record_id]  # the others keep theirs
             self._answers.invalidate_before(self._cache_epoch())
-        forget_for_good(self._engine, opaque(self._members, record_id))
+        forget_for_good(self._engine, opaque(self._secret, record_id))
 
     @safe_repr
     def __repr__(self) -> str:
@@ -488,5 +477,5 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise PrivateDataError(
-            "A DPAnswerGenerator holds private records and cannot be pickled or copied. Build it anew."
+            "A DPAnswerGenerator holds private records and cannot be pickled or copied. Build another one."
         )

@@ -1,8 +1,8 @@
-"""Private answers with the face of a chat model: the last human message is the question, the answer streams."""
+"""Private answers as a chat model: the last human message is the question, and the answer streams."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from langchain_core.callbacks import CallbackManagerForLLMRun
@@ -11,28 +11,28 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from pydantic import PrivateAttr
 
 from langchain_dp.ensemble.chat import PrivateChat, check_no_quotas, check_nothing_further, reply_metadata, stop_strings
-from langchain_dp.ensemble.engine_calls import count_publicly
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.synth.answers import DPAnswerGenerator
 
 
 class ChatDPGenerator(PrivateChat):
-    """A chat model that answers in the manner of private examples, token by token as they are drawn.
+    """A chat model that answers in the manner of private examples, and streams each token as it is drawn.
 
-    The question is the text of the last human message; what was said before it is used where the generator's template
-    names ``{history}``. Tools are refused. Every reply carries the certificate in ``response_metadata["dp"]`` as
-    plain JSON values, of a stream with its last chunk. ``stop`` cuts the released answer, which is post-processing: the
-    rest is written, paid for and kept all the same. A stream that is
-    closed before its end goes on when the same question is asked again.
+    The question is the text of the last human message. Earlier messages are used where the generator's template names
+    ``{history}``. Tools are refused. Every reply, or the last chunk of a stream, carries the certificate in
+    ``response_metadata["dp"]`` as plain JSON values. ``stop`` cuts the released answer, which is post-processing: the
+    rest is written and paid for, and the answer comes in one piece. A stream that is closed before its end goes on
+    when the same question is asked again.
 
     Args:
         generator: The private generator that answers.
 
     Raises:
-        InvalidParameter: There is no human message with text, or ``stop`` is none; or the generator has ``quotas``.
+        InvalidParameter: There is no human message with text, ``stop`` is no list of strings, or the generator has
+            ``quotas``.
 
     Formal guarantee:
-        That of the generator; the chat face only renders what was released.
+        That of the generator. The chat model only renders released answers.
 
     Examples:
         >>> chat = ChatDPGenerator(generator=replies)
@@ -67,7 +67,7 @@ class ChatDPGenerator(PrivateChat):
         return self._generator.certificate_model
 
     def _count(self, text: str) -> int:
-        return count_publicly(self._generator._engine, text)
+        return self._generator.count_tokens(text)
 
     def _generate(
         self,
@@ -79,8 +79,7 @@ class ChatDPGenerator(PrivateChat):
         ends = stop_strings(stop)
         check_nothing_further(kwargs)
         answer = self._generator.invoke(messages, {"callbacks": []})
-        text = "".join(_until([answer], ends))
-        message = AIMessage(content=text, **self._metadata(messages, answer))
+        message = AIMessage(content=_cut(answer, ends), **self._metadata(messages, answer))
         return ChatResult(generations=[ChatGeneration(message=message)])
 
     def _stream(
@@ -90,21 +89,19 @@ class ChatDPGenerator(PrivateChat):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        said: list[str] = []
         ends = stop_strings(stop)
         check_nothing_further(kwargs)
-
-        def pieces() -> Iterator[str]:
-            for piece in self._generator.stream(messages, {"callbacks": []}):
-                said.append(piece)
-                yield piece
-
-        for text in _until(pieces(), ends):
+        answer = ""
+        pieces = self._generator.stream(messages, {"callbacks": []})
+        for piece in ["".join(pieces)] if ends else pieces:
+            answer += piece
+            if not (text := _cut(piece, ends)):
+                continue
             chunk = ChatGenerationChunk(message=AIMessageChunk(content=text))
             if run_manager:
                 run_manager.on_llm_new_token(text, chunk=chunk)
             yield chunk
-        last = self._metadata(messages, "".join(said))
+        last = self._metadata(messages, answer)
         yield ChatGenerationChunk(message=AIMessageChunk(content="", **last, chunk_position="last"))
 
     def _metadata(self, messages: Sequence[BaseMessage], answer: str) -> dict[str, Any]:
@@ -112,24 +109,6 @@ class ChatDPGenerator(PrivateChat):
         return reply_metadata(self._generator.certificate(), self._count, asked=asked, said=answer)
 
 
-def _until(pieces: Iterable[str], ends: tuple[str, ...]) -> Iterator[str]:
-    """Pieces up to the first of some strings; all are taken, also those behind it.
-
-    What may be the beginning of such a string is held back until it is known.
-    """
-    held, ended = "", False
-    for piece in pieces:
-        if ended:
-            continue
-        held += piece
-        sure = next((at for at in range(len(held)) if _may_begin(held[at:], ends)), len(held))
-        if sure:
-            yield held[:sure]
-        held = held[sure:]
-        ended = held.startswith(ends)
-    if held and not ended:
-        yield held[: min((held.find(end) for end in ends if end in held), default=len(held))]
-
-
-def _may_begin(text: str, ends: Sequence[str]) -> bool:
-    return any(text.startswith(end) or end.startswith(text) for end in ends)
+def _cut(text: str, ends: tuple[str, ...]) -> str:
+    """The text up to the first of some strings."""
+    return text[: min((text.find(end) for end in ends if end in text), default=len(text))]

@@ -1,13 +1,19 @@
-"""What a run of the synthesizer has written: no released text is lost, and no round is drawn or paid for twice.
+"""Journal of a synthesis: no released text is lost, and no round is drawn or paid for twice.
 
-In this order: reserve the plan with its first journal; charge a round, durably; keep which text begins; before each
-token mark that it is drawn, durably; draw it; keep it; keep the text when it is whole, and only then it may leave. Who
-takes up a run goes on with the text that was under way, and with the members that it had. A token whose outcome was not
-kept is not drawn again: it may be why it was not kept (a text too long for the disk), and drawn again until one stays
-it would tell more than the round was charged for. So its text is given up. A round of which a token is drawn goes on
-over the same records only: one that was changed could be in more of its texts than are charged, and if its rest were
-given up instead, the number of texts would tell that something has changed. A text that was taken up again and again,
-and got no further, is given up: one of its members may be what ends the process.
+The order of a run:
+
+1. Reserve the plan with its first journal.
+2. Charge a round, durably, and store which text begins.
+3. Before each token store that it is being drawn, durably. Draw it, and store it.
+4. Store the whole text. Only then may it leave.
+
+A resumed run continues the partial text with the same members. A token whose outcome was not stored is not drawn again:
+its value may be the reason (a text too long for the disk), and drawing until one is stored would reveal more than the
+round was charged for. The run gives that text up. It also gives a text up after several resumptions without another
+token, since one of the members may end the process.
+
+A round of which a token was drawn continues over the same records only. A changed record could be in more of its texts
+than are charged. Giving up the rest instead would reveal, by the number of texts, that something has changed.
 """
 
 from __future__ import annotations
@@ -28,11 +34,10 @@ class WrittenText:
     """One released text.
 
     Args:
-        number: Round that it was written in.
+        number: Its round.
         label: Its label.
-        text: What it says.
-        ended: "end" if it came to its own end, "length" if it was cut at the largest number of tokens, "lost" if it
-            was given up.
+        text: The text.
+        ended: "end" at its own end, "length" at the largest number of tokens, "lost" if it was given up.
     """
 
     number: int
@@ -48,9 +53,9 @@ class PartialText:
     Args:
         number: Its round.
         label: Its label.
-        tokens: What is drawn of it. It has not left yet.
-        drawing: Another token is being drawn, and its outcome not kept yet.
-        tries: How often it was taken up since its last token.
+        tokens: Its tokens so far. They have not left yet.
+        drawing: Another token is being drawn, and its outcome is not stored yet.
+        tries: How often the text was resumed since its last token.
     """
 
     number: int
@@ -61,7 +66,7 @@ class PartialText:
 
     @property
     def blank(self) -> bool:
-        """Whether it has no token, nor one that may have been drawn."""
+        """Whether no token was, or may have been, drawn."""
         return not (self.tokens or self.drawing)
 
 
@@ -75,7 +80,7 @@ class SynthesisJournal(RunJournal):
         under_way: The text that has begun, and is not whole.
     """
 
-    VERSION: ClassVar[int] = 4
+    VERSION: ClassVar[int] = 5
 
     design: Mapping[str, Any]
     written: list[WrittenText] = dataclasses.field(default_factory=list)
@@ -85,47 +90,62 @@ class SynthesisJournal(RunJournal):
         return f"SynthesisJournal({len(self.written)} texts)"
 
     def state(self) -> dict[str, Any]:
-        """What it adds to the common fields."""
+        """Fields beside the common ones."""
         return {
             "design": dict(self.design),
-            "written": [dataclasses.astuple(one) for one in self.written],
+            "written": [dataclasses.astuple(text) for text in self.written],
             "under_way": None if self.under_way is None else dataclasses.astuple(self.under_way),
         }
 
     @classmethod
     def from_state(cls, fields: Mapping[str, Any], common: Mapping[str, Any]) -> Self:
-        """Read what :meth:`state` returned."""
-        journal = cls(**common, design=fields["design"], written=[WrittenText(*one) for one in fields["written"]])
+        """Read the fields of :meth:`state`."""
+        journal = cls(**common, design=fields["design"], written=[WrittenText(*text) for text in fields["written"]])
         if fields["under_way"] is not None:
             number, label, tokens, drawing, tries = fields["under_way"]
             journal.under_way = PartialText(number, label, tuple(tokens), drawing, tries)
-        if not _is_sound(journal):
+        if not journal._is_sound():
             raise ValueError
         return journal
 
+    def _is_sound(self) -> bool:
+        """Whether the texts belong to the run, each once."""
+        partial = self.under_way
+        places = [(text.number, text.label) for text in self.written]
+        places += [] if partial is None else [(partial.number, partial.label)]
+        return (
+            all(isinstance(text.text, str) for text in self.written)
+            and all(number in range(self.design["rounds"]) and label in self.labels for number, label in places)
+            and len(set(places)) == len(places)
+            and (partial is None or all(isinstance(token, (int, str)) for token in partial.tokens))
+            and (partial is None or (isinstance(partial.drawing, bool) and isinstance(partial.tries, int)))
+        )
+
     def there(self) -> set[tuple[int, str]]:
-        """Round and label of every text that is written."""
-        return {(one.number, one.label) for one in self.written}
+        """Round and label of every written text."""
+        return {(text.number, text.label) for text in self.written}
 
     @property
     def labels(self) -> tuple[str, ...]:
         """Labels of the run, in the order in which the texts of a round are written."""
         return tuple(self.settings["labels"])
 
+    def _missing(self) -> list[str]:
+        """Labels that the last round with a text lacks."""
+        last = [text.label for text in self.written if text.number == self.written[-1].number]
+        return [label for label in self.labels if label not in last] if last else []
+
     def has_begun(self) -> bool:
-        """Whether the last round of which a token may have been drawn is not whole."""
-        if self.under_way is not None and not self.under_way.blank:
-            return True
-        last = sum(one.number == self.written[-1].number for one in self.written)
-        return 0 < last < len(self.labels)
+        """Whether a round is incomplete of which a token may have been drawn."""
+        return bool((self.under_way is not None and not self.under_way.blank) or self._missing())
 
     def drawn(self, number: int, label: str) -> tuple[Token, ...]:
-        """What is drawn of a text."""
+        """Tokens of a text so far."""
         text = self.under_way
         return text.tokens if text is not None and (text.number, text.label) == (number, label) else ()
 
     def take_up(self, number: int, label: str) -> bool:
-        """Keep that a text is begun, or taken up; False if that was done often enough."""
+        """Store that a text is begun or resumed. Return False if it was resumed too often."""
         text = self.under_way
         if text is not None and text.tries == TRIES:
             return False
@@ -133,38 +153,36 @@ class SynthesisJournal(RunJournal):
         self.update(under_way=again)
         return True
 
-    def over(self, data: str) -> None:
-        """Go on over other records: what is under way has no token of theirs."""
-        self.update(data=data, under_way=None)
-
     def draw(self, number: int, label: str) -> None:
-        """Mark that a token of a text is being drawn."""
+        """Store that a token of a text is being drawn."""
         text = self.under_way or PartialText(number, label)
         if (text.number, text.label) != (number, label):
             raise PlanError("Another text of this run is under way. Invoke again to go on with it.")
         self.update(under_way=dataclasses.replace(text, drawing=True))
 
     def add(self, token: Token) -> None:
-        """Keep the token that was being drawn."""
-        assert self.under_way is not None  # it was marked
+        """Store the token that was being drawn."""
+        assert self.under_way is not None  # draw()
         tokens = (*self.under_way.tokens, token)
         self.update(under_way=dataclasses.replace(self.under_way, tokens=tokens, drawing=False, tries=0))
 
+    def keep(self, text: WrittenText) -> None:
+        """Store a text. Only stored texts may leave, also to a reader in another thread."""
+        self.update(written=[*self.written, text], under_way=None)
+
     def give_up(self) -> None:
-        """Keep that the text under way is lost."""
+        """Store that the partial text is lost."""
         if self.under_way is not None:
             self.keep(WrittenText(self.under_way.number, self.under_way.label, "", "lost"))
 
     def give_up_round(self) -> None:
-        """Keep that all is lost which is missing of the round that has begun."""
+        """Store that all missing texts of the round that has begun are lost."""
         self.give_up()
-        there = [one.label for one in self.written if one.number == self.written[-1].number]
-        for label in self.labels if self.has_begun() else ():
-            if label not in there:
-                self.keep(WrittenText(self.written[-1].number, label, "", "lost"))
+        for label in self._missing():
+            self.keep(WrittenText(self.written[-1].number, label, "", "lost"))
 
     def follows(self, older: SynthesisJournal) -> bool:
-        """Whether it is what may have become of an older state of it, and not a state before that."""
+        """Whether this state is a later one than ``older``, or the same."""
         then, now = older.under_way, self.under_way
         if self.written[: len(older.written)] != older.written:
             return False
@@ -174,24 +192,3 @@ class SynthesisJournal(RunJournal):
             return False
         more = len(now.tokens) > len(then.tokens) or now.drawing >= then.drawing
         return more and now.tokens[: len(then.tokens)] == then.tokens
-
-    def keep(self, text: WrittenText) -> None:
-        """Keep a text. Only what is kept may leave, also to whoever looks on from another thread."""
-        self.update(written=[*self.written, text], under_way=None)
-
-
-def _is_sound(journal: SynthesisJournal) -> bool:
-    """Whether its texts are texts of the run, each once."""
-    places = [(one.number, one.label) for one in journal.written]
-    if journal.under_way is not None:
-        places.append((journal.under_way.number, journal.under_way.label))
-    rounds = range(journal.design["rounds"])
-    now = journal.under_way or PartialText(0, "")
-    return (
-        all(isinstance(one.text, str) for one in journal.written)
-        and all(number in rounds and label in journal.labels for number, label in places)
-        and len(set(places)) == len(places)
-        and all(isinstance(token, (int, str)) for token in now.tokens)
-        and isinstance(now.drawing, bool)
-        and isinstance(now.tries, int)
-    )

@@ -1,4 +1,4 @@
-"""How the local model is shown records, and asked for another one or for an answer. All is public but the records."""
+"""Prompts that show the local model one record, and ask for a text or an answer. All but the record is public."""
 
 from __future__ import annotations
 
@@ -11,15 +11,44 @@ from langchain_dp.ensemble.questions import Question, check_template, check_text
 from langchain_dp.errors import InvalidParameter
 
 
+class _ShowsRecord:
+    """Base of the templates: the private part of a prompt shows one record."""
+
+    record: str
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Names of the record's variables, in order."""
+        return variables_of(self.record)
+
+    def shown(self, record: Mapping[str, Any], *, room: PromptBudget | None = None, tokens: int = 0) -> str:
+        """Return the record as its prompt shows it. Private.
+
+        Args:
+            record: The record.
+            room: Cuts long fields, so that the record has at most ``tokens``. None cuts nothing.
+            tokens: See ``room``.
+        """
+        texts = [str(record[name]).strip() for name in self.variables]
+        return self._filled(texts if room is None else room.truncate(texts, whole=self._filled, tokens=tokens))
+
+    def shown_as(self, text: str) -> str:
+        """Return a record that holds this public text in every field."""
+        return self.shown(dict.fromkeys(self.variables, text))
+
+    def _filled(self, texts: Sequence[str]) -> str:
+        return self.record.format_map(dict(zip(self.variables, texts, strict=True)))
+
+
 @dataclasses.dataclass(frozen=True)
-class SynthesisPrompts:
-    """Templates of one task. The public model sees the same prompt without a record.
+class SynthesisPrompts(_ShowsRecord):
+    """Templates of one synthesis. The public model sees the same prompt without a record.
 
     Args:
         record: Template of one record; its variables are keys of an example.
-        head: What stands before the records; ``{description}`` is what is known of the label.
-        before: What stands before each text, also before the one that is to be written.
-        after: What stands after each text. A text that is written ends there.
+        head: Text before the record; ``{description}`` is the description of the label.
+        before: Text before each record, and before the text that the model writes.
+        after: End of each record. A text ends there, too.
 
     Raises:
         InvalidParameter: ``record`` holds no plain variable, or ``head`` another one than ``description``.
@@ -44,54 +73,34 @@ class SynthesisPrompts:
                 f"Expected before={self.before!r} to hold a cue and after={self.after!r} an end. See the defaults."
             )
 
-    @property
-    def variables(self) -> tuple[str, ...]:
-        """Names of the record's variables, in order."""
-        return variables_of(self.record)
+    def _filled(self, texts: Sequence[str]) -> str:
+        text = super()._filled(texts)
+        return self.before + (" ".join(text.split()) if "\n" in self.after else text.strip()) + self.after
 
     def described(self, description: str) -> str:
-        """Public text before the records."""
+        """Public text before the record."""
         return self.head.format(description=description)
-
-    def body(
-        self, records: Sequence[Mapping[str, Any]], *, room: PromptBudget | None = None, tokens: int = 0
-    ) -> str:  # fmt: skip
-        """The private part: each record on a line of its own, as a text that is written ends with its line.
-
-        Args:
-            records: Those of one member. Private.
-            room: Cuts long ones, so that together they have at most ``tokens``. None: nothing is cut.
-            tokens: See ``room``.
-        """
-        texts = [self._filled(record) for record in records]
-        return self._lines(texts if room is None else room.truncate(texts, whole=self._lines, tokens=tokens))
-
-    def _lines(self, texts: Sequence[str]) -> str:
-        return "".join(map(self.body_of, texts))
-
-    def body_of(self, text: str) -> str:
-        """One text as a record's stands there."""
-        shown = " ".join(text.split()) if "\n" in self.after else text.strip()
-        return f"{self.before}{shown}{self.after}"
-
-    def _filled(self, record: Mapping[str, Any]) -> str:
-        return self.record.format_map({name: str(record[name]) for name in self.variables})
 
     @property
     def tail(self) -> str:
-        """The cue. The text follows it, with its blank."""
+        """The cue. The text follows it after a blank."""
         return self.before.rstrip()
+
+    @property
+    def end(self) -> str:
+        """End of a text, beside the model's own."""
+        return self.after
 
 
 @dataclasses.dataclass(frozen=True)
-class AnswerPrompts:
+class AnswerPrompts(_ShowsRecord):
     """Templates of questions with their answers. The public model sees the same prompt without a record.
 
     Args:
         record: Template of one record; its variables are keys of an example.
         question: Template of the question, which ends where the answer begins; its variables are those of an input.
-        head: Public text before the records.
-        end: What ends an answer, beside the model's own end.
+        head: Public text before the record.
+        end: End of an answer, beside the model's own.
 
     Raises:
         InvalidParameter: A template holds no plain variable.
@@ -115,27 +124,7 @@ class AnswerPrompts:
         if not self.end:
             raise InvalidParameter("Expected end='' to be a string that ends an answer. Take a line break.")
 
-    def variables(self, template: str) -> tuple[str, ...]:
-        """Names of the variables of ``record`` or ``question``, in order."""
-        return variables_of(getattr(self, template))
-
-    def shown(self, record: Mapping[str, Any], *, room: PromptBudget | None = None, tokens: int = 0) -> str:
-        """One record. Private.
-
-        Args:
-            record: The record.
-            room: Cuts long fields, so that the record has at most ``tokens``. None: nothing is cut.
-            tokens: See ``room``.
-        """
-        names = self.variables("record")
-
-        def whole(texts: Sequence[str]) -> str:
-            return self.record.format_map(dict(zip(names, texts, strict=True)))
-
-        texts = [str(record[name]).strip() for name in names]
-        return whole(texts if room is None else room.truncate(texts, whole=whole, tokens=tokens))
-
     def asked(self, question: Question, *, text_key: str = "text") -> str:
         """The question as it stands before the answer."""
-        names = self.variables("question")
-        return self.question.format_map(question_texts(question, names, text_key=text_key))
+        texts = question_texts(question, variables_of(self.question), text_key=text_key)
+        return self.question.format_map(texts)

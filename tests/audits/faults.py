@@ -121,10 +121,6 @@ def faults() -> Faults:
             **under(functools.partial(synth.rounds, ["broken off"]), texts.BROKEN_OFF),
             **under(functools.partial(synth.rounds, ["stopped rounds"]), texts.STOPPED),
         },
-        "text blocks": {
-            **under(functools.partial(synth.blocks, ["rounds"]), texts.BLOCKS),
-            **under(functools.partial(synth.blocks, ["groups"]), texts.BLOCK_GROUPS),
-        },
         "text canary": under(synth.canary, texts.CANARY),
         "nobody": under(synth.nobody, texts.NOBODY),
         "texts": under(rapt.faces, swaps.FACES),

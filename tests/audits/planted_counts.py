@@ -83,7 +83,7 @@ def half_of_the_noise(real: StandIn, counts: VoteCounts, totals: Any, rng: Any) 
 MOVED: dict[str, Sequence[Swap]] = {
     "noise per question": [(survey, "VoteCounts", noise_per_block)],
     "sqrt q for sqrt 2q": [(survey, "VoteCounts", root_of_q)],
-    "finer questions by exact counts": [
+    "finer by exact counts": [
         (survey.DPSurvey, "_finer", method(finer_by_exact_counts)),
         (VoteCounts, "release", method(remembers)),
     ],
@@ -96,5 +96,5 @@ MOVED: dict[str, Sequence[Swap]] = {
 NOISE: dict[str, Sequence[Swap]] = {
     "empty cells without noise": [(VoteCounts, "release", method(empty_cells_without_noise))],
     "half of the noise": [(VoteCounts, "release", method(half_of_the_noise))],
-    "noise per question": [(survey, "VoteCounts", noise_per_block)],
+    "noise of one question": [(survey, "VoteCounts", noise_per_block)],
 }

@@ -19,27 +19,25 @@ from langchain_dp.mechanisms.clipped_sum import GRID
 from langchain_dp.records import PrivateRecords
 from langchain_dp.synth import DPAnswerGenerator
 from langchain_dp.synth.journal import SynthesisJournal
-from langchain_dp.synth.members import Members
-from langchain_dp.synth.settings import Design
 
 
-def all_members(real: StandIn, self: Members, number: int, rate: float) -> list[str]:
+def all_members(real: StandIn, self: KeyedCoins, number: int, rate: float) -> list[str]:
     """Every record takes part, and the round is charged as sampled."""
     return list(self._names)
 
 
-def first_coins(real: StandIn, self: Members, number: int, rate: float) -> list[str]:
+def first_coins(real: StandIn, self: KeyedCoins, number: int, rate: float) -> list[str]:
     """Coins are tossed once, for all rounds."""
     return list(real(self, 0, rate))
 
 
-def sample_of_fixed_size(real: StandIn, self: Members, number: int, rate: float) -> list[str]:
+def sample_of_fixed_size(real: StandIn, self: KeyedCoins, number: int, rate: float) -> list[str]:
     """As many members as expected, always."""
     order = sorted(self._names, key=lambda record: self._coin("round", number, record))
     return order[: round(rate * len(order))]
 
 
-def rate_of_a_label(real: StandIn, self: Members, number: int, rate: float) -> list[str]:
+def rate_of_a_label(real: StandIn, self: KeyedCoins, number: int, rate: float) -> list[str]:
     """A text has as many members as expected, of however many records its label has."""
     labels = [label_of(slot) for slot in range(len(self._names))]
     rates = [rate * len(labels) / len(LABELS) / labels.count(label) for label in range(len(LABELS))]
@@ -84,32 +82,10 @@ def nothing_drawn(real: StandIn, self: SynthesisJournal, number: int, label: str
     return real(self, number, label) if self.under_way is not None and self.under_way.drawing else ()
 
 
-def others_write_on(real: StandIn, self: Members, design: Design, number: int, label: str) -> list[list[str]]:
+def others_write_on(real: StandIn, self: KeyedCoins, number: int, rate: float) -> list[str]:
     """Who takes up a run draws members of its own."""
     self._key = self._key[:16] + SYSTEM.randbelow(2**128).to_bytes(16, "big")
-    return list(real(self, design, number, label))
-
-
-def one_coin_for_all_labels(real: StandIn, self: Members, what: str, number: int, name: str) -> int:
-    """A block falls for the texts of all labels at once."""
-    return int(real(self, what, number, name.split()[0] if what == "block" else name))
-
-
-def one_coin_for_all_rounds(real: StandIn, self: Members, what: str, number: int, name: str) -> int:
-    """A block that has fallen falls in every round."""
-    return int(real(self, what, 0 if what == "block" else number, name))
-
-
-def overlapping_blocks(real: StandIn, self: Members, design: Design, number: int, label: str) -> list[list[str]]:
-    """A block shows a record of the next one too."""
-    blocks = real(self, design, number, label)
-    return [[*block, *after[:1]] for block, after in zip(blocks, [*blocks[1:], *blocks[:1]], strict=True)]
-
-
-def cut_by_label(real: StandIn, self: Members, design: Design, number: int, label: str) -> list[list[str]]:
-    """Every record takes part, in blocks that are cut anew for each text."""
-    names = sorted(self._names, key=lambda name: self._coin(label, number, name))
-    return [names[at : at + design.block] for at in range(0, len(names), design.block)]
+    return list(real(self, number, rate))
 
 
 class _EveryLabel(str):
@@ -207,25 +183,9 @@ STOPPED: dict[str, list[Swap]] = {
     "last token again, of a text": [(TextWriter, "continued", method(last_token_again))],
     "text begun anew": [(TextWriter, "continued", method(begun_anew))],
     "round begun anew": [(SynthesisJournal, "drawn", method(nothing_drawn))],
-    "others write on": [(Members, "of_text", method(others_write_on))],
+    "others write on": [(KeyedCoins, "drawn", method(others_write_on))],
 }
 """Faults of a run that was stopped within its texts and is taken up."""
-
-_OF_BLOCKS: dict[str, list[Swap]] = {
-    "block charged once": [(Design, "charges", lambda real: property(lambda self: 1))],
-    "blocks overlap": [(Members, "of_text", method(overlapping_blocks))],
-    "better block of two": [(TextWriter, "tokens", method(better_text_of_two))],
-}
-BLOCKS: dict[str, list[Swap]] = {
-    **_OF_BLOCKS,
-    "one coin for all labels": [(KeyedCoins, "_toss", method(one_coin_for_all_labels))],
-    "one coin for all rounds": [(KeyedCoins, "_toss", method(one_coin_for_all_rounds))],
-    "blocks cut anew": [(Members, "of_text", method(cut_by_label))],
-}
-"""Faults of members that show several records."""
-
-BLOCK_GROUPS: dict[str, list[Swap]] = {f"{name}, groups": swaps for name, swaps in _OF_BLOCKS.items()}
-"""The same where texts are of disjoint groups."""
 
 CANARY: dict[str, list[Swap]] = {
     "divided by who takes part": [(ClippedSum, "release", method(present_divisor))],

@@ -21,7 +21,6 @@ from langchain_dp.ports import Continuation, Token, TokenScores
 from langchain_dp.synth import (
     DPAnswerGenerator,
     DPExampleSynthesizer,
-    Filters,
 )
 
 _UP, _DOWN, _END = 0, 1, 2
@@ -102,15 +101,11 @@ _BUDGET = PrivacyBudget(500.0, 0.1)
 
 
 def _synthesizer(engine: ScoringEngine, ledger: PrivacyLedger, **changes: Any) -> DPExampleSynthesizer:
-    settings = {"labels": LABELS, "count": _ROUNDS * len(LABELS), "scheme": "rounds"}
-    settings |= {} if changes.get("scheme") == "groups" else {"sampling_probability": _RATE}
-    made = (
-        settings
-        | {"filters": Filters(least_words=1)}
-        | {"max_new_tokens": _TOKENS, "candidates": 3, "ledger": ledger}
-        | changes
-    )
-    return DPExampleSynthesizer(model=engine, **made)  # type: ignore[arg-type]
+    settings: dict[str, Any] = {
+        "labels": LABELS, "count": _ROUNDS * len(LABELS), "sampling_probability": _RATE, "min_words": 1,
+        "max_new_tokens": _TOKENS, "candidates": 3, "ledger": ledger,
+    }  # fmt: skip
+    return DPExampleSynthesizer(model=engine, **{**settings, **changes})
 
 
 def _generator(engine: ScoringEngine, ledger: PrivacyLedger) -> DPAnswerGenerator:
@@ -179,44 +174,6 @@ def _round_of(name: str) -> Finding:
         bool(wrong or chance < ERROR),
         f"{name}: {paid} charges for {len(written)} texts, {early} too early; {changing} with changing members, "
         f"{long} too long, {twice} rounds with a record in two texts; coins p = {chance:.1g}",
-    )
-
-
-# ------------------------------------------------------------------------------------- members of several records
-
-_SHOTS = 2
-_BLOCKS = _RECORDS // (_SHOTS * len(LABELS))
-
-
-def blocks(schemes: Sequence[str] = ("rounds", "groups")) -> Finding:
-    """Members of several records: a round pays for both labels, and each block has a coin of its own for each of them.
-
-    Where one coin falls for the texts of both labels, a record whose label changes costs more than two rounds.
-    """
-    return worst(_blocks_in(scheme) for scheme in schemes)
-
-
-def _blocks_in(scheme: str) -> Finding:
-    texts, rounds = len(LABELS), {"rounds": 2 * _ROUNDS, "groups": 2}[scheme]
-    with PrivacyLedger(_BUDGET) as ledger:
-        engine = ScoringEngine(functools.partial(charges, ledger))
-        settings = {"scheme": scheme, "count": rounds * texts, "members": _BLOCKS, "max_new_tokens": 2}
-        _synthesizer(engine, ledger, shots=_SHOTS, **settings).invoke(examples(_RECORDS))
-        wrong = abs(2 * rounds - charges(ledger)) + abs(rounds * texts - len(engine.texts))
-    early = sum(before < 2 * (place // texts + 1) for place, (before, _) in enumerate(engine.texts))
-    changing = sum(len(set(seen)) > 1 for _, seen in engine.texts)
-    drawn = [[body for _, seen in engine.texts[at : at + texts] for body in seen[0]]
-             for at in range(0, len(engine.texts), texts)]  # fmt: skip
-    members = {body for one in drawn for body in one}
-    shown = [line for body in members for line in body.splitlines()]
-    twice = len(shown) - len(set(shown))
-    if scheme == "groups":  # everybody takes part, once
-        twice += sum(map(len, drawn)) - len(members) + (len(shown) != _RECORDS)
-    chance = coins(attendance(drawn), _RATE) if scheme == "rounds" else 1.0
-    return Finding(
-        bool(wrong or early or changing or twice or chance < ERROR),
-        f"{scheme} of blocks: {wrong} charges or texts too many or too few, {early} too early; {changing} with "
-        f"changing members, {twice} records in two members; coins p = {chance:.1g}",
     )
 
 
@@ -302,7 +259,6 @@ def _said_up(records: Sequence[Any], runs: int, at_once: int = 300) -> int:
 
 CHECKS = [
     Check("text rounds", "a round pays, once, for whom it draws", rounds),
-    Check("text blocks", "blocks of records are paid for twice", blocks),
     Check("text canary", "a record moves a token by its event", canary),
     Check("nobody", "texts are written without members too", nobody),
 ]

@@ -38,7 +38,6 @@ SMALL: dict[str, Callable[[], Finding]] = {
     "choice": lambda: opt.choice(opt.CHOOSING[:1], 2),
     "choose": lambda: opt.public_prompts(1),
     "text rounds": lambda: synth.rounds(["rounds"]),
-    "text blocks": lambda: synth.blocks(["groups"]),
     "text canary": lambda: synth.canary(60),
     "nobody": lambda: synth.nobody(50),
     "sums": lambda: aggregate.sums(aggregate.pairs()[11:]),
@@ -51,7 +50,6 @@ SMALL: dict[str, Callable[[], Finding]] = {
 CHEAPEST = {
     "choice": "a choice for free",
     "choose": "a public choice for free",
-    "text blocks": "blocks overlap, groups",
     "text canary": "float softmax",
 }
 """Faults that are found soonest, where it is not the first one."""

@@ -143,7 +143,6 @@ def _arm(folder: Path, task: str, seed: int, options: argparse.Namespace) -> dic
         slots=14,
         cache_bytes=round(options.cache_gib * 2**30),
         n_threads=options.threads,
-        flash_attention=True,
     ) as engine:
         chain = DPICLClassifier(
             model=engine,

@@ -366,7 +366,7 @@ def examples_from(private: list[dict[str, Any]], options: argparse.Namespace) ->
     with LlamaCppEnsemble(slots=44, max_tokens=512, n_threads=options.threads) as engine:
         made_of = DPExampleSynthesizer(
             model=engine, labels=TASKS["agnews"], count=16, budget=PrivacyBudget(3.0, 1e-6), members=30,
-            max_new_tokens=30, scheme="rounds",
+            max_new_tokens=30,
         )  # fmt: skip
         return made_of.invoke(private).rows()
 

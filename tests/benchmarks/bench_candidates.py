@@ -100,7 +100,7 @@ def _chosen(
 ) -> list[tuple[str, str]]:
     candidates = [*texts["candidates"], *(texts["second"] if arm == "second" else ())]
     selector = DPExampleSelector(candidates, encoder=ENCODER, per_label=per_label)
-    budget = PrivacyBudget(1000.0 if epsilon is None else epsilon, 1e-5)
+    budget = PrivacyBudget(500.0 if epsilon is None else epsilon, 1e-5)
     if arm == "second" and epsilon is not None:  # the noise of one of two equal rounds
         budget = _half(budget)
     found = selector.select(private, labels=labels, budget=budget)

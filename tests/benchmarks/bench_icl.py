@@ -62,11 +62,10 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--members", type=int, default=10)
     parser.add_argument("--shots", type=int, default=4)
-    parser.add_argument("--flash-attention", action="store_true")
     parser.add_argument("--out", type=Path, help="results file to append the medians to")
     options = parser.parse_args()
     made()
-    with LlamaCppEnsemble(model_path=options.model_path, flash_attention=options.flash_attention) as engine:
+    with LlamaCppEnsemble(model_path=options.model_path) as engine:
         prompts = [member(i, options.shots) for i in range(options.members)]
         warming = seconds(lambda: engine.score_labels(prompts, WORDS, content_free=FREE))
         context = engine._context  # the floor is measured through the same weights, context and threads

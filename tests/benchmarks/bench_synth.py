@@ -3,8 +3,8 @@
 Reads LANGCHAIN_DP_DATA/<task>/train.jsonl and test.jsonl. A local model writes examples at several epsilons; with no
 private record at all ("public"); and without clip ("unclipped", NOT private). Two readers judge them: logistic
 regression on word counts, trained on the examples alone, and the same local model with 16 of them in its prompt. The
-labels keep their names, with a description, or stand for nothing ("team A" ..., described by that name). In "3x4" every
-member shows four records. Every arm is appended to the results file, and a restart skips it; a private one that was
+labels keep their names, with a description, or stand for nothing ("team A" ..., described by that name).
+Every arm is appended to the results file, and a restart skips it; a private one that was
 stopped goes on with its next token, by a ledger of its own beside that file. Texts are kept of arms that hold no
 private row. With --read another model, which wrote none of them, answers with the examples of all rows in that file.
 With --speed one run at epsilon 3 is timed instead, beside its floor: the floating-point operations of the tokens that
@@ -58,7 +58,7 @@ TASKS = {
 }
 """The labels, each with a description."""
 DELTA = 1e-6
-_ARMS = ["none", "real", "public", "3", "8", "1", "unclipped", "3x4"]
+_ARMS = ["none", "real", "public", "3", "8", "1", "unclipped"]
 
 
 def main() -> None:
@@ -193,12 +193,10 @@ def _ledger(key: list[Any], options: Any) -> Path:
 def _synthesizer(
     arm: str, engine: LlamaCppEnsemble, labels: dict[str, str], options: Any, ledger: Path | None = None
 ) -> DPExampleSynthesizer:
-    """That of an arm such as "3" or "3x4"."""
-    epsilon, _, shots = arm.partition("x")
+    """That of an arm, its epsilon."""
     return DPExampleSynthesizer(
-        model=engine, labels=labels, count=options.count, budget=PrivacyBudget(float(epsilon), DELTA),
-        shots=int(shots or 1),
-        members=options.members, max_new_tokens=options.tokens, scheme="rounds", temperature=options.temperature,
+        model=engine, labels=labels, count=options.count, budget=PrivacyBudget(float(arm), DELTA),
+        members=options.members, max_new_tokens=options.tokens, temperature=options.temperature,
         ledger=ledger,
     )  # fmt: skip
 

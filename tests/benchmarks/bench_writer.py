@@ -39,11 +39,13 @@ from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble, embedded_model
 from langchain_dp.integrations.llama_cpp.batches import ALONE
 from langchain_dp.integrations.llama_cpp.model_files import _quantize, prepared_model_path
 from langchain_dp.integrations.llama_cpp.writer import Writer
-from langchain_dp.integrations.transformers.load import from_gguf
 from made import keep, made
 
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
 from langchain_dp.sample import load
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from fakes.gguf_model import from_gguf
 
 HEAD = "Here are messages to a clinic and what they were sorted into.\n\n"
 TAIL = "\nWrite the instruction by which they were sorted. The instruction begins with"
@@ -87,7 +89,7 @@ class Published:
     """Every prompt whole, for every token, in padded batches."""
 
     def __init__(self, path: str) -> None:
-        self.model = from_gguf(path, None)[0].eval()
+        self.model = from_gguf(path)[0].eval()
 
     def step(self, texts: Sequence[Sequence[int]]) -> list[int]:
         """Most probable next token of every text."""
@@ -224,7 +226,6 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=50)
     parser.add_argument("--threads", type=int, default=None, help="CPU threads of both (default: what is fastest)")
     parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--flash-attention", action="store_true")
     parser.add_argument("--cpu-time", action="store_true", help="count CPU time, on a busy machine with --threads 1")
     parser.add_argument("--out", type=Path, help="results file to append the figures to")
     parser.add_argument("--types", nargs="+", help="measure files of these types, such as Q4_K_M or as-is, instead")
@@ -246,7 +247,6 @@ def main() -> None:
         slots=options.members,
         max_tokens=768,
         n_threads=options.threads,
-        flash_attention=options.flash_attention,
     ) as engine:
         torch.set_num_threads(engine.n_threads)
         clocks = {

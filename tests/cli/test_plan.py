@@ -212,13 +212,12 @@ def test_examples_are_planned_as_the_library_plans_them(data: str, capsys: pytes
     """If it breaks, the plan of the command is not that of the run: in members or clip."""
     wanted = DPExampleSynthesizer(
         model=WordScorer(), labels=LABELS, budget=PrivacyBudget(3.0, 1e-6), count=12, max_new_tokens=20, members=9,
-        shots=2,
     ).plan(len(ROWS))  # fmt: skip
-    asked = ["--epsilon", 3, "--delta", 1e-6, "--count", 12, "--tokens", 20, "--members", 9, "--shots", 2]
+    asked = ["--epsilon", 3, "--delta", 1e-6, "--count", 12, "--tokens", 20, "--members", 9]
     by_number = planned(capsys, "synthesize", "--records", len(ROWS), "--labels", *LABELS, *asked)
     by_rows = planned(capsys, "synthesize", "--data", data, *asked)
     for found in (by_number, by_rows):
-        for name in ("clip", "members", "sampling_probability", "scheme", "rounds", "verdict"):
+        for name in ("clip", "members", "sampling_probability", "rounds", "verdict"):
             assert found.get(name) == wanted.to_dict().get(name), name
         assert found["tokens_to_evaluate"] > 0
     assert "keep these figures to yourself" in by_rows["tokens_counted_by"]
@@ -269,10 +268,10 @@ def test_plans_leave_no_file_and_show_no_row(
     monkeypatch.chdir(tmp_path)
     rows = [{"text": f"{SECRET} {i}", "label": LABELS[i % 2]} for i in range(120)]
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    asked = ["plan", system, "--data", "rows.jsonl", "--epsilon", "8", "--shots", "2"]
+    asked = ["plan", system, "--data", "rows.jsonl", "--epsilon", "8"]
     asked += {
-        "icl": ["--queries", "5", "--subsets", "20"],
-        "opt": ["--instruction", "x", "--tokens", "3", "--subsets", "20"],
+        "icl": ["--queries", "5", "--subsets", "20", "--shots", "2"],
+        "opt": ["--instruction", "x", "--tokens", "3", "--subsets", "20", "--shots", "2"],
         "synthesize": ["--count", "4"],
     }[system]
     for more in ([], ["--json"]):

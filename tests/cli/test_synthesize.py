@@ -209,7 +209,7 @@ def test_descriptions_reach_the_model_and_name_labels(command: Callable[..., lis
         (["--describe", "other=x"], 2, "none of them"),
         (["--describe", "billing=x", "--describe", "billing=y"], 2, "say once what 'billing' means"),
         (["--labels", "billing", "billing"], 2, "--labels to name ['billing'] once"),
-        (["--members", "100", "--scheme", "rounds"], 1, "Lower --members,"),
+        (["--members", "100"], 1, "Lower --members,"),
         (["--count", "0"], 2, "--count"),
         (["--tokens", "2"], 1, "Expected --tokens 2 to hold the 3 words"),
     ],
@@ -253,7 +253,7 @@ def test_paid_examples_are_replaced_by_those_of_the_same_run_alone(
     assert (tmp_path / "made.jsonl").read_text() == saved
     assert not (tmp_path / "other.ledger").exists()
     assert PrivacyLedger(PrivacyBudget(3.0), tmp_path / "other.ledger").plans() == []
-    assert main(command("--check-labels")) == 0  # the same run, by other filters
+    assert main(command()) == 0  # the same run
 
 
 def test_a_weak_promise_is_said_before_the_charge(
@@ -338,12 +338,12 @@ def test_other_rows_go_on_where_the_round_is_given_up(
         return score(self, *given, **named)
 
     monkeypatch.setattr(Engine, "score_next_token", killed)
-    assert main(command("--scheme", "rounds")) == 130
+    assert main(command()) == 130
     data = tmp_path / "train.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows()[:-1]), encoding="utf-8")
-    assert main(command("--scheme", "rounds")) == 1
+    assert main(command()) == 1
     assert "or give --give-up-round, which loses what is missing" in capsys.readouterr().err
-    assert main(command("--scheme", "rounds", "--give-up-round")) == 0
+    assert main(command("--give-up-round")) == 0
     assert "2 given up when the run was stopped" in capsys.readouterr().out
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from fakes.gguf_model import gguf_engine
 from fakes.tiny_model import one_thread
 
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt
@@ -37,7 +38,7 @@ precision, which moved label scores by up to 0.0034 here."""
 
 @pytest.fixture(scope="module")
 def on_torch(float32_gguf: Path) -> Iterator[TransformersEnsemble]:
-    with one_thread(), TransformersEnsemble.from_gguf(str(float32_gguf), max_tokens=256) as engine:
+    with one_thread(), gguf_engine(str(float32_gguf), max_tokens=256) as engine:
         yield engine
 
 

@@ -340,22 +340,6 @@ def test_the_page_quotes_what_other_models_make_of_synthetic_examples() -> None:
     assert f"examples of epsilon 8 are worth {100 * (best - free):.0f} points more" in text
 
 
-def test_the_page_quotes_what_members_of_four_records_were_worth() -> None:
-    """If it breaks, the page shows an accuracy, or a clip, that no row in the results has."""
-    rows = made.so_far(RESULTS / "synth.jsonl")
-    text = " ".join(PAGE.split())
-    for writer, said in (
-        ("SmolLM2", "in the prompt {} and {} of 100 questions, regression {} and {};"),
-        ("qwen", "the 1.5B model {} and {}, regression {} and {},"),
-    ):
-        own = {row["key"][5]: row for row in rows if row["key"][3:5] + row["key"][6:] == [16, "named", 15, 0]
-               and row["key"][0].startswith(writer)}  # fmt: skip
-        one, four = own["3"], own["3x4"]
-        assert f"the clip falls from {one['clip']:.2f} to {four['clip']:.2f}." in text
-        shares = [f"{row[name]:.{n}f}"[1:] for name, n in (("prompted", 2), ("regression", 3)) for row in (one, four)]
-        assert said.format(*shares) in text
-
-
 def test_the_page_quotes_votes_beside_synthetic_examples() -> None:
     """If it breaks, the page compares examples with votes that nobody counted."""
     tasks = ("trec", "mpqa", "agnews", "coded", "named")

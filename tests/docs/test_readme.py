@@ -18,11 +18,14 @@ from fakes.voters import private_examples
 from langchain_core.language_models import FakeListChatModel
 
 from langchain_dp.accounting import Neighbors, PrivacyBudget, calibrate_noisy_max, calibrate_text_round
-from langchain_dp.synth.settings import in_rounds
+from langchain_dp.synth import SynthesisPrompts
+from langchain_dp.synth.settings import SynthesisSettings
 
 ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 HOW_TO = sorted((ROOT / "docs" / "how-to").glob("*.md"))
+NOISY = {"survey", "score-a-chain", "choose-examples"}
+"""Pages of test_counts.py: what they print is noisy."""
 BLOCK = re.compile(r"```python\n(.*?)```(?:\n\n```(?:text)?\n(.*?)```)?", re.DOTALL)
 """Code, and what it prints where the page shows it."""
 EXTRAS = [
@@ -131,7 +134,7 @@ def test_the_examples_of_private_texts_run(
     assert len(names["examples"]) + len(names["examples"].dropped) == 8
     exec(compile(unlabelled, "private-examples.md", "exec"), names)
     capsys.readouterr()
-    assert names["corpus"].k == 2
+    assert isinstance(names["texts"], list)
     assert {one.label for one in names["notes"].released().dropped} == {"note"}  # of a dozen words it writes none here
     exec(compile(described, "private-examples.md", "exec"), names)
     assert str(names["examples"].descriptions) in capsys.readouterr().out
@@ -156,17 +159,15 @@ def test_the_table_of_clips_is_what_calibration_gives() -> None:
             assert fits * 30 / 4 == pytest.approx(float(clip), rel=0.005)
 
 
-def test_what_several_records_a_member_take_is_what_calibration_gives() -> None:
-    """If it breaks, the page says that members of several records cost less, or more, than they do."""
+def test_what_more_members_do_to_the_clip_is_what_calibration_gives() -> None:
+    """If it breaks, the page says that more members raise the clip by less, or more, than they do."""
     page = (ROOT / "docs" / "private-examples.md").read_text(encoding="utf-8")
-    (figures,) = re.findall(r"falls from (\d.\d+) to (\d.\d+), with two records a member to (\d.\d+)", page)
+    (figures,) = re.findall(r"from (\d.\d+) with 30 members to (\d.\d+) with 150", page)
+    settings = {"labels": {"a": "a", "b": "b"}, "count": 2, "max_new_tokens": 30, "prompts": SynthesisPrompts()}
     found = [
-        in_rounds(
-            PrivacyBudget(3.0, 1e-6), records=2_000, texts=4, rounds=16, members=30, tokens=30, temperature=1.0,
-            rate=None, shots=shots,
-        ).noise.clip
-        for shots in (1, 4, 2)
-    ]  # fmt: skip
+        SynthesisSettings(**settings, members=members).designed(PrivacyBudget(1.0, 1e-6), 300).noise.clip
+        for members in (30, 150)
+    ]
     assert found == pytest.approx([float(each) for each in figures], rel=0.005)
 
 
@@ -180,7 +181,7 @@ def test_the_sanitizer_examples_run(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert capsys.readouterr().out.endswith("320.0\n")
 
 
-@pytest.mark.parametrize("path", HOW_TO, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [path for path in HOW_TO if path.stem not in NOISY], ids=lambda path: path.stem)
 def test_a_how_to_page_runs_and_prints_what_it_shows(
     path: Path,
     request: pytest.FixtureRequest,

@@ -114,7 +114,7 @@ def test_a_tool_says_what_is_wrong_with_a_question() -> None:
 def test_an_answer_generator_refuses_a_question_without_tokens(way: str) -> None:
     """If it breaks, a written answer to a question that cannot be tokenized is charged, or ends in a raw error."""
     ledger = PrivacyLedger(PrivacyBudget(8.0, 1e-5))
-    chain = generator(PickyScorer(), ledger=ledger, max_question_chars=20_000)
+    chain = generator(PickyScorer(), ledger=ledger)
     before = entries(ledger)
     for face in (chain, ChatDPGenerator(generator=chain)):
         with pytest.raises(InvalidParameter):

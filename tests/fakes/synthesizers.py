@@ -22,7 +22,7 @@ def rows(count: int = 120) -> list[dict[str, str]]:
 def synthesizer(engine: WordScorer | None = None, **changed: Any) -> DPExampleSynthesizer:
     settings: dict[str, Any] = {
         "model": engine or WordScorer(), "labels": LABELS, "count": 6, "max_new_tokens": 8, "members": 10,
-        "scheme": "rounds", "candidates": 20,
+        "candidates": 20,
     }  # fmt: skip
     if "ledger" not in changed:
         settings["budget"] = BUDGET

@@ -148,7 +148,7 @@ def test_k_quants_need_multiples_of_eight_and_the_check_finds_it(
 ) -> None:
     """If it breaks, the check misses that ragged batches change bits, or it gives up where padding helps."""
     with caplog.at_level(logging.INFO, "langchain_dp.integrations.llama_cpp"), built(folder, kind) as engine:
-        assert engine.batch_rule == EIGHTS.name
+        assert engine._evaluator.batches.rule.name == EIGHTS.name
         assert [PAIRS.name in text for text in caplog.messages if "change each other's" in text] == [True]
         assert [EIGHTS.name in text for text in caplog.messages if "leave each other's" in text] == [True]
         # Planted: the check was of this rule, but the batches are made by the other one.
@@ -164,7 +164,7 @@ def test_ragged_batches_are_caught_under_any_rule(
     monkeypatch.setattr(BatchRule, "sequences", lambda self, members, rows: members)
     monkeypatch.setattr(BatchRule, "outputs", lambda self, wanted: wanted)
     with built(folder, "Q4_K_M") as engine:
-        assert (engine.members_together, engine.batch_rule) == (1, ALONE.name)
+        assert (engine.members_together, engine._evaluator.batches.rule.name) == (1, ALONE.name)
         assert [record.levelname for record in caplog.records] == ["WARNING"]
         assert changed_scores(engine, TAILS[0]) == []
         assert changed_writing(engine, monkeypatch, TAILS[0]) == []
@@ -174,7 +174,7 @@ def test_logits_that_are_not_padded_are_caught(folder: Path, monkeypatch: pytest
     """If it breaks, the last layer, which computes wanted rows only, is a product of few rows. Planted."""
     monkeypatch.setattr(BatchRule, "outputs", lambda self, wanted: wanted)
     with built(folder, "Q4_K_M") as engine:
-        assert engine.batch_rule == ALONE.name
+        assert engine._evaluator.batches.rule.name == ALONE.name
 
 
 @pytest.mark.parametrize("kind", ["F16", "Q4_K_M"])
@@ -262,7 +262,7 @@ def test_on_a_gpu_one_fixed_shape_is_checked_and_used(folder: Path, monkeypatch:
     """If it breaks, offloading costs joint evaluation although bits agree, or shapes differ with the company."""
     with built(folder, "Q4_K_M", n_gpu_layers=99) as engine:  # without a GPU llama.cpp takes it and ignores it
         sequences = sequences_for(SLOTS)
-        assert engine.batch_rule == fixed_shape(sequences).name
+        assert engine._evaluator.batches.rule.name == fixed_shape(sequences).name
         assert engine.members_together == SLOTS
         batches = noted(engine._context, monkeypatch)
         ask = write(engine, monkeypatch, TAILS[0])
@@ -294,7 +294,7 @@ def test_on_a_gpu_whose_bits_change_members_go_one_by_one(
     monkeypatch.setattr(LlamaContext, "decode", noting)
     monkeypatch.setattr(LlamaContext, "outputs", lambda self, count: outputs(self, count) * (1 + lengths[-1] * 1e-4))
     with built(folder, "F16", n_gpu_layers=-1) as engine:
-        assert (engine.members_together, engine.batch_rule) == (1, ALONE.name)
+        assert (engine.members_together, engine._evaluator.batches.rule.name) == (1, ALONE.name)
         assert len([record for record in caplog.records if "one at a time" in record.message]) == 1
 
 

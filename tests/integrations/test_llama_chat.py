@@ -19,7 +19,6 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, ChatMessage, HumanMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_dp.integrations.llama_cpp import ChatLlamaCpp
-from langchain_dp.integrations.llama_cpp.tool_calls import schema_grammar
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 from langchain_tests.unit_tests import ChatModelUnitTests
 
@@ -34,48 +33,27 @@ def chat(model_path: str) -> Iterator[ChatLlamaCpp]:
     model.close()
 
 
-class _NoTools:
-    """What the embedded model does, whose chat template has no place for tools."""
+class _TextOnly:
+    """What the model does: it reads and writes text."""
 
     @property
     def chat_model_class(self) -> type[BaseChatModel]:
         return ChatLlamaCpp
 
-    # bind_tools refuses a template without tools: test_llama_chat_tools.py has one with them.
-    has_tool_calling = property(lambda self: False)
-    has_tool_choice = property(lambda self: False)
-    # By a grammar.
-    has_structured_output = property(lambda self: True)
-    supports_json_mode = property(lambda self: True)
-    # Text only.
     supports_image_inputs = property(lambda self: False)
 
 
-class TestChatLlamaCppUnit(_NoTools, ChatModelUnitTests):
+class TestChatLlamaCppUnit(_TextOnly, ChatModelUnitTests):
     @pytest.mark.xfail(reason="the GGUF file is fixed when the model is built; a call with model= is refused")
     def test_standard_params_model_override(self, model: BaseChatModel) -> None:
         super().test_standard_params_model_override(model)
 
 
-class TestChatLlamaCppIntegration(_NoTools, ChatModelIntegrationTests):
+class TestChatLlamaCppIntegration(_TextOnly, ChatModelIntegrationTests):
     @pytest.fixture
-    def model(self, chat: ChatLlamaCpp, monkeypatch: pytest.MonkeyPatch) -> BaseChatModel:
+    def model(self, chat: ChatLlamaCpp) -> BaseChatModel:
         # The suite's own fixture would load the weights anew for every test.
-        monkeypatch.setattr("langchain_dp.integrations.llama_cpp.chat.schema_grammar", _of_short_strings)
         return chat.model_copy(update={"max_tokens": 120})
-
-
-def _of_short_strings(schema: Any) -> str:
-    """A grammar whose strings end, which those of random weights do not by themselves."""
-
-    def bounded(part: Any) -> Any:
-        if isinstance(part, dict):
-            return {key: bounded(value) for key, value in part.items()} | (
-                {"maxLength": 8} if part.get("type") == "string" else {}
-            )
-        return [bounded(one) for one in part] if isinstance(part, list) else part
-
-    return schema_grammar(bounded(schema))
 
 
 def test_stream_invoke_and_their_async_twins_say_the_same(chat: ChatLlamaCpp) -> None:
@@ -199,10 +177,12 @@ def test_a_prompt_over_the_context_is_refused_without_its_text(chat: ChatLlamaCp
         assert "zanzibar" not in str(caught.value)
 
 
-def test_pictures_and_unknown_options_are_refused(chat: ChatLlamaCpp) -> None:
-    """If this fails, a picture or a misspelt option is silently ignored."""
+def test_pictures_calls_of_tools_and_unknown_options_are_refused(chat: ChatLlamaCpp) -> None:
+    """If this fails, a picture, a call of a tool or a misspelt option is silently ignored."""
     with pytest.raises(InvalidParameter, match="image"):
         chat.invoke([HumanMessage([{"type": "image", "url": "x"}])])
+    with pytest.raises(InvalidParameter, match="without tool calls"):
+        chat.invoke([AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "1"}])])
     with pytest.raises(InvalidParameter, match="temprature"):
         chat.invoke("Hello", temprature=0)
 

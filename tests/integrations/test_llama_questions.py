@@ -55,7 +55,7 @@ def test_a_question_that_an_engine_cannot_read_is_not_charged(tiny_gguf: str, te
     """If it breaks, an engine's refusal of a question is called an outage, or is charged."""
     with LlamaCppEnsemble(model_path=tiny_gguf, slots=4, max_tokens=512, n_threads=1) as engine:
         chain, ledger = classifier(engine), PrivacyLedger(ANSWERS)
-        replies = generator(engine, ledger=ledger, max_question_chars=20_000)  # type: ignore[arg-type]  # of its port
+        replies = generator(engine, ledger=ledger)  # type: ignore[arg-type]  # of its port
         for ask in (chain.invoke, replies.invoke, lambda asked: replies.batch(["where is it", asked])):
             with pytest.raises(InvalidParameter):
                 ask(text)

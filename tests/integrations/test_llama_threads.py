@@ -51,7 +51,6 @@ def test_threads_give_way_to_others_and_come_back(machine: Machine) -> None:
     after = [machine.compute(watched, 8) for _ in range(100)]
     assert after == sorted(after)
     assert after[-1] == 8
-    assert watched.numbers == (8, [1, 2, 4, 6, 7])
 
 
 def test_short_computations_are_judged_together(machine: Machine) -> None:
@@ -114,32 +113,6 @@ def test_a_number_of_threads_that_changes_bits_is_never_taken(model_path: str, m
     monkeypatch.setattr(batch_check.JointEvaluator, "vectors", planted)
     with LlamaCppEnsemble(model_path=model_path, slots=4, max_tokens=256, n_threads=4) as engine:
         assert engine._context.threads._allowed == [1, 3, 4]
-        monkeypatch.setattr(engine._context, "fastest_threads", lambda: 2)
-        assert engine.measure_threads() == 4
-
-
-def test_a_measurement_that_is_interrupted_changes_nothing(
-    two: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If it breaks, Ctrl-C leaves a number of threads in force that nobody checked."""
-    before = two._context.threads.numbers
-
-    def interrupted(*_: Any, **__: Any) -> float:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(two._context, "prefill_speed", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        two.measure_threads()
-    assert two._context.threads.numbers == before == (2, [1])
-    assert two.n_threads == 2
-
-
-def test_fused_kernels_that_share_out_a_row_are_seen(model_path: str) -> None:
-    """If it breaks, load changes the bits of whoever has a long prompt: these kernels split it among the threads."""
-    with LlamaCppEnsemble(model_path=model_path, slots=1, max_tokens=1024, n_threads=2, flash_attention=True) as engine:
-        assert engine._context.threads._allowed == [2]
-        alike = batch_check.threads_alike(engine._context, engine._evaluator, [1, 2], together=1, max_tokens=1024)
-        assert alike == [2]
 
 
 @pytest.mark.parametrize(("layers", "build", "allowed"), [(0, False, [1, 2]), (0, True, [2]), (1, False, [2])])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.gguf_model import gguf_engine
 from fakes.tiny_gguf import TinyGGUF
 from fakes.tiny_model import TEMPLATE, one_thread, tiny_model, tiny_tokenizer
 from langchain_dp.integrations.transformers import TransformersEnsemble
@@ -109,8 +110,6 @@ def test_without_the_packages_it_names_the_extra(missing: str, monkeypatch: pyte
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(MissingExtra, match=r"langchain-dp\[transformers\]"):
         TransformersEnsemble("folder")
-    with pytest.raises(MissingExtra, match=r"langchain-dp\[transformers\]"):
-        TransformersEnsemble.from_gguf("file.gguf")
 
 
 def test_importing_the_adapter_imports_no_torch() -> None:
@@ -126,7 +125,7 @@ def test_importing_the_adapter_imports_no_torch() -> None:
 def test_a_gguf_file_gives_the_model_and_the_tokenizer_it_was_made_of(tmp_path: Path) -> None:
     """If it breaks, weights are loaded into the wrong places, or texts become other tokens."""
     file = TinyGGUF(tmp_path, start=True)
-    with TransformersEnsemble.from_gguf(file.path, max_tokens=256) as engine:
+    with gguf_engine(file.path, max_tokens=256) as engine:
         assert engine.name == "tiny"
         for name, weight in file.model.state_dict().items():
             assert torch.equal(engine._model.state_dict()[name], weight), name
@@ -141,37 +140,6 @@ def test_a_gguf_file_gives_the_model_and_the_tokenizer_it_was_made_of(tmp_path: 
 def test_digits_are_split_where_the_file_says_so(tmp_path: Path) -> None:
     """If it breaks, numbers become other tokens than the model was trained with."""
     file = TinyGGUF(tmp_path, pre="smollm")
-    with TransformersEnsemble.from_gguf(file.path, max_tokens=256) as engine:
+    with gguf_engine(file.path, max_tokens=256) as engine:
         split = engine._texts._tokenizer._tokenizer.pre_tokenizer.pre_tokenize_str("a12")
         assert [piece for piece, _ in split] == ["a", "1", "2"]
-
-
-@pytest.mark.parametrize(
-    ("metadata", "expected"),
-    [
-        ({"architecture": "gemma3"}, "Llama architecture"),
-        ({"extra": "rope_freqs.weight"}, "plain rotary"),
-        ({"extra": "blk.0.attn_q.bias"}, "no others"),
-        ({"extra": "blk.0.new.weight"}, "no others"),
-        ({"extra": "new"}, "no others"),
-        ({"without": "blk.1.ffn_up.weight"}, "no others"),
-        ({"pre": "another"}, "give tokenizer="),
-    ],
-    ids=str,
-)
-def test_gguf_files_that_are_not_understood_are_refused(
-    tmp_path: Path, metadata: dict[str, Any], expected: str
-) -> None:
-    """If it breaks, a model runs with a part of its weights, and every vote is nonsense."""
-    with pytest.raises(InvalidParameter, match=expected):
-        TransformersEnsemble.from_gguf(TinyGGUF(tmp_path, **metadata).path, max_tokens=256)
-
-
-def test_files_that_are_no_gguf_are_refused(tmp_path: Path) -> None:
-    """If it breaks, a wrong path ends in an unclear message."""
-    with pytest.raises(InvalidParameter, match="exists"):
-        TransformersEnsemble.from_gguf(str(tmp_path / "none.gguf"))
-    for content in (b"", b"GGUF", b"no model at all", Path(TinyGGUF(tmp_path).path).read_bytes()[:3000]):
-        (tmp_path / "bad.gguf").write_bytes(content)
-        with pytest.raises(InvalidParameter, match="version 2 or 3"):
-            TransformersEnsemble.from_gguf(str(tmp_path / "bad.gguf"))

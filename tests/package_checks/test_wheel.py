@@ -30,7 +30,10 @@ def sources() -> set[str]:
     samples = {f"langchain_dp/sample/{path.name}" for path in (ROOT / "langchain_dp" / "sample").glob("*.jsonl")}
     assert samples
     samples |= {f"langchain_dp/aggregate/{name}.txt" for name in ("public_texts", "topics")}
-    pages = {"langchain_dp/audit/report/page.html.j2", "langchain_dp/audit/watch/live.js"}
+    pages = {
+        f"langchain_dp/{name}"
+        for name in ("aggregate/survey_page.html.j2", "audit/report/page.html.j2", "audit/watch/live.js")
+    }
     return found | samples | pages | {"langchain_dp/py.typed"}
 
 

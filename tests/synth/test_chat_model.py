@@ -23,10 +23,8 @@ from langchain_tests.unit_tests import ChatModelUnitTests
 
 from langchain_dp import ChatDPGenerator, DPAnswerGenerator, PrivacyCertificate, PrivacyLedger
 from langchain_dp.accounting import Quotas
-from langchain_dp.ensemble.chat import stop_strings
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.synth import AnswerPrompts
-from langchain_dp.synth.chat_model import _until
 
 
 def chat(**changes: Any) -> ChatDPGenerator:
@@ -91,18 +89,6 @@ def test_a_stop_string_cuts_what_was_released_and_the_rest_is_kept() -> None:
     left = model.generator.answers_left()
     assert model.invoke(question("Another?")).text
     assert model.generator.answers_left() == left  # the rest was written, and kept
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
-@pytest.mark.parametrize(
-    "stop", [["end"], ["ne", "end"], ["zzz"], ["aab"], ["nd", "end of"], ["b", "aab "], [""], None]
-)
-def test_stop_strings_are_found_at_any_cut(size: int, stop: list[str] | None) -> None:
-    """If it breaks, the beginning of a stop string is shown because a token ended within it."""
-    for text in ("some text, end of it", "aaab end", "no stop at e", "", "end"):
-        pieces = [text[at : at + size] for at in range(0, len(text), size)]
-        ends = [text.find(each) for each in stop or () if each and each in text]
-        assert "".join(_until(pieces, stop_strings(stop))) == text[: min(ends, default=len(text))]
 
 
 def test_tokens_are_counted_by_the_engine() -> None:

@@ -6,27 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.scorer import WordScorer
 from fakes.synthesizers import rows, synthesizer
-from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.load import dumps, loads
-from langchain_core.prompts import ChatPromptTemplate, FewShotChatMessagePromptTemplate
-from langchain_tests.integration_tests import RetrieversIntegrationTests
+from langchain_core.prompts import ChatPromptTemplate
 
 from langchain_dp.accounting import Neighbors, PrivacyCertificate
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl import ICLPrompt
 from langchain_dp.synth import (
     AnswerPrompts,
-    Filters,
     SynthesisPrompts,
     SyntheticExample,
     SyntheticExamples,
 )
-from langchain_dp.synth.filters import counted, judged
+from langchain_dp.synth.filters import judged
 from langchain_dp.synth.journal import WrittenText
-from langchain_dp.synth.selecting import WordRetriever
 
 PAPER = PrivacyCertificate(mechanism="a test", epsilon=3.0, delta=1e-5, neighbors=Neighbors.REPLACE_ONE)
 LABELS = {"delivery": "complaints about late parcels", "billing": "questions about invoices"}
@@ -52,14 +47,14 @@ def written(*texts: str, label: str = "delivery", ended: str = "end") -> list[Wr
 )  # fmt: skip
 def test_each_text_is_kept_or_left_out_for_one_reason(text: str, reason: str) -> None:
     """If it breaks, a worthless text is an example, or a good one is lost."""
-    assert [why for _, why in judged(written(text), Filters(), LABELS, None, cue="Text:")] == [reason]
+    assert [why for _, why in judged(written(text), 3, LABELS.values(), cue="Text:")] == [reason]
 
 
 def test_a_text_is_kept_once() -> None:
     """If it breaks, one example counts twice."""
     texts = written("the parcel is late", "The parcel  is late", "it is late again")
-    found = judged(texts, Filters(), LABELS, None, cue="Text:")
-    assert counted(found) == {"twice": 1}
+    found = judged(texts, 3, LABELS.values(), cue="Text:")
+    assert [reason for _, reason in found] == ["", "twice", ""]
 
 
 @pytest.mark.parametrize(
@@ -72,19 +67,10 @@ def test_a_text_is_kept_once() -> None:
 )  # fmt: skip
 def test_a_text_that_ran_out_of_tokens_ends_with_a_sentence(text: str, kept: str) -> None:
     """If it breaks, examples stop in mid-sentence, or lose a sentence that was whole."""
-    [(own, why)] = judged(written("the parcel is late Text: D. J."), Filters(), LABELS, None, cue="Text:")
+    [(own, why)] = judged(written("the parcel is late Text: D. J."), 3, LABELS.values(), cue="Text:")
     assert (own.text, why) == ("the parcel is late", ""), "where the prompt's next turn begins the text has ended"
-    [(one, _)] = judged(written(text, ended="length"), Filters(), LABELS, None, cue="Text:")
+    [(one, _)] = judged(written(text, ended="length"), 3, LABELS.values(), cue="Text:")
     assert one.text == kept
-    [(as_it_was, _)] = judged(written(text, ended="length"), Filters(whole_sentences=False), LABELS, None, cue="Text:")
-    assert as_it_was.text == text
-
-
-def test_what_the_public_model_takes_for_another_label_is_left_out() -> None:
-    """If it breaks, an example of one label teaches another."""
-    texts = [*written("the parcel is late"), *written("the parcel is late today", label="billing")]
-    found = judged(texts, Filters(check_labels=True), LABELS, WordScorer(), cue="Text:")
-    assert [why for _, why in found] == ["", "another label"]
 
 
 def test_what_was_dropped_is_no_example_and_is_shown() -> None:
@@ -100,41 +86,11 @@ def test_what_was_dropped_is_no_example_and_is_shown() -> None:
     assert rest[-1] == "6 examples, 1 left out by the filters (1 short)"
 
 
-@pytest.mark.parametrize("embeddings", [None, DeterministicFakeEmbedding(size=4)])
-def test_a_selector_goes_by_the_variable_of_the_prompt(embeddings: Any) -> None:
-    """If it breaks, a prompt whose variable has another name than "text" fails, or is searched by something else."""
-    selector = made().as_example_selector(embeddings, k=2, variable="question")
-    prompt = ChatPromptTemplate.from_messages(
-        [
-            FewShotChatMessagePromptTemplate(
-                example_selector=selector,
-                example_prompt=ChatPromptTemplate.from_messages([("human", "{text}"), ("ai", "{label}")]),
-                input_variables=["question"],
-            ),
-            ("human", "{question}"),
-        ]
-    )
-    assert len(prompt.invoke({"question": "Where is it?"}).to_messages()) == 5
-    shown = made().as_few_shot_prompt(selector=selector)
-    if embeddings is not None:
-        assert shown.input_variables == ["question"]
-    selector.add_example({"text": "Where is it?", "label": "delivery"})
-    assert {"text": "Where is it?", "label": "delivery"} in selector.select_examples({"question": "Where is it?"})
-    assert len(shown.invoke({"question": "Where is it?", "text": ""}).to_messages()) == 4
-
-
 def test_schemas_say_that_rows_come_out() -> None:
     """If it breaks, what serves a chain by its schemas fails on one that ends in the synthesizer."""
     said = synthesizer().get_output_jsonschema()
     assert said["type"] == "array"
     assert set(said["items"]["properties"]) == {"text", "label"}
-
-
-@pytest.mark.asyncio
-async def test_an_async_selector_goes_by_the_same_variable() -> None:
-    """If it breaks, an async chain searches by nothing."""
-    selector = made().as_example_selector(DeterministicFakeEmbedding(size=4), k=1, variable="question")
-    assert (await selector.aselect_examples({"question": "please refund me"}))[0]["text"] == "please refund me"
 
 
 def test_a_file_brings_back_what_it_was(tmp_path: Path) -> None:
@@ -163,13 +119,6 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_what_the_faces_cannot_use_is_said() -> None:
     """If it breaks, a slip ends in an AttributeError or a KeyError of somebody else's code."""
-    with pytest.raises(InvalidParameter, match="question to be a str, not NoneType"):
-        made().as_retriever().invoke(None)  # type: ignore[arg-type]
-    for face in (made().as_retriever, made().as_example_selector):
-        with pytest.raises(InvalidParameter, match="embeddings of type str to be LangChain's Embeddings"):
-            face("openai")  # type: ignore[arg-type]
-    with pytest.raises(InvalidParameter, match=r"variable 'text', got \['question'\].*variable="):
-        made().as_example_selector(DeterministicFakeEmbedding(size=4)).select_examples({"question": "x"})
     with pytest.raises(InvalidParameter, match="model of type NoneType"):
         made().chain(None)  # type: ignore[arg-type]
 
@@ -220,67 +169,11 @@ class Printer:
         self.said = said
 
 
-def test_an_example_of_ones_own_has_text_and_label() -> None:
-    """If it breaks, the prompt fails later, with a KeyError."""
-    selector = made().as_example_selector(k=1)
-    with pytest.raises(InvalidParameter, match=r"text and label, but this one has \['foo'\]"):
-        selector.add_example({"foo": "n"})
-    selector.add_example({"text": "a", "label": "billing"})
-    assert selector.select_examples({"text": "b"}) == [{"text": "a", "label": "billing"}]
-
-
 def test_braces_in_a_text_are_text() -> None:
     """If it breaks, a released text is read as a template."""
     examples = SyntheticExamples([SyntheticExample("pay {amount} now", "billing")], PAPER)
     assert examples.as_chat_prompt().invoke({"text": "b"}).to_messages()[1].content == "pay {amount} now"
     assert examples.as_few_shot_prompt().invoke({}).to_messages()[0].content == "pay {amount} now"
-
-
-def test_a_selector_chooses_for_each_input() -> None:
-    """If it breaks, examples cannot be chosen by similarity, or not without embeddings."""
-    chinese = SyntheticExamples([SyntheticExample(text, "a") for text in ("包裹还没有到", "发票的金额不对")], PAPER)
-    assert chinese.as_retriever(k=1).invoke("发票在哪里?")[0].page_content == "发票的金额不对"
-    similar = made().as_example_selector(DeterministicFakeEmbedding(size=16), k=2)
-    assert similar.select_examples({"text": "please refund me"})[0] == {"text": "please refund me", "label": "billing"}
-    balanced = made().as_example_selector(k=3)
-    balanced.add_example({"text": "mine", "label": "billing"})
-    assert [one["text"] for one in balanced.select_examples({"text": "x"})] == [
-        "mine", "my parcel is late", "the invoice is wrong",
-    ]  # fmt: skip
-    prompt = made().as_few_shot_prompt(selector=similar)
-    assert len(prompt.invoke({"text": "please refund me"}).to_messages()) == 4
-
-
-def test_retrievers_find_by_words_and_by_similarity() -> None:
-    """If it breaks, the examples are no corpus."""
-    assert made().as_retriever(k=1).invoke("Is the invoice right?")[0].metadata == {"label": "billing"}
-    similar = made().as_retriever(DeterministicFakeEmbedding(size=16), k=1)
-    assert similar.invoke("I have paid twice")[0].page_content == "I have paid twice"
-
-
-def test_tables_and_documents() -> None:
-    """If it breaks, the examples do not reach a classifier's training."""
-    assert made().to_documents()[0].metadata == {"label": "delivery"}
-    assert made().rows()[0] == {"text": "my parcel is late", "label": "delivery"}
-    pandas = pytest.importorskip("pandas")
-    assert list(made().to_pandas().columns) == ["text", "label"]
-    assert isinstance(made().to_pandas(), pandas.DataFrame)
-
-
-class TestRetriever(RetrieversIntegrationTests):
-    """LangChain's own suite for retrievers."""
-
-    @property
-    def retriever_constructor(self) -> type[WordRetriever]:
-        return WordRetriever
-
-    @property
-    def retriever_constructor_params(self) -> dict[str, object]:
-        return {"documents": made().to_documents()}
-
-    @property
-    def retriever_query_example(self) -> str:
-        return "where is the parcel"
 
 
 def test_a_text_with_every_kind_of_line_end_is_read_again(tmp_path: Path) -> None:
@@ -330,7 +223,3 @@ def test_numbers_of_examples_are_checked_on_every_face() -> None:
     made = synthesizer().invoke(rows())
     with pytest.raises(InvalidParameter, match="count=-1"):
         made.balanced(-1)
-    with pytest.raises(InvalidParameter, match="k=-1"):
-        made.as_retriever().invoke("a", k=-1)
-    chosen = made.as_chat_prompt(0, selector=made.as_example_selector(k=1)).invoke({"text": "late?"})
-    assert len(chosen.to_messages()) == 4, "system, one example, the question"

@@ -19,8 +19,9 @@ from fakes.scorer import Draws, Panic, WordScorer, stop_at
 from fakes.stops import press_ctrl_c
 from fakes.synthesizers import BUDGET, LABELS, entries, generator, rows, synthesizer
 
-from langchain_dp.accounting import ClippedSumRoundEvent, Neighbors, PrivacyBudget, PrivacyLedger
+from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger
 from langchain_dp.ensemble.runs import record_digests
+from langchain_dp.ensemble.subsets import KeyedCoins
 from langchain_dp.ensemble.text_writer import TextWriter
 from langchain_dp.errors import (
     BudgetExceeded,
@@ -34,20 +35,17 @@ from langchain_dp.errors import (
 )
 from langchain_dp.mechanisms import ClippedSum, SystemRandomness
 from langchain_dp.records import PrivateRecords
-from langchain_dp.synth import Filters, SynthesisPrompts, SyntheticExample, SyntheticExamples
-from langchain_dp.synth.members import Members
-from langchain_dp.synth.settings import Design
+from langchain_dp.synth import SynthesisPrompts, SyntheticExample, SyntheticExamples
 
 CANARY = "Zbigniew Kowalczyk 4929"
 
 
-@pytest.mark.parametrize("scheme", ["rounds", "groups"])
 @pytest.mark.parametrize("face", ["invoke", "batch", "pipe"])
-def test_every_round_is_charged_once_and_writes_a_text_a_label(scheme: str, face: str) -> None:
+def test_every_round_is_charged_once_and_writes_a_text_a_label(face: str) -> None:
     """If it breaks, texts leave that nobody paid for, or a round is paid for twice."""
     ledger = PrivacyLedger(BUDGET)
     engine = Draws()
-    made = synthesizer(engine, ledger=ledger, scheme=scheme)
+    made = synthesizer(engine, ledger=ledger)
     if face == "invoke":
         examples = made.invoke(rows())
     elif face == "batch":
@@ -100,9 +98,9 @@ def test_members_are_of_the_texts_own_label_and_stay_for_the_round() -> None:
 def test_coins_hang_on_slot_and_round_and_on_nothing_else() -> None:
     """If it breaks, who takes part tells of content, or rounds share their coins. Chi-square at 1e-6."""
     names = {f"#{i}": str(i) for i in range(400)}
-    members, rate, rounds = Members(b"k" * 32, names), 0.2, 200
+    members, rate, rounds = KeyedCoins(b"k" * 32, names), 0.2, 200
     drawn = [set(members.drawn(number, rate)) for number in range(rounds)]
-    other = Members(b"k" * 32, {f"other {i}": str(i) for i in range(400)})  # other content in the same slots
+    other = KeyedCoins(b"k" * 32, {f"other {i}": str(i) for i in range(400)})  # other content in the same slots
     assert [name.removeprefix("other ") for name in other.drawn(0, rate)] == [
         name.removeprefix("#") for name in names if name in drawn[0]
     ]
@@ -115,29 +113,16 @@ def test_coins_hang_on_slot_and_round_and_on_nothing_else() -> None:
     assert rounds - 5.5 * math.sqrt(2 * rounds) < spread < rounds + 5.5 * math.sqrt(2 * rounds)
 
 
-def test_groups_are_disjoint_whole_and_even() -> None:
-    """If it breaks, a record pays for one group and is read by two."""
-    names = {f"#{i}": str(i) for i in range(103)}
-    members = Members(b"k" * 32, names)
-    assert members.group(0, 7) != members.group(0, 5), "another number of groups is another order"
-    groups = [members.group(number, 5) for number in range(5)]
-    assert groups == [Members(b"k" * 32, names).group(number, 5) for number in range(5)], "the same after a restart"
-    assert sorted(name for group in groups for name in group) == sorted(names)
-    assert {len(group) for group in groups} == {20, 21}
-    assert groups[0] != Members(b"j" * 32, names).group(0, 5)
-
-
-@pytest.mark.parametrize("scheme", ["rounds", "groups"])
 def test_a_round_is_not_paid_for_by_what_another_charges_to_the_plan(
-    scheme: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """If it breaks, a run makes one release more than its plan holds, and its certificate says too little."""
     ledger, drawn = PrivacyLedger(BUDGET), []
-    of_text = Members.of_text
+    draw = KeyedCoins.drawn
 
-    def looked(self: Members, design: Any, number: int, label: str) -> Any:
+    def looked(self: KeyedCoins, number: int, rate: float) -> list[str]:
         drawn.append(number)
-        return of_text(self, design, number, label)
+        return draw(self, number, rate)
 
     def another(_: Any) -> None:
         plan = ledger.plan("synthesis")
@@ -146,8 +131,8 @@ def test_a_round_is_not_paid_for_by_what_another_charges_to_the_plan(
         if not any(entry.caller == "another" for entry in plan.entries()):
             plan.spend(event, caller="another")
 
-    monkeypatch.setattr(Members, "of_text", looked)
-    made = synthesizer(Draws(), ledger=ledger, budget=None, name="synthesis", scheme=scheme, progress=another)
+    monkeypatch.setattr(KeyedCoins, "drawn", looked)
+    made = synthesizer(Draws(), ledger=ledger, budget=None, name="synthesis", progress=another)
     with pytest.raises(BudgetExceeded):
         made.invoke(rows())
     assert len(set(drawn)) == 2
@@ -169,7 +154,7 @@ def test_a_member_that_breaks_the_call_silences_nobody_and_says_nothing() -> Non
     """If it breaks, whether one record breaks the model shows in whether texts are written, or in an error's text."""
     poisoned = [{**row, "text": f"{row['text']} POISON"} if i == 4 else row for i, row in enumerate(rows())]
     engine = Draws(poison="POISON")
-    examples = synthesizer(engine, scheme="groups").invoke(poisoned)
+    examples = synthesizer(engine, sampling_probability=1.0).invoke(poisoned)
     assert len([*examples, *examples.dropped]) == 6
 
 
@@ -318,7 +303,7 @@ def test_nobody_takes_part_and_the_text_is_written_all_the_same() -> None:
 def test_the_records_come_through_and_a_single_one_does_not() -> None:
     """If it breaks, the texts are those of the public model, or of one record."""
     one = [*rows(600), {"text": CANARY, "label": "delivery"}]
-    examples = synthesizer(Draws(), scheme="groups", budget=PrivacyBudget(8.0, 1e-5)).invoke(one)
+    examples = synthesizer(Draws(), members=40, budget=PrivacyBudget(8.0, 1e-5)).invoke(one)
     words = Counter(word for example in examples if example.label == "delivery" for word in example.text.split())
     assert words["parcel"] + words["late"] + words["today"] > sum(words.values()) / 2
     assert not any(name in example.text for example in examples for name in CANARY.split())
@@ -426,57 +411,18 @@ def test_a_synthesizer_is_shown_and_is_not_copied() -> None:
             copied(chain)
 
 
-@pytest.mark.parametrize(("epsilon", "chosen"), [(3.0, "rounds"), (0.25, "groups")])
-def test_groups_are_taken_only_where_rounds_leave_a_small_clip(epsilon: float, chosen: str) -> None:
-    """If it breaks, a text takes many times as long for a clip that adds next to nothing, or is noise."""
-    budget = PrivacyBudget(epsilon, 1e-5)
-    clips = {
-        scheme: synthesizer(budget=budget, count=4, scheme=scheme, members=30, max_new_tokens=30)
-        .plan(1_000)
-        .design.noise.clip
-        for scheme in ("rounds", "groups", "auto")
-    }
-    assert (clips["rounds"] > 1.8) is (chosen == "rounds")
-    assert (clips["groups"] > clips["rounds"]) is (chosen == "groups")
-    assert clips["auto"] == clips[chosen]
-
-
-def test_a_group_shows_no_more_records_than_its_clip_needs() -> None:
-    """If it breaks, two short examples of 2,000 records take the model a thousand prompts each."""
-    chain = synthesizer(budget=PrivacyBudget(3.0, 1e-6), count=2, scheme="groups", members=6, max_new_tokens=12)
-    noise = chain.plan(2_000).design.noise
-    assert 2.5 <= noise.clip < 3
-    assert 20 < noise.members < 40
-    more = synthesizer(budget=PrivacyBudget(3.0, 1e-6), count=2, scheme="groups", members=300, max_new_tokens=12)
-    assert more.plan(2_000).design.noise.members == 300, "as many as are asked for"
-
-
-def test_of_a_group_those_beyond_its_members_take_no_part() -> None:
-    """If it breaks, more members move a token than the divisor counts."""
-    names = {str(i): str(i) for i in range(103)}
-    design = Design("groups", 2, ClippedSum(ClippedSumRoundEvent(0.5, 2), 7), 103, texts=3)
-    members = Members(b"k" * 32, names)
-    for number in range(2):
-        (one,), *more = members.of_text(design, number, "a")
-        taking = [one, *(name for (name,) in more)]
-        assert taking == members.group(number, 2)[:21]
-    odd = dataclasses.replace(design, noise=ClippedSum(ClippedSumRoundEvent(0.5, 2), 17))
-    assert [len(members.of_text(odd, number, "a")) for number in range(2)] == [52, 51], "what makes no member stays"
-
-
 def test_the_plan_costs_nothing_and_says_whether_it_is_worth_it() -> None:
     """If it breaks, somebody spends an epsilon on what the public model writes by itself."""
     ledger = PrivacyLedger(BUDGET)
-    chain = synthesizer(Draws(), ledger=ledger, count=8, scheme="auto", members=30)
+    chain = synthesizer(Draws(), ledger=ledger, count=8, members=30)
     assert "nine tenths" in str(chain.plan(20_000))
     assert "another model may gain less or more" in chain.plan(20_000).verdict
     assert "for nothing" in str(chain.plan(20_000))
-    poor = synthesizer(Draws(), budget=PrivacyBudget(0.1, 1e-5), count=200, scheme="auto", members=30)
+    poor = synthesizer(Draws(), budget=PrivacyBudget(0.1, 1e-5), count=200, members=30)
     assert "worth it?    no: the records" in str(poor.plan(500))
     assert (poor.plan(500).is_worth_it, chain.plan(20_000).is_worth_it) == (False, True)
     assert poor.plan(500).clip < 0.35 < chain.plan(20_000).clip
     assert poor.plan(500).members == 30
-    assert "(25 would do)" in str(poor.plan(500))
     assert entries(ledger) == 0
     assert ledger.reserved() == (0.0, 0.0)
 
@@ -490,15 +436,12 @@ def test_the_plan_costs_nothing_and_says_whether_it_is_worth_it() -> None:
         ({"members": 1}, 120, "members"),
         ({"count": 0}, 120, "count"),
         ({"temperature": 0.0}, 120, "temperature"),
-        ({"scheme": "best"}, 120, "scheme"),
         ({"model": object()}, 120, "score next tokens"),
         ({"name": ""}, 120, "Expected name to be 1 to"),
         ({"chat": "yes"}, 120, r"chat='yes' to be one of \[False, True\]"),
         ({"model": Draws}, 120, r"Expected model=Draws to be made. Write Draws\(...\)"),
         ({"members": 100}, 120, "Lower members="),
-        ({"scheme": "groups", "count": 100}, 120, "Lower count="),
         ({"budget": None}, 120, "budget= or ledger="),
-        ({"scheme": "groups", "sampling_probability": 0.1}, 120, "sampling_probability=0.1 to be left out"),
         ({"budget": PrivacyBudget(3.0, 1e-5, Neighbors.ADD_OR_REMOVE_ONE)}, 120, "sampling_probability= to be given"),
     ],
 )
@@ -539,18 +482,6 @@ def test_a_complete_run_is_there_without_its_model() -> None:
     made = chain.invoke(rows())
     engine.gone = True
     assert list(chain.invoke(rows())) == list(made)
-
-
-def test_labels_that_the_model_did_not_check_are_said_to_be_unchecked() -> None:
-    """If it breaks, texts that a model would leave out are kept in silence where it does not answer."""
-    engine = Goes()
-    chain = synthesizer(engine, filters=Filters(check_labels=True))
-    made = chain.invoke(rows())
-    assert "another label" in [one.dropped for one in made.dropped]
-    engine.gone = True
-    with pytest.warns(UserWarning, match="told the label of none of") as told:
-        assert not any(one.dropped == "another label" for one in chain.released().dropped)
-    assert {each.filename for each in told} == {__file__}
 
 
 def test_the_public_prompt_is_asked_once_before_the_plan_and_once_before_the_first_charge() -> None:
@@ -609,9 +540,9 @@ def test_a_label_of_which_nothing_is_kept_is_named(monkeypatch: pytest.MonkeyPat
 
 def test_a_run_that_keeps_nothing_says_so() -> None:
     """If it breaks, a budget is spent on nothing, and nobody hears of it."""
-    with pytest.raises(InvalidParameter, match=r"max_new_tokens=2 to hold the 3 words .*by its filters"):
+    with pytest.raises(InvalidParameter, match=r"max_new_tokens=2 to hold the 3 words "):
         synthesizer(max_new_tokens=2)
-    chain = synthesizer(Draws(length=2), filters=Filters(least_words=8))
+    chain = synthesizer(Draws(length=2), min_words=8)
     with pytest.warns(NoTextKeptWarning, match=r"\d x 'short'"):
         assert len(chain.invoke(rows())) == 0
     with warnings.catch_warnings():
@@ -660,10 +591,8 @@ def test_members_of_long_records_write() -> None:
     engine = Draws()
     long = [{**row, "text": f"{row['text']} {'and so on ' * 9_000}"} for row in rows()]
     synthesizer(engine).invoke(long)
-    synthesizer(engine, shots=2, members=5).invoke(long)
     prompts = [one.prompt for call in engine.asked for one in call]
     assert len(prompts) > 100
-    assert any(prompt.body.count("Text: ") == 2 for prompt in prompts)
     for prompt in prompts:
         assert prompt.body.startswith("Text: my parcel is late") or prompt.body.startswith("Text: please send the")
         needed = sum(map(engine.count_tokens, (prompt.head, prompt.body, prompt.tail)))
@@ -696,9 +625,8 @@ def test_a_model_that_scores_no_member_is_found_before_anything_is_charged(
     assert len(synthesizer(Draws(), ledger=ledger).invoke(rows())) > 0
 
 
-@pytest.mark.parametrize("scheme", ["rounds", "groups", "auto"])
 @pytest.mark.parametrize("given", [str, dict, PrivateRecords])
-def test_texts_without_labels_are_of_the_one_label(scheme: str, given: type) -> None:
+def test_texts_without_labels_are_of_the_one_label(given: type) -> None:
     """If it breaks, who has notes, and nothing to sort them by, cannot have synthetic ones."""
     texts = [f"my parcel is late today {i}" for i in range(120)]
     examples: Any = {
@@ -707,7 +635,7 @@ def test_texts_without_labels_are_of_the_one_label(scheme: str, given: type) -> 
         PrivateRecords: PrivateRecords(texts, label="message"),
     }[given]
     engine, ledger = Draws(), PrivacyLedger(BUDGET)
-    chain = synthesizer(engine, labels={"message": "messages of customers"}, scheme=scheme, count=3, ledger=ledger)
+    chain = synthesizer(engine, labels={"message": "messages of customers"}, count=3, ledger=ledger)
     made = chain.invoke(examples)
     assert {one.label for one in made} == {"message"}
     assert len([*made, *made.dropped]) == 3

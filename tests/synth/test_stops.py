@@ -119,17 +119,16 @@ class Fails(Draws):
 
 @on_both
 @pytest.mark.parametrize("at", [1, 2, 5, 9, 14, 20, 25])
-@pytest.mark.parametrize("scheme", ["rounds", "groups"])
-def test_a_killed_run_loses_nothing_and_goes_on_with_the_next_token(place: str, at: int, scheme: str) -> None:
+def test_a_killed_run_loses_nothing_and_goes_on_with_the_next_token(place: str, at: int) -> None:
     """If it breaks, a kill loses what was paid for, or a restart draws a text or a token twice."""
-    first = synthesizer(Draws(stop_at(at)), ledger=PrivacyLedger(BUDGET, place), scheme=scheme)
+    first = synthesizer(Draws(stop_at(at)), ledger=PrivacyLedger(BUDGET, place))
     with pytest.raises(KeyboardInterrupt):
         first.invoke(rows())
     before = [one.text for one in first._runs.released()]
     assert first._runs._opened is not None
     under_way = first._runs._opened.journal.under_way
     engine, ledger = Draws(), PrivacyLedger(BUDGET, place)
-    second = synthesizer(engine, ledger=ledger, scheme=scheme)
+    second = synthesizer(engine, ledger=ledger)
     second.invoke(rows())
     after = second._runs.released()
     assert [one.text for one in after[: len(before)]] == before
@@ -289,24 +288,12 @@ def test_a_record_that_ends_the_process_ends_no_run(at: int) -> None:
     ledger, engine, stops = PrivacyLedger(BUDGET), Draws(ends), 0
     for _ in range(50):
         with contextlib.suppress(KeyboardInterrupt):
-            examples = synthesizer(engine, ledger=ledger, scheme="groups").invoke(poisoned)
+            examples = synthesizer(engine, ledger=ledger, count=2, sampling_probability=1.0).invoke(poisoned)
             break
         stops += 1
     assert stops == 6, "the first time, and five more"
-    assert len([*examples, *examples.dropped]) == 5
-    assert entries(ledger) == 3
-
-
-def test_a_round_of_groups_is_not_given_up() -> None:
-    """If it breaks, texts that were paid for are lost, and the run goes on over other records no more than before."""
-    ledger = PrivacyLedger(BUDGET)
-    chain = synthesizer(Draws(stop_at(9)), ledger=ledger, scheme="groups")
-    with pytest.raises(KeyboardInterrupt):
-        chain.invoke(rows())
-    with pytest.raises(PlanError, match="to give up would only lose texts"):
-        chain.give_up_round()
-    examples = chain.invoke(rows())
-    assert len([*examples, *examples.dropped]) == 6
+    assert len([*examples, *examples.dropped]) == 1
+    assert entries(ledger) == 1
 
 
 def test_who_gives_up_a_round_goes_on_over_other_records() -> None:
@@ -383,9 +370,8 @@ def test_a_round_that_has_begun_goes_on_over_the_same_records_only(stop: type[Ba
     assert entries(ledger) == 3
 
 
-@pytest.mark.parametrize("scheme", ["rounds", "groups"])
-def test_other_records_may_write_rounds_of_their_own(scheme: str) -> None:
-    """If it breaks, rows that came in since stop a run for good, or groups are cut anew and read a record twice."""
+def test_other_records_may_write_rounds_of_their_own() -> None:
+    """If it breaks, rows that came in since stop a run for good."""
     ledger, first = PrivacyLedger(BUDGET), list(LABELS)
 
     def told(example: SyntheticExample) -> None:
@@ -394,15 +380,11 @@ def test_other_records_may_write_rounds_of_their_own(scheme: str) -> None:
             press_ctrl_c()
 
     with pytest.raises(KeyboardInterrupt):
-        synthesizer(ledger=ledger, scheme=scheme, progress=told).invoke(rows())
-    again = synthesizer(ledger=ledger, scheme=scheme)
-    if scheme == "groups":
-        with pytest.raises(PlanError, match="same ones only"):
-            again.invoke(rows(118))
-    else:
-        examples = again.invoke(rows(118))
-        assert len([*examples, *examples.dropped]) == 6
-        assert entries(ledger) == 3
+        synthesizer(ledger=ledger, progress=told).invoke(rows())
+    again = synthesizer(ledger=ledger)
+    examples = again.invoke(rows(118))
+    assert len([*examples, *examples.dropped]) == 6
+    assert entries(ledger) == 3
 
 
 @pytest.mark.parametrize("kind", [Panic, ValueError])
