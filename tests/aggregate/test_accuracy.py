@@ -83,7 +83,9 @@ def test_without_a_public_number_of_records_it_is_released_too() -> None:
     found = scored(budget=None, ledger=ledger)
     assert found.accuracy == pytest.approx(0.25, abs=0.05)
     assert found.sampling_error is None
-    assert VoteCounts.of(budget, votes=2, yes_or_no=True).event == ledger.plans()[0].events[0][0]
+    counts = VoteCounts.of(budget, votes=2, yes_or_no=True)
+    assert counts.event == ledger.plans()[0].events[0][0]
+    assert found.noise_error == pytest.approx(counts.deviation / 100 * 1.03, rel=0.1)
 
 
 def test_own_inputs_and_judges() -> None:
