@@ -23,7 +23,7 @@ from langchain_core.runnables.history import RunnableWithMessageHistory
 from langchain_dp import DPSurvey, PrivacyBudget, PrivacyLedger, PrivateRecords, Question
 from langchain_dp.accounting import Neighbors
 from langchain_dp.aggregate import Survey, conversations, survey
-from langchain_dp.aggregate.counts import VOTE, VoteCounts, consistent_shares
+from langchain_dp.aggregate.counts import VOTE, VoteCounts, consistent_shares, half_width
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, PlanError, UnsafeEnvironment
 
 BUDGET = PrivacyBudget(1.0)
@@ -532,3 +532,9 @@ def test_another_encoder_gets_no_kept_survey(tmp_path: Path) -> None:
     DPSurvey([topics], encoder=WordEncoder()).run(["my parcel"], **ledger)
     with pytest.raises(PlanError, match="reader"):
         DPSurvey([topics], encoder=TogetherEncoder()).run(["my parcel"], **ledger)
+
+
+def test_bars_of_one_and_of_many_cells_are_as_wide_as_they_must_be() -> None:
+    """If it breaks, bars hold in 90 of 100 surveys where the page says 95."""
+    assert half_width(1.0, 1) == pytest.approx(1.95996, abs=1e-4)
+    assert half_width(2.0, 10) == pytest.approx(2 * 2.80703, abs=1e-4)

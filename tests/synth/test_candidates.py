@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes.canary import CANARY, leak_surfaces
-from fakes.encoders import WordEncoder, failing_after
+from fakes.encoders import TogetherEncoder, WordEncoder, failing_after
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.runnables import RunnableLambda
 
@@ -155,3 +155,21 @@ def test_no_record_is_seen_by_anybody_else(tmp_path: Path) -> None:
         work = RunnableLambda(lambda _: selected(rows) and "done")
         assert work.invoke("start", {"callbacks": surfaces.handlers}) == "done"
         assert surfaces.where(CANARY) == set()
+
+
+def test_another_encoder_gets_no_kept_examples(tmp_path: Path) -> None:
+    """If it breaks, the choice by one encoder is shown as that of another."""
+    ledger = {"budget": PrivacyBudget(1.0), "ledger": tmp_path / "ledger"}
+    selected(**ledger)
+    with pytest.raises(PlanError, match="encoder"):
+        selected(encoder=TogetherEncoder(), **ledger)
+
+
+def test_a_dead_encoder_is_refused_before_the_charge() -> None:
+    """If it breaks, an outage costs the budget."""
+    encoder, ledger = WordEncoder(), PrivacyLedger(PrivacyBudget(1.0))
+    selector = DPExampleSelector(CANDIDATES, encoder=encoder)
+    encoder.before = lambda text: 1 / 0
+    with pytest.raises(ModelUnavailable):
+        selector.select(ROWS, labels=[*"AB"], ledger=ledger)
+    assert ledger.spent()[0] == 0.0
