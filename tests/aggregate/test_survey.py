@@ -538,3 +538,15 @@ def test_bars_of_one_and_of_many_cells_are_as_wide_as_they_must_be() -> None:
     """If it breaks, bars hold in 90 of 100 surveys where the page says 95."""
     assert half_width(1.0, 1) == pytest.approx(1.95996, abs=1e-4)
     assert half_width(2.0, 10) == pytest.approx(2 * 2.80703, abs=1e-4)
+
+
+def test_a_text_that_breaks_the_encoder_is_no_answer_and_a_long_one_is_cut() -> None:
+    """If it breaks, failures count for the first choice, or one huge text is a huge prompt."""
+    topics = Question("topic", {"delivery": "parcel parcel", "billing": "invoice invoice"})
+    encoder = WordEncoder(before=lambda text: 1 / ("unreadable" not in text))
+    found = DPSurvey([topics], encoder=encoder).run(["my invoice"] * 30 + ["unreadable"] * 20, budget=MANY)
+    assert shares(found, "topic") == {"delivery": 0.0, "billing": 0.6, "no answer": 0.4}
+    longest: list[int] = []
+    model = RunnableLambda(lambda prompt: longest.append(len(prompt)) or "red")
+    DPSurvey(colors(1), model=model, trust_opaque_model=True).run(["x" * 10**6], budget=MANY)
+    assert max(longest) < 21_000
