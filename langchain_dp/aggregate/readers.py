@@ -86,7 +86,7 @@ class Question:
         return dict(self.choices) if isinstance(self.choices, Mapping) else dict.fromkeys(self.choices, "")
 
     def finer(self, choice: str) -> Question | None:
-        """The question below a choice; None if there is none."""
+        """The question below a choice, or None."""
         listed = self.below(choice) if callable(self.below) else (self.below or {}).get(choice)
         return None if listed is None else Question(f"{self.name}: {choice}", listed)
 
@@ -275,7 +275,7 @@ def reader_for(model: Any, encoder: Embeddings | None, *, trusted: bool) -> Read
     """Return the reader of a model or encoder; the default encoder's if both are None.
 
     Raises:
-        InvalidParameter: Both are given, or the model is none.
+        InvalidParameter: Both are given, or the model is no model.
         UnsafeEnvironment: The model keeps its prompts, or is not on the list of known models.
     """
     if model is not None and encoder is not None:

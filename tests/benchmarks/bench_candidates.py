@@ -43,7 +43,7 @@ def main() -> None:
     """Run the arms that are missing."""
     options = _options()
     if options.table:
-        print(table())
+        print(f"{table()}\n\n{prompts('embedded')}")
         return
     done = {json.dumps(row["arm"]) for row in so_far(RESULTS)}
     stamp = made()
@@ -157,31 +157,36 @@ def _prompted(engine: Any, examples: Sequence[tuple[str, str]], test: Sequence[d
 
 
 def table() -> str:
-    """Accuracy of 100, mean and standard error over three seeds."""
-    rows = so_far(RESULTS)
-
-    def cell(name: str, figure: str, **wanted: Any) -> str:
-        found = [
-            100 * row["figures"][figure]
-            for row in rows
-            if figure in row["figures"] and all(row["arm"].get(key) == value for key, value in wanted.items())
-        ]
-        error = statistics.stdev(found) / len(found) ** 0.5 if len(found) > 1 else 0.0
-        return f"{statistics.mean(found):.0f} ± {error:.0f}" if found else name
-
+    """Accuracy of 100 of the nearest mean, mean and standard error over three seeds."""
     lines = [
-        "| | rows | own, by true names | chosen, epsilon 0.5 | epsilon 1 | epsilon 3 | no noise |",
+        "| | records | own, by true names | chosen, epsilon 0.5 | epsilon 1 | epsilon 3 | no noise |",
         "|---|---|---|---|---|---|---|",
     ]
     for task, counts in TASKS.items():
         for count in counts:
-            own = cell("", "nearest mean", task=task, arm="own", by="static")
-            cells = [
-                cell("", "nearest mean", task=task, arm="chosen", rows=count, epsilon=epsilon, by="static")
-                for epsilon in EPSILONS
-            ]
-            lines.append(f"| {NAMES[task]} | {count:,} | {own} | {' | '.join(cells)} |")
+            chosen = [_cell("nearest mean", task, "chosen", "static", rows=count, epsilon=each) for each in EPSILONS]
+            own = _cell("nearest mean", task, "own", "static")
+            lines.append(f"| {NAMES[task]} | {count:,} | {own} | {' | '.join(chosen)} |")
     return "\n".join(lines)
+
+
+def prompts(model: str) -> str:
+    """Accuracy of 100 of a model's prompt with four examples a label, epsilon 1."""
+    lines = ["| | own | chosen by 500 records | by all |", "|---|---|---|---|"]
+    for task, counts in TASKS.items():
+        chosen = [_cell("prompt", task, "chosen", model, rows=count) for count in counts]
+        lines.append(f"| {NAMES[task]} | {_cell('prompt', task, 'own', model)} | {' | '.join(chosen)} |")
+    return "\n".join(lines)
+
+
+def _cell(figure: str, task: str, arm: str, model: str, **wanted: Any) -> str:
+    wanted |= {"task": task, "arm": arm, "by": model}
+    found = [
+        100 * row["figures"][figure]
+        for row in so_far(RESULTS)
+        if all(row["arm"].get(key) == value for key, value in wanted.items())
+    ]
+    return f"{statistics.mean(found):.0f} ± {statistics.stdev(found) / len(found) ** 0.5:.0f}"
 
 
 def _options() -> argparse.Namespace:

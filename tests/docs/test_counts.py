@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes.openai_server import OpenAIServer
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+import bench_candidates
 
 from langchain_dp import DPSurvey, PrivacyBudget, Question, SyntheticExamples
 from langchain_dp.aggregate.counts import VoteCounts
@@ -66,3 +70,9 @@ def test_the_noise_is_what_the_pages_say() -> None:
     assert f"{100 * DPSurvey(five).plan(1000, budget=PrivacyBudget(1.0)).deviation / 1000:.1f}" == "1.2"
     score = VoteCounts.of(PrivacyBudget(1.0), votes=1, yes_or_no=True)
     assert f"standard error is {score.deviation:.1f} records" in page("score-a-chain")
+
+
+def test_the_tables_are_those_of_the_results() -> None:
+    """If it breaks, the page quotes figures that nobody measured."""
+    assert bench_candidates.table() in page("choose-examples")
+    assert bench_candidates.prompts("embedded") in page("choose-examples")

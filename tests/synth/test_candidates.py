@@ -173,3 +173,11 @@ def test_a_dead_encoder_is_refused_before_the_charge() -> None:
     with pytest.raises(ModelUnavailable):
         selector.select(ROWS, labels=[*"AB"], ledger=ledger)
     assert ledger.spent()[0] == 0.0
+
+
+def test_another_nearest_gets_no_kept_examples(tmp_path: Path) -> None:
+    """If it breaks, counts of other votes are shown as these."""
+    ledger = {"budget": PrivacyBudget(1.0), "ledger": tmp_path / "ledger"}
+    selected(**ledger)
+    with pytest.raises(PlanError, match="nearest"):
+        selected(nearest=1, **ledger)
