@@ -159,6 +159,7 @@ class PrivateRun:
         self._budget = budget
         self._name = name
         self._rng = rng
+        self._unit_notes: tuple[str, ...] = ()
 
     @property
     def neighbors(self) -> Neighbors:

@@ -137,6 +137,7 @@ class PrivateRuns(PrivateRun):
 
     def run(self, records: PrivateRecords, *, halted: Halted = lambda: False) -> OptimizedPrompt:
         """Start or resume the run; ``halted`` is checked before every call."""
+        self._unit_notes = records.unit_notes()
         with run_lock(self._ledger, self._name, "optimizer"):
             return self._run(records, halted)
 
@@ -335,6 +336,7 @@ class PrivateRuns(PrivateRun):
                 *(["training and validation records are disjoint: their costs combine by the larger"] * writes),
                 choice_note(reservation.selection, settings.choices),
                 KEYED,
+                *self._unit_notes,
                 *[LABELS_FROM_DATA] * settings.labels_from_data,
                 *weak,
                 *getattr(self._engine, "notes", ()),

@@ -47,7 +47,7 @@ class PrivateRecords:
             in all records of one user, and the number of users, not of records, is what replace-one makes public. None:
             each record is a user of its own.
         records_per_user: Most records of one user that take part, the oldest first. None: all of them in sums, one in
-            prompts and counts.
+            prompts and counts. Runs of DP-OPT and of the synthesizer take one.
 
     Raises:
         InvalidParameter: Examples lack text or label, or an id occurs twice. One message gives the positions of all of
@@ -184,6 +184,25 @@ class PrivateRecords:
         """Key of the user of a record: the record's id, where there is no ``user_key``. Private."""
         self._check_known(record_id)
         return self._users.get(record_id, record_id)
+
+    def one_per_user(self) -> PrivateRecords:
+        """Return the oldest record of each user, for systems whose promise is about one record. Private.
+
+        Raises:
+            InvalidParameter: ``records_per_user`` asks for more.
+        """
+        if (self.records_per_user or 1) > 1:
+            raise InvalidParameter(
+                f"Expected records_per_user={self.records_per_user} to be 1: here one record stands for each user. "
+                "Leave it out."
+            )
+        records = PrivateRecords(self)
+        if self.user_key is not None:
+            oldest = {group[0] for group in records.users()}
+            for name in records.ids():
+                if name not in oldest:
+                    records.forget(name)
+        return records
 
     def unit_notes(self) -> tuple[str, ...]:
         """What a certificate says of the unit of privacy, where it is not one record."""
@@ -334,7 +353,8 @@ def check_records(
         raise InvalidParameter(
             f"Expected PrivateRecords without user_key={records.user_key!r}: this class protects single records, not "
             "all records of a user. Keep one record of each user. Users are protected by DPPrototypeClassifier, "
-            "DPLabelNamer, DPSurvey, private_accuracy, DPExampleSelector, and DPICLClassifier without replicas."
+            "DPLabelNamer, DPSurvey, private_accuracy, DPExampleSelector, DPExampleSynthesizer, DPPromptOptimizer, "
+            "DPPromptSelector, and DPICLClassifier without replicas."
         )
     faults, variables = RowErrors(), tuple(variables)
     for kept, key in (("text", records.text_key), ("label", records.label_key)):
@@ -428,8 +448,8 @@ class KeepsExamples(HeldInputs, FromDataFrame):
         return PrivateRecords(given, label=labels[0] if len(labels) == 1 else None)  # type: ignore[arg-type]  # not None
 
     def _checked(self, examples: Examples | None) -> PrivateRecords:
-        records = self._examples(examples)
-        check_records(records, self.settings.labels, self.settings.prompts.variables)
+        records = self._examples(examples).one_per_user()
+        check_records(records, self.settings.labels, self.settings.prompts.variables, protects_users=True)
         return records
 
     def _counted(self, examples: Examples | int | None) -> tuple[PrivateRecords | None, int]:

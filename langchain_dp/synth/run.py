@@ -88,6 +88,7 @@ class SynthesisRuns(PrivateRun):
             advance: Called with every released text, those of an earlier process first.
             halted: Asked before every round and after every token. True ends the run there, to be resumed later.
         """
+        self._unit_notes = records.unit_notes()
         with run_lock(self._ledger, self._name):
             opened = self._take_up(self._ledger.plan(self._name) or self._reserved(records))
             self._check_data(opened, records)
@@ -257,6 +258,7 @@ class SynthesisRuns(PrivateRun):
         return certified(
             opened.plan, opened.design, self._engine, self._rng,
             "the local model sees the examples; the texts alone leave, and may be shown to anybody and kept",
+            *self._unit_notes,
             *self._settings.notes,
         )  # fmt: skip
 

@@ -7,11 +7,14 @@ import dataclasses
 import itertools
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest import mock
 
 import numpy as np
+from fakes.optimizers import optimizer
+from fakes.synthesizers import synthesizer
 from langchain_core.embeddings import Embeddings
 from scipy import stats
 
@@ -177,14 +180,26 @@ def noise(fits: int = 40) -> Finding:
 
 
 def prompts(seeds: int = 30) -> Finding:
-    """Under the same coins, no user moves more than one prompt of a vote, and shows no more than one record there."""
-    return worst(
-        _prompted(pair, sampling, seed)
-        for pair in pairs()
-        if pair.user_key and pair.neighbors is _R1
-        for sampling in ("fixed", "resample")
-        for seed in range(seeds)
-    )
+    """Under the same coins, no user moves more than one prompt of a vote, and shows no more than one record there.
+
+    Nor more than one record of a run of DP-OPT or of the synthesizer.
+    """
+    users = [pair for pair in pairs() if pair.user_key]
+    findings = [_prompted(pair, sampling, seed) for pair in users if pair.neighbors is _R1
+                for sampling in ("fixed", "resample") for seed in range(seeds)]  # fmt: skip
+    return worst([*findings, *(_read(pair, run) for pair in users for run in (optimizer(), synthesizer()))])
+
+
+def _read(pair: Pair, run: Any) -> Finding:
+    """Records that a run reads of each side, by their texts."""
+    labels = list(run.settings.labels)
+    sides = []
+    for rows in pair.sides:
+        named = [{**row, "label": labels[LABELS.index(row["label"]) % len(labels)]} for row in rows]
+        records = run._checked(PrivateRecords(named, user_key=pair.user_key))
+        sides.append(Counter(records.get(name)["text"] for name in records.ids()))
+    gone, new = (sum((one - other).values()) for one, other in itertools.permutations(sides))
+    return Finding(max(gone, new) > 1, f"{pair.name}, {type(run).__name__}: {gone} records go, {new} come")
 
 
 def _prompted(pair: Pair, sampling: Any, seed: int) -> Finding:

@@ -103,6 +103,7 @@ USERS: dict[str, Sequence[Swap]] = {
         (PrivateRecords, "users", method(each_alone)),
         (PrivateRecords, "user_of", method(lambda real, records, record_id: record_id)),
     ],
+    "all records of a user read": [(PrivateRecords, "one_per_user", method(lambda real, records: records))],
 }
 NAMES: dict[str, Sequence[Swap]] = {
     "counts charged lambda": [(exponential_choice, "below_exp", method(whole_weight))],

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import optimizers, synthesizers, voters
+from fakes import synthesizers, voters
 
-from langchain_dp import DPPromptSelector, PrivacyBudget, PrivateRecords
+from langchain_dp import PrivateRecords
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 
 ROWS = [{"text": f"text {i}", "label": "a", "who": who} for i, who in enumerate(["x", 7, "y", "7", "x", 7.0])]
@@ -72,24 +72,10 @@ def of_users(rows: list[dict[str, str]]) -> PrivateRecords:
     return PrivateRecords([{**row, "who": f"u{i // 2}"} for i, row in enumerate(rows)], user_key="who")
 
 
-def selector() -> DPPromptSelector:
-    return DPPromptSelector(
-        model=optimizers.optimizer()._engine,
-        labels=optimizers.LABELS,
-        instruction=optimizers.INSTRUCTION,
-        alternatives=["Is it so?"],
-        budget=PrivacyBudget(1.0),
-    )
-
-
 REFUSING: dict[str, Callable[[], Any]] = {
     "DPICLClassifier with replicas": lambda: voters.classifier(
         examples=of_users(voters.private_examples(24)), replicas=True
     ),
-    "DPPromptOptimizer": lambda: optimizers.optimizer().invoke(of_users(optimizers.examples())),
-    "DPPromptOptimizer.plan": lambda: optimizers.optimizer().plan(of_users(optimizers.examples())),
-    "DPPromptSelector": lambda: selector().invoke(of_users(optimizers.examples())),
-    "DPExampleSynthesizer": lambda: synthesizers.synthesizer().invoke(of_users(synthesizers.rows())),
     "DPAnswerGenerator": lambda: synthesizers.generator(examples=of_users(synthesizers.replies())),
 }
 
