@@ -234,3 +234,11 @@ def test_a_client_checks_its_arguments() -> None:
         RAPTClient(tiny.sanitizer(), max_tokens=0)
     with pytest.raises(InvalidParameter, match="text 1"):
         RAPTClient(tiny.sanitizer()).request(["good", 3])  # type: ignore[list-item]
+
+
+def test_records_of_users_need_the_user_of_the_account() -> None:
+    """If it breaks, records whose promise is per user are charged to one account for all users."""
+    rows = [{**row, "who": f"u{place // 2}"} for place, row in enumerate(tiny.examples(8))]
+    records, client = PrivateRecords(rows, user_key="who"), RAPTClient(tiny.sanitizer())
+    with pytest.raises(InvalidParameter, match="user_key='who' here, too"):
+        client.privatize(records, labels=sorted({row["label"] for row in rows}))

@@ -128,6 +128,11 @@ def checked(
 ) -> RawExamples:
     """Check examples before anything is charged."""
     records = PrivateRecords(examples)
+    if user_key is None and records.user_key is not None:
+        raise InvalidParameter(
+            f"Expected user_key={records.user_key!r} here, too: RAPT has an account per user. Pass it, or give "
+            "PrivateRecords without a user_key."
+        )
     rows = [records.get(name) for name in records.ids()]
     users: list[str | None] = []
     for position, row in enumerate(rows):
