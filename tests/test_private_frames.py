@@ -31,7 +31,7 @@ from langchain_core.outputs import ChatResult
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.retrievers import BaseRetriever
 
-from langchain_dp import DPLabelNamer, DPPrototypeClassifier, PrivacyBudget
+from langchain_dp import DPExampleSelector, DPLabelNamer, DPPrototypeClassifier, DPSurvey, PrivacyBudget
 from langchain_dp.accounting import MetricLedger
 from langchain_dp.icl import DPICLClassifier
 from langchain_dp.opt import DPPromptOptimizer, evaluate_prompt
@@ -348,6 +348,8 @@ WALKED: dict[type, set[str]] = {
     PrivateRecords: {"add", "read"},
     DPPrototypeClassifier: {"fit", "afit", "update"},
     DPLabelNamer: {"fit"},
+    DPSurvey: {"run", "arun"},
+    DPExampleSelector: {"select"},
     DPICLClassifier: {"add", "from_dataframe"},
     DPPromptOptimizer: {"optimize", "aoptimize", "plan", "check", "from_dataframe"},
     DPExampleSynthesizer: {"plan", "from_dataframe"},
@@ -359,7 +361,7 @@ PUBLIC = {
     "differences", "forget", "get", "give_up_round", "ids", "in_pandas", "load", "mark", "mark_reply",
     "new_conversation", "model_post_init",
     "abstaining", "margin", "plain_rows", "probabilities", "public_examples", "released", "report", "restorer", "save",
-    "parts_that_read", "records_of", "unit_notes", "user_of", "users", "warm", "with_budget", "with_prior",
+    "one_per_user", "parts_that_read", "records_of", "unit_notes", "user_of", "users", "warm", "with_budget", "with_prior",
     # What they take was taken apart behind an entry point that is walked.
     "check_room", "privatize_checked", "release",
 }  # fmt: skip
