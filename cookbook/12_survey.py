@@ -115,3 +115,12 @@ for text in ("The courier left my parcel with a stranger.", "My invoice has the 
 # %%
 print(result.certificate)
 print("spent in all: epsilon {:.3g}, delta {:.2g}".format(*ledger.spent()))
+
+# %% [markdown]
+# ## What was not protected
+#
+# - The encoder reads every ticket, in this process. A model in its place would see them at its operator's.
+# - The tables are those of the encoder's reading. It mistakes topics, and no error bar covers that.
+# - The later tickets have a ledger of their own. A customer who wrote in both sets pays both.
+# - The router protects past tickets, not the text that it routes. LangChain traces an agent's state. Wrap the call in
+#   `private_run()` where that matters.
