@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
@@ -13,12 +13,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 from langchain_core.embeddings import Embeddings
+from numpy.typing import NDArray
 from scipy import sparse
 
 from langchain_dp._util.extras import missing_extra, needs
 from langchain_dp.aggregate.features import Floats, Projection
 from langchain_dp.ensemble.engine_calls import ask_together, asked_publicly
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.isolation.accept import check_encoder
 
 _AT_ONCE = 2000
 _CALLS = 8
@@ -200,6 +202,45 @@ def encode_privately(encoder: Embeddings, texts: Sequence[str], dimensions: int)
             yield np.array([np.full(dimensions, np.nan) if row is None else row for row in rows])
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C waits for no server
+
+
+class CheckedEncoder:
+    """A checked encoder of private texts with its public projection.
+
+    Args:
+        encoder: The public encoder; None for the default one.
+        trusted: Whether to accept a class of the caller's own.
+    """
+
+    def __init__(self, encoder: Embeddings | None, *, trusted: bool) -> None:
+        self._encoder: Embeddings = StaticEncoder() if encoder is None else encoder
+        self.notes = check_encoder(self._encoder, trusted=trusted)
+        self.name = encoder_name(self._encoder)
+        self._projection = projection_for(self._encoder)
+        self._dimensions = len(self._projection.mean)
+
+    def probe(self) -> None:
+        """Check with a public text that the encoder still answers."""
+        probe(self._encoder, self._dimensions)
+
+    def public_vectors(self, texts: Sequence[str]) -> Floats:
+        """Vectors of public texts."""
+        return self._projection.vectors(encode_publicly(self._encoder, texts)).astype(np.float64)
+
+    def private_vectors(self, texts: Sequence[str]) -> Iterator[Floats]:
+        """Yield vectors of private texts in blocks, in order; zeros for a text that the encoder fails on."""
+        for block in encode_privately(self._encoder, texts, self._dimensions):
+            yield self._projection.vectors(block).astype(np.float64)
+
+
+def nearest(rows: Floats, table: Floats, count: int) -> NDArray[np.int64]:
+    """Places of the ``count`` rows of ``table`` that are most like each row, the nearest first; ties by place."""
+    return np.argsort(-(rows @ table.T), axis=1, kind="stable")[:, :count]  # whole numbers below 2^53: exact
+
+
+def described(entries: Mapping[str, str]) -> list[str]:
+    """Names, each with its description if it has one."""
+    return [f"{name}: {about}" if about else name for name, about in entries.items()]
 
 
 def _array(encoder: Embeddings, texts: list[str]) -> Floats:

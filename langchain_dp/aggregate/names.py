@@ -9,26 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import Runnable
 
 from langchain_dp._util.documents import Form
 from langchain_dp.accounting import ExponentialEvent, Neighbors, PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.provenance import MadeWith, released
-from langchain_dp.aggregate.encoders import (
-    StaticEncoder,
-    encode_privately,
-    encode_publicly,
-    encoder_name,
-    probe,
-    projection_for,
-    public_topics,
-)
+from langchain_dp.aggregate.encoders import CheckedEncoder, described, nearest, public_topics
 from langchain_dp.aggregate.release import DRAWING, Promise, labelled_records
 from langchain_dp.ensemble.reservation import LedgerOrPath
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.isolation.accept import check_encoder
 from langchain_dp.isolation.model import IsolatedModel
 from langchain_dp.mechanisms import Exponential, Randomness
 from langchain_dp.parsing import parse_label
@@ -146,7 +136,7 @@ class DPLabelNamer:
         if model is not None:
             self._voter = _ModelVoter(model, self._entries, trust_opaque_model)
         else:
-            self._voter = _EncoderVoter(encoder or StaticEncoder(), self._entries, trust_opaque_model)
+            self._voter = _EncoderVoter(encoder, self._entries, trust_opaque_model)
 
     @hold_arguments("examples")
     def fit(
@@ -281,26 +271,17 @@ def _entries(words: Iterable[str] | Mapping[str, str]) -> dict[str, str]:
 class _EncoderVoter:
     """Each text ranks the nearest entries; ties go to the earlier one."""
 
-    def __init__(self, encoder: Embeddings, entries: Mapping[str, str], trusted: bool) -> None:
-        self.notes = check_encoder(encoder, trusted=trusted)
-        self.name = encoder_name(encoder)
-        self._encoder = encoder
-        self._projection = projection_for(encoder)
-        texts = [f"{word}: {about}" if about else word for word, about in entries.items()]
-        self._words = self._projection.vectors(encode_publicly(encoder, texts))
-        self._dimensions = len(self._projection.mean)
+    def __init__(self, encoder: Embeddings | None, entries: Mapping[str, str], trusted: bool) -> None:
+        self._encoder = CheckedEncoder(encoder, trusted=trusted)
+        self.name, self.notes, self.probe = self._encoder.name, self._encoder.notes, self._encoder.probe
+        self._words = self._encoder.public_vectors(described(entries))
         self.points = max(1, min(_POINTS, len(entries) // 4))
-
-    def probe(self) -> None:
-        probe(self._encoder, self._dimensions)
 
     def votes(self, texts: Sequence[str]) -> list[list[int]]:
         last, ranks = len(self._words) - 1, []
-        for block in encode_privately(self._encoder, texts, self._dimensions):
-            rows = self._projection.vectors(block)
-            likeness = rows.astype(np.float64) @ self._words.T.astype(np.float64)  # exact below 2^53
-            nearest = np.argsort(-likeness, axis=1, kind="stable")[:, : self.points]
-            ranks += [near.tolist() if row.any() else [last] for near, row in zip(nearest, rows, strict=True)]
+        for rows in self._encoder.private_vectors(texts):
+            places = nearest(rows, self._words, self.points)
+            ranks += [near.tolist() if row.any() else [last] for near, row in zip(places, rows, strict=True)]
         return ranks
 
 
@@ -311,7 +292,7 @@ class _ModelVoter:
 
     def __init__(self, model: Runnable[Any, Any], entries: Mapping[str, str], trusted: bool) -> None:
         self._words = list(entries)
-        listed = "\n".join(f"- {word}: {about}" if about else f"- {word}" for word, about in entries.items())
+        listed = "\n".join(f"- {entry}" for entry in described(entries))
         self._head = f"Topics:\n{listed}\n\nWhich topic fits this text best? Answer with its name alone.\n\nText: "
         self._model = IsolatedModel(model, trust_opaque_model=trusted, read=self._read)
         self.name, self.notes = self._model.name, list(self._model.notes)

@@ -12,19 +12,11 @@ import numpy as np
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import Runnable
 
-from langchain_dp.aggregate.encoders import (
-    StaticEncoder,
-    encode_privately,
-    encode_publicly,
-    encoder_name,
-    probe,
-    projection_for,
-)
+from langchain_dp.aggregate.encoders import CheckedEncoder, described, nearest
 from langchain_dp.aggregate.features import Floats
 from langchain_dp.ensemble.engine_calls import ask_together, asked_publicly, forget_members, opaque, row_of
 from langchain_dp.ensemble.prompt_budget import LEAST, PromptBudget, beginning
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
-from langchain_dp.isolation.accept import check_encoder
 from langchain_dp.isolation.model import IsolatedModel
 from langchain_dp.parsing import parse_label
 from langchain_dp.ports import LabelScorer, MemberPrompt
@@ -101,9 +93,7 @@ class Question:
     def instruction(self) -> str:
         """The public part of the prompt."""
         asked = self.text or f"Which {self.name} fits this text best?"
-        listed = "\n".join(
-            f"- {choice}: {about}" if about else f"- {choice}" for choice, about in self.described.items()
-        )
+        listed = "\n".join(f"- {choice}" for choice in described(self.described))
         return f"{asked}\n{listed}\nAnswer with one of these only.\n\nText: "
 
 
@@ -150,34 +140,26 @@ class Reader(Protocol):
 class EncoderReader:
     """Chooses the nearest description by a public encoder; ties go to the earlier choice."""
 
-    def __init__(self, encoder: Embeddings, trusted: bool) -> None:
-        self.notes = check_encoder(encoder, trusted=trusted)
-        self.name = encoder_name(encoder)
-        self._encoder = encoder
-        self._projection = projection_for(encoder)
-        self._dimensions = len(self._projection.mean)
+    def __init__(self, encoder: Embeddings | None, trusted: bool) -> None:
+        self._encoder = CheckedEncoder(encoder, trusted=trusted)
+        self.name, self.notes = self._encoder.name, self._encoder.notes
 
     def probe(self, questions: Sequence[Question]) -> None:
         """Check the encoder."""
-        probe(self._encoder, self._dimensions)
+        self._encoder.probe()
 
     def choose(
         self, questions: Sequence[Question], texts: Sequence[str], advance: Callable[[int], Any]
     ) -> list[Choices]:
         """Encode each text once, and compare it with the choices of every question."""
-        tables = [self._vectors(question.described) for question in questions]
+        tables = [self._encoder.public_vectors(described(question.described)) for question in questions]
         chosen: list[Choices] = [[] for _ in questions]
-        for block in encode_privately(self._encoder, texts, self._dimensions):
-            rows = self._projection.vectors(block)
+        for rows in self._encoder.private_vectors(texts):
             for choices, table in zip(chosen, tables, strict=True):
-                nearest = (rows.astype(np.float64) @ table.T).argmax(axis=1)  # exact below 2^53
-                choices += [int(near) if row.any() else None for near, row in zip(nearest, rows, strict=True)]
+                places = nearest(rows, table, 1)[:, 0]
+                choices += [int(place) if row.any() else None for place, row in zip(places, rows, strict=True)]
             advance(len(rows) * len(questions))
         return chosen
-
-    def _vectors(self, described: Mapping[str, str]) -> Floats:
-        texts = [f"{choice}: {about}" if about else choice for choice, about in described.items()]
-        return self._projection.vectors(encode_publicly(self._encoder, texts)).astype(np.float64)
 
 
 class ModelReader:
@@ -289,4 +271,4 @@ def reader_for(model: Any, encoder: Embeddings | None, *, trusted: bool) -> Read
             f"Expected model={type(model).__name__} to be a chat model, or an engine that scores labels. Pass e.g. "
             "ChatOpenAI(...) or LlamaCppEnsemble(...)."
         )
-    return EncoderReader(StaticEncoder() if encoder is None else encoder, trusted)
+    return EncoderReader(encoder, trusted)

@@ -300,13 +300,13 @@ class DPSurvey:
     def plan(self, records_count: int, *, budget: PrivacyBudget) -> SurveyPlan:
         """Forecast the error bars. Spends nothing.
 
+        The noise includes finer questions. Their cells, which are not known yet, widen all bars a little more.
+
         Args:
             records_count: Number of conversations, or of users where each may have several.
             budget: The promise.
         """
         validate.integer("records_count", records_count, at_least=1)
-        if not isinstance(budget, PrivacyBudget):
-            raise InvalidParameter(f"Expected budget={budget!r} to be a PrivacyBudget. Give PrivacyBudget(1.0).")
         counts, cells = self._counts(budget), sum(len(question.described) + 1 for question in self.questions)
         width = half_width(counts.deviation, cells) / records_count
         return SurveyPlan(records_count, budget, counts.votes, counts.deviation, width)

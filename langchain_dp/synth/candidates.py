@@ -17,19 +17,11 @@ from langchain_dp._util import validate
 from langchain_dp.accounting import PrivacyBudget
 from langchain_dp.accounting.provenance import MadeWith
 from langchain_dp.aggregate.counts import VOTE, VoteCounts
-from langchain_dp.aggregate.encoders import (
-    StaticEncoder,
-    encode_privately,
-    encode_publicly,
-    encoder_name,
-    probe,
-    projection_for,
-)
+from langchain_dp.aggregate.encoders import CheckedEncoder, nearest
 from langchain_dp.aggregate.features import Floats
 from langchain_dp.aggregate.release import DRAWING, Promise, labelled_records
 from langchain_dp.ensemble.reservation import LedgerOrPath
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
-from langchain_dp.isolation.accept import check_encoder
 from langchain_dp.mechanisms import Randomness
 from langchain_dp.mechanisms.vector_sum import Whole
 from langchain_dp.records import Examples, PrivateRecords, encodable, given_labels
@@ -142,11 +134,8 @@ class DPExampleSelector:
         validate.integer("the number of different candidates", len(self.candidates), at_least=2, at_most=_MOST)
         self.per_label = validate.integer("per_label", per_label, at_least=1)
         self._nearest = min(validate.integer("nearest", nearest, at_least=1), len(self.candidates))
-        self._encoder: Embeddings = StaticEncoder() if encoder is None else encoder
-        self._notes = check_encoder(self._encoder, trusted=trust_opaque_model)
-        self._projection = projection_for(self._encoder)
-        self._dimensions = len(self._projection.mean)
-        self._vectors = self._projection.vectors(encode_publicly(self._encoder, self.candidates)).astype(np.float64)
+        self._encoder = CheckedEncoder(encoder, trusted=trust_opaque_model)
+        self._vectors = self._encoder.public_vectors(self.candidates)
 
     @hold_arguments("examples")
     def select(
@@ -183,20 +172,21 @@ class DPExampleSelector:
         promise = Promise.of(budget, ledger, name, not_private_seed, labels, self.candidates, made_with=made_with)
         share = promise.share()
         counts = VoteCounts.of(share, votes=1)
-        probe(self._encoder, self._dimensions)
+        self._encoder.probe()
 
         def draw(rng: Randomness) -> list[list[float]]:
             return run_redacted(self._drawn, PrivateArgs(records, given, counts, rng), DRAWING)
 
         digest = hashlib.sha256(json.dumps(self.candidates).encode()).hexdigest()
-        settings = {"labels": list(given), "candidates": digest, "nearest": self._nearest}
-        settings["encoder"] = encoder_name(self._encoder)
+        settings = {
+            "labels": list(given), "candidates": digest, "nearest": self._nearest, "encoder": self._encoder.name,
+        }  # fmt: skip
         noisy = promise.release_once(counts.event, draw, records=records, settings=settings, share=share)
         certificate = promise.certificate(
             mechanism="noisy votes for public candidates",
-            model=encoder_name(self._encoder),
+            model=self._encoder.name,
             parameters={"noise_multiplier": counts.event.noise_multiplier, "candidates": len(self.candidates)},
-            notes=[*self._notes, *records.unit_notes(), "no model sees a record"],
+            notes=[*self._encoder.notes, *records.unit_notes(), "no model sees a record"],
         )
         chosen = [
             SyntheticExample(self.candidates[place], label)
@@ -220,16 +210,13 @@ class DPExampleSelector:
         weights = np.array([len(group) for group in users for _ in group], dtype=np.int64)
         weight = int(VOTE / self._nearest**0.5) // weights  # rounded down twice: the norm is at most one vote
         total, start = np.zeros((len(labels), len(self.candidates)), dtype=np.int64), 0
-        for block in encode_privately(self._encoder, [records.get(name)["text"] for name in names], self._dimensions):
-            vectors = self._projection.vectors(block)
+        for vectors in self._encoder.private_vectors([records.get(name)["text"] for name in names]):
             end = start + len(vectors)
-            likeness = vectors.astype(np.float64) @ self._vectors.T  # exact below 2^53
-            nearest = np.argsort(-likeness, axis=1, kind="stable")[:, : self._nearest]
             known = vectors.any(axis=1)  # a text that the encoder failed on does not vote
-            cells = row_of[start:end, None][known], nearest[known]
+            cells = row_of[start:end, None][known], nearest(vectors, self._vectors, self._nearest)[known]
             np.add.at(total, cells, weight[start:end, None][known])
             start = end
-        probe(self._encoder, self._dimensions)
+        self._encoder.probe()
         return total
 
 

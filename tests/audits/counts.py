@@ -15,6 +15,7 @@ import numpy as np
 from fakes.readers import CHOICES, ReadingChat, colors
 from scipy import stats
 
+from audits import aggregate
 from audits.aggregate import ENCODER
 from audits.check import Check, Finding, likely, worst
 from langchain_dp import DPExampleSelector, DPSurvey, PrivateRecords, private_accuracy
@@ -28,13 +29,9 @@ BELOW = {"red": ["green", "blue"], "green": ["red", "blue"]}
 
 
 @dataclasses.dataclass(frozen=True)
-class Pair:
+class Pair(aggregate.Pair):
     """Two neighbors under a relation, and what is asked of both."""
 
-    name: str
-    neighbors: Neighbors
-    sides: tuple[Sequence[Row], Sequence[Row]]
-    user_key: str | None = None
     ask: Callable[[PrivateRecords, PrivacyLedger], Any] = lambda records, ledger: None
 
 
