@@ -214,7 +214,6 @@ CALLS: dict[str, Callable[[], Any]] = {
     "wrap_model_call of pseudonyms": lambda: hiding().wrap_model_call(model_request(), down),
     "awrap_model_call of pseudonyms": lambda: asyncio.run(hiding().awrap_model_call(model_request(), adown)),
     "request": lambda: client().request([CANARY, 3]),  # type: ignore[list-item]
-    "requests": lambda: client().requests([CANARY], at_once=0),
     "privatize": lambda: client().privatize([{"text": CANARY, "label": "x"}], labels=["a", "b"]),
     "privatize, labels": lambda: client().privatize([{"text": CANARY, "label": "x"}], labels=["a"]),
     "predict_proba": lambda: tuned().predict_proba([CANARY]),
@@ -343,7 +342,7 @@ WALKED: dict[type, set[str]] = {
     SanitizingExampleSelector: {"select_examples", "aselect_examples", "add_example", "aadd_example"},
     SanitizeBatches: {"release"},
     PseudonymizeBatches: {"restore"},
-    RAPTClient: {"request", "requests", "privatize"},
+    RAPTClient: {"request", "privatize"},
     RAPTClassifier: {"predict_proba"},
     PrivateRecords: {"add", "read"},
     DPPrototypeClassifier: {"fit", "afit", "update"},
@@ -364,7 +363,7 @@ PUBLIC = {
     "released", "report", "restorer", "save",
     "records_of", "unit_notes", "user_of", "users", "warm", "with_budget", "with_prior",
     # What they take was taken apart behind an entry point that is walked.
-    "check_room", "privatize_checked", "release",
+    "privatize_checked", "release",
 }  # fmt: skip
 QUESTIONS = {
     DPICLClassifier: {"invoke_with_certificate", "ainvoke_with_certificate"},

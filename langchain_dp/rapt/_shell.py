@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Self, TypeVar
 
 from langchain_core.documents import Document
@@ -106,15 +106,24 @@ class Core:
         return [one.join([next(texts) for _ in one.units]) for one in inputs]
 
 
-class SanitizerShell(HeldInputs, Runnable[Any, Any]):
-    """Every call style of a Runnable over one core."""
-
-    _core: Core
+class ChargesUsers(HeldInputs, Runnable[Any, Any]):
+    """A Runnable whose config names the user, and whose batches are one charge, also async ones."""
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
         """Fields that a config may set: the user whose account is charged."""
         return [USER_SPEC]
+
+    async def abatch(self, inputs: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        """Async twin of :meth:`batch`; works in a thread."""
+        inputs = PrivateArgs.of(inputs)
+        return await asyncio.to_thread(self.batch, inputs, *args, **kwargs)
+
+
+class SanitizerShell(ChargesUsers):
+    """Every call style of a Runnable over one core."""
+
+    _core: Core
 
     @hold_arguments("input")
     def invoke(self, input: S, config: Config = None, *, user: Name = None, document: Name = None, **kwargs: Any) -> S:
@@ -134,20 +143,10 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
             BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
-        private = _arguments(PrivateArgs.of(input), config, user, document, kwargs)
+        reject_extra_kwargs(kwargs, remedy=_KNOWN)
+        private = PrivateArgs.of(input)
+        private = PrivateArgs(*private.values, _charged_user(private, user, config), document)
         released: S = self._call_with_config(lambda _: run_redacted(self._core.sanitize, private), WITHHELD, config)
-        _warn_changed_ids(private, released)
-        return released
-
-    @hold_arguments("input")
-    async def ainvoke(
-        self, input: S, config: Config = None, *, user: Name = None, document: Name = None, **kwargs: Any
-    ) -> S:
-        """Async twin of :meth:`invoke`; works in a thread."""
-        private = _arguments(PrivateArgs.of(input), config, user, document, kwargs)
-        released: S = await self._acall_with_config(
-            in_thread(run_redacted, self._core.sanitize, private), WITHHELD, config
-        )
         _warn_changed_ids(private, released)
         return released
 
@@ -161,22 +160,18 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
         Equal inputs get separate releases, which add up under a limit per document. With ``return_exceptions`` a
         refused input does not stop the others.
         """
-        private = _batch_arguments(PrivateArgs.of(inputs), config, user, document, return_exceptions, kwargs)
-        shown = [WITHHELD] * len(private.values[2])
+        reject_extra_kwargs(kwargs, remedy=_KNOWN)
+        private = PrivateArgs(list(*PrivateArgs.of(inputs).values))
+        configs = get_config_list(config, len(*private.values))
+        values = zip(map(PrivateArgs, *private.values), configs, strict=True)
+        users = [_charged_user(one, user, own) for one, own in values]
+        private = PrivateArgs(*private.values, return_exceptions, users, document)
         return self._batch_with_config(
-            lambda _: run_redacted(self._core.sanitize_all, private), shown, config, return_exceptions=return_exceptions
+            lambda _: run_redacted(self._core.sanitize_all, private),
+            [WITHHELD] * len(users),
+            config,
+            return_exceptions=return_exceptions,
         )
-
-    @hold_arguments("inputs")
-    async def abatch(
-        self, inputs: Sequence[S], config: Configs = None, *, return_exceptions: bool = False, user: Name = None,
-        document: Name = None, **kwargs: Any,
-    ) -> list[S]:  # fmt: skip
-        """Async twin of :meth:`batch`."""
-        private = _batch_arguments(PrivateArgs.of(inputs), config, user, document, return_exceptions, kwargs)
-        shown = [WITHHELD] * len(private.values[2])
-        work = in_thread(run_redacted, self._core.sanitize_all, private)
-        return await self._abatch_with_config(work, shown, config, return_exceptions=return_exceptions)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise PrivateDataError(
@@ -276,42 +271,11 @@ class Streaming:
         return [self._core.sanitize(self._gathered, self._user, self._document)]
 
 
-def in_thread(work: Callable[..., Any], *args: Any) -> Callable[[Any], Awaitable[Any]]:
-    """The coroutine function that LangChain awaits as a run: ``work`` in a thread."""
-
-    async def run(_: Any) -> Any:
-        return await asyncio.to_thread(work, *args)
-
-    return run
-
-
-def _arguments(
-    private: PrivateArgs, config: Config, user: Name, document: Name, kwargs: Mapping[str, Any]
-) -> PrivateArgs:
-    reject_extra_kwargs(kwargs, remedy=_KNOWN)
-    return PrivateArgs(*private.values, _charged_user(private, user, config), document)
-
-
-def _batch_arguments(
-    private: PrivateArgs, config: Configs, user: Name, document: Name, tolerant: bool, kwargs: Mapping[str, Any]
-) -> PrivateArgs:
-    reject_extra_kwargs(kwargs, remedy=_KNOWN)
-    private = PrivateArgs(list(*private.values))
-    configs = get_config_list(config, len(*private.values))
-    users = [_charged_user(one, user, own) for one, own in zip(map(PrivateArgs, *private.values), configs, strict=True)]
-    return PrivateArgs(*private.values, tolerant, users, document)
-
-
 def _charged_user(private: PrivateArgs, user: Name, config: Config) -> Name:
     """The user to charge. A document does not belong to the caller: its metadata name the user."""
     # No local of this frame holds the values when an error is raised.
     lists = (value if isinstance(value, (list, tuple)) else (value,) for value in private.values)
     return user if any(isinstance(one, Document) for values in lists for one in values) else named_user(user, config)
-
-
-def named_users(user: Name, config: Configs, count: int) -> list[Name]:
-    """:func:`named_user` for each input of a batch."""
-    return [named_user(user, one) for one in get_config_list(config, count)]
 
 
 def named_user(user: Name, config: Config) -> Name:

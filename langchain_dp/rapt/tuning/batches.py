@@ -64,8 +64,8 @@ class Assembler:
             self._mask_at = len(start)
         first, last = backbone.frame
         fixed = virtual + len(first) + len(last) + len(self._suffix)
-        self._room = None if backbone.positions is None else backbone.positions - fixed
-        if self._room is not None and plain_length + max_tokens > self._room:
+        self._room = backbone.positions - fixed
+        if plain_length + max_tokens > self._room:
             raise InvalidParameter(
                 f"Expected max_tokens={max_tokens} and {plain_length} plain tokens to fit into {self._room} places: "
                 f"the backbone reads {backbone.positions}, and {fixed} are taken by the prompt and special tokens. "
@@ -93,9 +93,8 @@ class Assembler:
             places.append(len(ids))
             ids += self._known([token]) if isinstance(token, int) else cut(token) or [self._backbone.unknown]
         own = self._known(text) if isinstance(text, list) else cut(text)
-        room = self._max_tokens
-        if self._room is not None:  # plain words of several tokens take more room than planned
-            room = min(room, max(0, self._room + len(first) - len(ids)))
+        # Plain words of several tokens take more room than planned.
+        room = min(self._max_tokens, max(0, self._room + len(first) - len(ids)))
         start, end = len(ids), len(ids) + min(len(own), room)
         ids += own[:room]
         mask = len(ids) + self._mask_at if self._suffix else -1
