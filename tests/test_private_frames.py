@@ -190,8 +190,6 @@ CALLS: dict[str, Callable[[], Any]] = {
     "transform_documents": lambda: sanitizer().transform_documents([CANARY]),  # type: ignore[list-item]
     "transform_documents, further": lambda: sanitizer().transform_documents([DOCUMENT], foo=1),
     "atransform_documents": lambda: asyncio.run(sanitizer().atransform_documents([DOCUMENT, CANARY])),  # type: ignore[list-item]
-    "invoke_with_certificate": lambda: sanitizer().invoke_with_certificate({"note": CANARY}),  # type: ignore[arg-type]
-    "ainvoke_with_certificate": lambda: asyncio.run(sanitizer().ainvoke_with_certificate({"note": CANARY})),  # type: ignore[arg-type]
     "pseudonyms": lambda: Pseudonymizer().sanitize({"note": CANARY}),  # type: ignore[type-var]
     "pseudonyms, a recognizer": lambda: Pseudonymizer(down).sanitize(CANARY),
     "select_examples": lambda: selector([{"text": CANARY}]).select_examples({}),
@@ -334,8 +332,7 @@ def test_no_batch_stays_in_a_frame(call: str, tmp_path: Path) -> None:
 
 WALKED: dict[type, set[str]] = {
     RAPTSanitizer: {
-        "sanitize", "sanitize_mappings", "transform_documents", "atransform_documents", "invoke_with_certificate",
-        "ainvoke_with_certificate",
+        "sanitize", "sanitize_mappings", "transform_documents", "atransform_documents",
     },
     Pseudonymizer: {"sanitize"},
     SanitizingRetriever: set(),

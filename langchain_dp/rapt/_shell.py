@@ -9,7 +9,6 @@ LangChain's helpers log the input of a run, so they get ``WITHHELD`` and the wor
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Self, TypeVar
@@ -42,26 +41,6 @@ NOTHING: Any = object()  # no chunk at all; None is a chunk, and refused
 _KNOWN = "Known are user= and document=."
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class SanitizeResult:
-    """A sanitized input with its certificate.
-
-    Args:
-        value: The sanitized input, in the type of the input.
-        certificate: The promise. Its notes name what of this input passed in clear or was dropped.
-
-    Examples:
-        >>> released = sanitizer.invoke_with_certificate("Anna takes prednisone.")
-        >>> released.value, released.certificate.eta
-    """
-
-    value: Any
-    certificate: MetricCertificate
-
-    def __repr__(self) -> str:
-        return f"SanitizeResult({type(self.value).__name__}, {self.certificate!r})"
-
-
 class Core:
     """Releases inputs of every kind under one set of rules."""
 
@@ -91,15 +70,9 @@ class Core:
                 results.append(without_frames(error))
         return results
 
-    def with_certificate(self, value: Any, user: Name, document: Name) -> SanitizeResult:
-        parts = split(value, self.rules, user, document)
-        return SanitizeResult(self.release([parts])[0], self.certificate(parts.notes))
-
-    def certificate(self, counts: Mapping[str, int] | None = None) -> MetricCertificate:
-        """The promise; ``counts`` are the notes on one input."""
-        on_input = (f"In this input: {note} ({count} x)." for note, count in (counts or {}).items())
+    def certificate(self) -> MetricCertificate:
         streams = (STREAMED,) if self.releases.streams(None) else ()
-        return self.releases.certificate((*self.releases.notes(), *streams, *self.rules.notes(), *on_input), {})
+        return self.releases.certificate((*self.releases.notes(), *streams, *self.rules.notes()), {})
 
     def release(self, inputs: Sequence[SplitInput], seen: Counter[str] | None = None) -> list[Any]:
         texts = iter(self.releases.release([unit for one in inputs for unit in one.units], seen))

@@ -143,18 +143,6 @@ class Releases:
                 flight.result()
         return [answers[keys[i]] if i in keys else ("",) * len(unit.texts) for i, unit in enumerate(units)]
 
-    def to_charge(self, rounds: Iterable[Sequence[Unit]]) -> list[Owner]:
-        """Owners to charge, one per release, for successive rounds of units."""
-        new: dict[bytes | tuple[int, int], list[Owner]] = {}
-        for number, units in enumerate(rounds):
-            names, owners = self._named(units, Counter())
-            for i, owner in enumerate(owners):
-                if self._has_content(units[i]):
-                    key = self._key(names[i]) if self._reuse else (number, i)
-                    new[key] = [owner] * self._times(units[i])
-        known = self.ledger.released().get([key for key in new if isinstance(key, bytes)])
-        return [owner for key, owners in new.items() if key not in known for owner in owners]
-
     def _named(self, units: Iterable[Unit], seen: Counter[str]) -> tuple[list[str], list[Owner]]:
         """Name each unit by user, document, texts and number among equals, and find the accounts to charge."""
         limited = self.ledger.document_limit is not None  # then all equal units are one document

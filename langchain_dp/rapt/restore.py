@@ -317,17 +317,6 @@ class Restorer(Runnable[Any, Any]):
         self._call_with_config(run, input, config)
         return restored[0]
 
-    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """Restore one value."""
-        restored: list[Any] = []
-
-        async def run(value: Any) -> str:
-            restored.append(self.restore(value))
-            return WITHHELD
-
-        await self._acall_with_config(run, input, config)
-        return restored[0]
-
     def transform(self, input: Iterator[Any], config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
         """Restore chunks as they come. Callbacks see nothing: it has no run of its own."""
         push, finish = self.pushing()

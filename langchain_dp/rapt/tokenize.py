@@ -108,15 +108,6 @@ def joints(word: str) -> list[str]:
     return [piece for piece in re.split(r"([-_&.'])", word) if piece]
 
 
-def cased(word: str, like: str) -> str:
-    """``word`` in the casing of ``like``: capitals, a first capital, or as it is."""
-    if like.isupper() and len(like) > 1:
-        return word.upper()
-    if word.startswith(GLUE):
-        return word
-    return word[:1].upper() + word[1:] if like[:1].isupper() else word
-
-
 def join(pieces: Sequence[str]) -> str:
     """Join words and marks with the spacing of running text. ``GLUE`` continues the piece before."""
     out: list[str] = []
