@@ -164,11 +164,6 @@ class HeldInputs:
     They call the Runnable's ``invoke``, ``ainvoke``, ``stream`` or ``astream``, which accept wrapped inputs.
     """
 
-    async def ainvoke(self, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002  # Runnable's name
-        """Like LangChain's: ``invoke`` in a thread."""
-        input = PrivateArgs.of(input)  # noqa: A001
-        return await super().ainvoke(input, *args, **kwargs)  # type: ignore[misc]
-
     def batch(self, inputs: list[Any], *args: Any, **kwargs: Any) -> list[Any]:
         """Like LangChain's."""
         inputs = [PrivateArgs.of(one) for one in inputs]

@@ -4,7 +4,7 @@ LangChain's helpers log the input of a run, so they get ``WITHHELD`` and the wor
 """
 
 # LangChain names the parameter ``input``:
-# ruff: noqa: A002
+# ruff: noqa: A001, A002
 
 from __future__ import annotations
 
@@ -80,12 +80,17 @@ class Core:
 
 
 class ChargesUsers(HeldInputs, Runnable[Any, Any]):
-    """A Runnable whose config names the user, and whose batches are one charge, also async ones."""
+    """A Runnable whose config names the user. Its ``batch`` is one charge; async calls work in a thread."""
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
         """Fields that a config may set: the user whose account is charged."""
         return [USER_SPEC]
+
+    async def ainvoke(self, input: Any, *args: Any, **kwargs: Any) -> Any:
+        """Async twin of :meth:`invoke`; works in a thread."""
+        input = PrivateArgs.of(input)
+        return await super().ainvoke(input, *args, **kwargs)
 
     async def abatch(self, inputs: Any, *args: Any, **kwargs: Any) -> list[Any]:
         """Async twin of :meth:`batch`; works in a thread."""

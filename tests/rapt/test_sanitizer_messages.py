@@ -161,13 +161,12 @@ def test_media_pass_by_name_or_not_at_all() -> None:
     """If it breaks, an image passes unnoticed, or an option to stop it does not."""
     blocks: list[Any] = [IMAGE, {"type": "audio", "base64": "AAAA"}, {"type": "file", "file_id": "f"}]
     only_image, mixed = HumanMessage([IMAGE]), HumanMessage([{"type": "text", "text": TEXT}, *blocks])
-    answer = sanitizer().invoke_with_certificate([only_image, mixed])
-    assert answer.value[0].content == [IMAGE]
-    assert answer.value[1].content[1:] == blocks
-    assert answer.value[0].response_metadata["rapt"]["notes"] == ["a block of type image_url passed in clear"]
-    assert answer.value[0].response_metadata["rapt"]["private"] is False
-    assert any("a block of type image_url passed in clear (2 x)" in note for note in answer.certificate.notes)
-    assert RAW not in repr(answer.value)
+    released = sanitizer().invoke([only_image, mixed])
+    assert released[0].content == [IMAGE]
+    assert released[1].content[1:] == blocks
+    assert released[0].response_metadata["rapt"]["notes"] == ["a block of type image_url passed in clear"]
+    assert released[0].response_metadata["rapt"]["private"] is False
+    assert RAW not in repr(released)
     assert [message.content for message in sanitizer(media="drop").invoke([only_image])] == [[]]
     made = sanitizer(media="refuse")
     with pytest.raises(InvalidParameter, match="image_url"):
@@ -214,12 +213,17 @@ def test_foreign_message_classes() -> None:
         [{"type": "text"}],
         [{"type": "tool_result", "tool_use_id": "c", "content": b"raw"}],
         [{"type": "tool_use", "id": "c", "name": "f", "input": {"q": b"raw"}}],
+        [{"type": "tool_use", "id": "c", "name": {"first": RAW}, "input": {}}],
+        [{"type": "tool_use", "id": [RAW], "name": "f", "input": {}}],
+        [{"type": "function_call", "call_id": "c", "name": [RAW], "arguments": "{}"}],
+        [{"type": "tool_result", "tool_use_id": {RAW: 1}, "content": "a"}],
     ],
 )
-def test_blocks_without_text_where_text_belongs_are_refused(content: list[Any]) -> None:
-    """If it breaks, a malformed block passes in clear, or fails with its content in the message."""
-    with pytest.raises(InvalidParameter, match="Expected"):
+def test_blocks_of_another_form_are_refused(content: list[Any]) -> None:
+    """If it breaks, a malformed block, or a structure in the place of a name, passes in clear, or is in the error."""
+    with pytest.raises(InvalidParameter, match="Expected") as refused:
         sanitizer().invoke(HumanMessage(content))
+    assert RAW not in str(refused.value)
 
 
 def test_arguments_nested_without_end_are_refused() -> None:
@@ -264,8 +268,6 @@ def test_the_certificate_says_what_of_a_structure_is_in_clear() -> None:
     for clear in ("nesting", "how many entries", "nulls", "which texts hold JSON", "but for name, rows and", "names of "
                   "tools", "ids of their calls", "version 4 or 7"):  # fmt: skip
         assert clear in said
-    with pytest.raises(InvalidParameter, match="keys_keep='rows'"):
-        sanitizer(keys_keep="rows")
 
 
 def test_no_value_is_lost_where_two_keys_become_one_word() -> None:
@@ -391,22 +393,6 @@ def test_what_is_said_about_media_is_sanitized() -> None:
     assert released.content[4] == audio
     assert released.content[5] == {"type": "video_url", "video_url": {"url": "data:;base64,AAAA"}}
     assert released.content[6] == given[6]
-
-
-@pytest.mark.parametrize(
-    "block",
-    [
-        {"type": "tool_use", "id": "c", "name": {"first": RAW}, "input": {}},
-        {"type": "tool_use", "id": [RAW], "name": "f", "input": {}},
-        {"type": "function_call", "call_id": "c", "name": [RAW], "arguments": "{}"},
-        {"type": "tool_result", "tool_use_id": {RAW: 1}, "content": "a"},
-    ],
-)
-def test_only_strings_stand_where_names_and_ids_do(block: dict[str, Any]) -> None:
-    """If it breaks, a whole structure passes in clear where a name of a tool belongs."""
-    with pytest.raises(InvalidParameter, match="Expected a block") as refused:
-        sanitizer().sanitize(AIMessage([block]))
-    assert RAW not in str(refused.value)
 
 
 def test_an_id_that_is_replaced_is_said_where_a_graph_would_keep_both() -> None:
