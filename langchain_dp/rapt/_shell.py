@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Self, TypeVar
 
 from langchain_core.documents import Document
@@ -23,10 +23,9 @@ from langchain_dp._util.validate import reject_extra_kwargs
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerError, PrivateDataError
 from langchain_dp.rapt.messages import MessageRules
-from langchain_dp.rapt.parts import DocumentRules, Rules, SplitInput, check_keys, split
+from langchain_dp.rapt.parts import DocumentRules, Rules, SplitInput, split
 from langchain_dp.rapt.placeholders import PlaceholderReleases
-from langchain_dp.rapt.release import STREAMED, FormalReleases
-from langchain_dp.rapt.tokenize import TextStream
+from langchain_dp.rapt.release import FormalReleases
 from langchain_dp.redact import HeldInputs, PrivateArgs, hold_arguments, run_redacted, without_frames
 
 S = TypeVar("S")
@@ -37,7 +36,6 @@ Name = str | None
 USER = "user_id"  # among the ``configurable`` values of a config
 USER_SPEC = ConfigurableFieldSpec(id=USER, annotation=str, name="User", description="Whose account is charged.")
 WITHHELD = "<withheld: the input of a sanitizer>"
-NOTHING: Any = object()  # no chunk at all; None is a chunk, and refused
 _KNOWN = "Known are user= and document=."
 
 
@@ -71,8 +69,7 @@ class Core:
         return results
 
     def certificate(self) -> MetricCertificate:
-        streams = (STREAMED,) if self.releases.streams(None) else ()
-        return self.releases.certificate((*self.releases.notes(), *streams, *self.rules.notes()), {})
+        return self.releases.certificate((*self.releases.notes(), *self.rules.notes()), {})
 
     def release(self, inputs: Sequence[SplitInput], seen: Counter[str] | None = None) -> list[Any]:
         texts = iter(self.releases.release([unit for one in inputs for unit in one.units], seen))
@@ -168,85 +165,6 @@ class SanitizerShell(ChargesUsers):
             "A sanitizer cannot be a tool: an agent that calls one has already read the text. Put it before the model, "
             "as sanitizer | model, or as RAPTMiddleware of an agent."
         )
-
-    def transform(
-        self, input: Iterator[S], config: Config = None, *, user: Name = None, document: Name = None, **kwargs: Any
-    ) -> Iterator[S]:
-        """Sanitize chunks as one document. The class says what is held back until when."""
-        reject_extra_kwargs(kwargs, remedy=_KNOWN)
-        first = PrivateArgs(next(input, NOTHING))  # starts the run before this one first
-        stream = Streaming(self._core, _charged_user(first, user, config), document)
-
-        def run(_: Iterator[Any]) -> Iterator[Any]:
-            if first.values[0] is not NOTHING:
-                yield from run_redacted(stream.push, first)
-            for chunk in map(PrivateArgs, input):
-                yield from run_redacted(stream.push, chunk)
-            yield from run_redacted(stream.finish, PrivateArgs())
-
-        yield from self._transform_stream_with_config(iter([WITHHELD]), run, config)
-
-    async def atransform(
-        self, input: AsyncIterator[S], config: Config = None, *, user: Name = None, document: Name = None, **kwargs: Any
-    ) -> AsyncIterator[S]:
-        """Async twin of :meth:`transform`."""
-        reject_extra_kwargs(kwargs, remedy=_KNOWN)
-        first = PrivateArgs(await anext(input, NOTHING))
-        stream = Streaming(self._core, _charged_user(first, user, config), document)
-
-        async def withheld() -> AsyncIterator[str]:
-            yield WITHHELD
-
-        async def run(_: AsyncIterator[Any]) -> AsyncIterator[Any]:
-            if first.values[0] is not NOTHING:
-                for part in await asyncio.to_thread(run_redacted, stream.push, first):
-                    yield part
-            async for chunk in input:
-                private = PrivateArgs(chunk)
-                del chunk
-                for part in await asyncio.to_thread(run_redacted, stream.push, private):
-                    yield part
-            for part in await asyncio.to_thread(run_redacted, stream.finish, PrivateArgs()):
-                yield part
-
-        async for part in self._atransform_stream_with_config(withheld(), run, config):
-            yield part
-
-
-class Streaming:
-    """One stream without I/O. A stream of one chunk is a whole input, and can be reused like one."""
-
-    def __init__(self, core: Core, user: Name, document: Name) -> None:
-        self._core, self._user, self._document = core, user, document
-        self._gathered: Any = NOTHING
-        self._text: TextStream | None = None
-
-    def push(self, chunk: Any) -> list[Any]:
-        """Take a chunk and return the parts that can leave now."""
-        if self._text is None and self._gathered is NOTHING:
-            self._gathered = chunk
-            return []
-        if self._text is None:
-            releases = self._core.releases
-            texts = isinstance(self._gathered, str) and isinstance(chunk, str)
-            if not (texts and isinstance(releases, FormalReleases) and releases.streams(self._document)):
-                try:
-                    self._gathered = self._gathered + chunk
-                except TypeError:
-                    self._gathered = chunk  # as everywhere in LangChain, the last one stays
-                return []
-            check_keys(self._user, self._document)
-            self._text = releases.stream(user=self._user, document=self._document)
-            chunk = self._gathered + chunk
-        return list(self._text.push(chunk))
-
-    def finish(self) -> list[Any]:
-        """Return the rest."""
-        if self._text is not None:
-            return list(self._text.finish())
-        if self._gathered is NOTHING:
-            return []
-        return [self._core.sanitize(self._gathered, self._user, self._document)]
 
 
 def _charged_user(private: PrivateArgs, user: Name, config: Config) -> Name:

@@ -17,7 +17,6 @@ import functools
 import json
 import threading
 from collections.abc import Callable, Sequence
-from typing import NoReturn
 
 from langchain_dp._util import forks, validate
 from langchain_dp._util.validate import group
@@ -97,7 +96,7 @@ class TextParaphraser:
 
     mechanism = "paraphrase"
     table = WHOLE_TEXTS
-    pads = streams = False
+    pads = False
     private = True
 
     def __init__(self, model: NextTokenScorer, settings: ParaphraseOptions) -> None:
@@ -138,10 +137,6 @@ class TextParaphraser:
                 "it. Split long texts, lower max_new_tokens=, or raise the engine's max_tokens=."
             )
         return lambda: [self._paraphrase(body) if body else "" for body in bodies]
-
-    def pieces(self, text: str) -> NoReturn:
-        """Refuse: a paraphrase is drawn from the whole text."""
-        raise InvalidParameter("Expected a whole text: a paraphrase is not drawn from a part of one.")
 
     def _paraphrase(self, body: str) -> str:
         key = ("paraphrase", body)

@@ -142,8 +142,6 @@ class TextPrivatizer:
             else MetricExponential(event, vocabulary.table, threads=self.threads)
         )
         self._keep = _kept_words(keep)
-        code = policies.code != "privatize"  # a feature of many tokens
-        self.streams = not (self.pads or code or isinstance(vocabulary.tokenizer, ForeignTokenizer))
         self._all_privatized = not (policies.in_clear or self._keep)
 
     @functools.cached_property
@@ -257,15 +255,6 @@ class TextPrivatizer:
         if treatment == "placeholder":
             return f"[{kind.upper()}]"
         return surface if treatment == "keep" or tokenize.normal(surface) in self._keep else None
-
-    def pieces(self, text: str) -> list[str]:
-        """Privatize a part of a text, as pieces for ``langchain_dp.rapt.tokenize.join``.
-
-        Parts that no feature crosses, privatized in turn and joined, have the distribution of the whole text privatized
-        at once; not under ``length``, which counts the whole.
-        """
-        items = self._parse(0, text)
-        return self._pieces(items, self.release(np.array(items.ids, dtype=np.int64)).tolist())
 
     def _pieces(self, items: Items, released: list[int]) -> list[str]:
         pieces: list[str] = []

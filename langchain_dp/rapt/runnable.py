@@ -155,11 +155,6 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
     Callbacks and tracers see the output of the sanitizer's own run, never its input. The ROOT run of a chain still
     shows the raw input of the chain, which no component can prevent: use ``with private_run():``.
 
-    Streams: words leave when two whole words follow them (a date is one feature of up to four words). These are
-    gathered first: a stream of one chunk, messages, a fixed ``length``, kept or named code, subwords of a foreign
-    tokenizer, and text under a limit per document unless ``document`` names it. Words that leave early are charged as
-    one release of a document of its own, or of ``document``, and are not kept for reuse.
-
     A document, for its account and its limit, is the unit of release: a text, a query, one message, the gathered chunks
     of a stream, a ``Document`` with its sanitized metadata, the values of one example. ``document`` (or
     ``document_key``) names it. Otherwise its words and its user identify it: equal documents of two calls are one, and
@@ -194,8 +189,8 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
     Formal guarantee:
         One release of a text is eta-metric-private: for two texts that agree on what :meth:`certificate` lists as in
         clear, probabilities differ by at most exp(eta * sum of the distances of their words' vectors). Releases of the
-        same text add up, in the ledger. Under a limit per document all of them do. Without one, equal texts of one
-        call, and streams that leave early, are separate documents unless they are named. This is no epsilon.
+        same text add up, in the ledger. Under a limit per document all of them do. Without one, equal texts of one call
+        are separate documents unless they are named. This is no epsilon.
         Source: Li, Tan, Liu 2023; Chatzikokolakis, Andres, Bordenabe, Palamidessi 2013.
 
     Examples:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from fakes.rapt import CLOSE, FAR, TABLE, WORDS, sanitizer
-from fakes.styles import STYLES, gathered
+from fakes.styles import STYLES, gathered, streamed
 from langchain_core.documents import Document
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
 from langchain_core.prompt_values import ChatPromptValue, ImagePromptValue, StringPromptValue
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnableParallel
@@ -197,6 +197,20 @@ def test_a_limit_that_a_text_never_reaches_is_told_once_before_the_charge() -> N
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         streamed.invoke("good")
+
+
+def test_a_stream_is_gathered_and_is_one_release() -> None:
+    """If it breaks, every chunk is a release of its own, or what is in no chunk's type passes in clear."""
+    made = sanitizer()
+    chunks = ["the patient ", RAW, " has severe pain"]
+    released = list(made.transform(iter(chunks), user="u"))
+    assert released == [made.invoke(TEXT, user="u")]
+    assert released == asyncio.run(gathered(made.atransform(streamed(chunks), user="u")))
+    assert made.certificate().releases == 1
+    (message,) = made.transform(iter([AIMessageChunk(chunk) for chunk in chunks]))
+    assert type(message) is AIMessageChunk
+    assert list(made.transform(iter([]))) == []
+    assert RAW not in repr([message, *made.transform(iter([RAW, HumanMessage(RAW)]))])
 
 
 def test_a_very_long_text_is_one_release() -> None:
