@@ -338,10 +338,8 @@ def _prompt(
         unit = Unit((value.text,), user, document)
         return SplitInput([unit], lambda released: StringPromptValue(text=released[0][0]))
     if isinstance(value, ImagePromptValue):
-        if rules.messages.media != "keep":
-            raise InvalidParameter(
-                f"Expected a prompt with text, not an image, under media={rules.messages.media!r}. Give only text."
-            )
+        if rules.messages.media == "drop":
+            raise InvalidParameter("Expected a prompt with text, not an image, under media='drop'. Give only text.")
         return SplitInput([], lambda _: value)
     parts = _messages(value.to_messages(), rules, user, document, keys)
     kind = ChatPromptValueConcrete if isinstance(value, ChatPromptValueConcrete) else ChatPromptValue

@@ -357,4 +357,4 @@ def test_an_image_prompt_passes_only_where_media_do() -> None:
     image: Any = ImagePromptValue(image_url={"url": "data:image/png;base64,AAAA"})
     assert sanitizer().invoke(image) is image
     with pytest.raises(InvalidParameter, match="media"):
-        sanitizer(media="refuse").invoke(image)
+        sanitizer(media="drop").invoke(image)

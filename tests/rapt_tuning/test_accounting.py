@@ -52,8 +52,7 @@ def test_a_text_is_released_once_for_all_epochs(monkeypatch: pytest.MonkeyPatch)
     assert (training.private, training.releases) == (True, 16)
     assert training.document_spent == pytest.approx(ETA)
     assert {name: one for name, one in training.parameters.items() if name not in ("account", "settings")} == {
-        "training_eta": ETA, "inference_eta": ETA, "training_texts": 16,
-        "training_epochs": 3,
+        "inference_eta": ETA, "training_texts": 16, "training_epochs": 3,
     }  # fmt: skip
     notes = " ".join(training.notes)
     assert "privatized once and stored" in notes
@@ -154,7 +153,7 @@ def test_stored_releases_are_not_charged_again(tmp_path: Path) -> None:
 
 def test_no_privacy_says_so() -> None:
     """If it breaks, a baseline on raw text carries a promise."""
-    made = tiny.tuner(by=IdentitySanitizer(tiny.backbone().table()))
+    made = tiny.tuner(by=IdentitySanitizer(tiny.backbone()))
     classifier = made.fit(tiny.examples(16), progress=False)
     seeded = tiny.tuner(by=tiny.sanitizer(eta=ETA, not_private_seed=1)).fit(tiny.examples(16), progress=False)
     privatized = made.privatize(tiny.examples(8)).certificate

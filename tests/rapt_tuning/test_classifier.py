@@ -242,9 +242,7 @@ def test_a_certificate_says_what_asking_again_costs(trained: RAPTClassifier) -> 
         notes = " ".join(with_sanitizer(trained, **options).certificate().notes)
         assert said in notes
         assert ("release of then" in notes) == (not options)
-    clear = RAPTClassifier(
-        RAPTClient(IdentitySanitizer(tiny.backbone().table()), trained.client.plain.settings), _lost_body
-    )
+    clear = RAPTClassifier(RAPTClient(IdentitySanitizer(tiny.backbone()), trained.client.plain.settings), _lost_body)
     assert not any("charged" in note for note in clear.certificate().notes)
 
 
@@ -482,6 +480,6 @@ def test_a_client_of_another_eta_says_so_without_the_training(trained: RAPTClass
         client.save(tmp_path / "again")  # what it was trained on outlives another sanitizer
         again = RAPTClient.load(tmp_path / "again", tiny.sanitizer(**options))
         assert again.trained == client.trained
-    in_clear = RAPTClient.load(tmp_path, IdentitySanitizer(tiny.backbone().table()))
+    in_clear = RAPTClient.load(tmp_path, IdentitySanitizer(tiny.backbone()))
     notes = " ".join(RAPTClassifier(in_clear, trained.provider).certificate().notes)
     assert "questions are privatized at eta=inf (none" in notes

@@ -78,7 +78,7 @@ server.serve_forever()
 
 def looks_raw(body: bytes) -> bool:
     """Whether bytes hold words of the raw text, or a row of token ids that stands for some of them."""
-    ids = tiny.backbone().cut(RAW)[:11]  # up to the comma: whole words that the backbone knows
+    ids = tiny.backbone().encode(RAW)[:11]  # up to the comma: whole words that the backbone knows
     rows = [ids[i : i + 5] for i in range(7)]  # five in a row come out at random once in 10^7 places
     spelt = [",".join(map(str, row)).encode() for row in rows]
     return any(one in body.lower().replace(b" ", b"") for one in [*spelt, *(word.encode() for word in SECRETS)])
@@ -135,7 +135,7 @@ def test_the_raw_text_would_have_been_found(kind: Any) -> None:
     """If it breaks, the test above looks in the wrong place: what passes in clear must be found, and only that."""
     base = tiny.backbone()
     for by, raw in (
-        (IdentitySanitizer(base.table()), True),
+        (IdentitySanitizer(base), True),
         (tiny.sanitizer(base), True),  # so little noise that every word stays
         (tiny.sanitizer(base, eta=tiny.CLOSE, length=12), False),
     ):
@@ -151,7 +151,7 @@ def test_the_raw_text_would_have_been_found(kind: Any) -> None:
 def test_privatized_tokens_reach_the_backbone_one_for_one() -> None:
     """If it breaks, privatized tokens are joined to text and cut anew: other tokens than those that were paid for."""
     base = tiny.backbone()
-    assert not {2, 3, 4} & set(base.cut("[SEP] [MASK] good [CLS]")), "special tokens in a text are words"
+    assert not {2, 3, 4} & set(base.encode("[SEP] [MASK] good [CLS]")), "special tokens in a text are words"
     made = tiny.tuner(base, tiny.sanitizer(base, eta=tiny.CLOSE))
     assert made.client.kind == "tokens"
     request = made.client.request(["the movie was awful", "", "good"])
@@ -173,14 +173,14 @@ def test_another_table_sends_text() -> None:
     rows, cut = made._assembler.rows(request)
     assert cut == 1
     start, end = rows[0].text
-    assert base.tokens[rows[0].ids[start:end][0]] == "the"
+    assert base.words[rows[0].ids[start:end][0]] == "the"
     for row, plain in zip(rows, request.plain, strict=True):
-        firsts = [base.cut(word)[0] for word in plain if isinstance(word, str)]
+        firsts = [base.encode(word)[0] for word in plain if isinstance(word, str)]
         assert [row.ids[place] for place in row.plain] == firsts
     # A word of several tokens is found by its first.
     plain = ["movie plot", "very", "", "good bad"]
     [row], _ = made._assembler.rows(PredictionRequest("text", [plain], ["the film"]))
-    words = [base.tokens[i] for i in row.ids]
+    words = [base.words[i] for i in row.ids]
     assert words[1:-1] == ["movie", "plot", "very", "[UNK]", "good", "bad", "the", "film"]
     assert row.plain == [1, 3, 4, 5]
     assert row.text == (7, 9)
@@ -194,7 +194,7 @@ def test_kept_features_pass_in_clear_and_are_said() -> None:
     [row] = client.request(["the movie was good plot"]).inputs
     assert isinstance(row, list)
     assert len(row) == 5
-    assert [base.tokens[row[1]], base.tokens[row[4]]] == ["movie", "plot"]
+    assert [base.words[row[1]], base.words[row[4]]] == ["movie", "plot"]
     assert "2 chosen words" in " ".join(client.certificate().notes)
     [row] = client.request(["the movie was good very movie plot movie"]).inputs
     assert len(row) == 5

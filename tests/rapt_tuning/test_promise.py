@@ -23,7 +23,6 @@ from langchain_dp.rapt.tuning import (
     RAPTClassifier,
     RAPTClient,
 )
-from langchain_dp.rapt.tuning.tuner import joined
 
 LOUD, QUIET = 1e6, 0.01
 
@@ -56,26 +55,23 @@ def test_a_training_is_certified_at_the_eta_of_its_texts(base: Backbone, tmp_pat
         for name in ("mechanism", "eta", "table", "replaced", "neighbor_distance", "releases", "document_spent"):
             assert getattr(found, name) == getattr(own, name), name
         assert (found.eta, found.releases, found.private) == (LOUD, 16, True)
-        assert (found.parameters["training_eta"], found.parameters["inference_eta"]) == (LOUD, QUIET)
+        assert found.parameters["inference_eta"] == QUIET
         assert set(own.notes) <= set(found.notes)
         assert "privatized at eta=1e+06; plain tokens were, and questions will be, at eta=0.01" in " ".join(found.notes)
 
 
-@pytest.mark.parametrize("held", [None, LOUD])
-def test_both_etas_travel_with_a_saved_classifier(held: float | None, base: Backbone, tmp_path: Path) -> None:
-    """If it breaks, who loads the classifier reads the eta of questions, or of validation texts, as the training's."""
-    eta, asked = (LOUD, QUIET) if held is None else (QUIET, LOUD)
-    by = tiny.sanitizer(base, eta=asked)
-    validation = None if held is None else released(base, eta=held)
-    made = tiny.tuner(base, by, epochs=1).fit(released(base, eta=eta), validation=validation, progress=False)
+def test_both_etas_travel_with_a_saved_classifier(base: Backbone, tmp_path: Path) -> None:
+    """If it breaks, who loads the classifier reads the eta of questions as the training's."""
+    by = tiny.sanitizer(base, eta=QUIET)
+    made = tiny.tuner(base, by, epochs=1).fit(released(base, eta=LOUD), progress=False)
     made.save(tmp_path)
     back = RAPTClassifier.load(tmp_path, by, backbone=base)
     assert back.training == made.training
     (tmp_path / "certificate.json").unlink()
     for one in (made, back, RAPTClassifier.load(tmp_path, by, backbone=base)):
         notes = " ".join(one.certificate().notes)
-        assert f"trained on texts privatized at eta={eta:g} (exp" in notes
-        assert f"questions are privatized at eta={asked:g} (exp" in notes
+        assert f"trained on texts privatized at eta={LOUD:g} (exp" in notes
+        assert f"questions are privatized at eta={QUIET:g} (exp" in notes
 
 
 @pytest.mark.parametrize(
@@ -93,7 +89,7 @@ def test_both_etas_travel_with_a_saved_classifier(held: float | None, base: Back
 def test_texts_under_another_promise_are_refused(base: Backbone, options: Any, said: str) -> None:
     """If it breaks, texts in clear, or with words in clear, come under the certificate of a private training."""
     if "by" in options:
-        options = {"by": IdentitySanitizer(base.table())}
+        options = {"by": IdentitySanitizer(base)}
     examples = released(base, eta=LOUD, **options)
     ledger = MetricLedger()
     own = {"keep": [f"more{i:02}" for i in range(30)]} if "settings" in said else {}
@@ -108,11 +104,11 @@ def test_texts_under_another_promise_are_refused(base: Backbone, options: Any, s
 
 def test_texts_in_clear_are_no_surprise_to_a_tuner_that_sanitizes_nothing(base: Backbone) -> None:
     """If it breaks, a baseline on stored texts needs a promise that it does not make; or private texts lose theirs."""
-    made = tiny.tuner(base, IdentitySanitizer(base.table()), epochs=1)
+    made = tiny.tuner(base, IdentitySanitizer(base), epochs=1)
     found = made.fit(made.privatize(tiny.examples(8)), progress=False).training
     assert found is not None
     assert not found.private
-    assert found.parameters["training_eta"] == "inf"
+    assert found.parameters["inference_eta"] == "inf"
     with pytest.raises(InvalidParameter, match="under the promise of this tuner"):
         made.fit(released(base, eta=LOUD), progress=False)
 
@@ -121,7 +117,7 @@ def test_texts_of_another_table_are_refused(base: Backbone, tmp_path: Path) -> N
     """If it breaks, ids of one table are read as words of another, or distances of both are compared as one unit."""
     rows = [{"text": f"the heart {i}", "label": tiny.LABELS[i % 2]} for i in range(8)]
     made = tiny.tuner(base, RAPTSanitizer(WORDS_TABLE, eta=2.0), epochs=1, max_tokens=8)
-    foreign = RAPTClient(RAPTSanitizer(base.table(), eta=2.0), kind="text").privatize(rows, labels=tiny.LABELS)
+    foreign = RAPTClient(RAPTSanitizer(base, eta=2.0), kind="text").privatize(rows, labels=tiny.LABELS)
     with pytest.raises(InvalidParameter, match="their table is"):
         made.fit(foreign, progress=False)
     with pytest.raises(InvalidParameter, match="Privatize them with this tuner"):
@@ -165,30 +161,23 @@ def test_stored_texts_without_a_certificate_or_of_another_form_are_refused(base:
         assert "quetzal" not in str(refused.value)
 
 
-def test_validation_texts_are_part_of_the_promise(base: Backbone) -> None:
-    """If it breaks, validation texts at a large eta hide behind a certificate with a small one."""
-    train, held = released(base, tiny.examples(16), eta=QUIET), released(base, eta=LOUD)
-    found = training(base, train, {"validation": held})
-    assert (found.eta, found.releases) == (LOUD, 24)
-    assert found.document_spent == pytest.approx(LOUD + QUIET)
-    assert (found.parameters["training_eta"], found.parameters["validation_eta"]) == (QUIET, LOUD)
-    assert "validation texts were privatized at eta=1e+06" in " ".join(found.notes)
-
-
-def test_releases_of_one_account_are_counted_once(base: Backbone) -> None:
-    """If it breaks, training and validation texts of one ledger are certified twice, or those of two only once."""
-    held = [{"text": f"a {word} scene", "label": tiny.LABELS[i % 2]} for i, word in enumerate(tiny.WORDS[:8])]
-    assert training(base, tiny.examples(16), {"validation": held}).releases == 24
-    one, two = (
-        dataclasses.replace(
-            released(base, eta=QUIET).certificate, user_spent=spent, user_limit=4.0, document_limit=limit
-        )
-        for spent, limit in ((1.0, 3.0), (2.0, None))
-    )
-    both = joined(one, two)
-    assert (both.releases, both.user_spent, both.user_limit, both.document_limit) == (16, 3.0, 8.0, None)
-    assert "account" not in both.parameters
-    assert joined(one, one).releases == 8
+def test_validation_texts_are_under_the_promise_and_the_account_of_the_training_texts(base: Backbone) -> None:
+    """If it breaks, one certificate counts the texts of two accounts, or hides those at a large eta."""
+    ledger = MetricLedger()
+    by = tiny.sanitizer(base, eta=QUIET, ledger=ledger)
+    rows = [{"text": f"a {word} scene", "label": tiny.LABELS[i % 2]} for i, word in enumerate(tiny.WORDS[:24])]
+    train, held = released(base, rows[:16], by), released(base, rows[16:], by)
+    made = tiny.tuner(base, by, epochs=1)
+    for first, second in ((train, held), (train, rows[16:]), (rows[:16], held)):
+        found = made.fit(first, validation=second, progress=False).training
+        assert found is not None
+        assert (found.eta, found.releases) == (QUIET, 24)
+    for other in (released(base, rows[16:], eta=QUIET), released(base, rows[16:], eta=LOUD, ledger=ledger)):
+        before = len(list(ledger.entries()))
+        for first in (train, rows[:16], tiny.examples(16)):
+            with pytest.raises(InvalidParameter, match="and of the account, of the training examples"):
+                made.fit(first, validation=other, progress=False)
+        assert len(list(ledger.entries())) == before
 
 
 def test_a_checkpoint_goes_on_with_the_release_that_it_began_with(base: Backbone, tmp_path: Path) -> None:
@@ -196,8 +185,8 @@ def test_a_checkpoint_goes_on_with_the_release_that_it_began_with(base: Backbone
     loud, quiet = (released(base, eta=eta) for eta in (LOUD, QUIET))
     flipped = dataclasses.replace(loud, labels=[tiny.LABELS[one == "negative"] for one in loud.labels])
     for _ in range(2):
-        assert training(base, loud, {"checkpoint": tmp_path, "validation": quiet}).eta == LOUD
-    for train, held, said in ((quiet, quiet, "examples"), (flipped, quiet, "examples"), (loud, loud, "validation")):
+        assert training(base, loud, {"checkpoint": tmp_path, "validation": loud}).eta == LOUD
+    for train, held, said in ((quiet, quiet, "examples"), (flipped, loud, "examples"), (loud, flipped, "validation")):
         with pytest.raises(InvalidParameter, match=f"differs in {said}"):
             training(base, train, {"checkpoint": tmp_path, "validation": held})
 

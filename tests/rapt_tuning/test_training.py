@@ -60,7 +60,7 @@ def test_plain_tokens_are_chosen_as_asked(choice: Any) -> None:
 
 def test_without_plain_tokens_or_reconstruction_it_trains_too() -> None:
     """If it breaks, the arms that the paper compares with cannot be run."""
-    for plain, by in ((0, None), (4, None), (0, IdentitySanitizer(tiny.backbone().table()))):
+    for plain, by in ((0, None), (4, None), (0, IdentitySanitizer(tiny.backbone()))):
         made = tiny.tuner(by=by, plain=PlainTokens(length=plain, vocabulary=20), reconstruction=False)
         report = made.fit(tiny.examples(16), progress=False).report
         assert report is not None

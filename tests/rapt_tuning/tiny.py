@@ -62,7 +62,7 @@ def backbone(family: str = "bert", *, seed: int = 0, words: bool = True) -> Back
 
 def sanitizer(base: Backbone | None = None, **options: Any) -> RAPTSanitizer:
     """A sanitizer over a backbone's own tokens; by default every word passes unchanged."""
-    return RAPTSanitizer((base or backbone()).table(), **({"eta": FAR} | options))
+    return RAPTSanitizer((base or backbone()), **({"eta": FAR} | options))
 
 
 def settings(**changes: Any) -> TuningSettings:

@@ -31,6 +31,8 @@ _NO_HEAD = (
 class Backbone:
     """A model with its tokenizer: BERT, RoBERTa and similar ones, such as MiniLM.
 
+    It is also the public table of its token vectors for a sanitizer: ``RAPTSanitizer(backbone, ...)``.
+
     Args:
         model: "minilm" (the package of the extra ``minilm``), a folder of ``save_pretrained``, or a model of
             transformers, which is copied.
@@ -44,7 +46,7 @@ class Backbone:
 
     Examples:
         >>> backbone = Backbone("minilm")
-        >>> sanitizer = RAPTSanitizer(backbone.table(), target_replacement=0.5)  # over the backbone's own tokens
+        >>> sanitizer = RAPTSanitizer(backbone, target_replacement=0.5)  # over the backbone's own tokens
         >>> tuner = RAPTPromptTuner(sanitizer, labels=labels, backbone=backbone)
     """
 
@@ -65,17 +67,17 @@ class Backbone:
             raise InvalidParameter("Expected tokenizer=None only with a folder. Give the tokenizer of the model.")
         self.model: Any = model
         self.tokenizer: Any = tokenizer
-        self.kind = str(kind)
+        self.kind = self.name = str(kind)
         self.head: Any = getattr(getattr(model, "cls", None), "predictions", None) or getattr(model, "lm_head", None)
         self.hidden_size = int(model.config.hidden_size)
-        self.tokens: tuple[str, ...] = tuple(tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
+        self.words: tuple[str, ...] = tuple(tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
         self.pad = int(tokenizer.pad_token_id or 0)  # fills a batch up, and is masked
-        unknown = tokenizer.unk_token_id
-        self.unknown = self.pad if unknown is None else int(unknown)
+        self.unknown_id: int | None = tokenizer.unk_token_id
+        self.unknown = self.pad if self.unknown_id is None else self.unknown_id
         # Tokens before and after every input.
         self.frame = [int(tokenizer.cls_token_id)], [int(tokenizer.sep_token_id)]
-        self.fingerprint = _fingerprint(self.encoder, self.tokens)
-        self._words_fingerprint = self.fingerprint if self.head is None else _fingerprint(model, self.tokens)
+        self.fingerprint = _fingerprint(self.encoder, self.words)
+        self._words_fingerprint = self.fingerprint if self.head is None else _fingerprint(model, self.words)
         self.check(words=words)
 
     def check(self, *, words: bool) -> None:
@@ -113,7 +115,7 @@ class Backbone:
         # RoBERTa counts positions from behind the padding's number.
         return most if self.kind == "bert" else most - int(self.model.config.pad_token_id or 0) - 1
 
-    def cut(self, text: str) -> list[int]:
+    def encode(self, text: str) -> list[int]:
         """Tokens of a text; a special token spelled out in it is plain text."""
         whole = text.encode(errors="replace").decode()  # an error about a lone surrogate would hold the text
         encoded = self.tokenizer(whole, add_special_tokens=False, split_special_tokens=True, verbose=False)
@@ -121,48 +123,30 @@ class Backbone:
 
     def matches(self, vocabulary: Vocabulary) -> bool:
         """Whether the ids of a table are those of this model."""
-        return len(vocabulary) <= len(self.tokens) and tuple(vocabulary.words) == self.tokens[: len(vocabulary)]
+        return len(vocabulary) <= len(self.words) and tuple(vocabulary.words) == self.words[: len(vocabulary)]
 
-    def table(self) -> BackboneTable:
-        """The model's own token vectors, for a sanitizer."""
-        return BackboneTable(self)
+    @property
+    def vectors(self) -> NDArray[np.floating]:
+        """A copy of the token vectors."""
+        weights: NDArray[np.floating] = self.embedding.weight.detach().float().cpu().numpy()
+        return weights[: len(self.words)].copy()
+
+    @property
+    def special_ids(self) -> Collection[int]:
+        """Ids of special and unused tokens."""
+        tokenizer, added = self.tokenizer, self.tokenizer.added_tokens_decoder
+        special = {*tokenizer.all_special_ids, *(i for i, token in added.items() if token.special)}
+        return sorted(
+            special.union(i for i, word in enumerate(self.words) if word.startswith(("[unused", "<extra_id_")))
+        )
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of tokens."""
+        return str(self.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
     @safe_repr
     def __repr__(self) -> str:
         return f"Backbone({self.kind}, {self.fingerprint[:8]})"
-
-
-class BackboneTable:
-    """Token vectors of a model as a sanitizer's public table: ``RAPTSanitizer(Backbone(...).table(), ...)``.
-
-    Args:
-        backbone: The model.
-
-    Examples:
-        >>> table = Backbone("minilm").table()
-        >>> sanitizer = RAPTSanitizer(table, target_replacement=0.5)
-    """
-
-    def __init__(self, backbone: Backbone) -> None:
-        self._backbone = backbone
-        self.name = backbone.kind
-        self.words: Sequence[str] = backbone.tokens
-        weights = backbone.embedding.weight.detach().float().cpu().numpy()
-        self.vectors: NDArray[np.floating] = weights[: len(self.words)].copy()
-        tokenizer = backbone.tokenizer
-        self.unknown_id: int | None = tokenizer.unk_token_id
-        added = tokenizer.added_tokens_decoder
-        special = {*tokenizer.all_special_ids, *(i for i, token in added.items() if token.special)}
-        unused = (i for i, word in enumerate(self.words) if word.startswith(("[unused", "<extra_id_")))
-        self.special_ids: Collection[int] = sorted({*special, *unused})
-
-    def encode(self, text: str) -> list[int]:
-        """Tokens of a text, without special ones."""
-        return self._backbone.cut(text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of tokens."""
-        return str(self._backbone.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
 
 def backbone_of(given: str | PathLike[str] | Backbone | Any, tokenizer: Any, *, words: bool) -> Backbone:

@@ -59,8 +59,8 @@ class Assembler:
                     f"Expected template={template!r} to hold {MASK} once, and a tokenizer with a mask token."
                 )
             before, after = template.split(MASK)
-            start = backbone.cut(before)
-            self._suffix = [*start, int(backbone.tokenizer.mask_token_id), *backbone.cut(after)]
+            start = backbone.encode(before)
+            self._suffix = [*start, int(backbone.tokenizer.mask_token_id), *backbone.encode(after)]
             self._mask_at = len(start)
         first, last = backbone.frame
         fixed = virtual + len(first) + len(last) + len(self._suffix)
@@ -87,7 +87,7 @@ class Assembler:
         return rows, cut
 
     def _row(self, plain: Plain, text: PrivatizedText) -> tuple[Row, bool]:
-        (first, last), cut = self._backbone.frame, self._backbone.cut
+        (first, last), cut = self._backbone.frame, self._backbone.encode
         ids, places = list(first), []
         for token in plain:
             places.append(len(ids))
@@ -101,7 +101,7 @@ class Assembler:
         return Row([*ids, *self._suffix, *last], places, (start, end), mask), len(own) > room
 
     def _known(self, ids: Sequence[int]) -> list[int]:
-        size = len(self._backbone.tokens)
+        size = len(self._backbone.words)
         if any(not -1 <= i < size for i in ids):
             raise InvalidParameter(f"Expected token ids from -1 to {size - 1}. Use the client of this model.")
         return [self._backbone.unknown if i < 0 else i for i in ids]

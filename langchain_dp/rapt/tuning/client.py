@@ -52,8 +52,6 @@ ACCOUNT = "account"
 """Parameter with an opaque name of the account: two certificates of one account count the same releases."""
 SETTINGS = "settings"
 """Parameter with a digest of the privatization; see :attr:`RAPTClient.settings`."""
-TRAINING_ETA = "training_eta"
-"""Parameter with the eta of the training texts alone."""
 
 _SAME = 1e-6  # calibrations on two machines may differ in the last digits of eta
 _SHOWN = 160  # letters of a foreign certificate in an error
@@ -127,9 +125,8 @@ class TrainedOn:
 
     @classmethod
     def of(cls, certificate: MetricCertificate) -> TrainedOn:
-        """Read it from a training certificate, whose own eta may be that of validation texts."""
-        eta = certificate.parameters.get(TRAINING_ETA, certificate.eta)
-        return cls(float(eta), certificate.mechanism, certificate.table)
+        """Read it from a training certificate."""
+        return cls(certificate.eta, certificate.mechanism, certificate.table)
 
     def note(self, client: RAPTClient) -> str | None:
         """Warn that queries are privatized differently; None otherwise."""

@@ -140,8 +140,8 @@ class TunedModel(nn.Module):
 
     def _random_words(self) -> Tensor:
         """N random ordinary tokens, (1, N), one per virtual token."""
-        special = set(self.backbone.table().special_ids)
-        ordinary = torch.tensor([i for i in range(len(self.backbone.tokens)) if i not in special])
+        special = set(self.backbone.special_ids)
+        ordinary = torch.tensor([i for i in range(len(self.backbone.words)) if i not in special])
         return ordinary[torch.randint(len(ordinary), (1, self.settings.virtual_tokens))]
 
     def _add_prompt(self) -> None:

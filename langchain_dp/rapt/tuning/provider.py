@@ -196,7 +196,7 @@ def label_words(backbone: Backbone, labels: Sequence[str], verbalizer: Mapping[s
     for label in labels:
         # Byte tokenizers recognize a word inside a text by the blank before it.
         space = "" if backbone.kind == "bert" else " "
-        tokens = backbone.cut(space + verbalizer[label])
+        tokens = backbone.encode(space + verbalizer[label])
         if not tokens or tokens[0] == backbone.unknown:
             raise InvalidParameter(f"Expected the word {verbalizer[label]!r} of label {label!r} to have a token.")
         token_ids.append(tokens[0])

@@ -19,7 +19,7 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.tuning.backbone import Backbone, backbone_of
 from langchain_dp.rapt.tuning.classifier import RAPTClassifier
-from langchain_dp.rapt.tuning.client import ACCOUNT, TRAINING_ETA, IdentitySanitizer, RAPTClient, TrainedOn, json_etas
+from langchain_dp.rapt.tuning.client import ACCOUNT, IdentitySanitizer, RAPTClient, TrainedOn, json_etas
 from langchain_dp.rapt.tuning.examples import LABELS_IN_CLEAR, Examples, PrivatizedExamples, RawExamples, checked
 from langchain_dp.rapt.tuning.model import TunedModel
 from langchain_dp.rapt.tuning.provider import RAPTProvider, assembler, chosen_device, label_words
@@ -110,12 +110,12 @@ class RAPTPromptTuner:
         """Privatize, train, and return the classifier.
 
         The classifier's ``training`` certificate repeats that of the training texts: mechanism, eta, table, releases
-        and notes. It names both etas if this tuner's sanitizer has another one. With validation texts, eta is the
-        larger of the two, and releases of two accounts add up.
+        and notes. It names both etas if this tuner's sanitizer has another one.
 
         Args:
             examples: Mappings with ``text`` and ``label``, or the result of :meth:`privatize`, at no further cost.
-            validation: The same for early stopping. Raw texts of both are charged together, or none.
+            validation: The same for early stopping, at the same eta and of the same account. Raw texts of both are
+                charged together, or none.
             checkpoint: Folder for the state of a training on results of :meth:`privatize`. Repeat an interrupted call
                 with the same ones to resume it.
             checkpoint_every: Steps between two states, beside one after each epoch.
@@ -123,7 +123,7 @@ class RAPTPromptTuner:
 
         Raises:
             InvalidParameter: As for :meth:`privatize`; privatized texts are under another promise than this tuner's,
-                except for eta; or the checkpoint is of another training.
+                except for eta, or than each other; or the checkpoint is of another training.
             BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
         """
         private = PrivateArgs(*PrivateArgs.of(examples).values, *PrivateArgs.of(validation).values)
@@ -139,6 +139,11 @@ class RAPTPromptTuner:
             given = [self._checked(train, "example", both=True)]
             if validation is not None:
                 given.append(self._checked(validation, "validation example", both=False))
+            if len(set(map(self._account, given))) > 1:
+                raise InvalidParameter(
+                    "Expected validation examples at the eta, and of the account, of the training examples: one "
+                    "certificate counts both. Privatize both with one client."
+                )
             return given
 
         given = run_redacted(check, private)
@@ -170,7 +175,9 @@ class RAPTPromptTuner:
             progress=progress,
         )
         report = trainer.fit(self._texts(train), self._texts(held[0]) if held else None)
-        return self._classifier(model.eval(), report, train, held[0] if held else None)
+        # Certificates of one account count the same releases, so the later one holds.
+        whole = max((one.certificate for one in (train, *held)), key=lambda each: each.releases)
+        return self._classifier(model.eval(), report, train, whole)
 
     def _checked(self, examples: Examples | PrivatizedExamples, what: str, *, both: bool) -> Any:
         if not isinstance(examples, PrivatizedExamples):
@@ -193,6 +200,12 @@ class RAPTPromptTuner:
             raise InvalidParameter(f"Expected {what}s with at least two of the labels {list(self.labels)}.")
         return examples
 
+    def _account(self, examples: PrivatizedExamples | RawExamples) -> tuple[float, object]:
+        """Eta and account at which they are, or will be, privatized."""
+        if isinstance(examples, RawExamples):
+            return self.client.eta, self.client.account
+        return examples.certificate.eta, examples.certificate.parameters.get(ACCOUNT, "")
+
     def _checkpoint(self, folder: str | PathLike[str] | None, given: Sequence[PrivatizedExamples]) -> Checkpoint | None:
         if folder is None:
             return None
@@ -212,27 +225,21 @@ class RAPTPromptTuner:
         return TrainingTexts(examples.inputs, [self.labels.index(label) for label in examples.labels])
 
     def _classifier(
-        self, model: TunedModel, report: TrainingReport, train: PrivatizedExamples, held: PrivatizedExamples | None
+        self, model: TunedModel, report: TrainingReport, train: PrivatizedExamples, whole: MetricCertificate
     ) -> RAPTClassifier:
         truncated, texts = max(train.truncated, report.truncated), len(train)
-        whole = train.certificate if held is None else joined(train.certificate, held.certificate)
-        etas = {TRAINING_ETA: train.certificate.eta, "inference_eta": self.client.eta}
         notes = [*whole.notes, *self.client.plain_notes, LABELS_IN_CLEAR, ONCE]
         if truncated:
             most = self.settings.max_tokens
             notes.append(f"{truncated} of {texts} training texts were longer than {most} tokens and were cut.")
-        if held is not None:
-            etas["validation_eta"] = held.certificate.eta
-            if held.certificate.eta != train.certificate.eta:
-                notes.append(f"The validation texts were privatized at eta={held.certificate.eta:g}.")
-        if not math.isclose(train.certificate.eta, self.client.eta, rel_tol=1e-6):
+        if not math.isclose(whole.eta, self.client.eta, rel_tol=1e-6):
             notes.append(
-                f"The training texts were privatized at eta={train.certificate.eta:g}; plain tokens were, and "
+                f"The training texts were privatized at eta={whole.eta:g}; plain tokens were, and "
                 f"questions will be, at eta={self.client.eta:g}."
             )
-        counts = {"training_texts": texts, "training_epochs": len(report.epochs)}
+        facts = {"training_texts": texts, "training_epochs": len(report.epochs), "inference_eta": self.client.eta}
         certificate = dataclasses.replace(
-            whole, notes=tuple(dict.fromkeys(notes)), parameters={**whole.parameters, **json_etas(etas), **counts}
+            whole, notes=tuple(dict.fromkeys(notes)), parameters={**whole.parameters, **json_etas(facts)}
         )
         client = copy.copy(self.client)  # with the same account
         client.trained = TrainedOn.of(certificate)
@@ -252,29 +259,3 @@ class RAPTPromptTuner:
 def _digest(examples: PrivatizedExamples) -> str:
     content = [examples.certificate.to_dict(), list(examples.inputs), list(examples.labels)]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
-
-
-_COUNTED = ("user_spent", "document_spent", "user_limit", "document_limit")
-
-
-def joined(one: MetricCertificate, other: MetricCertificate) -> MetricCertificate:
-    """Join the certificates of training and validation texts into one with the larger of each value.
-
-    Certificates of one account count the same releases, so the later one holds. Those of two accounts add up, and the
-    result names neither.
-    """
-    worse = max(one, other, key=lambda each: each.eta)
-    parameters = {**other.parameters, **one.parameters}
-    account = one.parameters.get(ACCOUNT)
-    if account is not None and account == other.parameters.get(ACCOUNT):
-        later = max(one, other, key=lambda each: (each.releases, each.document_spent or 0.0))
-        counts = {name: getattr(later, name) for name in (*_COUNTED, "releases")}
-    else:
-        parameters.pop(ACCOUNT, None)
-        counts = {"releases": one.releases + other.releases}
-        for name in _COUNTED:
-            known = [value for value in (getattr(one, name), getattr(other, name)) if value is not None]
-            # Two limits add up; one limit alone does not bind.
-            counts[name] = sum(known) if len(known) == 2 or (known and name.endswith("spent")) else None
-    notes = tuple(dict.fromkeys((*one.notes, *other.notes)))
-    return dataclasses.replace(worse, **counts, notes=notes, parameters=parameters)
