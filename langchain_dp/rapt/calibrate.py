@@ -27,22 +27,17 @@ from langchain_dp.rapt.posterior import (
     Floats,
     Ids,
     SimulatedInversion,
-    distinct_outputs,
     guessable,
     running_words,
-    simulated,
 )
 from langchain_dp.rapt.privatize import Mechanism
 from langchain_dp.rapt.vocabulary import Vocabulary
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-RELEASES = 100
-"""Releases of one word, to count distinct outputs."""
 _SAMPLE = 500  # running words whose probabilities are computed
 _POPULATION = (
     3_000  # running words whose frequencies the attacker knows; each distinct word takes a pass over the table
 )
-_WORDS = 8  # words that are released RELEASES times
 _DIGITS = 4  # of a returned eta, so that the same setting has one value on every machine
 _LEAST_KNOWN = 20
 
@@ -60,7 +55,6 @@ class Calibration:
         interval: Its 95% interval, for the sampling of words and directions.
         unchanged: Quantiles over running words of N_w, the probability that a word comes out unchanged: (share of
             words, upper bound).
-        distinct: S_w, the expected number of distinct words in 100 releases of one word.
         inversion: Share of words guessed from their release by an attacker who knows the word frequencies of the texts.
             For the exponential mechanism it is the exact success of the best attacker. For the noise mechanism it is
             the better of two simulated attackers, one of whom takes the released word.
@@ -81,7 +75,6 @@ class Calibration:
     replacement: float
     interval: tuple[float, float]
     unchanged: tuple[tuple[float, float], ...]
-    distinct: float
     inversion: float
     inversion_interval: tuple[float, float]
     blind: float
@@ -104,7 +97,6 @@ class Calibration:
             ("eta", f"{self.eta:g} nats per unit of distance, for {self.target}"),
             ("words replaced", replaced),
             ("N_w, unchanged, at most", quantiles),
-            (f"S_w, distinct of {RELEASES}", f"{self.distinct:.1f}"),
             ("words guessed", f"{guessed}; {self.blind:.3f} without the release"),
             (
                 "nearest neighbors",
@@ -166,7 +158,6 @@ def calibrate(
         curve = exact = ExponentialCurve(vocabulary.table, sample, threads, others=np.unique(population))
         attack = ExactInversion(population, vocabulary, exact.log_norm, threads)
     near = float(curve.nearest.mean())
-    release = simulated(vocabulary, mechanism, threads)
     reached: dict[str, Callable[[float], float]] = {
         "target_replacement": lambda x: 1 - float(curve.unchanged(x).mean()),
         "inversion": lambda x: float(attack.guessed(x).mean()),
@@ -188,7 +179,6 @@ def calibrate(
         replacement=1 - float(chances.mean()),
         interval=_interval(1 - chances, curve.error(chosen)),
         unchanged=tuple((share, float(np.quantile(chances, share))) for share in QUANTILES),
-        distinct=distinct_outputs(_systematic(np.unique(sample), _WORDS), RELEASES, release, chosen),
         inversion=float(guessed.mean()),
         inversion_interval=_interval(guessed, 0.0),
         blind=attack.blind,

@@ -19,7 +19,7 @@ from langchain_dp.rapt import TextPrivatizer, Vocabulary, calibrate, load
 from langchain_dp.rapt import _curves as curves
 from langchain_dp.rapt._curves import ExponentialCurve, LaplaceCurve
 from langchain_dp.rapt.calibrate import english_texts
-from langchain_dp.rapt.posterior import ExactInversion, SimulatedInversion, distinct_outputs, known_words, simulated
+from langchain_dp.rapt.posterior import ExactInversion, SimulatedInversion, known_words
 
 SMALL = vocabularies.small()
 TEXTS = ["the doctor and the nurse was at the house. the dog, the cat and the bird in the garden of paris!"] * 3
@@ -173,7 +173,7 @@ def test_attackers_guess_all_without_noise_and_the_most_frequent_word_without_si
     assert attack.guessed(1e9).mean() == pytest.approx(1.0)
     assert attack.guessed(1e-6).mean() >= attack.blind - 1e-6 > 0.2
     assert attack.blind == pytest.approx(np.mean(ids == SMALL.index["the"]))
-    unchanged = (simulated(SMALL, mechanism, 1)(ids, 3.0) == ids).mean()
+    unchanged = curve(mechanism, SMALL, ids).unchanged(3.0).mean()
     assert attack.guessed(3.0).mean() > unchanged, "knowing the frequencies helps"
 
 
@@ -214,21 +214,12 @@ def test_on_a_real_table_an_attack_reaches_the_target_and_no_more(table: str) ->
     assert found.inversion_interval[0] < done.rate < found.inversion_interval[1]
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_distinct_outputs_run_from_one_to_all(mechanism: str) -> None:
-    """If it breaks, the plausible deniability that is printed is another number."""
-    release = simulated(SMALL, mechanism, 1)
-    words = np.array([3, 7])
-    assert distinct_outputs(words, 50, release, 1e9) == 1.0
-    assert distinct_outputs(words, 50, release, 1e-6) > 15
-
-
 def test_the_report_can_be_read() -> None:
     """If it breaks, eta is printed without what makes it mean something."""
     found = calibrate(SMALL, target_replacement=0.5, texts=TEXTS)
     report = str(found)
     for part in (
-        "small, exponential", f"{found.eta:g} nats", "words replaced", "N_w", "S_w", "words guessed", "3 given texts",
+        "small, exponential", f"{found.eta:g} nats", "words replaced", "N_w", "words guessed", "3 given texts",
         f"{found.neighbor_loss:.3g} nats between",
     ):  # fmt: skip
         assert part in report
