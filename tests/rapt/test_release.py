@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import pathlib
-import random
 import signal
 import stat
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from fakes.kills import told_before_kill
 from fakes.rapt import CLOSE, TABLE, refusing, sanitizer, vocabulary
 from fakes.styles import STYLES
 from langchain_core.runnables import Runnable, RunnableLambda
@@ -359,27 +357,6 @@ def _die_at(step: str, patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(TextPrivatizer, "written", prepared)
     patch.setattr(ReleasedTexts, "put", kept)
-
-
-def release_at(path: pathlib.Path) -> Callable[[], object]:
-    made = RAPTSanitizer(TABLE, eta=0.5, ledger=MetricLedger(path=path), cache=False)
-    return lambda: made.invoke(TEXT, user="u")
-
-
-@forks
-def test_a_kill_between_record_and_release_costs_and_leaks_nothing(tmp_path: pathlib.Path) -> None:
-    """If it breaks, a sanitized text left a killed process and its account does not know."""
-    path = tmp_path / "metric.db"
-    MetricLedger(path=path).close()
-    dice = random.Random(3)
-    before = 0
-    for _ in range(8):
-        told = told_before_kill(lambda: release_at(path), after=dice.randrange(5))
-        with MetricLedger(path=path) as ledger:
-            after = round(ledger.spent(user="u") / 0.5)
-        assert before + told <= after <= before + told + 1
-        before = after
-    assert before > 0
 
 
 @pytest.mark.parametrize("face", ["invoke", "stream", "ainvoke", "astream", "batch", "abatch", "inside"])

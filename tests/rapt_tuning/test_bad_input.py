@@ -87,19 +87,17 @@ def test_what_a_training_cannot_do_is_refused_before_anything_is_charged(every: 
         {"seed": 2**70},
         {"device": torch.device("cpu")},
         {"head_size": True},
+        *({"plain": one} for one in ({"length": -1}, {"choice": "any"}, {"sets": 0}, {"vocabulary": 1}, {"seed": -1})),
     ],
 )
 def test_bad_settings_are_refused(change: dict[str, Any]) -> None:
     """If it breaks, a typing error is found after hours, or never."""
-    with pytest.raises(InvalidParameter, match=next(iter(change))):
-        TuningSettings(**change)
-
-
-@pytest.mark.parametrize("change", [{"length": -1}, {"choice": "any"}, {"sets": 0}, {"vocabulary": 1}, {"seed": -1}])
-def test_bad_plain_tokens_are_refused(change: dict[str, Any]) -> None:
-    """If it breaks, plain tokens of the wrong number train a head of the wrong size."""
-    with pytest.raises(InvalidParameter, match=next(iter(change))):
-        PlainTokens(**change)
+    plain = change.get("plain")
+    name, kind = next(iter(change)), TuningSettings
+    if isinstance(plain, dict):
+        name, kind, change = next(iter(plain)), PlainTokens, plain
+    with pytest.raises(InvalidParameter, match=name):
+        kind(**change)
 
 
 def test_bad_tuners_are_refused() -> None:
