@@ -38,33 +38,6 @@ from langchain_dp.rapt.pseudonyms import PatternEntities, Pseudonymizer, TermEnt
 from langchain_dp.rapt.restore import ChunkRestorer, TextRestorer
 from langchain_dp.redact import Redacted
 
-FOUND = {
-    "mail ann.o'neil+x@mail.example.org now": [("EMAIL", "ann.o'neil+x@mail.example.org")],
-    "IBAN DE89 3704 0044 0532 0130 00 OF": [("IBAN", "DE89 3704 0044 0532 0130 00")],
-    "GB82WEST12345698765432.": [("IBAN", "GB82WEST12345698765432")],
-    "no IBAN: DE88 3704 0044 0532 0130 00": [],
-    "card 4111-1111-1111-1111,": [("CREDIT_CARD", "4111-1111-1111-1111")],
-    "see https://example.org/a?b=ann.": [("URL", "https://example.org/a?b=ann")],
-    "from 192.168.1.10, or 2001:db8::1 ": [("IP", "192.168.1.10"), ("IP", "2001:db8::1")],
-    "999.1.1.1 at 12:30:45": [],
-    "call +44 20 7946 0958 or (555) 123-4567": [("PHONE", "+44 20 7946 0958"), ("PHONE", "(555) 123-4567")],
-    "customer 12345678 has 1990-02-03": [("NUMBER", "12345678"), ("DATE", "1990-02-03")],
-    "12/29/1944, 12.05.1980 and 8/9/89": [("DATE", "12/29/1944"), ("DATE", "12.05.1980"), ("DATE", "8/9/89")],
-    "May 12, 1980, or the 3rd of Sept.": [("DATE", "May 12, 1980"), ("DATE", "3rd of Sept.")],
-    "at 2010-01-03 15:08:59.236877": [("DATE", "2010-01-03 15:08:59.236877")],
-    "13/13/1999, 2026-13-45, 00/00/2000, may 12, v1.10.2024, 1/2, Mark 3, order 12-05-2020-7": [],
-    "call 03.91.12.17.13, 475-661-2500x905": [("PHONE", "03.91.12.17.13"), ("PHONE", "475-661-2500x905")],
-    "std::vector, 3.14159265, 20 of 300": [],
-}
-
-
-@pytest.mark.parametrize("text", FOUND)
-def test_patterns_find_what_passes_its_check(text: str) -> None:
-    """If it breaks, a number with a form of its own passes in clear, or a checksum is not looked at."""
-    found = sorted(PatternEntities().find(text))
-    kinds = [(kind, text[start:end]) for start, end, kind in found]
-    assert [one for one in kinds if one[0] not in ("PHONE", "NUMBER") or one in FOUND[text]] == FOUND[text]
-
 
 def finding(spans: dict[str, list[tuple[int, int, str]]]) -> Any:
     """A recognizer that knows whole texts."""
