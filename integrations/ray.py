@@ -1,23 +1,16 @@
-"""Ray: private batches in many workers, and sums over records in many parts."""
+"""Private batches on Ray: one account, many workers, each with its own connection."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import itertools
-import pickle
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 from langchain_dp._util.extras import needs
 from langchain_dp._util.validate import integer
 from langchain_dp.errors import LangChainDPError, ModelUnavailable
-from langchain_dp.records import PrivateRecords, RecordShards
-from langchain_dp.records.files import READING
-from langchain_dp.redact import PrivateArgs, run_redacted
-
-T = TypeVar("T")
 
 _RETRIES = 3
 """Retries of a batch whose worker died: one that kills every worker must not be charged forever."""
@@ -129,81 +122,6 @@ def ray_workers(
     finally:
         if mine:
             ray.shutdown()
-
-
-class RayShards(RecordShards):
-    """Private examples in a Ray dataset, for sums over more records than fit into the memory of one machine.
-
-    Workers of Ray add up, and their exact sums go to this process alone, where noise is drawn once. Ray restarts a
-    worker that dies and gives it its batch again, and each batch is counted once. Ray keeps the raw rows in memory and,
-    when it runs short, on disk: the whole cluster is inside the trust boundary.
-
-    Args:
-        dataset: ``ray.data.Dataset``. It is read twice; materialize it first, where it is expensive to make.
-        text_key: Column of the text.
-        label_key: Column of the label.
-        label: Label of all records, for texts without labels.
-        workers: Number of workers, at least 1.
-        batch_size: Rows that a worker holds at a time.
-
-    Raises:
-        InvalidParameter: A number is out of bounds.
-        MissingExtra: Ray is not installed.
-
-    Examples:
-        >>> examples = RayShards(ray.data.read_parquet("tickets"), text_key="body", label_key="queue", workers=8)
-        >>> DPPrototypeClassifier.fit(examples, labels=QUEUES, budget=PrivacyBudget(1.0))
-    """
-
-    def __init__(
-        self,
-        dataset: Any,
-        *,
-        text_key: str = "text",
-        label_key: str = "label",
-        label: str | None = None,
-        workers: int = 2,
-        batch_size: int = 20_000,
-    ) -> None:
-        _import_ray("ray.data")
-        self._dataset = dataset
-        super().__init__(
-            [list], text_key=text_key, label_key=label_key, label=label, workers=workers, batch_size=batch_size
-        )
-
-    def map(self, step: Callable[[PrivateRecords], T], read: Callable[[Any], PrivateRecords]) -> Iterator[T]:
-        """Yield the result of each batch, in no order."""
-        # Tasks, not actors: these would keep the processors that reading asks for, and wait for its rows.
-        results = self._dataset.map_batches(
-            functools.partial(_result, step, read),
-            compute=_import_ray("ray.data").TaskPoolStrategy(size=self._workers),
-            batch_size=self._batch_size,
-            batch_format="pyarrow",
-            num_cpus=1,
-        )
-        try:
-            found = [pickle.loads(row["result"]) for row in results.iter_rows()]  # noqa: S301  # made by our own workers
-        except Exception as error:
-            name = type(error).__name__
-        else:
-            for result in found:
-                if isinstance(result, Exception):
-                    raise result
-                yield result
-            return
-        raise ModelUnavailable(f"Ray failed with {name}; its text is withheld. Look into the memory of the workers.")
-
-
-def _result(
-    step: Callable[[PrivateRecords], Any], read: Callable[[Any], PrivateRecords], batch: Any
-) -> dict[str, list[bytes]]:
-    """Result of a step over a batch, or the error without text: Ray logs what is raised."""
-    result: Any
-    try:
-        result = run_redacted(lambda held: step(read(held)), PrivateArgs(batch), READING)
-    except Exception as error:
-        result = error
-    return {"result": [pickle.dumps(result)]}
 
 
 class _Worker:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import functools
 import hashlib
+import importlib
 import itertools
 import json
 import multiprocessing
@@ -54,11 +55,14 @@ class RecordShards:
 
     Args:
         parts: A path or several, to JSONL or CSV files; JSONL is divided into parts of 4 MB. Or a dataset of Hugging
-            Face. Or functions without arguments that return the rows of one part, which workers can import.
+            Face. Or functions without arguments that return the rows of one part, which workers can import. Or a
+            dataset of Ray, whose own workers then read; Ray keeps raw rows in memory and on disk, so the whole cluster
+            is inside the trust boundary.
         text_key: Key of the text.
         label_key: Key of the label.
         label: Label of all records, for texts without labels.
-        workers: Number of worker processes; 1 for none, all in this process. None: as many as there are processors.
+        workers: Number of worker processes; 1 for none, all in this process. None: as many as this machine has
+            processors.
         batch_size: Most rows that a worker holds at a time.
 
     Raises:
@@ -85,8 +89,9 @@ class RecordShards:
         self._read()  # it checks the keys
         self._workers = validate.integer("workers", workers or _processors(), at_least=1)
         self._batch_size = validate.integer("batch_size", batch_size, at_least=1)
-        self._parts = list(_divided(parts, self._batch_size))
-        if not self._parts:
+        self._dataset = parts if hasattr(parts, "map_batches") else None
+        self._parts = [] if self._dataset is not None else list(_divided(parts, self._batch_size))
+        if self._dataset is None and not self._parts:
             raise InvalidParameter("Expected at least one part with records. Give paths, or functions that read rows.")
 
     def read_by(self, read: Callable[[Any], PrivateRecords], labels: Sequence[str] | None) -> CheckedShards:
@@ -120,6 +125,9 @@ class RecordShards:
         Raises:
             ModelUnavailable: The workers died again and again.
         """
+        if self._dataset is not None:
+            yield from _on_ray(self._dataset, step, read, self._workers, self._batch_size)
+            return
         work = functools.partial(_results, step, read, self._batch_size)
         numbered = list(enumerate(self._parts))
         if self._workers == 1:
@@ -130,7 +138,8 @@ class RecordShards:
             yield from results
 
     def __repr__(self) -> str:
-        return f"RecordShards(<{len(self._parts)} parts>, workers={self._workers})"
+        parts = f"<{len(self._parts)} parts>" if self._dataset is None else "<on Ray>"
+        return f"RecordShards({parts}, workers={self._workers})"
 
 
 class CheckedShards:
@@ -178,8 +187,8 @@ def _divided(parts: Any, batch_size: int) -> Iterator[Part]:
     given = [parts] if isinstance(parts, (str, PathLike)) or callable(parts) else parts
     if not isinstance(given, Iterable):
         raise InvalidParameter(
-            f"Expected parts of type {type(parts).__name__} to be paths, functions that read rows, or a dataset of "
-            "Hugging Face. Of a Ray dataset make langchain_dp.integrations.ray.RayShards(dataset)."
+            f"Expected parts of type {type(parts).__name__} to be paths, functions that read rows, or a dataset of Ray "
+            "or Hugging Face. Give e.g. ['june.jsonl', 'july.jsonl']."
         )
     for part in given:
         if isinstance(part, (str, PathLike)):
@@ -288,3 +297,39 @@ def _open(pickled: bytes) -> None:
 def _work(part: bytes) -> Any:
     assert _task is not None
     return run_redacted(_task, PrivateArgs(pickle.loads(part)), READING)  # noqa: S301  # made by that process, too
+
+
+def _on_ray(
+    dataset: Any, step: Step[T], read: Callable[[Any], PrivateRecords], workers: int, batch_size: int
+) -> Iterator[T]:
+    """Yield a result per batch, in no order. Ray gives the batch of a worker that died to another one."""
+    ray = importlib.import_module("ray.data")
+    # Tasks, not actors: these would keep the processors that reading asks for, and wait for its rows.
+    rows = dataset.map_batches(
+        functools.partial(_result, step, read),
+        compute=ray.TaskPoolStrategy(size=workers),
+        batch_size=batch_size,
+        batch_format="pyarrow",
+        num_cpus=1,
+    )
+    try:
+        found = [pickle.loads(row["result"]) for row in rows.iter_rows()]  # noqa: S301  # made by our own workers
+    except Exception as error:
+        name = type(error).__name__
+    else:
+        for result in found:
+            if isinstance(result, Exception):
+                raise result
+            yield result
+        return
+    raise ModelUnavailable(f"Ray failed with {name}; its text is withheld. Look into the memory of the workers.")
+
+
+def _result(step: Step[Any], read: Callable[[Any], PrivateRecords], batch: Any) -> dict[str, list[bytes]]:
+    """Result of a step over a batch, or the error without text: Ray logs what is raised."""
+    result: Any
+    try:
+        result = run_redacted(lambda held: step(read(held)), PrivateArgs(batch), READING)
+    except Exception as error:
+        result = error
+    return {"result": [pickle.dumps(result)]}

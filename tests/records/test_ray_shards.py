@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 from fakes.encoders import WordEncoder
-from langchain_dp.integrations.ray import RayShards
 
-from langchain_dp import DPPrototypeClassifier, PrivacyBudget
+from langchain_dp import DPPrototypeClassifier, PrivacyBudget, RecordShards
 from langchain_dp.errors import InvalidParameter
 
 LABELS = ["praise", "complaint"]
@@ -62,7 +61,7 @@ def test_a_dataset_gives_the_same_release_as_memory_though_a_worker_dies(ray: An
     in_memory = fitted([{"text": row["body"], "label": row["kind"]} for row in ROWS])
     dataset = ray.data.from_items(ROWS, override_num_blocks=4)
     mark = tmp_path / "mark"
-    sums = fitted(RayShards(dataset, **KEYS, batch_size=20), encoder=KillsOnce(mark))
+    sums = fitted(RecordShards(dataset, **KEYS, workers=2, batch_size=20), encoder=KillsOnce(mark))
     assert mark.exists()
     assert repr(sums).replace("KillsOnce", "WordEncoder") == repr(in_memory)
 
@@ -71,5 +70,5 @@ def test_a_bad_row_ends_the_job_and_is_not_shown(ray: Any, capfd: pytest.Capture
     """If it breaks, Ray's logs quote a record."""
     dataset = ray.data.from_items([*ROWS, {"body": "secretive", "kind": "secret kind"}])
     with pytest.raises(InvalidParameter, match="to be one of labels=") as caught:
-        fitted(RayShards(dataset, **KEYS))
+        fitted(RecordShards(dataset, **KEYS, workers=2))
     assert "secret" not in f"{caught.value} {capfd.readouterr()}"
