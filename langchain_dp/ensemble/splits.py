@@ -102,7 +102,7 @@ def _noted(folder: Path, marks: list[bytes], ledger: PrivacyLedger) -> list[tupl
     places = ", ".join("?" * len(marks))
     with contextlib.closing(sqlite3.connect(folder / "records.sqlite", timeout=_WAIT)) as notes, notes:
         notes.executescript(_SCHEMA)
-        own = ledger._store.ledger_id
+        own = getattr(ledger, "family", ledger._store.ledger_id)  # blocks share no record
         notes.execute("INSERT OR REPLACE INTO ledgers VALUES (?, ?, ?)", (own, _place(ledger), ledger.budget.epsilon))
         notes.executemany("INSERT OR IGNORE INTO marks VALUES (?, ?)", [(mark, own) for mark in marks])
         found = notes.execute(

@@ -1,5 +1,6 @@
 """Private records: what comes in as examples, kept in memory, shown to nobody, refused to every serializer."""
 
+from langchain_dp.records.blocks import PrivacyBlocks as PrivacyBlocks
 from langchain_dp.records.checks import TEXT_OR_NUMBER as TEXT_OR_NUMBER
 from langchain_dp.records.checks import Label as Label
 from langchain_dp.records.checks import check_labels as check_labels
