@@ -183,9 +183,6 @@ class PlaceholderMap:
     def __contains__(self, placeholder: object) -> bool:
         return placeholder in self._entries
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
     def __repr__(self) -> str:
         return "PlaceholderMap(<private>)"
 

@@ -179,6 +179,7 @@ def test_media_pass_by_name_or_not_at_all() -> None:
     assert RAW not in repr(released)
     dropping, file = sanitizer(media="drop"), {"type": "file", "source_type": "text", "text": TEXT}
     assert [message.content for message in dropping.invoke([only_image])] == [[]]
+    assert "Images, audio and files" not in str(dropping.certificate())
     for made in (sanitizer(), dropping):  # a text is no medium
         assert RAW not in repr(block := made.invoke(HumanMessage([file])).content[0])
         assert block["type"] == "file"
