@@ -26,4 +26,6 @@ __all__ = [
     "TermEntities",
 ]
 
-__getattr__, __dir__ = lazy_exports(__name__, {"PseudonymMiddleware": ".middleware", "PseudonymSpanProcessor": ".tracing"})
+_HOME = {"PseudonymMiddleware": ".middleware", "PseudonymSpanProcessor": ".tracing"}
+
+__getattr__, __dir__ = lazy_exports(__name__, _HOME)
