@@ -98,7 +98,7 @@ def optimize_with_opt(optimizer: DPPromptOptimizer, examples: Examples, *, seed:
         >>> optimize_with_opt(optimizer, rows).certificate.private
         False
     """
-    engine, settings = optimizer._engine, dataclasses.replace(optimizer.settings, decoder="votes")
+    engine, settings = optimizer._engine, optimizer.settings
     records = optimizer._checked(examples)
     check_environment()
     rng = SystemRandomness() if seed is None else NotPrivateSeededRandomness(seed)
@@ -160,7 +160,7 @@ def optimize_with_dln1(
         >>> optimize_with_dln1(optimizer, rows, DLNSettings(steps=2)).certificate.private
         False
     """
-    engine, settings = optimizer._engine, dataclasses.replace(optimizer.settings, decoder="votes")
+    engine, settings = optimizer._engine, optimizer.settings
     records = optimizer._checked(examples)
     check_environment()
     numbers = DLNSettings() if dln is None else dln
@@ -189,8 +189,6 @@ def optimize_with_dln1(
 class MajorityVote:
     """Tokens of OPT: one batch of subsets per candidate, the token with most votes, no noise. Not private."""
 
-    whole = False
-
     subset_votes: SubsetVotes
     max_calls: int
     batch: list[Subset] = dataclasses.field(default_factory=list)
@@ -205,7 +203,7 @@ class MajorityVote:
         winners = [token for token, count in votes.items() if count == most]
         return sorted(winners, key=lambda token: (isinstance(token, str), token))[0] if winners else None
 
-    def left(self, written: Sequence[Token] = ()) -> int:
+    def left(self) -> int:
         """Return the calls left."""
         return self.max_calls
 

@@ -41,11 +41,6 @@ class Journal(RunJournal):
         """Calls whose outcome the journal holds."""
         return sum(candidate.calls for candidate in self.written)
 
-    @property
-    def texts(self) -> int:
-        """Texts that have an outcome."""
-        return sum(candidate.calls > 0 for candidate in self.written)
-
     def complete(self, winner: int, data: str, handed: tuple[str, tuple[str, ...]]) -> None:
         """Store the selection and the data it was made on. Only a stored selection is released."""
         self.update(winner=winner, data=data, handed=handed)

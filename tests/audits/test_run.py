@@ -34,7 +34,6 @@ SMALL: dict[str, Callable[[], Finding]] = {
     "neighbors": lambda: neighbors.votes(neighbors.PAIRS[:2], seeds=1),
     "asked again": lambda: neighbors.asked_again(15),
     "tokens": lambda: opt.tokens(opt.WRITING[:1], 2),
-    "clipped": lambda: opt.clipped(1, 20),
     "choice": lambda: opt.choice(opt.CHOOSING[:1], 2),
     "choose": lambda: opt.public_prompts(1),
     "text rounds": lambda: synth.rounds(["rounds"]),

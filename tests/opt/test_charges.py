@@ -26,7 +26,8 @@ from langchain_dp.accounting.events import event_from_json
 from langchain_dp.ensemble.subsets import SubsetSampler
 from langchain_dp.errors import BudgetExceeded
 from langchain_dp.mechanisms import Exponential, LimitedDomain
-from langchain_dp.opt.voters import PrivateVote
+from langchain_dp.opt.private import PrivateRuns
+from langchain_dp.opt.voters import PrivateVote, SubsetVotes
 
 HALF = PrivacyBudget(100.0, 0.05)
 
@@ -227,3 +228,24 @@ def test_a_seeded_run_repeats_and_says_that_it_is_not_private() -> None:
 def test_two_seeds_differ() -> None:
     """If it breaks, the seed is not used, and the test above would pass for a constant."""
     assert len({undecided(not_private_seed=seed) for seed in range(10)}) > 1
+
+
+@pytest.mark.parametrize("part", ["training", "validation"])
+def test_what_another_charges_to_the_plan_pays_for_nothing(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, a run takes somebody else's charge for its own, and draws once more than its plan holds."""
+    ledger = PrivacyLedger(BUDGET)
+
+    def another(*_: Any) -> bool:
+        plan = ledger.plan("dp-opt")
+        assert plan is not None
+        (event,) = (event for event, _ in plan.events if getattr(event, "part", "") == part)
+        if left := plan.remaining(event):
+            plan.spend(event, left, caller="another")
+        return True
+
+    owner, look = (SubsetVotes, "check_answers") if part == "training" else (PrivateRuns, "_may_choose")
+    monkeypatch.setattr(owner, look, another)  # the last look before each charge
+    engine = Looking()
+    with pytest.raises(BudgetExceeded):
+        optimizer(engine, ledger=ledger, num_prompts=1).invoke(examples())
+    assert part == "validation" or not engine.shown

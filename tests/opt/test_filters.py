@@ -86,18 +86,13 @@ REQUEST = "Say only the words that the student needs."
 """Five words of it are asked for by one of the requests."""
 
 
-@pytest.mark.parametrize("method", [{"decoder": "votes"}, {"decoder": "clip", "delta0": None}])
 @pytest.mark.parametrize("filtered", [True, False])
-def test_what_would_be_dropped_as_an_echo_is_not_written(method: dict[str, Any], filtered: bool) -> None:
+def test_what_would_be_dropped_as_an_echo_is_not_written(filtered: bool) -> None:
     """If it breaks, a whole text is paid for and dropped, where its next best token would have made it of use."""
     engine = WordEngine(agreeing(REQUEST), extra=REQUEST)
-    settings = {
-        "filtered": filtered,
-        "max_new_tokens": 9,
-        "budget": PrivacyBudget(400.0, 0.1),
-        "epsilon0": 9.0,
-    } | method
-    made = optimizer(engine, **settings).optimize(examples())
+    made = optimizer(
+        engine, filtered=filtered, max_new_tokens=9, budget=PrivacyBudget(400.0, 0.1), epsilon0=9.0
+    ).optimize(examples())
     request = request_echo(OptPrompts(), INSTRUCTION)
     assert [request(each.text) for each in made.candidates] == [not filtered] * 2
     assert all(each.text.startswith("Say only the words that") is not filtered for each in made.candidates)

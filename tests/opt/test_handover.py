@@ -21,7 +21,15 @@ from langchain_core.prompts import ChatPromptTemplate
 
 from langchain_dp.accounting import PrivacyCertificate
 from langchain_dp.errors import InvalidParameter, LangChainDPError
-from langchain_dp.opt import OptimizedPrompt, OptPrompts, load_prompt, optimize_with_opt
+from langchain_dp.opt import (
+    OptimizedPrompt,
+    OptPrompts,
+    PromptAlternative,
+    evaluate_prompt,
+    load_prompt,
+    optimize_with_opt,
+)  # fmt: skip
+from langchain_dp.opt.candidates import PromptChoice
 
 NAMED = "Answer with one of: negative, positive."
 BRACES = 'Say {"label": "positive"} or {{}}, not {text}.'
@@ -205,3 +213,21 @@ def test_a_saved_prompt_that_was_edited_into_none_is_refused_when_it_is_loaded(
     file.write_text(json.dumps(json.loads(file.read_text()) | edited))
     with pytest.raises(InvalidParameter, match=r"prompt\.json to hold a template and words as they were saved"):
         load_prompt(file)
+
+
+def test_a_prompt_that_answers_by_names_gives_labels_back(tmp_path: Path) -> None:
+    """If it breaks, an application that has codes gets names, from a model as from a file."""
+    names = PromptAlternative(words={"A": "sports", "B": "money"})
+    made = optimizer(labels=["A", "B"], prompts=OptPrompts(system=True), alternatives=[names], num_prompts=1)
+    prompt = made.optimize([{"text": f"t{i}", "label": "AB"[i % 2]} for i in range(40)])
+    choice = PromptChoice(made.settings.instruction, ("sports", "money"))
+    assert choice in prompt.choices()
+    prompt.with_choice(choice).save(tmp_path / "prompt.json")
+    loaded = load_prompt(tmp_path / "prompt.json")
+    model = FakeListChatModel(responses=["Sports.", "money"])
+    assert [loaded.chain(model).invoke({"text": "x"}) for _ in range(2)] == ["A", "B"]
+    template = loaded.template()
+    assert template.metadata["words"] == {"A": "sports", "B": "money"}
+    rows = [{"text": "x", "label": "A"}, {"text": "y", "label": "B"}]
+    assert evaluate_prompt(template, model, rows, ["A", "B"], max_concurrency=1).accuracy == 1.0
+    assert "Answer with one of: sports, money." in template.format_messages(text="x")[0].content

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from langchain_dp.ensemble.text_writer import Echo
+from langchain_dp.opt.filters import Echo
 
 ASKED = "Say of each output which inputs belong to it."
 ECHO = Echo([ASKED], known="Which inputs belong to me?", headings=["Input:", "# Student"])
