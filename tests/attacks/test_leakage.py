@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -167,7 +166,7 @@ def test_forged_examples_on_one_line_are_compared_one_by_one() -> None:
     assert report.pieces == 2
 
 
-def test_the_report_gives_plain_figures_and_a_picture(tmp_path: Path) -> None:
+def test_the_report_gives_plain_figures() -> None:
     """If it breaks, the report of an operator lacks the leak search, or shows private text in it."""
     report = find_leaks(f"{ROWS[0]} Where do I leave my car tonight?", ROWS, held_out=["Where do I park my car?"])
     figures = report.to_dict()
@@ -178,13 +177,8 @@ def test_the_report_gives_plain_figures_and_a_picture(tmp_path: Path) -> None:
     assert figures["low"] < report.rate < figures["high"]
     assert figures["settings"]["sentences"] == 2
     assert figures["settings"]["nearest"] == pytest.approx(1.0)
-    report.plot(tmp_path / "leaks.svg")
-    assert "sedation" not in (tmp_path / "leaks.svg").read_text()
-    assert "by chance" in (tmp_path / "leaks.svg").read_text()
     empty = find_leaks("word", ROWS)  # a prompt of one word
     assert (empty.rate, empty.interval) == (0.0, (0.0, 1.0))
-    empty.plot(tmp_path / "none.svg")
-    assert "by chance" not in (tmp_path / "none.svg").read_text(), "without held-out rows chance is unknown"
 
 
 def test_a_secret_that_is_the_whole_prompt_is_better_than_guessing() -> None:
