@@ -85,10 +85,6 @@ WRONG: list[tuple[Callable[[], object], str]] = [
         lambda: audit_pipeline(list, lambda made, at: SECRET, canaries=99, epsilon=1.0, delta=0.0),  # type: ignore[arg-type, return-value]
         "one is of type str",
     ),
-    (
-        lambda: audit_pipeline(list, lambda made, at: 1.0, canaries=99, epsilon=1.0, delta=0.0, guesses=60),
-        "guesses=.99",
-    ),  # type: ignore[arg-type]
     (lambda: canary_pair("ab", [0, 1]), "labels of type str to be a list"),
     (lambda: canary_pair(["a", "b"], {"a": 0, "b": 1}), "votes of type dict to be a list"),  # type: ignore[arg-type]
 ]

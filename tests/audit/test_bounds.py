@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from langchain_dp.accounting import NoisyMaxEvent, epsilon
-from langchain_dp.audit import canaries_needed, epsilon_bound, gaussian_bound, lower_limit, runs_needed, upper_limit
+from langchain_dp.audit import canaries_needed, epsilon_bound, lower_limit, runs_needed, upper_limit
 from langchain_dp.audit.bounds import check_runs
 from langchain_dp.errors import InvalidParameter
 
@@ -63,17 +62,6 @@ def test_a_claim_that_nothing_disproves_is_refused(needed: Callable[[float], int
         needed(800.0)
 
 
-def test_a_gaussian_pair_is_read_at_any_delta() -> None:
-    """If it breaks, the tightness of DP-ICL at a small delta is misjudged. Frequencies are exact here."""
-    runs, sigma = 10**9, 2.0
-    share = 0.5 * math.erfc(-1 / (math.sqrt(2) * sigma) / math.sqrt(2))  # winner of (1, 0) votes
-    found = gaussian_bound(round(share * runs), round((1 - share) * runs), runs, delta=1e-5, error=0.01)
-    exact = epsilon([(NoisyMaxEvent(sigma), 1)], 1e-5)
-    assert exact * 0.999 < found < exact
-    assert gaussian_bound(50, 50, 100, delta=1e-5, error=0.01) == 0.0
-    assert gaussian_bound(100, 0, 100, delta=1e-5, error=0.01) > 3
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -87,9 +75,8 @@ def test_a_gaussian_pair_is_read_at_any_delta() -> None:
 def test_counts_that_are_none_are_refused(changes: dict[str, Any], said: str) -> None:
     """If it breaks, a bound is above what the counts disprove, or zero: nothing disproved."""
     given = {"hits": 900, "other_hits": 100, "runs": 1_000, "delta": 1e-5, "error": 1e-3} | changes
-    for bound in (epsilon_bound, gaussian_bound):
-        with pytest.raises(InvalidParameter, match=said):
-            bound(**given)
+    with pytest.raises(InvalidParameter, match=said):
+        epsilon_bound(**given)
     for limit in (lower_limit, upper_limit):
         for wrong in ((150, 100, 0.05), (-3, 100, 0.05), (3, 0, 0.05), (3, 100, 1.5)):
             with pytest.raises(InvalidParameter):
