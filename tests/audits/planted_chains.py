@@ -457,7 +457,15 @@ TOKENS: dict[str, list[Swap]] = {
 }
 """Faults of who pays for a token, who is asked, and what is shown."""
 
+
+def half_the_noise(real: StandIn, self: LimitedDomain[Any], votes: Any, **rest: Any) -> Any:
+    """Tokens are drawn with half the noise that is charged."""
+    event = dataclasses.replace(self.event, epsilon0=2 * self.event.epsilon0)
+    return real(dataclasses.replace(self, event=event), votes, **rest)
+
+
 VOTES: dict[str, list[Swap]] = {
+    "half the noise of a run": [(LimitedDomain, "release", method(half_the_noise))],
     "+1 where votes move": [(LimitedDomain, "release", method(lower_threshold))],
     "clamped kbar of a run": [(LimitedDomain, "release", method(clamped))],
     "noise drawn again": [(LimitedDomain, "release", method(drawn_again))],
