@@ -82,19 +82,7 @@ def candidate_fault(
 ) -> str:
     """Explain why a released candidate is not handed over, or return "". Uses public text alone.
 
-    Args:
-        candidate: The written instruction.
-        instruction: The initial instruction.
-        words: Words of the labels.
-        prompts: Templates that the writer was asked with.
-        complete: Whether the model ended the text itself, before the token limit and without a lack of votes.
-
-    Returns:
-        A clause, such as "it repeats the request".
-
-    Examples:
-        >>> candidate_fault("Say it", instruction="Is it spam?", words=["spam", "ham"], prompts=OptPrompts())
-        'it no longer names the task'
+    ``complete``: the model ended the text itself, before the token limit and without a lack of votes.
     """
     text = candidate.strip()
     if not text:
@@ -110,7 +98,7 @@ def candidate_fault(
 
 def request_echo(prompts: OptPrompts, instruction: str) -> Echo:
     """Return the request as text that no candidate may repeat, except what the initial instruction also says."""
-    return Echo([prompts.meta, prompts.secrecy, *prompts.messages], known=instruction, headings=_HEADINGS)
+    return Echo([prompts.meta, *prompts.messages], known=instruction, headings=_HEADINGS)
 
 
 def whole_sentences(text: str) -> tuple[str, str]:

@@ -25,8 +25,8 @@ class CandidateOptions:
         kbar: Tokens that LimitedDomain considers.
         epsilon0: Bounded-range parameter of one call; None chooses the largest that fits.
         delta0: Mass that the threshold may miss in one call; None chooses.
-        filtered: Draw no token that repeats the request, remove an unfinished last sentence, and drop candidates by
-            :func:`candidate_fault`. It uses public and released text alone and is free.
+        filtered: Draw no token that repeats the request, remove an unfinished last sentence, and drop candidates that
+            are no sentence or no longer name the task. It uses public and released text alone and is free.
 
     Raises:
         InvalidParameter: A value is out of bounds.
@@ -178,7 +178,7 @@ class Settings:
             "stop": list(self.candidate_options.stop),
             "banned": sorted(self.decoding.banned, key=str),
             "templates": {
-                **{name: getattr(prompts, name) for name in ("text", "meta", "secrecy", "answer", "system")},
+                **{name: getattr(prompts, name) for name in ("text", "meta", "answer", "system")},
                 "words": dict(prompts.words),
                 "messages": list(prompts.messages),
             },

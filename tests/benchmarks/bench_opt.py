@@ -311,7 +311,7 @@ def _of_no_run(optimizer: DPPromptOptimizer, instruction: str) -> OptimizedPromp
     from langchain_dp.opt.baselines import not_private
 
     settings = optimizer.settings
-    prompt = settings.prompts.forward(instruction, settings.words)
+    prompt = "".join(settings.prompts.forward_parts(instruction, settings.words))
     return OptimizedPrompt(prompt, instruction, not_private("opt", optimizer._engine), {}, {})
 
 

@@ -16,7 +16,7 @@ from fakes.voters import VotingEngine
 
 from langchain_dp import PrivacyBudget, PrivacyLedger, PrivateRecords
 from langchain_dp.errors import InvalidParameter, LangChainDPError
-from langchain_dp.opt import DLNSettings, OptPrompts, OptTask, PromptAlternative
+from langchain_dp.opt import DLNSettings, OptPrompts, PromptAlternative
 
 
 @pytest.mark.parametrize(
@@ -163,11 +163,8 @@ def test_a_strange_template_is_refused(template: str) -> None:
         (lambda: OptPrompts(words={"a": "yes", "b": " "}), r"one line of text by label, not 'b': ' '"),
         (lambda: OptPrompts(words={"a": 5}), r"one line of text by label, not 'a': 5"),  # type: ignore[dict-item]
         (lambda: OptPrompts(meta=5), r"meta of type int to be a str"),  # type: ignore[arg-type]
-        (lambda: OptPrompts(secrecy="\ud800"), r"secrecy to be valid Unicode"),
         (lambda: OptPrompts(messages=[None]), r"messages of type NoneType to be a str"),  # type: ignore[list-item]
         (lambda: PromptAlternative("Say \ud800."), r"instruction of an alternative to be valid Unicode"),
-        (lambda: OptTask(("a", "b"), "Say.", 0, 5), r"shots=0"),
-        (lambda: OptTask(("a", "b"), "Say.", 5, 0), r"subsets=0"),
         (lambda: DLNSettings(temperature=math.nan), r"temperature=nan"),
         *(
             (functools.partial(DLNSettings, **{name: 0}), f"{name}=0")

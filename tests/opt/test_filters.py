@@ -12,8 +12,8 @@ from fakes.optimizers import INSTRUCTION, LABELS, examples, optimizer
 
 from langchain_dp import PrivacyBudget
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.opt import Decoding, OptPrompts, candidate_fault, load_prompt
-from langchain_dp.opt.filters import Echo, request_echo, whole_sentences
+from langchain_dp.opt import Decoding, OptPrompts, load_prompt
+from langchain_dp.opt.filters import Echo, candidate_fault, request_echo, whole_sentences
 from langchain_dp.opt.templates import CUE, MESSAGES
 from langchain_dp.opt.text import Text
 
@@ -151,7 +151,7 @@ def test_a_prompt_as_system_and_human_message() -> None:
     for wrong in ({"answer": "Answer."}, {"answer": "{labels}\n"}, {"system": "yes"}):
         with pytest.raises(InvalidParameter):
             OptPrompts(**wrong)  # type: ignore[arg-type]  # wrong on purpose
-    assert "Answer with" not in OptPrompts(answer="").forward("Say it.", LABELS)
+    assert "Answer with" not in OptPrompts(answer="").forward_parts("Say it.", LABELS)[0]
 
 
 @pytest.mark.parametrize(
