@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from langchain_dp.rapt import RAPTSanitizer, SanitizingRetriever
     from langchain_dp.rapt.middleware import RAPTMiddleware
     from langchain_dp.rapt.pseudonyms import Pseudonymizer, PseudonymMiddleware
-    from langchain_dp.records import PrivateRecords
+    from langchain_dp.records import PrivateRecords, RecordShards
     from langchain_dp.synth import (
         ChatDPGenerator,
         DPAnswerGenerator,
@@ -54,6 +54,7 @@ __all__ = [
     "Question",
     "RAPTMiddleware",
     "RAPTSanitizer",
+    "RecordShards",
     "SanitizingRetriever",
     "SyntheticExamples",
     "private_accuracy",
@@ -83,6 +84,7 @@ _HOME = {
     "Question": "langchain_dp.aggregate",
     "RAPTMiddleware": "langchain_dp.rapt.middleware",
     "RAPTSanitizer": "langchain_dp.rapt",
+    "RecordShards": "langchain_dp.records",
     "SanitizingRetriever": "langchain_dp.rapt",
     "SyntheticExamples": "langchain_dp.synth",
     "private_accuracy": "langchain_dp.aggregate",

@@ -44,6 +44,8 @@ KINDS = {
         "accounting/test_prepaid.py",
         "opt/test_crash.py",
         "rapt/test_bulk_workers.py",
+        "records/test_ray_shards.py",
+        "records/test_shards.py",
     ),
     "statistical": ("audits",),
     "docs": (

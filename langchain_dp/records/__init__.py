@@ -22,3 +22,5 @@ from langchain_dp.records.private import PrivateRecords as PrivateRecords
 from langchain_dp.records.private import check_records as check_records
 from langchain_dp.records.private import id_of as id_of
 from langchain_dp.records.private import unknown_id as unknown_id
+from langchain_dp.records.shards import CheckedShards as CheckedShards
+from langchain_dp.records.shards import RecordShards as RecordShards
