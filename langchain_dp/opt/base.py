@@ -62,15 +62,10 @@ class PromptRunnable(RunRunnable):
         self._progress = validate.one_of("progress", progress, (None, True, False))
         self._set_lock()
         self._private = PrivateRuns(
-            model,
-            settings,
-            ledger=ledger_for(budget, ledger),
-            budget=budget,
-            name=name,
-            progress=progress,
+            model, settings, ledger=ledger_for(budget, ledger), budget=budget, name=name, progress=progress,
             rng=SystemRandomness() if not_private_seed is None else NotPrivateSeededRandomness(not_private_seed),
             costs=costs_of_inputs(*released_inputs, made_with=made_with, budget=budget, ledger=ledger),
-        )
+        )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------------ Runnable
 
@@ -188,15 +183,9 @@ class PromptRunnable(RunRunnable):
         scheme = scheme_for(self.settings, neighbors, count)
         warn_weak_promise(weak_promise_reasons(share.epsilon, share.delta, *scheme.least_records(count)))
         return report(
-            self._engine,
-            self.settings,
-            budget=share,
-            scheme=scheme,
-            token=token,
-            selection=selection,
-            records=records,
-            count=count,
-        )
+            self._engine, self.settings, budget=share, scheme=scheme, token=token, selection=selection,
+            records=records, count=count,
+        )  # fmt: skip
 
 
 def share_of(budget: PrivacyBudget | None, ledger: LedgerOrPath | None, name: str) -> PrivacyBudget:

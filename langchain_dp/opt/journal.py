@@ -60,14 +60,10 @@ class Journal(RunJournal):
     def from_state(cls, fields: Mapping[str, Any], common: Mapping[str, Any]) -> Self:
         """Read the result of :meth:`state`."""
         journal = cls(
-            **common,
-            groups=fields["groups"],
-            sampling_probability=fields["sampling_probability"],
-            written=[Written(**candidate) for candidate in fields["written"]],
-            winner=fields["winner"],
-            records=fields["records"],
-            handed=_handed(fields.get("handed")),
-        )
+            **common, groups=fields["groups"], sampling_probability=fields["sampling_probability"],
+            written=[Written(**candidate) for candidate in fields["written"]], winner=fields["winner"],
+            records=fields["records"], handed=_handed(fields.get("handed")),
+        )  # fmt: skip
         choices = len(journal.written) + 1 + len(journal.settings.get("alternatives", ()))
         sound = (
             isinstance(journal.groups, int)

@@ -80,8 +80,7 @@ class PrivateRuns(PrivateRun):
         self._costs = tuple(costs)
         self._progress = progress
         self._forward = Forward.of(engine, settings)
-        self._never = echo_of(settings)
-        self._text = Text(engine, settings.decoding, settings.candidate_options.stop, never=self._never)
+        self._text = Text(engine, settings.decoding, settings.candidate_options.stop, never=echo_of(settings))
         self._journal: Journal | None = None
         self._reservation: PromptReservation | None = None
         # Digests and split of the records, kept while the process lives so that a record can be forgotten in a run.
@@ -187,14 +186,9 @@ class PrivateRuns(PrivateRun):
 
     def _reserved(self, journal: Journal, scheme: Scheme, records: int) -> PromptReservation:
         reservation = reserve(
-            self._ledger,
-            self._budget,
-            self._settings,
-            scheme,
-            name=self._name,
-            journal=journal.text(),
+            self._ledger, self._budget, self._settings, scheme, name=self._name, journal=journal.text(),
             check=lambda token, share: self.check_reachable(token, share, scheme, records, warn=True),
-        )
+        )  # fmt: skip
         plan = reservation.plan
         if journal.plan is None:
             journal.plan, journal.kept = plan, journal.text()
@@ -228,14 +222,9 @@ class PrivateRuns(PrivateRun):
 
     def _write(self, data: Data, journal: Journal, reservation: PromptReservation, halted: Halted) -> Run:
         run = Run(
-            self._settings,
-            text=self._text,
-            end_tokens=self._engine.end_tokens,
-            journal=journal,
-            rng=self._rng,
-            progress=self._progress,
-            halted=halted,
-        )
+            self._settings, text=self._text, end_tokens=self._engine.end_tokens, journal=journal, rng=self._rng,
+            progress=self._progress, halted=halted,
+        )  # fmt: skip
         if journal.winner is None and self._settings.writes:
             source = self._source(data, reservation)
             run.write(source, spent=lambda: reservation.plan.spent(round_up=True)[0])
@@ -296,9 +285,12 @@ class PrivateRuns(PrivateRun):
         budget, least = reservation.budget, self._scheme(journal).least_records(journal.records or 0)
         weak = weak_promise_reasons(budget.epsilon, budget.delta, *least)
         settings, seeded = self._settings, not self._rng.private
-        writes = settings.writes
+        writes, token, noise = settings.writes, reservation.token, {}
+        if token is not None:
+            needed = math.ceil(votes_needed(token, self.neighbors))
+            noise = {"epsilon0": token.epsilon0, "delta0": token.delta0, "votes_needed": needed}
         return reservation.plan.certificate(
-            None if reservation.token is None else reservation.charged_call,
+            None if token is None else reservation.charged_call,
             mechanism=_WRITTEN if writes else _CHOSEN,
             model=self._engine.name,
             private=not seeded,
@@ -315,19 +307,12 @@ class PrivateRuns(PrivateRun):
                 *getattr(self._engine, "notes", ()),
             ),
             parameters={
-                **self._noise(reservation),
+                **noise,
                 "epsilon_selection": reservation.selection.epsilon,
                 **({"alternatives": len(settings.alternatives)} if settings.alternatives else {}),
                 **(_writing(reservation, journal.written) if writes else {}),
             },
         ).including(self._costs)
-
-    def _noise(self, reservation: PromptReservation) -> dict[str, Any]:
-        token = reservation.token
-        if token is None:
-            return {}
-        needed = math.ceil(votes_needed(token, self.neighbors))
-        return {"epsilon0": token.epsilon0, "delta0": token.delta0, "votes_needed": needed}
 
 
 def _writing(reservation: PromptReservation, written: Sequence[Written]) -> dict[str, Any]:

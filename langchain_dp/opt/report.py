@@ -155,14 +155,9 @@ def report(
     training = count - validation
     subset = head + tail + shots(scheme, training) * lengths.shot
     evaluated = to_evaluate(
-        scheme,
-        calls=settings.calls,
-        texts=settings.texts,
-        length=settings.max_new_tokens,
-        training=training,
-        judged=settings.choices * validation,
-        lengths=lengths,
-    )
+        scheme, calls=settings.calls, texts=settings.texts, length=settings.max_new_tokens, training=training,
+        judged=settings.choices * validation, lengths=lengths,
+    )  # fmt: skip
 
     def noise(share: PrivacyBudget) -> LimitedDomainEvent:
         token, _ = choose_noise(share, scheme, settings)

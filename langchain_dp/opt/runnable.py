@@ -124,34 +124,17 @@ class DPPromptOptimizer(PromptRunnable):
         if decoding.chat is None:
             decoding = dataclasses.replace(decoding, chat=bool(getattr(model, "chats", False)))
         settings = Settings(
-            instruction=checks.check_instruction(instruction),
-            labels=check_labels(labels),
-            prompts=prompts or OptPrompts(),
-            shots=shots,
-            subsets=subsets,
-            sampling=sampling_from(sampling),
-            validation=validation,
-            rows=rows,
-            alternatives=checks.alternatives(alternatives),
-            num_prompts=num_prompts,
-            max_new_tokens=max_new_tokens,
-            candidate_options=candidate_options,
-            decoding=decoding,
-            calibrate=calibrate,
-            labels_from_data=labels_from_data,
-        )
+            instruction=checks.check_instruction(instruction), labels=check_labels(labels),
+            prompts=prompts or OptPrompts(), shots=shots, subsets=subsets, sampling=sampling_from(sampling),
+            validation=validation, rows=rows, alternatives=checks.alternatives(alternatives),
+            num_prompts=num_prompts, max_new_tokens=max_new_tokens, candidate_options=candidate_options,
+            decoding=decoding, calibrate=calibrate, labels_from_data=labels_from_data,
+        )  # fmt: skip
         checks.check_model(model, candidate_options.kbar)
         self._start(
-            model,
-            settings,
-            budget=budget,
-            ledger=ledger,
-            name=name,
-            progress=progress,
-            made_with=made_with,
-            not_private_seed=not_private_seed,
-            released_inputs=(labels, instruction, prompts, alternatives),
-        )
+            model, settings, budget=budget, ledger=ledger, name=name, progress=progress, made_with=made_with,
+            not_private_seed=not_private_seed, released_inputs=(labels, instruction, prompts, alternatives),
+        )  # fmt: skip
 
     @classmethod
     def auto(
@@ -216,14 +199,8 @@ class DPPromptOptimizer(PromptRunnable):
             instruction=tokens, alternatives=len(settings["alternatives"]),
         ).arguments()  # fmt: skip
         optimizer = cls(
-            model=model,
-            labels=labels,
-            instruction=instruction,
-            budget=budget,
-            ledger=ledger,
-            name=name,
-            **fitted,
-            **settings,
-        )
+            model=model, labels=labels, instruction=instruction, budget=budget, ledger=ledger, name=name,
+            **fitted, **settings,
+        )  # fmt: skip
         optimizer._private.agreement = NEARLY_ALL
         return optimizer

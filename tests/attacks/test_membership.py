@@ -216,14 +216,9 @@ def test_randomized_response_is_attacked_up_to_its_bound() -> None:
     told apart.
     """
     done = attack_answers(
-        randomized(1.0, 0),
-        ROWS,
-        CANARY,
-        questions=["is it there?"],
-        runs=4000,
-        epsilon=1.0,
+        randomized(1.0, 0), ROWS, CANARY, questions=["is it there?"], runs=4000, epsilon=1.0,
         neighbors=Neighbors.ADD_OR_REMOVE_ONE,
-    )
+    )  # fmt: skip
     hits = round(done.rate * done.n)
     assert done.settings["bound"] == pytest.approx(math.e / (1 + math.e))
     assert lower(hits, done.n) < done.settings["bound"] < upper(hits, done.n)
@@ -287,16 +282,9 @@ def test_the_answers_of_a_private_chain_stay_under_its_bound() -> None:
 
     def build(data: list[Any]) -> Callable[[str], str]:
         chain = DPICLClassifier(
-            model=Watching(),
-            examples=data,
-            labels=LABELS,
-            budget=PrivacyBudget(1.0),
-            max_queries=2,
-            shots=6,
-            sampling=SamplingOptions("fixed", 1, 1.0),
-            calibrate=False,
-            not_private_seed=seeds.randrange(10**9),
-        )
+            model=Watching(), examples=data, labels=LABELS, budget=PrivacyBudget(1.0), max_queries=2, shots=6,
+            sampling=SamplingOptions("fixed", 1, 1.0), calibrate=False, not_private_seed=seeds.randrange(10**9),
+        )  # fmt: skip
         return chain.invoke
 
     seeds = random.Random(5)
@@ -435,14 +423,9 @@ def test_what_only_the_order_tells_is_found(
     """If it breaks, a chain that tells everything at its second answer scores as one that tells half."""
     coins = random.Random(1)
     done = attack_answers(
-        lambda data: chain(data, coins),
-        [{"text": "a"}],
-        PLANTED,
-        questions=questions,
-        repeats=repeats,
-        runs=60,
-        epsilon=1.0,
-    )
+        lambda data: chain(data, coins), [{"text": "a"}], PLANTED, questions=questions, repeats=repeats,
+        runs=60, epsilon=1.0,
+    )  # fmt: skip
     assert done.rate == 1.0
     assert done.settings["attacker"] == attacker
     assert done.interval[0] > float(str(done.settings["bound"]))

@@ -32,15 +32,9 @@ from langchain_dp.errors import InvalidParameter, MissingExtra
 
 def result(name: str = "an attack", rate: float = 0.4) -> AttackResult:
     return AttackResult(
-        name=name,
-        rate=rate,
-        interval=(rate - 0.1, rate + 0.1),
-        baseline=0.2,
-        n=50,
-        measure="words guessed",
-        interval_method="Clopper-Pearson",
-        settings={"eta": 3.0, "table": "small"},
-    )
+        name=name, rate=rate, interval=(rate - 0.1, rate + 0.1), baseline=0.2, n=50, measure="words guessed",
+        interval_method="Clopper-Pearson", settings={"eta": 3.0, "table": "small"},
+    )  # fmt: skip
 
 
 def test_the_plain_figures_have_the_agreed_keys() -> None:

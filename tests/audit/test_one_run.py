@@ -38,13 +38,9 @@ def answered(coins: Sequence[bool], epsilon: float, delta: float, rng: random.Ra
 def audited(epsilon: float, claim: float, seed: int, *, delta: float = 0.0, canaries: int = 200) -> OneRunAudit:
     rng = random.Random(seed)
     return audit_pipeline(
-        lambda coins: answered(coins, epsilon, delta, rng),
-        lambda seen, number: float(seen[number]),
-        canaries=canaries,
-        epsilon=claim,
-        delta=delta,
-        error=0.05,
-    )
+        lambda coins: answered(coins, epsilon, delta, rng), lambda seen, number: float(seen[number]),
+        canaries=canaries, epsilon=claim, delta=delta, error=0.05,
+    )  # fmt: skip
 
 
 def test_pure_privacy_is_the_binomial_tail() -> None:

@@ -181,15 +181,9 @@ def tightness(
     pair = canary_pair(LABELS, (0, margin), neighbors=budget.neighbors)
     answer = {id(data): _endless(data, NoisyMaxEvent(sigma)) for data in (pair.one, pair.other)}
     return audit_mechanism(
-        lambda data: next(answer[id(data)]),
-        pair.one,
-        pair.other,
-        epsilon=budget.epsilon,
-        delta=budget.delta,
-        neighbors=budget.neighbors,
-        runs=runs,
-        progress=progress,
-    )
+        lambda data: next(answer[id(data)]), pair.one, pair.other, epsilon=budget.epsilon, delta=budget.delta,
+        neighbors=budget.neighbors, runs=runs, progress=progress,
+    )  # fmt: skip
 
 
 def _endless(examples: Sequence[Any], event: NoisyMaxEvent, at_once: int = 300) -> Iterator[str]:

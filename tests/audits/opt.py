@@ -309,14 +309,9 @@ def _run(
     with PrivacyLedger(budget or PrivacyBudget(500.0, 0.5)) as ledger:
         witness.charged = functools.partial(charges, ledger)
         optimizer = kind(
-            model=witness,
-            labels=LABELS,
-            instruction=_INSTRUCTION,
-            ledger=ledger,
-            calibrate=False,
-            progress=False,
-            **settings,
-        )
+            model=witness, labels=LABELS, instruction=_INSTRUCTION, ledger=ledger, calibrate=False,
+            progress=False, **settings,
+        )  # fmt: skip
         prompt = asyncio.run(optimizer.aoptimize(rows)) if face % 2 else optimizer.optimize(rows)
         return witness, prompt, [event_from_json(entry.event) for entry in ledger.entries() for _ in range(entry.count)]
 
@@ -331,13 +326,9 @@ def public_prompts(runs: int = 10) -> Finding:
     won, laws = [], []
     for setting, face in itertools.product((_R1, _ADD, _ZERO), range(runs)):
         witness, prompt, paid = _run(
-            face,
-            examples(128),
-            Witness(right=_better),
-            PrivacyBudget(0.4, 0.5, setting),
-            DPPromptSelector,
+            face, examples(128), Witness(right=_better), PrivacyBudget(0.4, 0.5, setting), DPPromptSelector,
             alternatives=_ALTERNATIVES,
-        )
+        )  # fmt: skip
         asked = collections.Counter(each.records for each in witness.shown)
         cost = epsilon(list(collections.Counter(paid).items()), prompt.certificate.delta, neighbors=setting)
         wrong = [

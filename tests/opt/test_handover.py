@@ -155,12 +155,13 @@ def test_a_file_that_is_no_prompt_is_refused(content: str, tmp_path: Path) -> No
 
 
 def test_a_prompt_of_another_form_is_refused(released: OptimizedPrompt, tmp_path: Path) -> None:
-    """If it breaks, a number is handed to a model as a prompt, or a bad certificate ends in a TypeError."""
+    """If it breaks, a bad or edited file is found at the first answer of a chain, or ends in a TypeError."""
     path = tmp_path / "prompt.json"
     whole = released.to_dict()
-    changes: list[dict[str, object]] = [{name: 7} for name in whole]
+    changes: list[dict[str, Any]] = [{name: 7} for name in whole]
     changes += [{"certificate": whole["certificate"] | {name: [7]}} for name in ("spent", "parameters", "remaining")]
-    changes += [{"certificate": whole["certificate"] | {"notes": 7}}]
+    changes += [{"certificate": whole["certificate"] | {"notes": 7}}, {"prompt": "Input: {text"}]
+    changes += [{"words": {"negative": words, "positive": "Good"}} for words in ("", "good")]
     for change in changes:
         path.write_text(json.dumps(whole | change))
         with pytest.raises(InvalidParameter):
@@ -181,25 +182,6 @@ def test_the_model_and_the_settings_are_recorded() -> None:
     assert (settings["groups"], settings["rate"], settings["stop"], settings["labels"]) == (16, 1.0, ["\n"], LABELS)
     assert settings["templates"]["messages"]
     assert json.dumps(prompt.to_dict())
-
-
-@pytest.mark.parametrize(
-    "edited",
-    [
-        {"prompt": "Input: {text"},
-        {"words": {"negative": "", "positive": "good"}},
-        {"words": {"negative": "good", "positive": "Good"}},
-    ],
-)
-def test_a_saved_prompt_that_was_edited_into_none_is_refused_when_it_is_loaded(
-    edited: dict[str, Any], tmp_path: Path
-) -> None:
-    """If it breaks, each answer of a chain fails, or names no label, and the file is not what is blamed."""
-    file = tmp_path / "prompt.json"
-    optimizer().optimize(examples()).save(file)
-    file.write_text(json.dumps(json.loads(file.read_text()) | edited))
-    with pytest.raises(InvalidParameter, match=r"prompt\.json to hold a template and words as they were saved"):
-        load_prompt(file)
 
 
 def test_a_prompt_that_answers_by_names_gives_labels_back(tmp_path: Path) -> None:
