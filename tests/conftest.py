@@ -15,6 +15,7 @@ from fakes.coins import Coins
 from fakes.tiny_gguf import TinyGGUF
 from hypothesis import settings
 
+os.environ["LANGCHAIN_DP_STATE"] = ""  # tests charge one data set to many ledgers
 SYSTEM = "system"
 ROOT = Path(__file__).parent
 

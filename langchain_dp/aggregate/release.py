@@ -25,6 +25,7 @@ from langchain_dp.ensemble.runs import (
     run_lock,
     secret_key,
 )
+from langchain_dp.ensemble.splits import note_ledger
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
 from langchain_dp.records import AUTOMATIC, CheckedShards, PrivateRecords, RecordShards, check_records
@@ -141,6 +142,8 @@ class Promise:
                 plan = self.ledger.reserve(
                     [(event, 1)], name=self.name, epsilon=share.epsilon, delta=share.delta, journal=journal.text()
                 )
+            if self.rng.private:
+                note_ledger(records, self.ledger)
             journal = ReleaseJournal.load(self.ledger, plan)
             check_same(plan, {}, self.budget or share, "release")
             if journal.data != _digest(records, journal.key):

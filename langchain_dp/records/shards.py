@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from langchain_dp._util import validate
+from langchain_dp._util.machine import processors
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.records.files import READING, read_file, read_span
 from langchain_dp.records.private import PrivateRecords, check_records
@@ -87,7 +88,7 @@ class RecordShards:
     ) -> None:
         self._read = functools.partial(PrivateRecords, text_key=text_key, label_key=label_key, label=label)
         self._read()  # it checks the keys
-        self._workers = validate.integer("workers", workers or _processors(), at_least=1)
+        self._workers = validate.integer("workers", workers or processors(), at_least=1)
         self._batch_size = validate.integer("batch_size", batch_size, at_least=1)
         self._dataset = parts if hasattr(parts, "map_batches") else None
         self._parts = [] if self._dataset is not None else list(_divided(parts, self._batch_size))
@@ -172,10 +173,6 @@ class CheckedShards:
 
     def __repr__(self) -> str:
         return "CheckedShards(<private>)"
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _divided(parts: Any, batch_size: int) -> Iterator[Part]:
