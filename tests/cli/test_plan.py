@@ -162,16 +162,6 @@ def test_opt_plans_a_choice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert planned(capsys, "opt", *asked)["max_calls"] > 0
 
 
-def test_opt_plans_clipped_sums(capsys: pytest.CaptureFixture[str]) -> None:
-    """If it breaks, the command cannot say how far a subset moves a token, or plans votes where none are taken."""
-    asked = ["--records", 1000, "--labels", *LABELS, "--instruction", "Praise or complaint?", "--epsilon", 1]
-    found = planned(capsys, "opt", *asked, "--decoder", "clip")
-    assert found["clip"] >= 2
-    assert found["votes_needed"] is found["delta0"] is None
-    assert found["verdict"]["rating"] == "yes"
-    assert planned(capsys, "opt", *asked)["clip"] is None
-
-
 def test_an_empty_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """If it breaks, an empty file is taken for one without labels, or ends in a traceback."""
     (path := tmp_path / "data.jsonl").write_text("")
