@@ -19,7 +19,7 @@ KnownTask = Literal["sst2", "trec", "mpqa", "disaster"]
 KnownPrompt = Literal["plain", "sst2", "amazon", "agnews", "trec"]
 NEIGHBORS = get_args(Neighboring)
 TABLES = ("glove", "minilm")
-TARGETS = ("eta", "target_replacement", "deniability", "inversion", "max_loss")
+TARGETS = ("eta", "target_replacement", "inversion")
 REPLACEMENT = 0.5
 
 _FITTING = "what fits"
@@ -242,14 +242,8 @@ class TableOptions(Options):
         None, "--replacement", "--target-replacement", parser=share, metavar="P",
         help=f"share of words replaced (default: {REPLACEMENT}); also --target-replacement",
     )  # fmt: skip
-    deniability: float | None = promised(
-        None, parser=share, metavar="P", help="95% of words stay with at most this chance"
-    )
     inversion: float | None = promised(
         None, parser=share, metavar="P", help="share of words that an attacker may guess"
-    )
-    max_loss: float | None = promised(
-        None, parser=positive, metavar="NATS", help="mean loss between a word and its nearest neighbour"
     )
     mechanism: Literal["exponential", "laplace"] = promised(
         "exponential", metavar="NAME", help="exponential or laplace"

@@ -209,10 +209,6 @@ class PlaceholderReleases:
         self._rest = rest
         self.map = kept
 
-    def streams(self, document: str | None) -> bool:
-        """Never: an entity may cross pieces of a text."""
-        return False
-
     def release(self, units: Sequence[Unit], seen: Counter[str] | None = None) -> list[Texts]:
         """Replace the entities of every unit, and release its other words under one charge."""
         hidden: list[Texts] = [

@@ -353,9 +353,8 @@ def names_in_clear(real: StandIn, self: TextPrivatizer, texts: Sequence[str]) ->
     def drawn() -> list[Any]:
         found = []
         for text, released in zip(texts, draw(), strict=True):
-            pairs = zip(text.split(), released.text.split(), strict=False)
-            words = [new if old.lower() in self.vocabulary.index else old for old, new in pairs]
-            found.append(dataclasses.replace(released, text=" ".join(words)))
+            pairs = zip(text.split(), released.split(), strict=False)
+            found.append(" ".join(new if old.lower() in self.vocabulary.index else old for old, new in pairs))
         return found
 
     return drawn
@@ -389,11 +388,11 @@ def pads_without_noise(real: StandIn, self: TextPrivatizer, ids: Any) -> Any:
     return np.where(given == PAD, closest, real(self, given))
 
 
-def only_cut(real: StandIn, self: Items, length: int, *, cased: bool) -> None:
+def only_cut(real: StandIn, self: Items, length: int) -> None:
     """Texts are cut and never filled up."""
     before = len(self.ids)
-    real(self, length, cased=cased)
-    del self.ids[before:], self.surfaces[before:]
+    real(self, length)
+    del self.ids[before:]
 
 
 CUTS: dict[str, list[Swap]] = {
@@ -493,7 +492,7 @@ FACES: dict[str, list[Swap]] = {
     "the first user pays for all": [(MetricLedger, "spend", first_user_pays)],
     "one user's text for another": [(MetricLedger, "digest", method(shared_releases))],
     "beyond the limit": [(MetricLedger, "spend", method(overdrawn))],
-    "unknown names in clear": [(TextPrivatizer, "prepare", method(names_in_clear))],
+    "unknown names in clear": [(TextPrivatizer, "written", method(names_in_clear))],
     "closer word of two": [(TextPrivatizer, "release", method(closer_of_two))],
     "one draw for equal words": [(TextPrivatizer, "release", method(one_draw_a_word))],
 }

@@ -194,7 +194,7 @@ def privatized(
             if privatizer is None:
                 rng = NotPrivateSeededRandomness(1000 * seed + start)
                 privatizer = TextPrivatizer(table(), eta(mechanism, replacement), mechanism=mechanism, rng=rng)  # type: ignore[arg-type]
-            path.write_text(json.dumps([released.text for released in privatizer.privatize(part)]))
+            path.write_text(json.dumps(privatizer.privatize(part)))
         found += json.loads(path.read_text())
     return found
 
