@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import functools
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.runnables.config import ensure_config, var_child_runnable_config
 from langsmith.run_helpers import get_tracing_context
 
-from langchain_dp.errors import InvalidParameter, UnsafeEnvironment
+from langchain_dp.errors import UnsafeEnvironment
 from langchain_dp.isolation.model import IsolatedModel
 from langchain_dp.isolation.run import check_environment, private_run
 
@@ -119,7 +118,7 @@ def test_other_threads_and_tasks_are_not_affected() -> None:
         entered, done = asyncio.Event(), asyncio.Event()
 
         async def private() -> None:
-            async with private_run():
+            with private_run():
                 await chain().ainvoke({"x": CANARY})
                 entered.set()
                 await done.wait()
@@ -142,62 +141,6 @@ def test_other_threads_and_tasks_are_not_affected() -> None:
         assert CANARY not in repr(cache._cache)
     finally:
         set_llm_cache(None)
-
-
-def test_decorated_functions_and_coroutines_run_privately() -> None:
-    """If it fails, @private_run() hides nothing, above all for coroutines, whose body runs after the call."""
-
-    @private_run()
-    def plain(x: int, *, y: int) -> tuple[int, Any]:
-        return x + y, state()[0]
-
-    @private_run()
-    async def coroutine(x: int) -> tuple[int, Any]:
-        await asyncio.sleep(0)
-        return x, state()[0]
-
-    assert plain(1, y=2) == (3, False)
-    assert asyncio.run(coroutine(1)) == (1, False)
-    assert plain.__name__ == "plain"
-    assert state()[0] is None
-
-
-def test_generator_functions_are_refused() -> None:
-    """If it fails, a decorated generator looks private, but runs its body outside of the private run."""
-
-    def generator() -> Iterator[int]:
-        yield 1
-
-    async def agenerator() -> AsyncIterator[int]:
-        yield 1
-
-    for function in (generator, agenerator, functools.partial(generator)):
-        with pytest.raises(InvalidParameter, match=r"generator.*with private_run\(\)"):
-            private_run()(function)
-    for returns in (lambda: generator(), lambda: agenerator()):
-        with pytest.raises(InvalidParameter, match=r"generator.*with private_run\(\)"):
-            private_run()(returns)()
-
-
-class _Answers:
-    def __init__(self, asked: Any) -> None:
-        self._asked = asked
-
-    async def __call__(self, text: str) -> Any:
-        return await self._asked.ainvoke({"x": text})
-
-
-@pytest.mark.parametrize("around", [_Answers, lambda asked: lambda text: asked.ainvoke({"x": text})])
-def test_what_is_awaited_after_a_decorated_call_is_unseen(around: Any, tmp_path: Path) -> None:
-    """If it breaks, a callable object, or a lambda around ainvoke(), looks private and runs outside of the block."""
-    with leak_surfaces(tmp_path) as surfaces:
-        decorated = private_run()(around(chain(callbacks=surfaces.handlers).with_config(callbacks=surfaces.handlers)))
-
-        async def ask() -> Any:
-            return await decorated(CANARY)
-
-        assert asyncio.run(ask()) == CANARY
-        assert surfaces.where(CANARY) == set()
 
 
 def test_one_object_may_be_entered_by_many_threads() -> None:
@@ -405,9 +348,9 @@ def test_a_cache_that_is_set_meanwhile_gets_nothing(how: str) -> None:
 def test_a_private_run_inside_a_quiet_call_keeps_it_quiet(tmp_path: Path) -> None:
     """If it fails, a model that protects itself with private_run opens the log again."""
 
-    @private_run()
     def act(prompt: str) -> None:
-        log_and_warn(prompt)
+        with private_run():
+            log_and_warn(prompt)
 
     with leak_surfaces(tmp_path) as surfaces:
         IsolatedModel(Chat(act=act)).batch([CANARY])
@@ -420,7 +363,7 @@ async def test_whoever_reads_the_stream_of_the_run_around_sees_nothing(how: str)
     """If it breaks, a node that passes its config on sends the private block's prompts to the reader of the graph."""
 
     async def node(question: str, config: RunnableConfig) -> str:
-        async with private_run():
+        with private_run():
             inner = [event async for event in chain().astream_events({"x": CANARY}, version="v2")]
             assert CANARY in repr(inner), "the reader inside the block still sees its own"
             await chain().ainvoke({"x": CANARY}, config)
