@@ -121,9 +121,6 @@ class ChatDPICL(PrivateChat):
         for end in ends:
             text = text.split(end)[0]
         fields = reply_metadata(answer.certificate, self._count, asked=question, said=label)
-        if answer.shares is not None:
-            shares = {label_name(each): share for each, share in answer.shares.items()}
-            fields["response_metadata"]["vote_shares"] = shares
         return {"content": text, **fields}
 
     def bind_tools(self, tools: object, **kwargs: Any) -> NoReturn:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, field_validator
 from typing_extensions import TypedDict
 
 from langchain_dp import ChatDPICL, PrivacyCertificate
-from langchain_dp.errors import BudgetExceeded, InvalidParameter
+from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl import ICLPrompt
 
 
@@ -198,13 +198,6 @@ def test_stop_words_cut_the_released_label_only() -> None:
     assert left(model.classifier) == 4
 
 
-def test_noisy_shares_travel_in_the_metadata() -> None:
-    """vote_shares=True is lost behind the chat face, or comes without being asked for."""
-    shares = chat(vote_shares=True).invoke("x").response_metadata["vote_shares"]
-    assert sum(shares.values()) == pytest.approx(1.0)
-    assert "vote_shares" not in chat().invoke("x").response_metadata
-
-
 @pytest.mark.parametrize(
     ("schema", "expected"),
     [
@@ -287,15 +280,6 @@ def test_a_schema_of_other_values_is_refused(schema: Any) -> None:
         chat().with_structured_output(schema)
     with pytest.raises(InvalidParameter, match=r"no further arguments, got \['method'\]"):
         chat().with_structured_output(Mood, method="json_mode")
-
-
-def test_a_used_up_budget_is_refused_through_the_chat_face() -> None:
-    """The chat face answers after the budget is gone, or hides the refusal."""
-    model = chat(max_queries=1)
-    model.invoke("x")
-    with pytest.raises(BudgetExceeded):
-        model.invoke("y")
-    assert model.invoke("x").text == "positive"
 
 
 def test_langchains_cache_cannot_be_switched_on() -> None:

@@ -33,7 +33,7 @@ from langchain_core.messages import BaseMessage
 from langchain_openai import ChatOpenAI
 
 from langchain_dp import DPICLClassifier
-from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailable
+from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.icl.chat_model import ChatDPICL
 
 Ask = Callable[[DPICLClassifier, list[str]], Awaitable[list[Any]]]
@@ -355,14 +355,6 @@ async def test_an_engine_that_asks_a_server_is_watched_and_one_in_this_process_i
     assert not [member for call in local.calls for member in call if is_invented(member.body)]
     assert chain.plan().calls_per_query == 8
     assert not [note for note in chain.certificate().notes if "on_model_failure" in note]
-
-
-def test_a_used_up_budget_is_said_before_the_model_is_blamed() -> None:
-    """Exhaustion looks like an outage."""
-    chain = classifier(max_queries=1)
-    chain.invoke("a")
-    with pytest.raises(BudgetExceeded):
-        chain.invoke("b")
 
 
 def test_an_outage_is_held_back_as_an_answer_is(monkeypatch: pytest.MonkeyPatch) -> None:
