@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.next_token import WordEngine, agreeing
-from fakes.scorer import WordScorer
+from fakes.next_token import ClosingEngine, agreeing
+from fakes.scorer import ClosingScorer
 
 from langchain_dp import DPPrototypeClassifier, Pseudonymizer, __version__, cli
 from langchain_dp.accounting import ExponentialEvent, NoisyMaxEvent, PrivacyBudget, PrivacyLedger
@@ -136,26 +136,6 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"langchain-dp {__version__}\n"
 
 
-class Closing(WordEngine):
-    """A word engine that closes like the real one."""
-
-    def __enter__(self) -> Closing:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-class ClosingScorer(WordScorer):
-    """The same of one that scores next tokens."""
-
-    def __enter__(self) -> ClosingScorer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture(autouse=True)
 def _no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """A line that should be refused and is not must not start a run of minutes."""
@@ -223,7 +203,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("langchain_dp.rapt.load", load)
     monkeypatch.setattr(
         "langchain_dp.integrations.llama_cpp.LlamaCppEnsemble",
-        lambda **settings: ClosingScorer() if "slots" in settings else Closing(agreeing(" Say yes.")),
+        lambda **settings: ClosingScorer() if "slots" in settings else ClosingEngine(agreeing(" Say yes.")),
     )
     return tmp_path
 

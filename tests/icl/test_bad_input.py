@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 from fakes.canary import CANARY
-from fakes.voters import VotingChat, classifier, left, private_examples
+from fakes.voters import VotingChat, VotingLLM, classifier, left, private_examples
 
 from langchain_dp import ChatDPICL, DPICLClassifier, Neighbors, PrivacyBudget, PrivacyLedger
 from langchain_dp.errors import InvalidParameter, LangChainDPError
@@ -202,19 +202,20 @@ def test_a_price_is_a_number(price: Any) -> None:
         classifier().plan(price_per_million_tokens=price)
 
 
-@pytest.mark.parametrize("reply", ["raises", "nonsense", "chatter"])
-async def test_a_broken_model_shows_no_example_in_any_exception(reply: str) -> None:
-    """A model's failure brings private text to the caller."""
+@pytest.mark.parametrize("kind", [VotingChat, VotingLLM])
+@pytest.mark.parametrize("raises", [True, False])
+async def test_a_broken_model_abstains_and_shows_no_example_in_any_exception(kind: Any, raises: bool) -> None:
+    """A model's failure brings private text to the caller, or its spend is given back."""
 
     def answer(shots: Any, question: str) -> str:
-        if reply == "raises" and shots:
+        if raises and shots:
             raise ValueError(f"bad request: {shots}")
         return f"{CANARY} {shots}"
 
-    chain = classifier(VotingChat(reply=answer), max_queries=2)
-    for call in (chain.invoke, chain.ainvoke):
-        result: Any = call("x" if call == chain.invoke else "y")
-        assert (result if isinstance(result, str) else await result) in chain.labels
+    model = kind(reply=answer)
+    chain = classifier(model, max_queries=2)
+    assert {chain.invoke("x"), await chain.ainvoke("y")} <= set(chain.labels)
+    assert (len(model.asked), left(chain)) == (16, 0)
     with pytest.raises(LangChainDPError) as caught:
         chain.invoke("z")
     clean(caught.value)

@@ -109,26 +109,18 @@ def test_asking_again_does_not_show_that_a_record_was_forgotten(neighbors: Neigh
     assert left(chain) == left_then
 
 
-def test_under_add_remove_a_new_record_is_not_numbered() -> None:
-    """If it breaks, the id of a new record tells how many there are, and such a record can never be forgotten."""
+@pytest.mark.parametrize("blank", [None, math.nan, " "])
+def test_a_new_record_without_an_id_is_not_numbered_however_it_has_none(blank: Any, tmp_path: Path) -> None:
+    """If it breaks, the private number of records is told, or replicas forget another record than the one asked for."""
     ids = []
     for count in (23, 24):
         examples = [{**example, "id": f"p{i}"} for i, example in enumerate(private_examples(count))]
         chain = classifier(examples=examples, budget=PrivacyBudget(50.0, neighbors=Neighbors.ADD_OR_REMOVE_ONE))
-        ids += [chain.add({"text": "new", "label": "positive"}) for _ in range(2)]
+        ids += [chain.add({"text": "new", "label": "positive", **row}) for row in ({}, {"id": blank})]
         assert chain.add({"text": "new", "label": "positive", "id": "mine"}) == "mine"
         chain.forget(ids[-1])
     assert len(set(ids)) == 4
     assert not [one for one in ids if len(one) != 16 or "#" in one]
-
-
-@pytest.mark.parametrize("blank", [None, math.nan, " "])
-def test_a_new_record_without_an_id_is_not_numbered_however_it_has_none(blank: Any, tmp_path: Path) -> None:
-    """If it breaks, the private number of records is told, or replicas forget another record than the one asked for."""
-    chain = classifier(examples=private_examples(24), budget=PrivacyBudget(50.0, neighbors=Neighbors.ADD_OR_REMOVE_ONE))
-    name = chain.add({"text": "x", "label": "positive", "id": blank})
-    assert not name.startswith("#")
-    chain.forget(name)
     named = [{**row, "id": str(place)} for place, row in enumerate(private_examples(24))]
     with PrivacyLedger(PrivacyBudget(50.0), tmp_path / "ledger") as ledger:
         chain = classifier(examples=named, ledger=ledger, replicas=True)
