@@ -225,7 +225,7 @@ def test_bad_input_is_one_line(
     [
         ({"out": "train.jsonl"}, "--out"),
         ({"out": "."}, "--out"),
-        ({"ledger": "none/new.db"}, "folder of --ledger none/new.db"),
+        ({"ledger": "none/new.db"}, "folder of --ledger "),
         ({"ledger": "prompt.json"}, "to be another file than --ledger"),
         ({"epsilon": None}, "--epsilon"),
         ({"epsilon": -1}, "--epsilon: expected a number above 0, found '-1'"),
