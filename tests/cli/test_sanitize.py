@@ -249,6 +249,23 @@ def test_a_folder(table: list[str], tmp_path: Path, capsys: pytest.CaptureFixtur
     }
 
 
+def test_files_before_one_that_cannot_be_read_are_written(
+    table: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, a row that went bad while the command ran costs the files before it, or its file is cut."""
+    source, target = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    (source / "a.txt").write_text("the doctor\n")
+    (source / "b.jsonl").write_text(rows(*[{"text": "the"}] * files.LINES, {"text": 5}))
+    monkeypatch.setattr(files, "check", lambda *_, **__: None)
+    arguments = [*table, *SURE, "--in", str(source), "--out", str(target), "--ledger", str(tmp_path / "account")]
+    assert main(arguments) == 1
+    assert [path.name for path in target.iterdir()] == ["a.txt"]
+    said = capsys.readouterr().err
+    assert "Files that are done: 1." in said
+    assert "the same command with --overwrite gives out what was released" in said
+
+
 def test_what_a_folder_holds_besides_is_named(
     table: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
