@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from langchain_dp.rapt import RAPTSanitizer, SanitizingRetriever
     from langchain_dp.rapt.middleware import RAPTMiddleware
     from langchain_dp.rapt.pseudonyms import Pseudonymizer, PseudonymMiddleware
-    from langchain_dp.records import PrivateRecords
+    from langchain_dp.records import PrivacyBlocks, PrivateRecords, RecordShards
     from langchain_dp.synth import (
         ChatDPGenerator,
         DPAnswerGenerator,
@@ -45,6 +45,7 @@ __all__ = [
     "DPPrototypeClassifier",
     "DPSurvey",
     "Neighbors",
+    "PrivacyBlocks",
     "PrivacyBudget",
     "PrivacyCertificate",
     "PrivacyLedger",
@@ -54,6 +55,7 @@ __all__ = [
     "Question",
     "RAPTMiddleware",
     "RAPTSanitizer",
+    "RecordShards",
     "SanitizingRetriever",
     "SyntheticExamples",
     "private_accuracy",
@@ -74,6 +76,7 @@ _HOME = {
     "DPPrototypeClassifier": "langchain_dp.aggregate",
     "DPSurvey": "langchain_dp.aggregate",
     "Neighbors": "langchain_dp.accounting",
+    "PrivacyBlocks": "langchain_dp.records",
     "PrivacyBudget": "langchain_dp.accounting",
     "PrivacyCertificate": "langchain_dp.accounting",
     "PrivacyLedger": "langchain_dp.accounting",
@@ -83,6 +86,7 @@ _HOME = {
     "Question": "langchain_dp.aggregate",
     "RAPTMiddleware": "langchain_dp.rapt.middleware",
     "RAPTSanitizer": "langchain_dp.rapt",
+    "RecordShards": "langchain_dp.records",
     "SanitizingRetriever": "langchain_dp.rapt",
     "SyntheticExamples": "langchain_dp.synth",
     "private_accuracy": "langchain_dp.aggregate",

@@ -137,5 +137,9 @@ class NoTextKeptWarning(UserWarning):
     """A run is paid for, and no text is kept, or none of a label: public filters left them out, or each broke off."""
 
 
+class BudgetSplitWarning(UserWarning):
+    """The same records were charged to several ledgers. What they release adds up, and none of them shows the sum."""
+
+
 class BudgetLowWarning(UserWarning):
     """80% of a plan are used. It comes once, before the next answer is charged; `answers_left()` counts the others."""

@@ -15,6 +15,7 @@ from fakes.coins import Coins
 from fakes.tiny_gguf import TinyGGUF
 from hypothesis import settings
 
+os.environ["LANGCHAIN_DP_STATE"] = ""  # tests charge one data set to many ledgers
 SYSTEM = "system"
 ROOT = Path(__file__).parent
 
@@ -43,6 +44,8 @@ KINDS = {
         "accounting/test_prepaid.py",
         "opt/test_crash.py",
         "rapt/test_bulk_workers.py",
+        "records/test_ray_shards.py",
+        "records/test_shards.py",
     ),
     "statistical": ("audits",),
     "docs": (

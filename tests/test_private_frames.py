@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import tempfile
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -45,7 +46,7 @@ from langchain_dp.rapt import (
 )
 from langchain_dp.rapt.pseudonyms import PseudonymizeBatches, Pseudonymizer
 from langchain_dp.rapt.tuning import PlainTokens, RAPTClassifier, RAPTClient
-from langchain_dp.records import PrivateRecords
+from langchain_dp.records import PrivacyBlocks, PrivateRecords
 from langchain_dp.synth import DPAnswerGenerator, DPExampleSynthesizer
 
 TESTS = str(Path(__file__).parent)
@@ -237,6 +238,9 @@ CALLS: dict[str, Callable[[], Any]] = {
     "names, an outage": lambda: named(list(ROWS), labels=LABELS, encoder=failing_after(CANARY)),
     "records, users": lambda: PrivateRecords([{**row, "who": None} for row in ROWS], user_key="who"),
     "records": lambda: PrivateRecords(WRONG, label_key="kind"),
+    "records, blocks": lambda: PrivacyBlocks(tempfile.mkdtemp(), PrivacyBudget(1.0)).select(
+        [{**row, "time": "soon"} for row in ROWS], ["2026-11"]
+    ),
     "records, add": lambda: PrivateRecords().add({"text": CANARY}),
     "records, read": lambda: PrivateRecords().read({"text": CANARY}),
     "votes": lambda: classifier(VotingChat(), examples=list(WRONG)),
@@ -346,6 +350,7 @@ WALKED: dict[type, set[str]] = {
     RAPTClient: {"request", "requests", "privatize"},
     RAPTClassifier: {"predict_proba"},
     PrivateRecords: {"add", "read"},
+    PrivacyBlocks: {"select"},
     DPPrototypeClassifier: {"fit", "afit", "update"},
     DPLabelNamer: {"fit"},
     DPSurvey: {"run", "arun"},
@@ -360,11 +365,11 @@ PUBLIC = {
     "answers_left", "as_tool", "auto", "baseline", "calibration", "certificate", "check_limit", "count_tokens",
     "differences", "forget", "get", "give_up_round", "ids", "in_pandas", "load", "mark", "mark_reply",
     "new_conversation", "model_post_init",
-    "abstaining", "margin", "one_per_user", "parts_that_read", "plain_rows", "probabilities", "public_examples",
-    "released", "report", "restorer", "save",
+    "abstaining", "count_users", "ledger", "margin", "names", "one_per_user", "parts_that_read", "plain_rows",
+    "probabilities", "public_examples", "released", "report", "restorer", "save",
     "records_of", "unit_notes", "user_of", "users", "warm", "with_budget", "with_prior",
     # What they take was taken apart behind an entry point that is walked.
-    "check_room", "privatize_checked", "release",
+    "check_room", "privatize_checked", "release", "total",
 }  # fmt: skip
 QUESTIONS = {
     DPICLClassifier: {"invoke_with_certificate", "ainvoke_with_certificate"},

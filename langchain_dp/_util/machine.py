@@ -23,6 +23,15 @@ def cache_folder() -> Path:
     return Path(root).expanduser() / "langchain-dp"
 
 
+def state_folder() -> Path | None:
+    """Folder of notes that outlive a process: $LANGCHAIN_DP_STATE, $XDG_STATE_HOME or ~/.local/state, then
+    ``langchain-dp``. None if $LANGCHAIN_DP_STATE is set and empty.
+    """
+    own = os.environ.get("LANGCHAIN_DP_STATE")
+    root = own if own is not None else os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(root).expanduser() / "langchain-dp" if root else None
+
+
 @contextlib.contextmanager
 def unbroken() -> Iterator[None]:
     """Delay Ctrl-C until the end of the block, whose code might swallow it."""

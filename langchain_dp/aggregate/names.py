@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import Runnable
 
@@ -16,11 +18,12 @@ from langchain_dp._util.documents import Form
 from langchain_dp.accounting import ExponentialEvent, Neighbors, PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.provenance import MadeWith, released
 from langchain_dp.aggregate.encoders import CheckedEncoder, described, nearest, public_topics
-from langchain_dp.aggregate.release import DRAWING, Promise, labelled_records
+from langchain_dp.aggregate.release import DRAWING, Population, Promise, check_encoded, labelled_population
 from langchain_dp.ensemble.reservation import LedgerOrPath
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.isolation.model import IsolatedModel
 from langchain_dp.mechanisms import Exponential, Randomness
+from langchain_dp.mechanisms.vector_sum import Whole
 from langchain_dp.parsing import parse_label
 from langchain_dp.records import PrivateRecords, check_labels, encodable
 from langchain_dp.records.files import READING
@@ -156,7 +159,7 @@ class DPLabelNamer:
 
         Args:
             examples: Private examples, mappings with ``text`` and ``label``, or another input of
-                :class:`~langchain_dp.PrivateRecords`.
+                :class:`~langchain_dp.PrivateRecords`; or :class:`~langchain_dp.RecordShards`, for an encoder.
             labels: The public labels.
             budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
             ledger: Ledger to charge, or a path.
@@ -169,7 +172,8 @@ class DPLabelNamer:
                 :meth:`~langchain_dp.aggregate.DPPrototypeClassifier.fit`.
         """
         given = check_labels(labels)
-        records = run_redacted(labelled_records, PrivateArgs(PrivateArgs.of(examples), given), READING)
+        check_encoded(PrivateArgs.of(examples), isinstance(self._voter, _EncoderVoter))
+        records = run_redacted(labelled_population, PrivateArgs(PrivateArgs.of(examples), given), READING)
         promise = Promise.of(budget, ledger, name, not_private_seed, labels, self._entries, made_with=made_with)
         share = promise.share()
         mechanism = Exponential(ExponentialEvent(weight_for(share)), self._voter.points)
@@ -202,13 +206,11 @@ class DPLabelNamer:
         margin = self.margin(share)
         return LabelNames(released(plain, costs), released(full, costs), margin, certificate)
 
-    def _drawn(
-        self, records: PrivateRecords, labels: Sequence[str], mechanism: Exponential, rng: Randomness
-    ) -> list[int]:
-        """Place of an entry per label. The oldest record of each user votes."""
-        votes = self._voter.votes([records.get(group[0])["text"] for group in records.users()])
+    def _drawn(self, records: Population, labels: Sequence[str], mechanism: Exponential, rng: Randomness) -> list[int]:
+        """Place of an entry per label."""
+        counts = records.total(functools.partial(_counts, labels=labels, words=len(self._entries), voter=self._voter))
         self._voter.probe()
-        return _chosen(mechanism, _counts(records, votes, labels, len(self._entries), self._voter.points), rng)
+        return _chosen(mechanism, counts.tolist(), rng)
 
     def margin(self, budget: PrivacyBudget) -> int:
         """Return the lead in records with which the right name wins 99 times in 100. Spends nothing.
@@ -227,15 +229,15 @@ def weight_for(budget: PrivacyBudget) -> float:
     return budget.epsilon / (2 if budget.neighbors is Neighbors.REPLACE_ONE else 1)
 
 
-def _counts(
-    records: PrivateRecords, votes: Sequence[Sequence[int]], labels: Sequence[str], words: int, points: int
-) -> list[list[int]]:
-    table = {label: [0] * words for label in labels}
-    for group, places in zip(records.users(), votes, strict=True):
-        row = table[records.get(group[0])["label"]]
-        for rank, place in enumerate(places):
-            row[place] += points - rank
-    return list(table.values())
+def _counts(records: PrivateRecords, labels: Sequence[str], words: int, voter: _EncoderVoter | _ModelVoter) -> Whole:
+    """Points of each entry, per label. The oldest record of each user votes."""
+    first = [records.get(group[0]) for group in records.users()]
+    place = {label: row for row, label in enumerate(labels)}
+    table = np.zeros((len(labels), words), dtype=np.int64)
+    for record, places in zip(first, voter.votes([record["text"] for record in first]), strict=True):
+        for rank, entry in enumerate(places):
+            table[place[record["label"]], entry] += voter.points - rank
+    return table
 
 
 def _chosen(mechanism: Exponential, counts: Sequence[Sequence[int]], rng: Randomness) -> list[int]:

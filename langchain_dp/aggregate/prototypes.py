@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
 import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,14 +37,14 @@ from langchain_dp.aggregate.encoders import (
 from langchain_dp.aggregate.features import Floats, Projection
 from langchain_dp.aggregate.plan import PrototypePlan, components_for
 from langchain_dp.aggregate.prior import LabelPrior
-from langchain_dp.aggregate.release import DRAWING, Promise, labelled_records
+from langchain_dp.aggregate.release import DRAWING, Population, Promise, labelled_population
 from langchain_dp.ensemble.questions import Question, question_texts
 from langchain_dp.ensemble.reservation import LedgerOrPath
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.isolation.accept import check_encoder
 from langchain_dp.mechanisms import Randomness, VectorSum, clip_to_norm
 from langchain_dp.mechanisms.vector_sum import NORM, Whole
-from langchain_dp.records import Examples, Label, PrivateRecords, given_labels
+from langchain_dp.records import Examples, Label, PrivateRecords, RecordShards, given_labels
 from langchain_dp.records.files import READING
 from langchain_dp.redact import PrivateArgs, hold_arguments, run_redacted
 
@@ -137,7 +138,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
     @hold_arguments("examples")
     def fit(
         cls,
-        examples: Examples,
+        examples: Examples | RecordShards,
         *,
         labels: Iterable[Label],
         budget: PrivacyBudget | None = None,
@@ -157,7 +158,8 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
 
         Args:
             examples: Private examples, mappings with ``text`` and ``label``, or another input of
-                :class:`~langchain_dp.PrivateRecords`.
+                :class:`~langchain_dp.PrivateRecords`; or :class:`~langchain_dp.RecordShards`, if they are too many for
+                memory.
             labels: The public labels. A label without examples gets a prototype of noise.
             budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
             ledger: Ledger to charge, or a path. Without ``budget``, all that is left of it is reserved.
@@ -181,7 +183,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
             MissingExtra: The extra ``encoder`` is not installed.
         """
         given = given_labels(labels)
-        records = run_redacted(labelled_records, PrivateArgs(PrivateArgs.of(examples), tuple(given)), READING)
+        records = run_redacted(labelled_population, PrivateArgs(PrivateArgs.of(examples), tuple(given)), READING)
         promise = Promise.of(budget, ledger, name, not_private_seed, labels, texts, made_with=made_with)
         encoder = StaticEncoder() if encoder is None else encoder
         notes = check_encoder(encoder, trusted=trust_opaque_model)
@@ -193,7 +195,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
 
     @classmethod
     @hold_arguments("examples")
-    async def afit(cls, examples: Examples, **arguments: Any) -> Self:
+    async def afit(cls, examples: Examples | RecordShards, **arguments: Any) -> Self:
         """Async twin of :meth:`fit`, in a worker thread."""
         held = PrivateArgs.of(examples)
         return await run_in_executor(None, lambda: cls.fit(held, **arguments))  # type: ignore[arg-type]
@@ -201,7 +203,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
     @hold_arguments("examples")
     def update(
         self,
-        examples: Examples,
+        examples: Examples | RecordShards,
         *,
         budget: PrivacyBudget | None = None,
         ledger: LedgerOrPath | None = None,
@@ -226,7 +228,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
             InvalidParameter, BudgetExceeded, ModelUnavailable, PlanError: As :meth:`fit`.
         """
         labels = tuple(self._given)
-        records = run_redacted(labelled_records, PrivateArgs(PrivateArgs.of(examples), labels), READING)
+        records = run_redacted(labelled_population, PrivateArgs(PrivateArgs.of(examples), labels), READING)
         promise = Promise.of(budget, ledger, name, not_private_seed, made_with=self._certificate)
         notes = check_encoder(self._encoder, trusted=trust_opaque_model)
         probe(self._encoder, len(self._projection.mean))
@@ -475,11 +477,11 @@ class _SavedPrototypes(FileForm):
 class _Fitting:
     """One release of noisy sums over private records."""
 
-    def __init__(self, promise: Promise, records: PrivateRecords, labels: tuple[str, ...], encoder: Embeddings) -> None:
+    def __init__(self, promise: Promise, records: Population, labels: tuple[str, ...], encoder: Embeddings) -> None:
         self._promise, self._records, self._labels, self._encoder = promise, records, labels, encoder
         self._share = promise.share()
         self._event = VectorSumEvent(calibrate_vector_sum(self._share))
-        self._users = len(records.users()) if count_is_public(self._share.neighbors) else None
+        self._users = records.count_users() if count_is_public(self._share.neighbors) else None
 
     def components(self) -> int:
         return components_for(self._users, len(self._labels), self._event.noise_multiplier)
@@ -513,30 +515,35 @@ class _Fitting:
         return kept, NoisySums(sums, self._event.noise_multiplier, self._users), certificate
 
     def _total(self, projection: Projection) -> Whole:
-        """Sum of the users' vectors: per user one row per label, clipped together to the norm."""
-        place = {label: index for index, label in enumerate(self._labels)}
-        names = [name for group in self._records.users() for name in group]
-        texts = [self._records.get(name)["text"] for name in names]
-        at = np.array([place[self._records.get(name)["label"]] for name in names], dtype=np.int64)
-        sizes = [len(group) for group in self._records.users()]
-        blocks = encode_privately(self._encoder, texts, len(projection.mean))
-        total = np.zeros((len(place), projection.k), dtype=np.int64)
-        if max(sizes, default=1) == 1:
-            start = 0
-            for block in blocks:
-                rows = projection.vectors(block)
-                np.add.at(total, at[start : start + len(rows)], rows)
-                start += len(rows)
-        else:
-            rows = np.vstack([projection.vectors(block) for block in blocks])
-            start = 0
-            for size in sizes:
-                own = np.zeros_like(total)
-                np.add.at(own, at[start : start + size], rows[start : start + size])
-                total += clip_to_norm(own.reshape(1, -1), NORM).reshape(own.shape)
-                start += size
+        step = functools.partial(_class_sums, labels=self._labels, encoder=self._encoder, projection=projection)
+        total: Whole = self._records.total(step)
         probe(self._encoder, len(projection.mean))
         return total
+
+
+def _class_sums(records: PrivateRecords, labels: Sequence[str], encoder: Embeddings, projection: Projection) -> Whole:
+    """Sum of the users' vectors: per user one row per label, clipped together to the norm."""
+    place = {label: index for index, label in enumerate(labels)}
+    names = [name for group in records.users() for name in group]
+    texts = [records.get(name)["text"] for name in names]
+    at = np.array([place[records.get(name)["label"]] for name in names], dtype=np.int64)
+    sizes = [len(group) for group in records.users()]
+    blocks = encode_privately(encoder, texts, len(projection.mean))
+    total = np.zeros((len(place), projection.k), dtype=np.int64)
+    start = 0
+    if max(sizes, default=1) == 1:
+        for block in blocks:
+            rows = projection.vectors(block)
+            np.add.at(total, at[start : start + len(rows)], rows)
+            start += len(rows)
+        return total
+    rows = np.vstack([projection.vectors(block) for block in blocks])
+    for size in sizes:
+        own = np.zeros_like(total)
+        np.add.at(own, at[start : start + size], rows[start : start + size])
+        total += clip_to_norm(own.reshape(1, -1), NORM).reshape(own.shape)
+        start += size
+    return total
 
 
 def _checked_texts(texts: Sequence[str]) -> list[str]:

@@ -25,12 +25,15 @@ from langchain_dp.ensemble.runs import (
     run_lock,
     secret_key,
 )
+from langchain_dp.ensemble.splits import note_ledger
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
-from langchain_dp.records import AUTOMATIC, PrivateRecords, check_records
+from langchain_dp.records import AUTOMATIC, CheckedShards, PrivateRecords, RecordShards, check_records
 from langchain_dp.records.files import READING
 from langchain_dp.redact import PrivateArgs, run_redacted
 
+Population = PrivateRecords | CheckedShards
+"""Private records in memory, or parts that workers read."""
 DRAWING = "while a release was drawn"
 SEEDED = "the noise comes from a seed, and anybody who knows the seed can remove it"
 """Reason of a certificate of seeded noise."""
@@ -105,7 +108,7 @@ class Promise:
         draw: Callable[..., Any],
         *,
         first: Callable[[Randomness], Any] | None = None,
-        records: PrivateRecords,
+        records: Population,
         settings: Mapping[str, Any],
         share: PrivacyBudget,
         again: bool = True,
@@ -130,7 +133,7 @@ class Promise:
                 returned.
             BudgetExceeded: No room for the plan.
         """
-        users = len(records.users()) if count_is_public(share.neighbors) else None
+        users = records.count_users() if count_is_public(share.neighbors) else None
         warn_weak_promise(weak_promise_reasons(share.epsilon, share.delta, users))
         with run_lock(self.ledger, self.name):
             plan = self.ledger.plan(self.name)
@@ -139,6 +142,8 @@ class Promise:
                 plan = self.ledger.reserve(
                     [(event, 1)], name=self.name, epsilon=share.epsilon, delta=share.delta, journal=journal.text()
                 )
+            if self.rng.private:
+                note_ledger(records, self.ledger)
             journal = ReleaseJournal.load(self.ledger, plan)
             check_same(plan, {}, self.budget or share, "release")
             if journal.data != _digest(records, journal.key):
@@ -161,7 +166,7 @@ class Promise:
                 )
             return journal.value
 
-    def _new_journal(self, records: PrivateRecords, settings: Mapping[str, Any]) -> ReleaseJournal:
+    def _new_journal(self, records: Population, settings: Mapping[str, Any]) -> ReleaseJournal:
         key = secret_key(self.rng)
         data, masked_key = _digest(records, key), masked(self.ledger, key)
         return ReleaseJournal(settings=dict(settings), key=key, masked_key=masked_key, data=data)
@@ -195,16 +200,24 @@ def digest_of(public: Any) -> tuple[str, bool]:
     return digest, all('"DPPrototypeClassifier"' in path for path in unknown)
 
 
-def _digest(records: PrivateRecords, key: bytes) -> str:
+def _digest(records: Population, key: bytes) -> str:
     return run_redacted(_digest_of, PrivateArgs(records, key), READING)
 
 
-def _digest_of(records: PrivateRecords, key: bytes) -> str:
+def _digest_of(records: Population, key: bytes) -> str:
+    if isinstance(records, CheckedShards):
+        return fingerprint({"": records.digest}, key)
     digests = record_digests(records, key, ["text"])
     users: dict[str, int] = {}
     marks = {name: users.setdefault(records.user_of(name), len(users)).to_bytes(8, "big") for name in digests}
     seen = {name: value + marks[name] for name, value in digests.items()}
     return fingerprint({**seen, AUTOMATIC: str(records.records_per_user).encode()}, key)
+
+
+def labelled_population(examples: PrivateArgs, labels: Sequence[str]) -> Population:
+    """As :func:`labelled_records`, also of parts."""
+    [given] = examples.values
+    return given.labelled(labels) if isinstance(given, RecordShards) else labelled_records(examples, labels)
 
 
 def labelled_records(examples: PrivateArgs, labels: Sequence[str]) -> PrivateRecords:
@@ -215,3 +228,11 @@ def labelled_records(examples: PrivateArgs, labels: Sequence[str]) -> PrivateRec
     if not len(records):
         raise InvalidParameter("Expected at least one example. Give mappings with text and label.")
     return records
+
+
+def check_encoded(examples: PrivateArgs, encoded: bool) -> None:
+    """Raise InvalidParameter for parts that a language model would read: its operator would be asked by each worker."""
+    if isinstance(examples.values[0], RecordShards) and not encoded:
+        raise InvalidParameter(
+            "Expected an encoder to read RecordShards, not a model. Leave model= out, or give a sample of the records."
+        )

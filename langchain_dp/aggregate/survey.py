@@ -7,7 +7,7 @@ import functools
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self
@@ -27,13 +27,14 @@ from langchain_dp.accounting.events import count_is_public
 from langchain_dp.accounting.provenance import MadeWith
 from langchain_dp.aggregate.chats import conversations as read_conversations
 from langchain_dp.aggregate.counts import VOTE, VoteCounts, consistent_shares, half_width
-from langchain_dp.aggregate.readers import NO_ANSWER, Choices, Question, Reader, reader_for
-from langchain_dp.aggregate.release import DRAWING, Promise, digest_of
+from langchain_dp.aggregate.features import Floats
+from langchain_dp.aggregate.readers import NO_ANSWER, Choices, EncoderReader, Question, Reader, reader_for
+from langchain_dp.aggregate.release import DRAWING, Population, Promise, check_encoded, digest_of
 from langchain_dp.ensemble.reservation import LedgerOrPath
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import Randomness
 from langchain_dp.mechanisms.vector_sum import Whole
-from langchain_dp.records import Examples, PrivateRecords
+from langchain_dp.records import Examples, PrivateRecords, RecordShards
 from langchain_dp.records.files import READING
 from langchain_dp.redact import PrivateArgs, hold_arguments, run_redacted
 
@@ -314,7 +315,7 @@ class DPSurvey:
     @hold_arguments("conversations")
     def run(
         self,
-        conversations: Examples,
+        conversations: Examples | RecordShards,
         *,
         budget: PrivacyBudget | None = None,
         ledger: LedgerOrPath | None = None,
@@ -332,7 +333,8 @@ class DPSurvey:
 
         Args:
             conversations: As in :func:`~langchain_dp.aggregate.conversations`: texts, lists of messages, states of
-                LangGraph, runs of LangSmith, a DataFrame, a file.
+                LangGraph, runs of LangSmith, a DataFrame, a file. For an encoder also
+                :class:`~langchain_dp.RecordShards`, if they are too many for memory.
             budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
             ledger: Ledger to charge, or a path.
             name: Name of the release in the ledger.
@@ -350,10 +352,9 @@ class DPSurvey:
         """
         keys = {"text_key": text_key, "user_key": user_key, "records_per_user": records_per_user}
         read = functools.partial(read_conversations, **keys)  # type: ignore[arg-type]
-        records: PrivateRecords = run_redacted(read, PrivateArgs.of(conversations), READING)
+        check_encoded(PrivateArgs.of(conversations), isinstance(self._reader, EncoderReader))
+        records = run_redacted(_population, PrivateArgs(PrivateArgs.of(conversations), read, user_key), READING)
         del conversations
-        if not len(records):
-            raise InvalidParameter("Expected at least one conversation. Give texts, or lists of messages.")
         described = [question.to_dict() for question in self.questions]
         promise = Promise.of(budget, ledger, name, not_private_seed, described, made_with=made_with)
         share = promise.share()
@@ -390,48 +391,48 @@ class DPSurvey:
             parameters={"noise_multiplier": counts.event.noise_multiplier, "tables": counts.votes},
             notes=[*self._reader.notes, *records.unit_notes()],
         )
-        users = len(records.users()) if count_is_public(share.neighbors) else None
+        users = records.count_users() if count_is_public(share.neighbors) else None
         unit = "conversations" if records.user_key is None else "users"
         return Survey(_tables(value, counts.deviation, users), users, unit, certificate)
 
     @hold_arguments("conversations")
-    async def arun(self, conversations: Examples, **arguments: Any) -> Survey:
+    async def arun(self, conversations: Examples | RecordShards, **arguments: Any) -> Survey:
         """Async twin of :meth:`run`, in a worker thread."""
         held = PrivateArgs.of(conversations)
         return await run_in_executor(None, lambda: self.run(held, **arguments))  # type: ignore[arg-type]
 
     def _first(
-        self, records: PrivateRecords, counts: VoteCounts, rng: Randomness, answers: PrivateArgs
+        self, records: Population, counts: VoteCounts, rng: Randomness, answers: PrivateArgs
     ) -> list[list[float]]:
         """Noisy counts per question."""
-        texts, sizes = _texts(records)
-        with tqdm(total=len(texts) * len(self.questions), unit="answer", desc="survey", disable=None, delay=2) as bar:
-            chosen = self._reader.choose(self.questions, texts, bar.update)
+        total = records.total(self._step(_question_totals, answers if isinstance(records, PrivateRecords) else None))
         self._reader.probe(self.questions)
         cells = [len(question.described) + 1 for question in self.questions]
-        totals = [_total(sizes, choices, count) for choices, count in zip(chosen, cells, strict=True)]
-        answers.values = tuple(chosen)
-        noisy = counts.release(np.concatenate(totals), rng)
-        return [row.tolist() for row in np.split(noisy, np.cumsum(cells)[:-1])]
+        return _rows(counts.release(total, rng), cells)
 
     def _finished(
         self,
-        records: PrivateRecords,
+        records: Population,
         counts: VoteCounts,
         rng: Randomness,
         answers: PrivateArgs,
         finer: Sequence[Mapping[int, Question]],
     ) -> list[list[dict[str, Any]]]:
         """Noisy counts below the leading choices of each question."""
-        if not any(finer):
+        cells = [len(question.described) + 1 for asked in finer for question in asked.values()]
+        if not cells:
             return [[] for _ in finer]
-        texts, sizes = _texts(records)
-        chosen = answers.values or self._reader.choose(self.questions, texts, _unshown)
-        below = [
-            self._below(asked, choices, texts, sizes, counts, rng) for asked, choices in zip(finer, chosen, strict=True)
-        ]
+        total = records.total(self._step(_finer_totals, answers.values, finer=finer))
         self._reader.probe(self.questions)
-        return below
+        noisy = iter(_rows(counts.release(total, rng), cells))
+        return [
+            [{"place": place, **_cells(question, next(noisy))} for place, question in asked.items()] for asked in finer
+        ]
+
+    def _step(self, step: Callable[..., Whole], answers: Any, **more: Any) -> Callable[[PrivateRecords], Whole]:
+        """A step over records that can be sent to workers."""
+        questions = [dataclasses.replace(question, below=None) for question in self.questions]
+        return functools.partial(step, reader=self._reader, questions=questions, answers=answers, **more)
 
     def _finer(self, question: Question, noisy: Sequence[float], deviation: float) -> dict[int, Question]:
         """Questions below the leading choices, by the place of the choice. It sees released counts alone."""
@@ -442,32 +443,63 @@ class DPSurvey:
         asked = {place: question.finer(names[place]) for place in leading if noisy[place] > _LEAST_LEAD * deviation}
         return {place: finer for place, finer in asked.items() if finer is not None}
 
-    def _below(
-        self,
-        finer: Mapping[int, Question],
-        choices: Choices,
-        texts: Sequence[str],
-        sizes: Sequence[int],
-        counts: VoteCounts,
-        rng: Randomness,
-    ) -> list[dict[str, Any]]:
-        """Noisy counts below each leading choice. A text is asked below its own choice alone, so it has one vote."""
-        totals = []
-        for place, question in finer.items():
+
+def _population(conversations: PrivateArgs, read: Callable[[Any], PrivateRecords], user_key: str | None) -> Population:
+    """The conversations, at least one."""
+    [given] = conversations.values
+    if isinstance(given, RecordShards):
+        if user_key is not None:
+            raise InvalidParameter(
+                "Expected RecordShards without user_key=: conversations of one user may lie in several parts. Join "
+                "each user's conversations into one text first, or give them in memory."
+            )
+        return given.read_by(read, None)
+    records = read(given)
+    if not len(records):
+        raise InvalidParameter("Expected at least one conversation. Give texts, or lists of messages.")
+    return records
+
+
+def _question_totals(
+    records: PrivateRecords, *, reader: Reader, questions: Sequence[Question], answers: PrivateArgs | None
+) -> Whole:
+    """Exact counts of all questions. The answers are kept in ``answers``, and progress is shown, where there is one."""
+    texts, sizes = _texts(records)
+    hidden = True if answers is None else None
+    with tqdm(total=len(texts) * len(questions), unit="answer", desc="survey", disable=hidden, delay=2) as bar:
+        chosen = reader.choose(questions, texts, bar.update)
+    if answers is not None:
+        answers.values = tuple(chosen)
+    cells = [len(question.described) + 1 for question in questions]
+    return np.concatenate([_total(sizes, choices, count) for choices, count in zip(chosen, cells, strict=True)])
+
+
+def _finer_totals(
+    records: PrivateRecords,
+    *,
+    reader: Reader,
+    questions: Sequence[Question],
+    answers: Sequence[Choices],
+    finer: Sequence[Mapping[int, Question]],
+) -> Whole:
+    """Exact counts below each leading choice. A text is asked below its own choice alone, so it has one vote."""
+    texts, sizes = _texts(records)
+    chosen = answers or reader.choose(questions, texts, _unshown)
+    totals = []
+    for asked, choices in zip(finer, chosen, strict=True):
+        for place, question in asked.items():
             own = [at for at, choice in enumerate(choices) if choice == place]
-            [answers] = self._reader.choose([question], [texts[at] for at in own], _unshown)
+            [below] = reader.choose([question], [texts[at] for at in own], _unshown)
             cells = len(question.described) + 1
             votes: list[int | None] = [cells] * len(texts)  # a cell of its own, for texts of another choice
-            for at, answer in zip(own, answers, strict=True):
+            for at, answer in zip(own, below, strict=True):
                 votes[at] = cells - 1 if answer is None else answer
             totals.append(_total(sizes, votes, cells + 1)[:cells])
-        if not totals:
-            return []
-        noisy = np.split(counts.release(np.concatenate(totals), rng), np.cumsum([len(total) for total in totals])[:-1])
-        return [
-            {"place": place, **_cells(question, row.tolist())}
-            for (place, question), row in zip(finer.items(), noisy, strict=True)
-        ]
+    return np.concatenate(totals)
+
+
+def _rows(noisy: Floats, cells: Sequence[int]) -> list[list[float]]:
+    return [row.tolist() for row in np.split(noisy, np.cumsum(cells)[:-1])]
 
 
 def _texts(records: PrivateRecords) -> tuple[list[str], list[int]]:

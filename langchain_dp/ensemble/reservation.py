@@ -128,7 +128,7 @@ def affordable(ledger: PrivacyLedger, budget: PrivacyBudget | None) -> PrivacyBu
         _refuse(
             ledger,
             f"Expected {budget} to fit into the ledger, but only epsilon={left.epsilon:.6g}, delta={left.delta:.3g} "
-            f"are not reserved yet. {less} or use another ledger.",
+            f"are not reserved yet. {less} or stop: another ledger over these records adds its epsilon to this one's.",
             f"a plan over {budget}",
         )
     return budget

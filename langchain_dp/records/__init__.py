@@ -1,5 +1,6 @@
 """Private records: what comes in as examples, kept in memory, shown to nobody, refused to every serializer."""
 
+from langchain_dp.records.blocks import PrivacyBlocks as PrivacyBlocks
 from langchain_dp.records.checks import TEXT_OR_NUMBER as TEXT_OR_NUMBER
 from langchain_dp.records.checks import Label as Label
 from langchain_dp.records.checks import check_labels as check_labels
@@ -22,3 +23,5 @@ from langchain_dp.records.private import PrivateRecords as PrivateRecords
 from langchain_dp.records.private import check_records as check_records
 from langchain_dp.records.private import id_of as id_of
 from langchain_dp.records.private import unknown_id as unknown_id
+from langchain_dp.records.shards import CheckedShards as CheckedShards
+from langchain_dp.records.shards import RecordShards as RecordShards

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from langchain_dp._util import forks
 from langchain_dp.errors import InvalidParameter
@@ -74,24 +74,26 @@ def read_jsonl(path: str | PathLike[str]) -> list[dict[str, Any]]:
     Raises:
         InvalidParameter: Lines are not JSON objects; the message gives their numbers and nothing of them.
     """
-    rows: list[dict[str, Any]] = run_redacted(_jsonl, PrivateArgs(path), READING)
+    rows: list[dict[str, Any]] = run_redacted(read_span, PrivateArgs(path), READING)
     return rows
 
 
-def _jsonl(path: str | PathLike[str]) -> list[dict[str, Any]]:
+def read_span(path: str | PathLike[str], start: int = 0, end: int | None = None) -> list[dict[str, Any]]:
+    """Read the lines of a JSONL file that begin in these bytes; the first one begins at ``start``."""
     rows: list[dict[str, Any]] = []
-    faults = RowErrors(f"line {{}} of {_named(path)}")
+    bad: list[int] = []
     with Path(path).open("rb") as lines:  # bytes: a decoding error would carry the file's content
-        for number, line in enumerate(lines, start=1):
+        lines.seek(start)
+        for number, line in enumerate(_until(lines, end)):
             if not line.strip():
                 continue
-            if number == 1 and (remedy := _no_lines(line)):
+            if number == start == 0 and (remedy := _no_lines(line)):
                 raise InvalidParameter(f"Expected {_named(path)} to hold one JSON object a line, but {remedy}")
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError):
                 row = None
-            if number == 1 and isinstance(row, dict) and row.keys() == {"certificate", "settings"}:
+            if number == start == 0 and isinstance(row, dict) and row.keys() == {"certificate", "settings"}:
                 raise InvalidParameter(
                     f"Expected {_named(path)} to hold rows, but these are synthetic examples with their certificate. "
                     "Read them with SyntheticExamples.load(path).rows()."
@@ -99,9 +101,22 @@ def _jsonl(path: str | PathLike[str]) -> list[dict[str, Any]]:
             if isinstance(row, dict):
                 rows.append(row)
             else:
-                faults.add(number, "Expected {where} to be a JSON object in UTF-8. Repair it.")
-    faults.raise_any()
+                bad.append(number)
+        if bad:
+            lines.seek(0)
+            before = lines.read(start).count(b"\n") + 1
+            faults = RowErrors(f"line {{}} of {_named(path)}")
+            for number in bad:
+                faults.add(before + number, "Expected {where} to be a JSON object in UTF-8. Repair it.")
+            faults.raise_any()
     return rows
+
+
+def _until(lines: BinaryIO, end: int | None) -> Iterator[bytes]:
+    at = lines.tell()
+    while (end is None or at < end) and (line := lines.readline()):
+        at += len(line)
+        yield line
 
 
 def _no_lines(first: bytes) -> str:

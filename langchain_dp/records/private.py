@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from numbers import Integral
 from os import PathLike
 from types import MappingProxyType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, TypeVar
 
 from langchain_dp._util import validate
 from langchain_dp._util.validate import as_int, reject_unknown_arguments, shown
@@ -17,6 +17,7 @@ from langchain_dp.records.files import READING, RowErrors, placed
 from langchain_dp.records.tables import fields_of, rows_of
 from langchain_dp.redact import HeldInputs, PrivateArgs, hold_arguments, redact_errors, run_redacted
 
+T = TypeVar("T")
 USERS = "the promise holds for all records of one user"
 """Note of a certificate whose neighbors differ in a user."""
 AUTOMATIC = "#"
@@ -174,6 +175,14 @@ class PrivateRecords:
         for name in self._records:
             groups.setdefault(self.user_of(name), []).append(name)
         return [group[: self.records_per_user or at_most] for group in groups.values()]
+
+    def count_users(self) -> int:
+        """Number of users. Private under add/remove."""
+        return len(self.users())
+
+    def total(self, step: Callable[[PrivateRecords], T]) -> T:
+        """Result of a step over all records, as :class:`RecordShards` has the sum over their parts. Private."""
+        return step(self)
 
     def records_of(self, user: str, *, at_most: int | None = None) -> list[str]:
         """Ids of the records of one user, as :meth:`users` has them. Private."""

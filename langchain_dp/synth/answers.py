@@ -35,6 +35,7 @@ from langchain_dp.ensemble.reservation import (
     reserved_once,
 )
 from langchain_dp.ensemble.runs import secret_key
+from langchain_dp.ensemble.splits import note_ledger
 from langchain_dp.ensemble.subsets import KeyedCoins
 from langchain_dp.ensemble.text_writer import INVENTED, check_scores, public_prompt
 from langchain_dp.ensemble.tools import BudgetMonitor, ExitBehavior, private_tool
@@ -184,6 +185,8 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         self._writer = self._settings.writer(model, self._design.noise, self._rng)
         warn_weak_promise(weak(self._design, self._plan))
         warn_small_clip(self._design.noise.clip)
+        if self._rng.private:
+            note_ledger(self._records, self._ledger)
 
     def _reserve(self, share: PrivacyBudget, max_queries: int, quotas: Quotas | None) -> tuple[LedgerPlan, Design]:
         settings = self._settings

@@ -14,6 +14,7 @@ from langchain_dp.ensemble.engine_calls import count_publicly, forget_members, o
 from langchain_dp.ensemble.prompt_budget import LEAST, PromptBudget
 from langchain_dp.ensemble.reservation import affordable, check_same
 from langchain_dp.ensemble.runs import CANCELLED, Halted, PrivateRun, check_settings, run_lock
+from langchain_dp.ensemble.splits import note_ledger
 from langchain_dp.ensemble.subsets import KeyedCoins
 from langchain_dp.ensemble.text_writer import INVENTED, TextWriter, public_prompt
 from langchain_dp.errors import InvalidParameter, PlanError
@@ -92,6 +93,8 @@ class SynthesisRuns(PrivateRun):
         with run_lock(self._ledger, self._name):
             opened = self._take_up(self._ledger.plan(self._name) or self._reserved(records))
             self._check_data(opened, records)
+            if self._rng.private:
+                note_ledger(records, self._ledger)
             for text in opened.journal.written:
                 advance(text)
             for text in self._write_rest(opened, records, halted):

@@ -191,7 +191,7 @@ def test_a_how_to_page_runs_and_prints_what_it_shows(
 ) -> None:
     """If it breaks, who follows a page step by step gets an error, or reads an output that is made up."""
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"__name__": "how_to"}
+    names: dict[str, Any] = {"__name__": "__main__"}
     there = request.getfixturevalue("postgres").fresh(tmp_path) if path.stem == "several-machines" else ""
     for page, shown in blocks(path.relative_to(ROOT).as_posix()):
         code = re.sub(r"postgresql://[^\"]*", there, page)

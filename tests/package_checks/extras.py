@@ -91,7 +91,7 @@ NEED = {
     "openai": ("icl/test_openai_server.py", "isolation/test_logs.py"),
     "postgres": ("accounting/test_ledger_postgres.py",),
     "rapt": ("rapt/test_vocabulary.py",),
-    "ray": ("rapt/test_bulk_workers.py",),
+    "ray": ("rapt/test_bulk_workers.py", "records/test_ray_shards.py"),
     "transformers": (
         "contracts/test_transformers.py",
         "integrations/test_transformers_*.py",

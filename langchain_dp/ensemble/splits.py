@@ -1,0 +1,119 @@
+"""Warns if the same private records are charged to a second ledger: what both release adds up, and neither says so.
+
+Each ledger that is charged for records leaves a note in the user's state folder: keyed fingerprints of up to 64 of the
+records, the ledger's id, its place and its epsilon. The key lies beside it, readable by the user alone. The note is no
+part of the promise. Where the folder cannot be written, there is none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import heapq
+import hmac
+import json
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterable
+from importlib import resources
+from pathlib import Path
+
+from langchain_dp._util.callers import warn_caller
+from langchain_dp._util.machine import state_folder
+from langchain_dp.accounting import PrivacyLedger
+from langchain_dp.errors import BudgetSplitWarning
+from langchain_dp.records import CheckedShards, PrivateRecords
+from langchain_dp.records.files import READING
+from langchain_dp.redact import PrivateArgs, run_redacted
+
+_MOST = 64
+_SHOWN = 3
+_WAIT = 2.0  # seconds for another process
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS ledgers (id TEXT PRIMARY KEY, place TEXT NOT NULL, epsilon REAL NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS marks (mark BLOB NOT NULL, ledger TEXT NOT NULL, PRIMARY KEY (mark, ledger)) STRICT;
+"""
+
+
+def note_ledger(records: PrivateRecords | CheckedShards, ledger: PrivacyLedger) -> None:
+    """Note which ledger is charged for records, and warn if another one was.
+
+    Any record that both have is enough. Of larger sets the fingerprints with the smallest values are kept, so two sets
+    that overlap by a tenth are recognized in 99 of 100 cases.
+
+    Args:
+        records: The private records.
+        ledger: The ledger that is charged for them.
+    """
+    folder = state_folder()
+    if folder is None:
+        return
+    with contextlib.suppress(OSError, sqlite3.Error):  # the promise does not hang on a note
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        marks = run_redacted(_marks, PrivateArgs(records, _key(folder)), READING)
+        others = _noted(folder, marks, ledger)
+        if others and not run_redacted(_is_sample, PrivateArgs(records), READING):
+            _warn(ledger, others)
+
+
+def _warn(ledger: PrivacyLedger, others: list[tuple[str, float]]) -> None:
+    listed = ", ".join(f"{place} (epsilon {epsilon:g})" for place, epsilon in others[:_SHOWN])
+    more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+    total = ledger.budget.epsilon + sum(epsilon for _, epsilon in others)
+    warn_caller(
+        f"Some of these records were charged to another ledger, too: {listed}{more}. With this one, {_place(ledger)}, "
+        f"that adds up to epsilon {total:g}. Give each data set one ledger: pass ledger= with the same file "
+        "everywhere.",
+        BudgetSplitWarning,
+    )
+
+
+def _marks(records: PrivateRecords | CheckedShards, key: bytes) -> list[bytes]:
+    """The smallest fingerprints of the texts."""
+    texts: Iterable[bytes]
+    if isinstance(records, CheckedShards):
+        texts = [records.digest]
+    else:
+        texts = (records.get(name)["text"].encode(errors="surrogatepass") for name in records.ids())
+    return heapq.nsmallest(_MOST, {hmac.digest(key, text, hashlib.sha256)[:16] for text in texts})
+
+
+def _is_sample(records: PrivateRecords | CheckedShards) -> bool:
+    """Whether the records are this package's own, which nobody needs to protect."""
+    if isinstance(records, CheckedShards) or not len(records):
+        return False
+    text = json.dumps(records.get(records.ids()[0])["text"], ensure_ascii=False)
+    folder = resources.files("langchain_dp.sample")
+    return any(text in file.read_text("utf-8") for file in folder.iterdir() if file.name.endswith(".jsonl"))
+
+
+def _key(folder: Path) -> bytes:
+    file = folder / "records.key"
+    with contextlib.suppress(FileExistsError):
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as new:
+            new.write(secrets.token_bytes(32))
+    return file.read_bytes()
+
+
+def _noted(folder: Path, marks: list[bytes], ledger: PrivacyLedger) -> list[tuple[str, float]]:
+    """Note the ledger, and return place and epsilon of the others that know one of the marks."""
+    places = ", ".join("?" * len(marks))
+    with contextlib.closing(sqlite3.connect(folder / "records.sqlite", timeout=_WAIT)) as notes, notes:
+        notes.executescript(_SCHEMA)
+        own = getattr(ledger, "family", ledger._store.ledger_id)  # blocks share no record
+        notes.execute("INSERT OR REPLACE INTO ledgers VALUES (?, ?, ?)", (own, _place(ledger), ledger.budget.epsilon))
+        notes.executemany("INSERT OR IGNORE INTO marks VALUES (?, ?)", [(mark, own) for mark in marks])
+        found = notes.execute(
+            f"SELECT DISTINCT ledgers.id, place, epsilon FROM marks JOIN ledgers ON ledger = id "  # noqa: S608  # marks
+            f"WHERE mark IN ({places}) AND id != ? ORDER BY ledgers.rowid",
+            (*marks, own),
+        )
+        return [(place, epsilon) for _, place, epsilon in found]
+
+
+def _place(ledger: PrivacyLedger) -> str:
+    if ledger.path is None:
+        return "one in memory"
+    return ledger.path if "://" in ledger.path else Path(ledger.path).name

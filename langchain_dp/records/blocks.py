@@ -1,0 +1,296 @@
+"""A budget per block of records: that of a new month is fresh, and that of an old one is not touched."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import hashlib
+import hmac
+import os
+import secrets
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dp_accounting.dp_event import DpEvent
+
+from langchain_dp.accounting import LedgerPlan, PrivacyBudget, PrivacyLedger, Quotas
+from langchain_dp.errors import InvalidParameter, LedgerMismatch, PlanError
+from langchain_dp.records.files import READING, RowErrors
+from langchain_dp.records.private import Examples, PrivateRecords, id_of
+from langchain_dp.records.tables import fields_of, rows_of
+from langchain_dp.redact import PrivateArgs, hold_arguments, run_redacted
+
+_NAMES: dict[str, Callable[[datetime.date], str]] = {
+    "day": lambda day: day.isoformat(),
+    "week": lambda day: "{}-W{:02}".format(*day.isocalendar()),
+    "month": lambda day: f"{day:%Y-%m}",
+    "year": lambda day: f"{day:%Y}",
+}
+
+
+class PrivacyBlocks:
+    """Budgets for records that keep coming in: one ledger per block of time.
+
+    Each record belongs to the block of its day, which is public. A chain reads the records of one block or several, and
+    is charged in each of them. So a new month brings a budget of its own, and nothing is refilled.
+
+    Args:
+        folder: Folder of the ledgers, made if absent. Each block has a file of its name in it.
+        budget_per_block: The most that all releases about the records of one block may cost.
+        by: Length of a block: "day", "week", "month" or "year".
+        time_key: Key of the time that a record came in: a date, a datetime, or a str that begins with an ISO date. It
+            must be public: who sees a block's ledger learns when there were records.
+
+    Raises:
+        InvalidParameter: An argument is out of bounds.
+        LedgerMismatch: The folder holds blocks of another length.
+
+    Formal guarantee:
+        All releases together are (epsilon, delta)-differentially private in any one record, with the budget of its
+        block, where the time is public: neighbors differ in a record, not in its time. A release over several blocks
+        reserves its whole claim in each of them, before it is made. Blocks share no record: one that returns under
+        another block is refused by a keyed fingerprint of its id, or of its text.
+
+    References:
+        McSherry 2009 (parallel composition); Luo, Pan, Tholoniat, Cidon, Geambasu, Lécuyer 2021 (budgets per block).
+
+    Examples:
+        >>> blocks = PrivacyBlocks("ledgers", PrivacyBudget(3.0), by="month", time_key="received")
+        >>> records, ledger = blocks.select(tickets, ["2026-10", "2026-11"])
+        >>> DPPrototypeClassifier.fit(records, labels=QUEUES, ledger=ledger, budget=PrivacyBudget(1.0))
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        budget_per_block: PrivacyBudget,
+        *,
+        by: str = "month",
+        time_key: str = "time",
+    ) -> None:
+        if by not in _NAMES:
+            raise InvalidParameter(f"Expected by={by!r} to be one of {list(_NAMES)}.")
+        if not isinstance(budget_per_block, PrivacyBudget):
+            raise InvalidParameter("Expected budget_per_block to be a PrivacyBudget. Give PrivacyBudget(3.0).")
+        if not isinstance(time_key, str) or time_key in ("", "text", "label"):
+            raise InvalidParameter(
+                f"Expected time_key={time_key!r} to name the key of a public time, not of text or label: a block that "
+                "follows from private content tells of it."
+            )
+        self._folder, self._budget, self._by, self._time_key = Path(folder), budget_per_block, by, time_key
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with self._notes() as notes:
+            notes.execute("INSERT OR IGNORE INTO form VALUES (1, ?, ?)", (by, secrets.token_bytes(32)))
+            [[length, self._key]] = notes.execute("SELECT length, key FROM form").fetchall()
+        if length != by:
+            raise LedgerMismatch(f"The folder holds blocks of one {length} each, not of one {by}. Give by={length!r}.")
+
+    def names(self) -> list[str]:
+        """Names of the blocks that were charged, oldest first."""
+        return sorted(path.stem for path in self._folder.glob("*.ledger"))
+
+    @hold_arguments("examples")
+    def select(
+        self,
+        examples: Examples,
+        blocks: Sequence[str],
+        *,
+        text_key: str = "text",
+        label_key: str = "label",
+        label: str | None = None,
+    ) -> tuple[PrivateRecords, PrivacyLedger]:
+        """Return the records of some blocks, and the ledger that charges each of them.
+
+        Args:
+            examples: Private examples, as :class:`PrivateRecords` takes them, each with its time.
+            blocks: Names of the blocks, such as "2026-11", "2026-W48", "2026-11-30" or "2026".
+            text_key: Key of the text.
+            label_key: Key of the label.
+            label: Label of all records, for texts without labels.
+
+        Raises:
+            InvalidParameter: A record has no time, or belongs to another block already. The message gives positions,
+                never content. Nothing was noted.
+        """
+        names = self._checked(blocks)
+        read = PrivateArgs(PrivateArgs.of(examples), {*names}, text_key)
+        rows = PrivateArgs(run_redacted(self._rows, read, READING))
+        keys: dict[str, Any] = {"text_key": text_key, "label_key": label_key, "label": label}
+        records = run_redacted(lambda kept: PrivateRecords(kept, **keys), rows, READING)
+        return records, self.ledger(names)
+
+    def ledger(self, blocks: Sequence[str]) -> PrivacyLedger:
+        """Return the ledger that charges each of some blocks, for records of these blocks alone.
+
+        Args:
+            blocks: Names of the blocks.
+        """
+        return BlocksLedger(self._budget, {name: self._folder / f"{name}.ledger" for name in self._checked(blocks)})
+
+    def _checked(self, blocks: Sequence[str]) -> list[str]:
+        names = [] if isinstance(blocks, str) else sorted({*blocks})
+        example = _NAMES[self._by](datetime.date(2026, 11, 30))
+        if not names or not all(isinstance(name, str) and _is_name(name, self._by) for name in names):
+            raise InvalidParameter(f"Expected blocks={blocks!r} to be a list of names such as {example!r}.")
+        return names
+
+    def _rows(self, examples: PrivateArgs, names: set[str], text_key: str) -> list[Any]:
+        """The rows of the named blocks. Fingerprints of all of them are noted, or none."""
+        [given] = examples.values
+        if isinstance(given, PrivateRecords):
+            if given.user_key is not None:
+                raise InvalidParameter(
+                    "Expected PrivateRecords without user_key=: a user may have records in several blocks, whose "
+                    "budgets then add up. Blocks protect single records."
+                )
+            given = [given.get(name) for name in given.ids()]
+        faults, kept, marks = RowErrors(), [], []
+        for position, row in enumerate(rows_of(given)):
+            fields = fields_of(row) or {}
+            day = _day(fields.get(self._time_key))
+            if day is None:
+                faults.add(
+                    position,
+                    f"Expected {{where}} to have a date, or a str that begins with an ISO date, under "
+                    f"{self._time_key!r}. Repair it, or name another key with time_key=.",
+                )
+            elif (block := _NAMES[self._by](day)) in names:
+                known = id_of(fields.get("id"))
+                content = f"id {known}" if isinstance(known, str) else f"text {fields.get(text_key)}"
+                marks.append((position, self._mark(content), block))
+                kept.append(row)
+        faults.raise_any()
+        self._note(marks)
+        return kept
+
+    def _mark(self, content: str) -> bytes:
+        key: bytes = self._key
+        return hmac.digest(key, content.encode(errors="surrogatepass"), hashlib.sha256)
+
+    def _note(self, marks: Iterable[tuple[int, bytes, str]]) -> None:
+        faults = RowErrors()
+        with self._notes() as notes:
+            notes.execute("BEGIN IMMEDIATE")
+            for position, mark, block in marks:
+                notes.execute("INSERT OR IGNORE INTO records VALUES (?, ?)", (mark, block))
+                [[before]] = notes.execute("SELECT block FROM records WHERE mark = ?", (mark,)).fetchall()
+                if before != block:
+                    faults.add(
+                        position,
+                        "Expected {where} to be in one block, but it was in another one before. Leave it out: its "
+                        "budget would be charged twice and count as two. Where texts repeat, give each record an id.",
+                    )
+            faults.raise_any()  # and nothing is noted
+
+    @contextlib.contextmanager
+    def _notes(self) -> Any:
+        with contextlib.closing(sqlite3.connect(self._folder / "records.sqlite", timeout=30)) as notes, notes:
+            os.chmod(self._folder / "records.sqlite", 0o600)
+            notes.execute("CREATE TABLE IF NOT EXISTS form (one INTEGER PRIMARY KEY, length TEXT, key BLOB) STRICT")
+            notes.execute(
+                "CREATE TABLE IF NOT EXISTS records (mark BLOB PRIMARY KEY, block TEXT) STRICT, WITHOUT ROWID"
+            )
+            yield notes
+
+    def __repr__(self) -> str:
+        return f"PrivacyBlocks({str(self._folder)!r}, {self._budget}, by={self._by!r})"
+
+
+class BlocksLedger(PrivacyLedger):
+    """The ledgers of several blocks as one. The newest block counts releases; each other one is charged in full.
+
+    Args:
+        budget: The budget of each block.
+        paths: File of each block by name.
+    """
+
+    def __init__(self, budget: PrivacyBudget, paths: Mapping[str, Path]) -> None:
+        self._paths = dict(paths)
+        *others, newest = sorted(paths)
+        super().__init__(budget, paths[newest])
+        self._newest = newest
+        self._others = {name: PrivacyLedger(budget, paths[name]) for name in others}
+        self.family = str(paths[newest].parent.resolve())
+
+    def reserved(self) -> tuple[float, float]:
+        """Return the most that is reserved in one of the blocks."""
+        all_reserved = [super().reserved(), *(other.reserved() for other in self._others.values())]
+        return max(epsilon for epsilon, _ in all_reserved), max(delta for _, delta in all_reserved)
+
+    def plan(self, name: str) -> LedgerPlan | None:
+        """Return the plan of that name.
+
+        Raises:
+            PlanError: It was reserved for other blocks.
+        """
+        found = super().plan(name)
+        if found is not None:
+            for block, other in self._others.items():
+                copy = other.plan(self._copy(name))
+                if copy is None or any(copy.remaining(event) for event, _ in copy.events):
+                    raise PlanError(
+                        f"The plan {name!r} of the block {self._newest} was not reserved in the block {block}. Give "
+                        "the chain over these blocks another name=."
+                    )
+        return found
+
+    def _copy(self, name: str) -> str:
+        return f"{name} ({self._newest})"
+
+    def reserve(
+        self,
+        events: Sequence[tuple[DpEvent, int]],
+        *,
+        name: str,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        settings: Mapping[str, float | int | str | None] | None = None,
+        journal: str = "",
+        quotas: Quotas | None = None,
+    ) -> LedgerPlan:
+        """Reserve the plan in each block, the newest one last, before its first release.
+
+        The arguments are those of :meth:`PrivacyLedger.reserve`.
+        """
+        if delta is None:
+            delta = self.budget.delta - self.reserved()[1]
+        newest_is_full = epsilon is not None and epsilon > self.budget.epsilon - super().reserved()[0]
+        # The fullest block first: where it has room, the others have, and a refusal charges none of them.
+        fullest_first = sorted(self._others.values(), key=lambda other: -other.reserved()[0])
+        for other in [] if newest_is_full or self.plan(name) is not None else fullest_first:
+            copy = other.reserve(events, name=self._copy(name), epsilon=epsilon, delta=delta)
+            for event, _ in copy.events:
+                if left := copy.remaining(event):
+                    copy.spend(event, left, caller=self._newest)
+        return super().reserve(
+            events, name=name, epsilon=epsilon, delta=delta, settings=settings, journal=journal, quotas=quotas
+        )
+
+    def close(self) -> None:
+        """Close the ledgers of all blocks."""
+        for other in self._others.values():
+            other.close()
+        super().close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BlocksLedger, (self.budget, self._paths)
+
+
+def _day(value: Any) -> datetime.date | None:
+    if isinstance(value, datetime.date):
+        return value
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            return datetime.date.fromisoformat(value.strip()[:10])
+    return None
+
+
+def _is_name(name: str, by: str) -> bool:
+    """Whether a block may have this name, which is also that of a file."""
+    first = {"day": name, "week": None, "month": f"{name}-01", "year": f"{name}-01-01"}[by]
+    with contextlib.suppress(ValueError):
+        day = datetime.date.fromisocalendar(int(name[:4]), int(name[6:]), 1) if first is None else _day(first)
+        return day is not None and _NAMES[by](day) == name
+    return False

@@ -1,0 +1,209 @@
+"""Budgets per block of time: parallel composition, and what would break it."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import itertools
+import math
+import pickle
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.canary import CANARY
+from fakes.encoders import WordEncoder
+
+from langchain_dp import DPPrototypeClassifier, PrivacyBlocks, PrivacyBudget, PrivacyLedger, PrivateRecords
+from langchain_dp.accounting import ExponentialEvent
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, LedgerMismatch, PlanError
+from langchain_dp.records.blocks import BlocksLedger
+
+BUDGET = PrivacyBudget(2.0, 1e-5)
+HALF = PrivacyBudget(1.0, 5e-6)
+SHARE = PrivacyBudget(1.0, 1e-6)
+OCTOBER, NOVEMBER, DECEMBER = "2026-10", "2026-11", "2026-12"
+fit = functools.partial(DPPrototypeClassifier.fit, labels=["A", "B"], encoder=WordEncoder(), trust_opaque_model=True)
+
+
+def rows(month: str, count: int = 20) -> list[dict[str, str]]:
+    return [
+        {
+            "text": f"the nurse was late, {month} case {n}",
+            "label": "AB"[n % 2],
+            "time": f"{month}-{n % 28 + 1:02}T10:00",
+        }
+        for n in range(count)
+    ]
+
+
+ALL = [*rows(OCTOBER), *rows(NOVEMBER), *rows(DECEMBER)]
+
+
+@pytest.fixture
+def blocks(tmp_path: Path) -> PrivacyBlocks:
+    return PrivacyBlocks(tmp_path / "ledgers", BUDGET)
+
+
+def reserved(blocks: PrivacyBlocks, name: str) -> float:
+    return round(blocks.ledger([name]).reserved()[0], 9)
+
+
+def test_a_new_month_brings_a_budget_and_leaves_the_old_one_alone(blocks: PrivacyBlocks) -> None:
+    """If it breaks, a month that is used up is filled again, or an unused one is charged."""
+    for names, name in (([OCTOBER], "a"), ([OCTOBER, NOVEMBER], "b")):
+        records, ledger = blocks.select(ALL, names)
+        assert len(records) == 20 * len(names)
+        fit(records, ledger=ledger, budget=HALF, name=name)
+    assert [reserved(blocks, name) for name in (OCTOBER, NOVEMBER, DECEMBER)] == [2.0, 1.0, 0.0]
+    records, ledger = blocks.select(ALL, [OCTOBER, NOVEMBER, DECEMBER])
+    with pytest.raises(BudgetExceeded):
+        fit(records, ledger=ledger, budget=HALF, name="c")
+    assert [reserved(blocks, name) for name in (OCTOBER, NOVEMBER, DECEMBER)] == [2.0, 1.0, 0.0]
+    records, ledger = blocks.select(ALL, [NOVEMBER, DECEMBER])
+    again = [repr(fit(records, ledger=ledger, budget=HALF, name="d")) for _ in range(2)]
+    assert again[0] == again[1]
+    assert blocks.names() == [OCTOBER, NOVEMBER, DECEMBER]
+
+
+def test_an_older_block_says_that_it_is_spent(blocks: PrivacyBlocks) -> None:
+    """If it breaks, the ledger of a block shows an epsilon below what was released about its records."""
+    ledger = blocks.ledger([OCTOBER, NOVEMBER])
+    plan = ledger.reserve([(ExponentialEvent(0.125), 4)], name="a", epsilon=1.0, delta=1e-6)
+    plan.spend(ExponentialEvent(0.125))
+    assert blocks.ledger([OCTOBER]).spent()[0] > 0.9
+    assert blocks.ledger([NOVEMBER]).spent()[0] == pytest.approx(0.25, rel=0.01)
+
+
+def loss(bits: tuple[int, ...], flipped: int, chosen: tuple[int, ...], epsilon: float) -> float:
+    """Largest privacy loss of a noisy count over some records, if one of these flips its bit; by enumeration."""
+
+    def distribution(values: list[int]) -> list[float]:
+        weights = [math.exp(-epsilon / 2 * abs(k - sum(values))) for k in range(len(values) + 1)]
+        return [weight / sum(weights) for weight in weights]
+
+    before = distribution([bits[place] for place in chosen])
+    after = distribution([bits[place] ^ (place == flipped) for place in chosen])
+    return max(abs(math.log(a / b)) for a, b in zip(before, after, strict=True))
+
+
+def test_no_record_loses_more_than_its_block_has_reserved(tmp_path: Path) -> None:
+    """If it breaks, the claim of parallel composition is false: enumerated over all assignments of 4 records to 3
+    blocks, all values and all neighbors, for every set of blocks; and over drawn sequences of 5 releases.
+    """
+    epsilons = (0.1, 0.2, 0.3, 0.4, 0.5)
+    sets = [chosen for size in (1, 2, 3) for chosen in itertools.combinations(range(3), size)]
+    for homes in itertools.product(range(3), repeat=4):
+        for bits, flipped, chosen in itertools.product(itertools.product((0, 1), repeat=4), range(4), sets):
+            members = tuple(place for place in range(4) if homes[place] in chosen)
+            assert loss(bits, flipped, members, 0.3) <= (0.3 if homes[flipped] in chosen else 0.0) + 1e-12
+    coins = random.Random(0)
+    names = (OCTOBER, NOVEMBER, DECEMBER)
+    for number in range(10):
+        blocks = PrivacyBlocks(tmp_path / str(number), PrivacyBudget(2.0, 1e-5))
+        sequence = [coins.choice(sets) for _ in epsilons]
+        for release, (chosen, epsilon) in enumerate(zip(sequence, epsilons, strict=True)):
+            ledger = blocks.ledger([names[place] for place in chosen])
+            plan = ledger.reserve(
+                [(ExponentialEvent(epsilon / 2), 1)], name=f"release {release}", epsilon=epsilon, delta=1e-6
+            )
+            plan.spend(ExponentialEvent(epsilon / 2))
+        for place, name in enumerate(names):
+            lost = sum(epsilon for chosen, epsilon in zip(sequence, epsilons, strict=True) if place in chosen)
+            assert reserved(blocks, name) == pytest.approx(lost)
+
+
+@pytest.mark.parametrize("other", [[NOVEMBER, DECEMBER], [DECEMBER]], ids=["more blocks", "one block"])
+def test_a_plan_of_other_blocks_is_not_taken_up(blocks: PrivacyBlocks, other: list[str]) -> None:
+    """If it breaks, a release over two blocks is charged in one of them: planted by a plan of the newer one alone."""
+    event, claim = ExponentialEvent(0.25), {"epsilon": 0.5, "delta": 1e-6}
+    blocks.ledger(other).reserve([(event, 1)], name="a", **claim)
+    ledger = blocks.ledger([OCTOBER, NOVEMBER, DECEMBER])
+    with pytest.raises(PlanError, match=r"was not reserved in the block 2026-1[01]"):
+        ledger.reserve([(event, 1)], name="a", **claim)
+    with pytest.raises(PlanError, match="another name="):
+        ledger.plan("a")
+
+
+def test_a_plan_that_a_crash_left_in_one_block_goes_on(blocks: PrivacyBlocks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, a kill between two blocks lets a release go out that one of them does not know."""
+    claim = {"name": "a", "epsilon": 0.5, "delta": 1e-6}
+    with monkeypatch.context() as patch:
+        real = PrivacyLedger.reserve
+
+        def killed(self: PrivacyLedger, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(self, BlocksLedger):
+                raise KeyboardInterrupt
+            return real(self, *args, **kwargs)
+
+        patch.setattr(PrivacyLedger, "reserve", killed)
+        with pytest.raises(KeyboardInterrupt):
+            blocks.ledger([OCTOBER, NOVEMBER]).reserve([(ExponentialEvent(0.25), 1)], **claim)  # type: ignore[arg-type]
+    blocks.ledger([OCTOBER, NOVEMBER]).reserve([(ExponentialEvent(0.25), 1)], **claim)  # type: ignore[arg-type]
+    assert [reserved(blocks, name) for name in (OCTOBER, NOVEMBER)] == [0.5, 0.5]
+
+
+def test_a_record_that_returns_in_another_block_is_refused(blocks: PrivacyBlocks) -> None:
+    """If it breaks, a record that is moved to a fresh month is charged there anew, and has two budgets."""
+    blocks.select(ALL, [OCTOBER])
+    moved = [*rows(NOVEMBER), {**rows(OCTOBER)[3], "text": rows(OCTOBER)[3]["text"], "time": "2026-11-05"}]
+    with pytest.raises(InvalidParameter, match="Expected example 20 to be in one block") as caught:
+        blocks.select(moved, [NOVEMBER])
+    assert "nurse" not in str(caught.value)
+    blocks.select([{**row, "time": row["time"].replace("2026-11", "2026-12")} for row in rows(NOVEMBER)], [DECEMBER])
+    named = [{**row, "id": f"{n} {row['time'][:7]}"} for n, row in enumerate([*rows(OCTOBER), *moved])]
+    assert len(blocks.select(named, [OCTOBER, NOVEMBER])[0]) == 41
+
+
+def test_the_folder_holds_no_text(blocks: PrivacyBlocks, tmp_path: Path) -> None:
+    """If it breaks, fingerprints can be read, or guessed by everybody on the machine."""
+    blocks.select([{**row, "text": f"{CANARY} {row['text']}"} for row in ALL], [OCTOBER])
+    notes = tmp_path / "ledgers" / "records.sqlite"
+    assert CANARY.encode() not in notes.read_bytes()
+    assert notes.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("by", "day", "name"),
+    [("day", "2027-01-01", "2027-01-01"), ("week", "2027-01-01", "2026-W53"), ("month", "2027-01-31 23:59", "2027-01"),
+     ("year", datetime.datetime(2027, 1, 1, tzinfo=datetime.UTC), "2027")],
+)  # fmt: skip
+def test_a_block_has_the_name_of_its_time(tmp_path: Path, by: str, day: Any, name: str) -> None:
+    """If it breaks, a record lands in a block that its day is not in."""
+    blocks = PrivacyBlocks(tmp_path, BUDGET, by=by)
+    assert len(blocks.select([{"text": "a", "label": "A", "time": day}], [name])[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (lambda b, p: PrivacyBlocks(p, BUDGET, by="hour"), InvalidParameter, "by='hour'"),
+        (lambda b, p: PrivacyBlocks(p, 3.0), InvalidParameter, "PrivacyBudget"),
+        (lambda b, p: PrivacyBlocks(p, BUDGET, time_key="text"), InvalidParameter, "public time"),
+        (lambda b, p: PrivacyBlocks(p / "ledgers", BUDGET, by="day"), LedgerMismatch, "one month each"),
+        (lambda b, p: b.select(ALL, "2026-10"), InvalidParameter, "list of names"),
+        (lambda b, p: b.select(ALL, ["../2026"]), InvalidParameter, "list of names"),
+        (lambda b, p: b.select(ALL, []), InvalidParameter, "list of names"),
+        (lambda b, p: b.select([{"text": "a", "label": "A"}], [OCTOBER]), InvalidParameter, "example 0 to have a date"),
+        (lambda b, p: b.select([{"text": "a", "label": "A", "time": "soon"}], [OCTOBER]), InvalidParameter, "ISO date"),
+        (
+            lambda b, p: b.select(PrivateRecords([{**row, "u": "1"} for row in ALL], user_key="u"), [OCTOBER]),
+            InvalidParameter,
+            "user_key",
+        ),
+    ],
+)
+def test_what_blocks_refuse(
+    blocks: PrivacyBlocks, tmp_path: Path, make: Any, error: type[Exception], says: str
+) -> None:
+    """If it breaks, a mistake makes budgets that hold for nobody."""
+    with pytest.raises(error, match=says):
+        make(blocks, tmp_path)
+
+
+def test_a_copy_in_another_process_charges_all_blocks(blocks: PrivacyBlocks) -> None:
+    """If it breaks, a worker charges the newest block alone."""
+    copy = pickle.loads(pickle.dumps(blocks.ledger([OCTOBER, NOVEMBER])))  # made here
+    copy.reserve([(ExponentialEvent(0.25), 1)], name="a", epsilon=0.5, delta=1e-6)
+    assert [reserved(blocks, name) for name in (OCTOBER, NOVEMBER)] == [0.5, 0.5]
