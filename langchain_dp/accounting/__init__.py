@@ -26,12 +26,11 @@ from langchain_dp.accounting.events import (
 )
 from langchain_dp.accounting.ledger import LedgerPlan, PrivacyLedger
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
-from langchain_dp.accounting.pld import Accountant, epsilon
+from langchain_dp.accounting.pld import epsilon
 from langchain_dp.accounting.provenance import ReleaseCost
 from langchain_dp.accounting.quotas import Quotas
 
 __all__ = [
-    "Accountant",
     "ClippedSumRoundEvent",
     "ExponentialEvent",
     "LedgerPlan",

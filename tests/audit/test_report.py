@@ -303,8 +303,8 @@ def test_events_of_the_library_have_words_too(tmp_path: Path) -> None:
     """If it breaks, a ledger that holds another mechanism has no report."""
     gaussian, laplace = GaussianDpEvent(4.0), LaplaceDpEvent(9.0)
     events = [(gaussian, 2), (laplace, 3), (PoissonSampledDpEvent(0.1, gaussian), 4)]
-    with PrivacyLedger(PrivacyBudget(8.0, 1e-5, Neighbors.ADD_OR_REMOVE_ONE), tmp_path / "other.db", plan=events):
-        pass
+    with PrivacyLedger(PrivacyBudget(8.0, 1e-5, Neighbors.ADD_OR_REMOVE_ONE), tmp_path / "other.db") as ledger:
+        ledger.reserve(events, name="direct")
     [plan] = report(tmp_path / "other.db").plans
     assert {(release.mechanism, release.parameters) for release in plan.releases} == {
         ("Gaussian mechanism", "noise multiplier 4"),
@@ -332,7 +332,8 @@ def test_every_kind_of_event_is_kept_here() -> None:
 @pytest.mark.parametrize("event", KEPT, ids=lambda event: type(event).__name__)
 def test_a_report_tells_of_every_kind_of_event(event: DpEvent, tmp_path: Path) -> None:
     """If it breaks, `langchain-dp ledger` ends in a traceback, or an auditor reads the name of a class."""
-    with PrivacyLedger(PrivacyBudget(20.0, 1e-4), tmp_path / "kept.db", plan=[(event, 2)]) as ledger:
+    with PrivacyLedger(PrivacyBudget(20.0, 1e-4), tmp_path / "kept.db") as ledger:
+        ledger.reserve([(event, 2)], name="direct")
         ledger.spend(event)
     [plan] = report(tmp_path / "kept.db").plans
     [release] = plan.releases
@@ -345,7 +346,8 @@ def test_many_parts_of_the_data_stand_in_one_line(tmp_path: Path) -> None:
     """If it breaks, an auditor scrolls through a hundred equal lines; or counts get lost when put together."""
     event, of_all = ClippedSumRoundEvent(0.2, 30), ClippedSumRoundEvent(0.1, 8, 0.5)
     events = [(of_all, 1), *((PartEvent(f"group {number}", event), 1) for number in range(20))]
-    with PrivacyLedger(PrivacyBudget(8.0, 1e-4), tmp_path / "parts.db", plan=events) as ledger:
+    with PrivacyLedger(PrivacyBudget(8.0, 1e-4), tmp_path / "parts.db") as ledger:
+        ledger.reserve(events, name="direct")
         for number in (0, 7):
             ledger.spend(PartEvent(f"group {number}", event), caller="synthesis")
     found = report(tmp_path / "parts.db")
@@ -362,8 +364,8 @@ def test_many_parts_of_the_data_stand_in_one_line(tmp_path: Path) -> None:
 def test_few_parts_stand_one_by_one(tmp_path: Path) -> None:
     """If it breaks, which department has used up its part is not seen any more."""
     events = [(PartEvent(name, NoisyMaxEvent(8.0)), 5) for name in ("sales", "support")]
-    with PrivacyLedger(PrivacyBudget(8.0, 1e-4), tmp_path / "parts.db", plan=events):
-        pass
+    with PrivacyLedger(PrivacyBudget(8.0, 1e-4), tmp_path / "parts.db") as ledger:
+        ledger.reserve(events, name="direct")
     [plan] = report(tmp_path / "parts.db").plans
     assert plan.lines == plan.releases
     assert [release.part for release in plan.lines] == ["sales", "support"]

@@ -162,7 +162,8 @@ def test_refusals_in_eta_are_counted() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_process_counts_its_own_refusals(tmp_path: Path) -> None:
     """If it breaks, the refusals of a parent are added up once for every worker."""
-    with PrivacyLedger(PrivacyBudget(8.0), tmp_path / "forked.db", plan=[(ANSWER, 3)]) as made:
+    with PrivacyLedger(PrivacyBudget(8.0), tmp_path / "forked.db") as made:
+        made.reserve([(ANSWER, 3)], name="direct")
         with pytest.raises(BudgetExceeded):
             made.spend(ANSWER, 4)
         child = os.fork()

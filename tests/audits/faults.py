@@ -99,7 +99,6 @@ def faults() -> Faults:
         "prompts": {
             **under(functools.partial(icl.subset_prompts, icl.SETTINGS[:2]), swaps.SUBSET_PROMPTS),
             **under(functools.partial(icl.subset_prompts, icl.SETTINGS[:1], 300), swaps.NOISE),
-            **under(functools.partial(icl.subset_prompts, icl.SETTINGS[1:2], 300), swaps.SHARES),
             **under(functools.partial(icl.subset_prompts, icl.SETTINGS[-1:]), swaps.ELSEWHERE),
         },
         "neighbors": under(neighbors.votes, near.VOTES),

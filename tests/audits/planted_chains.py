@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -229,20 +228,6 @@ def agreed(real: StandIn, self: ReportNoisyMax, counts: Sequence[int], **kwargs:
     return real(little if max(counts) > 0.6 * sum(counts) else self, counts, **kwargs)  # type: ignore[no-any-return]
 
 
-def raw_shares(real: StandIn, self: ReportNoisyMax, counts: Sequence[int], **kwargs: Any) -> NoisyMax:
-    """The winner is drawn with noise, and the shares are those of the raw votes."""
-    return NoisyMax(real(self, counts, **kwargs).winner, tuple(map(Fraction, counts)))
-
-
-def silent_without_noise(real: StandIn, self: ReportNoisyMax, counts: Sequence[int], **kwargs: Any) -> NoisyMax:
-    """A label that nobody voted for gets no noise: to win, or to have a share, shows that it had a vote."""
-    noisy = [
-        noise if count else Fraction(0)
-        for count, noise in zip(counts, real(self, counts, **kwargs).noisy_counts, strict=True)
-    ]
-    return NoisyMax(max(range(len(noisy)), key=noisy.__getitem__), tuple(noisy))
-
-
 # -------------------------------------------------------------------------------------------- prompts, and choices
 
 
@@ -424,7 +409,6 @@ SUBSET_PROMPTS: dict[str, list[Swap]] = {
     "added to two subsets": [(FixedPartition, "add", method(added_twice))],
     "another's example shown": [(SubsetPrompts, "draw", method(neighbour_looks_in))],
     "more drawn after a restart": [(langchain_dp.icl.reservation, "reserved_once", method(larger_after_restart))],
-    "shares without noise": [(ReportNoisyMax, "release", method(raw_shares))],
 }
 """Faults of who votes and what is shown, and one that few releases show."""
 
@@ -434,11 +418,6 @@ NOISE: dict[str, list[Swap]] = {
     "no noise where most agree": [(ReportNoisyMax, "release", method(agreed))],
 }
 """Faults of what is counted and drawn."""
-
-SHARES: dict[str, list[Swap]] = {
-    "no noise where nobody voted": [(ReportNoisyMax, "release", method(silent_without_noise))],
-}
-"""Faults of what is released beside the label."""
 
 ELSEWHERE: dict[str, list[Swap]] = {
     "a companion with examples": [(ModelVoter, "_prompts", method(companion_of_records))],
