@@ -307,7 +307,6 @@ law = invert_words(
     vocabulary=words,
     eta=tuner.client.eta,
     mechanism="exponential",
-    attacker="nearest",
 )
 print(f"words that arrived as they were: {sum(same) / total:.3f} of {total:,}")
 print(f"by the law, released anew:       {law.rate:.3f} ({law.interval[0]:.3f} to {law.interval[1]:.3f})")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, NoisyMaxEvent
 from langchain_dp.audit.bounds import lower_limit, upper_limit
+from langchain_dp.mechanisms import Exponential, LimitedDomain, NoisyMax, ReportNoisyMax
 
 ERROR_RATE = 1e-6
 """Chance that an audit fails sound code. Every statistical test of this project states it this way."""
@@ -23,3 +27,20 @@ def upper(successes: int, runs: int, error: float = ERROR_RATE) -> float:
 def violates(hits: int, other_hits: int, runs: int, *, epsilon: float, delta: float) -> bool:
     """Whether an event's frequencies on two neighbouring data sets disprove (epsilon, delta) at ERROR_RATE."""
     return lower(hits, runs) > math.exp(epsilon) * upper(other_hits, runs) + delta
+
+
+def report_noisy_max(counts: Sequence[int], sigma: float, *, rng: Any = None) -> NoisyMax:
+    """One release of the mechanism, given by its number."""
+    return ReportNoisyMax(NoisyMaxEvent(sigma)).release(counts, rng=rng)
+
+
+def limited_domain(
+    votes: Mapping[Any, int], *, epsilon0: float, delta0: float, rng: Any = None, **settings: Any
+) -> Any:
+    """The same, by two."""
+    return LimitedDomain(LimitedDomainEvent(epsilon0, delta0), **settings).release(votes, rng=rng)
+
+
+def exponential(counts: Sequence[int], epsilon: float, *, rng: Any = None) -> int:
+    """The same, by one."""
+    return Exponential(ExponentialEvent(epsilon)).release(counts, rng=rng)

@@ -153,20 +153,6 @@ def test_mechanisms_know_what_they_cost_and_never_see_the_ledger() -> None:
     assert not [name for name in known if not name.startswith("langchain_dp.accounting.events")]
 
 
-def test_chains_draw_by_a_mechanism_that_carries_its_event() -> None:
-    """If it breaks, a chain draws by a function of bare numbers, and could charge for others."""
-    functions = {name.split(".")[-1] for name in drawn_with(PACKAGE / "mechanisms/__init__.py")}
-    assert len(functions) >= 4
-    for path in files("icl", "opt", "rapt", "ensemble"):
-        assert not [name for name in drawn_with(path) if name.split(".")[-1] in functions], path
-
-
-def drawn_with(path: Path) -> list[str]:
-    """Functions of the mechanisms that a file imports."""
-    found = [name for name in imports(path) if name.startswith("langchain_dp.mechanisms.") and name not in modules()]
-    return [name for name in found if name.split(".")[-1].islower()]
-
-
 def test_what_ledgers_keep_is_said_in_no_dialect() -> None:
     """If it breaks, the stores' SQL runs on SQLite alone, and another database needs stores of its own."""
     stores = [path for path in files("accounting") if not path.stem.startswith("sqlite")]

@@ -12,7 +12,6 @@ from langchain_dp.accounting.calibrate import (
     calibrate_text_round,
     calibrate_vector_sum,
     max_releases,
-    scale_text_rounds,
 )
 from langchain_dp.accounting.certificate import PrivacyCertificate
 from langchain_dp.accounting.events import (
@@ -27,12 +26,11 @@ from langchain_dp.accounting.events import (
 )
 from langchain_dp.accounting.ledger import LedgerPlan, PrivacyLedger
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
-from langchain_dp.accounting.pld import Accountant, epsilon
+from langchain_dp.accounting.pld import epsilon
 from langchain_dp.accounting.provenance import ReleaseCost
 from langchain_dp.accounting.quotas import Quotas
 
 __all__ = [
-    "Accountant",
     "ClippedSumRoundEvent",
     "ExponentialEvent",
     "LedgerPlan",
@@ -55,5 +53,4 @@ __all__ = [
     "calibrate_vector_sum",
     "epsilon",
     "max_releases",
-    "scale_text_rounds",
 ]

@@ -158,7 +158,7 @@ class LedgerPlan(BudgetHolder):
         if key not in self._stored.items:
             raise PlanError(
                 f"The plan {self.name!r} holds no {event!r}. Reserve another plan for it with reserve(), under a "
-                "name of its own, or name every event in plan= when the ledger is made."
+                "name of its own."
             )
         return key, self._stored.items[key][1]
 

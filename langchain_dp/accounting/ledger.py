@@ -39,8 +39,8 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
     """A durable privacy budget.
 
     Threads may share one ledger. Processes share a budget by opening the same ``path``, and machines by a database.
-    ``spend`` on the ledger itself uses a plan named "direct", over its whole remaining budget, for the event of the
-    first spend or the events of ``plan``.
+    ``spend`` on the ledger itself uses a plan named "direct": its whole remaining budget, for the event of the first
+    spend, unless :meth:`reserve` made a plan of that name.
 
     Args:
         budget: The most that all releases together may cost. An existing file must have the same budget.
@@ -49,7 +49,6 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
             opens and closes the file itself drops its own locks on it. Or the URL of a PostgreSQL schema,
             ``"postgresql://user@host/database?schema=name&key_file=/path"``, without a password: machines share it
             (extra ``postgres``).
-        plan: Pairs (event, maximum count) of the direct plan. An existing direct plan must be the same.
         prepay_block: For many releases a second: this process pays for so many at once, in one durable write, and
             spends them from memory. The rest of a block is lost when the process dies, forks or closes the ledger: up
             to ``prepay_block - 1`` of each event. No release is free. An older copy put in the ledger's place is
@@ -60,7 +59,6 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
         LedgerCorrupt: The file is damaged, empty or not a ledger.
         LedgerUnwritable: File or folder cannot be written durably, or the folder does not exist; or the server could
             forget charges, only reads, or lost the connection: then the charge under way counts as spent.
-        BudgetExceeded, PlanError: As in :meth:`reserve`, for ``plan``.
 
     Formal guarantee:
         All releases charged to the ledger together are (epsilon, delta)-DP under its neighbors: a charge is on disk
@@ -82,7 +80,6 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
         budget: PrivacyBudget,
         path: str | os.PathLike[str] | None = None,
         *,
-        plan: Sequence[tuple[DpEvent, int]] | None = None,
         prepay_block: int | None = None,
     ) -> None:
         if not isinstance(budget, PrivacyBudget):
@@ -93,12 +90,6 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
         if prepay_block is not None:
             validate.integer("prepay_block", prepay_block, at_least=1)
         self._over(Account(PlanStore(budget, backend_at(path, LEDGER)), prepay_block))
-        if plan is not None:
-            try:
-                self._direct = self.reserve(plan, name=DIRECT)
-            except BaseException:
-                self.close()
-                raise
 
     def _over(self, account: Account) -> Self:
         self._account, self._store, self._direct = account, account.store, None

@@ -50,25 +50,10 @@ _MOST_ADAPTIVE = 256  # releases; beyond, the search for the worst sequence take
 _LARGEST_LOSS = 600.0  # nats; exp() must stay finite. Larger losses count as infinite
 
 
-class Accountant(PLDAccountant):  # type: ignore[misc]  # dp_accounting ships no types
-    """PLD accountant for :mod:`langchain_dp.accounting.events` beside the events of ``dp_accounting``.
+class _Accountant(PLDAccountant):  # type: ignore[misc]  # dp_accounting ships no types
+    """PLD accountant for our events beside those of ``dp_accounting``."""
 
-    Args:
-        neighbors: Neighboring relation, or its name; replace-one by default.
-        value_discretization_interval: Grid of the privacy loss, in nats.
-
-    Examples:
-        >>> from dp_accounting import GaussianDpEvent
-        >>> accountant = Accountant(Neighbors.ADD_OR_REMOVE_ONE).compose(NoisyMaxEvent(10.0), 25)
-        >>> round(accountant.compose(GaussianDpEvent(5.0)).get_epsilon(1e-5), 2)
-        3.07
-    """
-
-    def __init__(
-        self, neighbors: Neighbors | str = Neighbors.REPLACE_ONE, value_discretization_interval: float = 1e-4
-    ) -> None:
-        super().__init__(neighbors_from(neighbors), value_discretization_interval)
-        self._pld: PrivacyLossDistribution
+    _pld: PrivacyLossDistribution
 
     def _maybe_compose(
         self, event: DpEvent, count: int, do_compose: bool
@@ -160,7 +145,7 @@ def _composed(events: Sequence[tuple[DpEvent, int]], delta: float, neighbors: Ne
     interval = grid(event for event, _ in events)
     if any(_exceeds_grid(event, count, neighbors, interval, delta) for event, count in events):
         return math.inf
-    accountant = Accountant(neighbors, interval)
+    accountant = _Accountant(neighbors, interval)
     try:
         for event, count in events:
             accountant.compose(event, count)

@@ -12,9 +12,9 @@ import sqlite3
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from typer import Option
 
@@ -25,8 +25,7 @@ from langchain_dp.cli import files
 from langchain_dp.cli.options import TableOptions, ledger_at, promised
 from langchain_dp.cli.parser import DONE, FAILED, WrongArguments, positive
 from langchain_dp.cli.runs import ENDS, check_apart, ending
-from langchain_dp.cli.show import note, print_json, progress, show_calibration
-from langchain_dp.cli.workers import Released, Start, in_order, on_ray, processes
+from langchain_dp.cli.show import note, print_json, progress
 from langchain_dp.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -54,27 +53,24 @@ class Sanitize(TableOptions):
     path = "sanitize"
     what = "Privatize lines and files word by word (RAPT)."
     examples = """\
-  langchain-dp sanitize --calibration
   langchain-dp sanitize < in.txt > out.txt
   langchain-dp sanitize --in tickets.jsonl --out safe.jsonl --fields subject body --keep-fields label \\
       --user-field customer --ledger account.ledger --limit 200 --certificate
   langchain-dp sanitize --in notes --out safe-notes --replacement 0.7 --length 64
-  langchain-dp sanitize --in notes --out safe-notes --ledger account.ledger --workers 8
 """
     notes = """\
 Every line is one release, and a document of its own; with --limit equal lines of one user are one document, or a line
 handed in often would get around it. A folder's .txt, .md and .jsonl files keep their names, which are in clear, also in
-messages. This is metric privacy: eta is no epsilon, and --calibration says what it means before anything is released.
+messages. This is metric privacy: eta is no epsilon, and `langchain-dp plan rapt` says what it means before anything is
+released.
 In clear besides, and besides what the options let pass: how many lines there are, in what order, and how many words
 each has (unless --length).
 A file is read through before anything is charged, and written whole or not at all. With --ledger, the same command on
-the same lines gives out again what it released before, at no cost; without, the account ends with the run. With
---workers or --ray the lines come out as with one process, in their order; Ray's nodes see them, and keep them in memory
-and on disk while it runs.
+the same lines gives out again what it released before, at no cost; without, the account ends with the run.
 On stderr: the files of a folder that are not read and why, a line when it starts and one when it is done (not with
 --json), and in a terminal how far it got.
 --json: the certificate, {"kind", "mechanism", "eta", "table", "releases", ...}, on stdout; on stderr where the lines
-themselves go to stdout. --calibration is `langchain-dp plan rapt`.
+themselves go to stdout.
 """
     source: Path | None = Option(None, "--in", metavar="PATH", help="file or folder (default: stdin)")
     target: Path | None = Option(None, "--out", metavar="PATH", help="file or folder (default: stdout)")
@@ -97,26 +93,16 @@ themselves go to stdout. --calibration is `langchain-dp plan rapt`.
     length: int | None = Option(
         None, min=1, rich_help_panel="words", help="every text comes out at exactly this many tokens"
     )
-    workers: int = Option(1, min=1, max=256, help="processes that draw the words, under one --ledger")
-    ray: bool = Option(False, "--ray", help="run the --workers on Ray: the cluster of RAY_ADDRESS, or this machine")
-    calibration: bool = Option(False, "--calibration", help="say what to know before trusting it, and stop")
     certificate: bool = Option(False, "--certificate", help="print the certificate on stderr at the end")
-    json: bool = Option(False, "--json", help="print the certificate (or the calibration) as one JSON object")
+    json: bool = Option(False, "--json", help="print the certificate as one JSON object")
 
     def run(self) -> int:
         """Run the command; returns the exit code."""
-        if self.calibration:
-            return _calibration(self)
         jobs = files.find(self.source, self.target, self.format, overwrite=self.overwrite)
         for job in jobs:
             if job.target is not None:
                 check_apart(job.target, self.ledger)
         fields = _fields(self, jobs)
-        if (self.workers > 1 or self.ray) and self.ledger is None:
-            raise WrongArguments(
-                f"Expected --ledger with {'--ray' if self.ray else f'--workers {self.workers}'}: the workers share the "
-                "account. Name a file, or a postgresql:// URL where they are on several machines."
-            )
         for path, why in files.skipped(self.source):
             note(f"skipped {path}: {why}.")
         replace = self.errors == "replace"
@@ -130,9 +116,7 @@ themselves go to stdout. --calibration is `langchain-dp plan rapt`.
                 releases = _releases(self, held)
                 if self.limit is not None and self.user_field is None and self.ledger is None:
                     note(f"nobody is named, so --limit {self.limit:g} counts equal lines alone. See --user-field.")
-                start, ahead = held.enter_context(_workers(self, releases))
-                most = _most_equal(releases)
-                _sanitize(jobs, fields, start, ahead, run_so_far, most, replace=replace)
+                _sanitize(jobs, fields, releases, run_so_far, replace=replace)
                 for field in run_so_far.unmet(fields):
                     note(f"no row has a field {field!r}.")
                 if not self.json:
@@ -162,15 +146,6 @@ class _Run:
     def start(self, job: files.Job) -> None:
         self.before += self.lines
         self.job, self.lines = job, 0
-
-    def charges(self, start: Start) -> Start:
-        """``start``, which is noted: from then on there may be charges."""
-
-        def started(units: Sequence[Unit]) -> Callable[[], Released]:
-            self.charged = True
-            return start(units)
-
-        return started
 
     def take(self, lines: Sequence[files.Line]) -> None:
         self.lines = lines[-1].number
@@ -248,55 +223,25 @@ def _fields(options: Sanitize, jobs: list[files.Job]) -> files.Fields:
 
 def _releases(options: Sanitize, held: contextlib.ExitStack) -> FormalReleases:
     """What draws the words, under the account of this run."""
+    from langchain_dp.rapt.privatize import Policies
     from langchain_dp.rapt.release import FormalReleases
     from langchain_dp.rapt.runnable import WordOptions, word_releases
 
     targets = options.targets()
-    words = WordOptions(**_how(options))
+    words = WordOptions(
+        mechanism=options.mechanism,
+        policies=Policies(**{kind: getattr(options, kind) for kind in _KINDS}),
+        keep=options.keep or (),
+        length=options.length,
+    )
     # What cannot run is refused before there is a ledger.
     tried = word_releases(options.embeddings, targets, words, ledger=None, limit=None, cache=False, name=_CHAIN)
-    if options.calibration:
-        return tried
     if options.limit is not None:
         _check_limit(options.limit, tried.engine.eta)
     ledger = held.enter_context(_ledger(options, held))
     ledger.check_table(tried.engine.table)
     # Without a file no later run can ask again, and within a run no document comes twice.
     return FormalReleases(tried.engine, ledger, tried.calibration, reuse=options.ledger is not None, chain=_CHAIN)
-
-
-def _how(options: Sanitize) -> dict[str, Any]:
-    """How words are drawn, but for how private."""
-    from langchain_dp.rapt.privatize import Policies
-
-    return {
-        "mechanism": options.mechanism,
-        "policies": Policies(**{kind: getattr(options, kind) for kind in _KINDS}),
-        "keep": options.keep or (),
-        "length": options.length,
-    }
-
-
-@contextlib.contextmanager
-def _workers(options: Sanitize, releases: FormalReleases) -> Iterator[tuple[Start, int]]:
-    """Who releases batches, and how many of them are under way at once."""
-    from langchain_dp.rapt import SanitizeBatches
-
-    if options.workers == 1 and not options.ray:
-
-        def here(units: Sequence[Unit]) -> Callable[[], Released]:
-            with unbroken():  # what is charged is kept, so that the same command gives it out
-                released = releases.release(units)
-            return lambda: released
-
-        yield here, 0
-        return
-    sanitize = SanitizeBatches(
-        "text", document="document", ledger=releases.ledger, embeddings=options.embeddings, eta=releases.engine.eta,
-        name=_CHAIN, **_how(options),
-    )  # fmt: skip
-    with (on_ray if options.ray else processes)(sanitize, options.workers) as workers:
-        yield workers
 
 
 def _ledger(options: Sanitize, held: contextlib.ExitStack) -> MetricLedger:
@@ -312,63 +257,32 @@ def _ledger(options: Sanitize, held: contextlib.ExitStack) -> MetricLedger:
     return MetricLedger(options.limit, options.ledger)
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class _Step:
-    """A batch of lines on its way, or that a file begins (no lines, no end) or ends."""
-
-    job: files.Job
-    lines: Sequence[files.Line] = ()
-    position: int = 0
-    ends: bool = False
-
-
-def _steps(
-    jobs: list[files.Job], fields: files.Fields, most: int | None, *, replace: bool, sized: bool
-) -> Generator[tuple[_Step, list[Unit]], None, None]:
-    """Every file as it is read: that it begins, its batches with what is to be released of them, that it ends."""
-    with contextlib.closing(_Places()) as places:
+def _sanitize(
+    jobs: list[files.Job], fields: files.Fields, releases: FormalReleases, so_far: _Run, *, replace: bool
+) -> None:
+    # Of files it is known how long they are; of what comes through a pipe lines are counted.
+    sizes = [job.source.stat().st_size for job in jobs if job.source is not None and job.source.is_file()]
+    sized, most = len(sizes) == len(jobs), _most_equal(releases)
+    shown = (sum(sizes), "bytes") if sized else (None, "lines")
+    with contextlib.closing(_Places()) as places, progress("sanitizing", *shown) as advance:
         for job in jobs:
-            yield _Step(job), []
-            with _source(job) as source:
+            so_far.start(job)
+            before = 0
+            with _target(job) as target, _source(job) as source:
                 for batch in files.batches(files.read(source, job, fields, replace=replace)):
                     place = source.tell() if sized else batch[-1].number
                     units = [_unit(line, places) for line in batch]
                     _check_equal(job, batch, units, most)
-                    yield _Step(job, batch, place), units
-            yield _Step(job, ends=True), []
-
-
-def _sanitize(
-    jobs: list[files.Job],
-    fields: files.Fields,
-    start: Start,
-    ahead: int,
-    so_far: _Run,
-    most: int | None,
-    *,
-    replace: bool,
-) -> None:
-    # Of files it is known how long they are; of what comes through a pipe lines are counted.
-    sizes = [job.source.stat().st_size for job in jobs if job.source is not None and job.source.is_file()]
-    sized = len(sizes) == len(jobs)
-    shown = (sum(sizes), "bytes") if sized else (None, "lines")
-    steps = _steps(jobs, fields, most, replace=replace, sized=sized)
-    with contextlib.closing(steps), contextlib.ExitStack() as held, progress("sanitizing", *shown) as advance:
-        for step, released in in_order(steps, so_far.charges(start), ahead):
-            if step.ends:
-                held.close()
-                so_far.finished += 1
-            elif not step.lines:
-                so_far.start(step.job)
-                place = 0
-                target = held.enter_context(_target(step.job))
-            else:
-                so_far.take(step.lines)  # before any of them is seen
-                target.write(b"".join(line.written(new) for line, new in zip(step.lines, released, strict=True)))
-                if step.job.target is None:
-                    target.flush()
-                place, before = step.position, place
-                advance(place - before)
+                    so_far.charged = True  # from here on there may be charges
+                    with unbroken():  # what is charged is kept, so that the same command gives it out
+                        released = releases.release(units)
+                    so_far.take(batch)  # before any of them is seen
+                    target.write(b"".join(line.written(new) for line, new in zip(batch, released, strict=True)))
+                    if job.target is None:
+                        target.flush()
+                    advance(place - before)
+                    before = place
+            so_far.finished += 1
 
 
 def _unit(line: files.Line, places: _Places) -> Unit:
@@ -444,9 +358,3 @@ def _show(certificate: MetricCertificate, options: Sanitize) -> None:
         print_json(certificate.to_dict(), file=sys.stderr if options.target is None else None)
     else:
         print(certificate, file=sys.stderr)
-
-
-def _calibration(options: Sanitize) -> int:
-    with contextlib.ExitStack() as held:
-        show_calibration(_releases(options, held).calibration(), as_json=options.json)
-    return DONE

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
-from langchain_core.language_models import LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
-from langchain_core.runnables import Runnable, RunnableLambda
 from pydantic import PrivateAttr
 
-from langchain_dp._util.validate import reject_extra_kwargs
 from langchain_dp.ensemble.chat import PrivateChat, check_no_quotas, check_nothing_further, reply_metadata, stop_strings
 from langchain_dp.ensemble.questions import HISTORY, question_fields
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl.release import DPAnswer
 from langchain_dp.icl.runnable import DPICLClassifier
-from langchain_dp.icl.schemas import filler
 from langchain_dp.records import label_name
 
 
@@ -121,46 +117,7 @@ class ChatDPICL(PrivateChat):
         for end in ends:
             text = text.split(end)[0]
         fields = reply_metadata(answer.certificate, self._count, asked=question, said=label)
-        if answer.shares is not None:
-            shares = {label_name(each): share for each, share in answer.shares.items()}
-            fields["response_metadata"]["vote_shares"] = shares
         return {"content": text, **fields}
-
-    def bind_tools(self, tools: object, **kwargs: Any) -> NoReturn:
-        """Refuse: a label calls no tool. Use :meth:`with_structured_output` to fill a schema."""
-        raise InvalidParameter(
-            "Expected no tools, and no response_format of an agent: what is released is a label, which calls none. "
-            "Fill a schema by with_structured_output(), or give the classifier to an agent as a tool, by its as_tool()."
-        )
-
-    def with_structured_output(
-        self, schema: Any, *, include_raw: bool = False, **kwargs: Any
-    ) -> Runnable[LanguageModelInput, Any]:
-        """Turn the released label into a member of an Enum, a value of a Literal, or an object with one.
-
-        Args:
-            schema: An ``enum.Enum`` whose members are the labels or have them as values, a ``Literal`` of the labels,
-                or a pydantic class with one field of such a type and defaults for all others. A ``TypedDict`` or JSON
-                schema with one such key, and no other required key, gives a dict.
-            include_raw: Return {"raw", "parsed", "parsing_error"} instead of the parsed value.
-            **kwargs: None are taken.
-
-        Raises:
-            InvalidParameter: The schema is of another kind, or its values are not the labels. Nothing was spent.
-        """
-        reject_extra_kwargs(
-            kwargs, remedy="Give the schema alone: a label is released, and no model asked for an object."
-        )
-        fill = filler(schema, self._classifier.labels)
-
-        def parse(message: AIMessage) -> Any:
-            if message.text not in self._classifier.labels:
-                raise InvalidParameter("Expected a whole label. Leave stop= out: it cuts labels. Asking again is free.")
-            return fill(message.text)
-
-        if not include_raw:
-            return self | RunnableLambda(parse)
-        return self | RunnableLambda(lambda raw: {"raw": raw, "parsed": parse(raw), "parsing_error": None})
 
 
 def _chunk(fields: Mapping[str, Any]) -> ChatGenerationChunk:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import re
+import string
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
@@ -147,6 +149,42 @@ def plain(labels: Sequence[str]) -> ICLPrompt:
     )
 
 
+def prompt_from(given: object) -> ICLPrompt:
+    """Return a prompt, or read one from a text.
+
+    The last line of a text is the cue before the label, if it names no variable except a final ``{label}``; otherwise
+    the cue is "Label:". The question stands before it. Paragraphs before the first one with a variable are the
+    instruction.
+    """
+    if isinstance(given, ICLPrompt):
+        return given
+    if not isinstance(given, str):
+        _refuse(f"of type {type(given).__name__} to be an ICLPrompt or a str")
+    lines = [line.rstrip() for line in re.sub(r"[ \t]*\{label\}\s*$", "", given).strip().splitlines()]
+    paragraphs = "\n".join(lines).split("\n\n")
+    first = next((place for place, paragraph in enumerate(paragraphs) if _names_variables(paragraph)), None)
+    if first is None:
+        _refuse("to name a variable, such as {text}, where the question stands")
+    question, _, cue = "\n\n".join(paragraphs[first:]).rpartition("\n")
+    if not question or not cue.strip() or _names_variables(cue):
+        question, cue = "\n\n".join(paragraphs[first:]), _CUE
+    instruction = "\n\n".join(paragraph.format() for paragraph in paragraphs[:first])
+    return ICLPrompt(question=question.strip(), answer=cue.format().strip(), instruction=instruction)
+
+
+def _names_variables(text: str) -> bool:
+    try:
+        return any(name is not None for _, name, _, _ in string.Formatter().parse(text))
+    except ValueError:
+        _refuse("to hold every brace that stands for itself twice")
+
+
+def _refuse(why: str) -> NoReturn:
+    raise InvalidParameter(
+        f"Expected prompt {why}. Write ICLPrompt(instruction=..., question='Review: {{text}}', answer='Sentiment:')."
+    )
+
+
 TEST_QUESTION = "This is a test."
 INVENTED = (
     "Some text.", "Another text.", "A third text.", "One more text.", "Yet another text.", "A sixth text.",
@@ -155,6 +193,7 @@ INVENTED = (
 """PUBLIC texts without content: a small model sees how to answer, and has nothing to repeat."""
 
 _FEWEST_INVENTED = 4
+_CUE = "Label:"
 
 
 def invented_prompts(prompt: ICLPrompt, words: Sequence[str]) -> Callable[[str], SubsetPrompt]:

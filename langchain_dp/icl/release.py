@@ -17,7 +17,7 @@ from langchain_dp.accounting.events import count_is_public
 from langchain_dp.ensemble.answers import AnswerCache
 from langchain_dp.ensemble.tools import BudgetMonitor
 from langchain_dp.errors import ModelUnavailable, UnsafeEnvironment
-from langchain_dp.icl.replicas import Released, Replicas
+from langchain_dp.icl.replicas import Replicas
 from langchain_dp.icl.reservation import AnswerReservation
 from langchain_dp.icl.subset_prompts import SubsetPrompt, SubsetPrompts, Vote, count_votes
 from langchain_dp.icl.voters import ModelCallOptions, Voter
@@ -37,7 +37,6 @@ class DPAnswer(Generic[Label]):
     Args:
         label: The released label, as the classifier got it.
         certificate: The promise that covers it.
-        shares: Noisy vote shares per label, at the same price, if ``vote_shares`` was set; otherwise None.
 
     Examples:
         >>> answer = chain.invoke_with_certificate("Nobody called me back.")
@@ -48,7 +47,6 @@ class DPAnswer(Generic[Label]):
 
     label: Label
     certificate: PrivacyCertificate
-    shares: dict[Label, float] | None = None
 
 
 @dataclasses.dataclass(repr=False, eq=False, kw_only=True)
@@ -61,7 +59,6 @@ class Releaser:
     reservation: AnswerReservation
     rng: Randomness
     model_calls: ModelCallOptions
-    vote_shares: bool
     answer_cache_size: int
     replicas: Replicas | None = None
 
@@ -71,13 +68,13 @@ class Releaser:
         self.remaining = BudgetMonitor(reservation.plan, reservation.event, reservation.max_queries)
         self._caller = reservation.plan.name
         self._min_seconds = self.model_calls.min_response_seconds or 0.0
-        self._answers = AnswerCache[Released](self.answer_cache_size)
+        self._answers = AnswerCache[str](self.answer_cache_size)
         # Under add/remove the presence of a record is private: a repeated question that costs again would show that
         # one was forgotten. Repeating a released answer reveals nothing more.
         self._presence_is_private = not count_is_public(reservation.budget.neighbors)
         if not self._presence_is_private:
             self.subset_prompts.keep(self._answers)
-        self._running: set[asyncio.Task[Released]] = set()  # an event loop keeps no strong references to tasks
+        self._running: set[asyncio.Task[str]] = set()  # an event loop keeps no strong references to tasks
         self._probed = False
         self._unanswered: set[bytes] = set()  # no more than were charged
         calls = reservation.scheme.expected_subsets + self.voter.companions
@@ -96,7 +93,7 @@ class Releaser:
             return 0
         return self.subset_prompts.forgotten if self.replicas is None else self.replicas.epoch
 
-    def release(self, question: str, user_id: str | None = None) -> Released:
+    def release(self, question: str, user_id: str | None = None) -> str:
         """Answer a rendered, checked question from the cache, or by a new release charged to ``user_id``.
 
         Raises:
@@ -116,18 +113,18 @@ class Releaser:
                 drawn = run_redacted(self._answered, PrivateArgs(question, user_id), _WHEN)
             # All replicas give the answer that was stored first.
             answer = drawn if self.replicas is None else self.replicas.keep(question, epoch, drawn)
-            if self._min_seconds and (seconds := self._seconds_left(started)):
+            if seconds := self._seconds_left(started):
                 time.sleep(seconds)
             return answer
         except ModelUnavailable:
             self._probed = False
-            if self._min_seconds and (seconds := self._seconds_left(started)):
+            if seconds := self._seconds_left(started):
                 time.sleep(seconds)
             raise
         finally:
             self._answers.settle(key, answer, epoch, owner)
 
-    async def arelease(self, question: str, user_id: str | None = None) -> Released:
+    async def arelease(self, question: str, user_id: str | None = None) -> str:
         """Run :meth:`release` async. A cancellation after the charge leaves the answer to be found and cached."""
         started, key = time.monotonic(), _key(question)
         epoch = self._cache_epoch() if self.replicas is None else await in_own_thread(self._cache_epoch)
@@ -147,8 +144,8 @@ class Releaser:
 
     async def _release_claimed(
         self, question: str, user_id: str | None, key: bytes, epoch: int, started: float, charging: asyncio.Event
-    ) -> Released:
-        answer: Released | None = None
+    ) -> str:
+        answer: str | None = None
         try:
             if self.replicas is not None:
                 answer = await in_own_thread(self.replicas.answered, question, epoch)
@@ -156,16 +153,16 @@ class Releaser:
                 return answer
             await in_own_thread(self.remaining.warn_if_low, user_id)
             async with self._under_way.aheld():
-                drawn: Released = await arun_redacted(self._aanswered, PrivateArgs(question, user_id, charging), _WHEN)
+                drawn: str = await arun_redacted(self._aanswered, PrivateArgs(question, user_id, charging), _WHEN)
             if self.replicas is not None:
                 drawn = await in_own_thread(self.replicas.keep, question, epoch, drawn)
             answer = drawn
-            if self._min_seconds and (seconds := self._seconds_left(started)):
+            if seconds := self._seconds_left(started):
                 await asyncio.sleep(seconds)
             return drawn
         except ModelUnavailable:
             self._probed = False
-            if self._min_seconds and (seconds := self._seconds_left(started)):
+            if seconds := self._seconds_left(started):
                 await asyncio.sleep(seconds)
             raise
         finally:
@@ -173,9 +170,9 @@ class Releaser:
 
     def _seconds_left(self, started: float) -> float:
         """Return the rest of ``min_response_seconds``: a response time shows how many subsets were asked."""
-        return max(0.0, started + self._min_seconds - time.monotonic())
+        return max(0.0, started + self._min_seconds - time.monotonic()) if self._min_seconds else 0.0
 
-    def _answered(self, question: str, user_id: str | None) -> Released:
+    def _answered(self, question: str, user_id: str | None) -> str:
         if not self._probed:
             with _nothing_charged():
                 self.voter.probe()
@@ -190,7 +187,7 @@ class Releaser:
             message = str(error)
         raise self._charged(question, message)
 
-    async def _aanswered(self, question: str, user_id: str | None, charging: asyncio.Event) -> Released:
+    async def _aanswered(self, question: str, user_id: str | None, charging: asyncio.Event) -> str:
         if not self._probed:
             with _nothing_charged():
                 await self.voter.aprobe()
@@ -213,11 +210,9 @@ class Releaser:
         self.reservation.plan.spend(self._mechanism.event, caller=self._caller, user_id=user_id)
         return self.subset_prompts.draw(question)
 
-    def _count_and_add_noise(self, subset_prompts: Sequence[SubsetPrompt], votes: Sequence[Vote]) -> Released:
+    def _count_and_add_noise(self, subset_prompts: Sequence[SubsetPrompt], votes: Sequence[Vote]) -> str:
         counts = count_votes(subset_prompts, votes, len(self.labels))
-        result = self._mechanism.release(counts, rng=self.rng)
-        shares = dict(zip(self.labels, result.shares(), strict=True)) if self.vote_shares else None
-        return Released(self.labels[result.winner], shares)
+        return self.labels[self._mechanism.release(counts, rng=self.rng).winner]
 
     def _charged(self, question: str, message: str) -> ModelUnavailable:
         """Return the error of a charged release whose health probe failed. Its question is probed first from now on."""

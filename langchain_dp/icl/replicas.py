@@ -7,7 +7,6 @@ both are charged, and both give the answer that is stored first.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import threading
 from collections.abc import Callable, Sequence
@@ -19,14 +18,6 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.records import AUTOMATIC, PrivateRecords, unknown_id
 
 _RECORD, _ANSWER = "forgotten record", "answered question"
-
-
-@dataclasses.dataclass(frozen=True)
-class Released:
-    """A released label, with noisy vote shares if they were released too."""
-
-    label: str
-    shares: dict[str, float] | None = None
 
 
 class Replicas:
@@ -95,15 +86,13 @@ class Replicas:
                 "Give another id."
             )
 
-    def answered(self, question: str, epoch: int) -> Released | None:
+    def answered(self, question: str, epoch: int) -> str | None:
         """Return the answer of any replica to a rendered question, or None."""
-        stored = self._shared.answer(self._question(question), epoch)
-        return None if stored is None else Released(**json.loads(stored))
+        return self._shared.answer(self._question(question), epoch)
 
-    def keep(self, question: str, epoch: int, answer: Released) -> Released:
+    def keep(self, question: str, epoch: int, answer: str) -> str:
         """Store a released answer for all replicas, and return the answer that was stored first."""
-        stored = self._shared.keep(self._question(question), epoch, json.dumps(dataclasses.asdict(answer)))
-        return Released(**json.loads(stored))
+        return self._shared.keep(self._question(question), epoch, answer)
 
     def _question(self, question: str) -> bytes:
         return self._shared.digest(_ANSWER, f"{self._public}\0{question}")

@@ -12,7 +12,7 @@ from scipy.special import ndtr
 from scipy.stats import binom
 
 from langchain_dp._util.rounding import bound
-from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, calibrate_noisy_max, epsilon
+from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, epsilon
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.icl.reservation import AnswerReservation
 
@@ -64,8 +64,6 @@ class ICLPlanReport:
         tokens_per_query: Estimated input tokens of one answer, without caches.
         price_per_query: In the currency of the given price; None without one.
         survival: Majority share -> chance that it wins a release.
-        survival_doubled: Chance of a 70% majority with twice as many subsets; None if there are too few, or the plan
-            needs no warning.
         weak: Why the promise is weak, if it is.
 
     Examples:
@@ -85,7 +83,6 @@ class ICLPlanReport:
     tokens_per_query: float
     price_per_query: float | None
     survival: dict[float, float]
-    survival_doubled: float | None = None
     companions: int = 0
     weak: tuple[str, ...] = ()
 
@@ -99,14 +96,11 @@ class ICLPlanReport:
         """Why the plan is too noisy, and what would help; empty if a 70% majority survives 9 times in 10."""
         if self.survival[0.7] >= _SAFE:
             return ""
-        text = (
+        return (
             f"A 70% majority survives the noise only {self.survival[0.7]:.0%} of the time (aim: {_SAFE:.0%}). "
-            "What helps: fewer queries (max_queries=), fewer shots per subset (shots=), more records, or a larger "
-            "epsilon."
+            "What helps: fewer queries (max_queries=), fewer shots per subset (shots=), more calls (subsets=), more "
+            "records, or a larger epsilon."
         )
-        if (self.survival_doubled or 0) < _SAFE:
-            return text
-        return f"{text} With twice as many subsets (subsets=), at twice the calls, it is {self.survival_doubled:.0%}."
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -125,7 +119,6 @@ class ICLPlanReport:
             "tokens": self.tokens_per_query * self.queries,
             "price": None if price is None else price * self.queries,
             "survival": self.survival,
-            "survival_doubled": self.survival_doubled,
             "warning": self.warning,
             "weak": list(self.weak),
         }
@@ -203,17 +196,6 @@ def report(
         tokens_per_query=tokens,
         price_per_query=None if price_per_million_tokens is None else tokens * price_per_million_tokens / 1e6,
         survival=survival,
-        survival_doubled=_doubled(reservation, labels) if survival[0.7] < _SAFE else None,
         companions=len(companions),
         weak=reservation.weak,
     )
-
-
-def _doubled(reservation: AnswerReservation, labels: int) -> float | None:
-    scheme, budget = reservation.scheme, reservation.budget
-    twice = 2 * scheme.sampling_probability
-    if scheme.sampling != "fixed" or twice > 1:
-        return None
-    sigma = calibrate_noisy_max(budget, queries=reservation.max_queries, sampling_probability=twice)
-    wider = dataclasses.replace(scheme, sampling_probability=twice)
-    return majority_survival(0.7, sigma=sigma, scheme=wider, labels=labels)

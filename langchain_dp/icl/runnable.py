@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Iterable, Mapping
 from typing import Any, Generic, NoReturn
 
-from langchain_core.prompts import BasePromptTemplate
 from langchain_core.runnables import ConfigurableFieldSpec, Runnable, RunnableConfig
 from langchain_core.tools import BaseTool
 from pydantic import BaseModel
@@ -28,13 +27,12 @@ from langchain_dp.ensemble.tools import ExitBehavior, private_tool
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.icl import prompts
 from langchain_dp.icl.baseline import BaselineMethod, NonPrivateICL
-from langchain_dp.icl.prompts import ICLPrompt, companion_text
+from langchain_dp.icl.prompts import ICLPrompt, companion_text, prompt_from
 from langchain_dp.icl.release import DPAnswer, Releaser
-from langchain_dp.icl.replicas import Released, Replicas
+from langchain_dp.icl.replicas import Replicas
 from langchain_dp.icl.report import ICLPlanReport, noise_warning, report
 from langchain_dp.icl.reservation import AnswerReservation, reserve
 from langchain_dp.icl.subset_prompts import Shot, SubsetPrompts
-from langchain_dp.icl.templates import prompt_from
 from langchain_dp.icl.voters import ModelCallOptions, Voter, make_voter
 from langchain_dp.isolation.calls import in_own_thread
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
@@ -63,9 +61,9 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
     question. The votes go through report noisy max, and only the winning label leaves.
 
     Args:
-        model: Chat model, completion model or Runnable; a decision model (``BaseDecisionModel``), whose ``Choice`` is
-            the vote; or an engine that scores labels (``LabelScorer``), which keeps each subset's caches. The model's
-            operator sees the examples.
+        model: Chat model, completion model or Runnable, such as ``model.with_structured_output(schema)`` with a field
+            ``label``; a decision model (``BaseDecisionModel``), whose ``Choice`` is the vote; or an engine that scores
+            labels (``LabelScorer``), which keeps each subset's caches. The model's operator sees the examples.
         examples: Private examples: mappings with ``text``, ``label`` and other variables of the prompt, or anything
             that ``PrivateRecords`` takes: a DataFrame, documents, a path. The chain copies a ``PrivateRecords``: forget
             a record here, too.
@@ -80,12 +78,10 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         sampling: "fixed": subsets are cut once and each takes part by a coin (less noise, reusable caches); "resample":
             every question draws new subsets, as in the paper. Their number and rate follow from the number of examples.
             Under add/remove, where that number is private, give ``SamplingOptions``.
-        prompt: Template; see :mod:`langchain_dp.icl.prompts`. None: a plain one. Or a str (the question, then the cue
-            on a line of its own), ``ChatPromptTemplate`` or ``FewShotPromptTemplate``.
+        prompt: Template; see :mod:`langchain_dp.icl.prompts`. None: a plain one. Or a str: the question, then the cue
+            on a line of its own.
         name: Name of the plan in the ledger. A restart under the same name continues its plan.
-        structured_output: Ask a chat model for a JSON object with the label instead of text.
         calibrate: Divide an engine's label scores by those for questions without content (Zhao et al. 2021).
-        vote_shares: Also release the noisy vote shares, at the same price (see :meth:`invoke_with_certificate`).
         model_calls: How to call the model: timeout, concurrency, outages, response times.
         answer_cache_size: Released answers to cache, so that a repeated question is free. A full cache drops the least
             recently used answer; its question is then a new release, and charged.
@@ -139,11 +135,9 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         shots: int = 4,
         subsets: int = 10,
         sampling: SamplingName | SamplingOptions = "fixed",
-        prompt: ICLPrompt | str | BasePromptTemplate[Any] | None = None,
+        prompt: ICLPrompt | str | None = None,
         name: str = "dp-icl",
-        structured_output: bool = False,
         calibrate: bool = True,
-        vote_shares: bool = False,
         model_calls: ModelCallOptions | None = None,
         answer_cache_size: int = KEPT,
         replicas: bool = False,
@@ -162,8 +156,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         check_promise(budget, ledger, not_private_seed)
         validate.integer("max_queries", max_queries, at_least=1, at_most=MOST_COUNTS)
         validate.integer("answer_cache_size", answer_cache_size, at_least=1)
-        flags = {"structured_output": structured_output, "calibrate": calibrate, "vote_shares": vote_shares}
-        for flag, value in {**flags, "replicas": replicas}.items():
+        for flag, value in {"calibrate": calibrate, "replicas": replicas}.items():
             validate.one_of(flag, value, (True, False))
         sampling = sampling_from(sampling)
         model_calls = validate.group("model_calls", model_calls, ModelCallOptions)
@@ -172,7 +165,6 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             model,
             prompt=self.prompt,
             words=words,
-            structured_output=structured_output,
             calibrate=calibrate,
             keep_caches=sampling.scheme == "fixed",
             model_calls=model_calls,
@@ -206,7 +198,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
                 reservation.plan,
                 self._records,
                 self._drop,
-                [self.labels, words, self.prompt.head(), self._voter.name, vote_shares, calibrate, structured_output],
+                [self.labels, words, self.prompt.head(), self._voter.name, calibrate],
             )
             self._subset_prompts.ask_first(self._replicas.catch_up)
         self._releaser = Releaser(
@@ -216,7 +208,6 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             reservation=reservation,
             rng=self._rng,
             model_calls=model_calls,
-            vote_shares=vote_shares,
             answer_cache_size=answer_cache_size,
             replicas=self._replicas,
         )
@@ -254,18 +245,15 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         return self._labels_by_name[await self._arun(input, config)]
 
     def invoke_with_certificate(self, question: Question, config: RunnableConfig | None = None) -> DPAnswer[Label]:
-        """Release one label with its certificate, and noisy vote shares if ``vote_shares`` was set."""
-        released: list[Released] = []
-        self._run(question, config, released)
-        return self._with_certificate(released[0])
+        """Release one label with its certificate."""
+        return DPAnswer(self.invoke(question, config), self.certificate())
 
     async def ainvoke_with_certificate(
         self, question: Question, config: RunnableConfig | None = None
     ) -> DPAnswer[Label]:
         """Async twin of :meth:`invoke_with_certificate`."""
-        released: list[Released] = []
-        await self._arun(question, config, released)
-        return await asyncio.to_thread(self._with_certificate, released[0])
+        label = await self.ainvoke(question, config)
+        return DPAnswer(label, await asyncio.to_thread(self.certificate))
 
     def as_tool(
         self,
@@ -317,30 +305,22 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         """Type of an answer: str, if all labels are."""
         return str if all(isinstance(label, str) for label in self._labels_by_name.values()) else Any
 
-    def _run(self, question: Question, config: RunnableConfig | None, released: list[Released] | None = None) -> str:
-        return str(self._call_with_config(self._label, question, config, released=released))  # type: ignore[arg-type]  # callbacks get the name
+    def _run(self, question: Question, config: RunnableConfig | None) -> str:
+        return str(self._call_with_config(self._label, question, config))  # type: ignore[arg-type]  # callbacks get the name
 
-    async def _arun(
-        self, question: Question, config: RunnableConfig | None, released: list[Released] | None = None
-    ) -> str:
-        return str(await self._acall_with_config(self._alabel, question, config, released=released))  # type: ignore[arg-type]  # the same
+    async def _arun(self, question: Question, config: RunnableConfig | None) -> str:
+        return str(await self._acall_with_config(self._alabel, question, config))  # type: ignore[arg-type]  # the same
 
     # LangChain gives the config to an argument of this name.
-    def _label(self, question: Question, config: RunnableConfig, released: list[Released] | None = None) -> str:
+    def _label(self, question: Question, config: RunnableConfig) -> str:
         user_id = user_of(self._releaser.reservation.plan, config)
-        answer = self._releaser.release(self._checked_question(question), user_id)
-        if released is not None:
-            released.append(answer)
-        return answer.label
+        return self._releaser.release(self._checked_question(question), user_id)
 
-    async def _alabel(self, question: Question, config: RunnableConfig, released: list[Released] | None = None) -> str:
+    async def _alabel(self, question: Question, config: RunnableConfig) -> str:
         user_id = user_of(self._releaser.reservation.plan, config)
         # In a thread: a local model may be busy, and the event loop must not wait for it.
         text = await in_own_thread(self._checked_question, question)
-        answer = await self._releaser.arelease(text, user_id)
-        if released is not None:
-            released.append(answer)
-        return answer.label
+        return await self._releaser.arelease(text, user_id)
 
     def _checked_question(self, question: Question) -> str:
         text = self.prompt.ask(question_texts(question, self.prompt.variables, text_key=self._records.text_key))
@@ -389,12 +369,6 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
     def count_tokens(self, text: str) -> int:
         """Count a public text's tokens by the model's tokenizer, or estimate them if it has none."""
         return self._voter.count_tokens(text)
-
-    def _with_certificate(self, released: Released) -> DPAnswer[Label]:
-        shares = None
-        if released.shares is not None:
-            shares = {self._labels_by_name[name]: share for name, share in released.shares.items()}
-        return DPAnswer(self._labels_by_name[released.label], self.certificate(), shares)
 
     @property
     def scheme(self) -> Scheme:

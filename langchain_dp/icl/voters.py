@@ -10,10 +10,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
-from langchain_core.language_models import BaseChatModel, BaseLanguageModel, BaseLLM
+from langchain_core.language_models import BaseLanguageModel, BaseLLM
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import Runnable, RunnableLambda
 
@@ -105,54 +105,6 @@ class ModelCallOptions:
             validate.number("min_response_seconds", self.min_response_seconds, above=0.0)
 
 
-class Voter(Protocol):
-    """A source of one vote per subset prompt, in their order.
-
-    ``companions`` is the number of health probes beside the subsets of each release: 0 or 1.
-    """
-
-    name: str
-    notes: tuple[str, ...]
-    companions: int
-
-    def check(self, question: str) -> None:
-        """Raise InvalidParameter if the question is too long or has no tokens. Independent of private data."""
-
-    def probe(self) -> None:
-        """Ask a public test question before the first charge, and raise ModelUnavailable if that fails."""
-
-    async def aprobe(self) -> None:
-        """Async twin of :meth:`probe`."""
-
-    def ask(
-        self, subset_prompts: Sequence[SubsetPrompt], *, beside: str | None = None, even_empty: bool = False
-    ) -> list[Vote]:
-        """Return the votes. The caller has checked the environment if there are subset prompts.
-
-        Args:
-            subset_prompts: Private.
-            beside: The rendered question, for a health probe; None: no probe.
-            even_empty: Ask subsets without examples too (zero-shot).
-
-        Raises:
-            ModelUnavailable: The health probe failed. A failed subset prompt never raises.
-        """
-
-    async def aask(
-        self, subset_prompts: Sequence[SubsetPrompt], *, beside: str | None = None, even_empty: bool = False
-    ) -> list[Vote]:
-        """Async twin of :meth:`ask`."""
-
-    def forget(self, member: Hashable) -> None:
-        """Drop the caches of a subset's former content."""
-
-    def warm(self, subset_prompts: Sequence[SubsetPrompt]) -> None:
-        """Build caches."""
-
-    def count_tokens(self, text: str) -> int:
-        """Count the tokens of a text, or estimate them."""
-
-
 class ModelVoter:
     """A voter that calls a chat model, completion model, decision model or Runnable once per subset."""
 
@@ -162,38 +114,13 @@ class ModelVoter:
         *,
         prompt: ICLPrompt,
         words: Sequence[str],
-        structured_output: bool,
         model_calls: ModelCallOptions,
         trust_opaque_model: bool,
     ) -> None:
         # A completion model gets text; everything else gets messages.
         self._chat = not isinstance(_innermost(model), BaseLLM)
-        inner = model
-        if isinstance(_innermost(model), decision_models()):
-            inner = _choosing(model, words)
-        if structured_output:
-            if not isinstance(model, BaseChatModel):
-                raise InvalidParameter(
-                    f"Expected model={type(model).__name__} to be a chat model when structured_output=True. "
-                    "Leave it off; of a wrapped model give model.with_structured_output(...), whose schema has a field "
-                    "'label', and wrap that."
-                )
-            schema = {
-                "title": "Label",
-                "description": "The label of the last text.",
-                "type": "object",
-                "properties": {"label": {"type": "string", "enum": list(words)}},
-                "required": ["label"],
-            }
-            try:
-                inner = model.with_structured_output(schema)
-            except NotImplementedError:
-                raise InvalidParameter(
-                    f"Expected model={type(model).__name__} to support structured output with structured_output=True. "
-                    "Leave it off."
-                ) from None
         self._model = IsolatedModel(
-            inner,
+            _choosing(model, words) if isinstance(_innermost(model), decision_models()) else model,
             max_concurrency=model_calls.max_concurrency,
             trust_opaque_model=trust_opaque_model,
             # A word alone is the usual answer, and need not be parsed.
@@ -206,8 +133,7 @@ class ModelVoter:
         if model_calls.timeout is not None:
             notes.append(_TIMEOUT_NOTE)
         self.notes: tuple[str, ...] = (*notes, *self._model.notes)
-        plain = IsolatedModel(model, trust_opaque_model=trust_opaque_model) if structured_output else self._model
-        self.name = plain.name
+        self.name = self._model.name
         self._checker = _checker(model)
         self._prompt = prompt
         self._words = list(words)
@@ -252,7 +178,16 @@ class ModelVoter:
     def ask(
         self, subset_prompts: Sequence[SubsetPrompt], *, beside: str | None = None, even_empty: bool = False
     ) -> list[Vote]:
-        """Make one call per subset prompt with examples, and one for the health probe."""
+        """Make one call per subset prompt with examples, and one for the health probe. A failed call never raises.
+
+        Args:
+            subset_prompts: Private. The caller has checked the environment if there are any.
+            beside: The rendered question, for a health probe; None: no probe.
+            even_empty: Ask subsets without examples too (zero-shot).
+
+        Raises:
+            ModelUnavailable: The health probe failed.
+        """
         prompts, public = self._prompts(subset_prompts, beside, even_empty), self.companions if beside else 0
         answers = self._model.batch(prompts, timeout=self._options.timeout, public=public, checked=bool(subset_prompts))
         return self._votes(subset_prompts, answers, public, even_empty)
@@ -432,23 +367,16 @@ class EngineVoter:
         return count_or_estimate(self._engine, text)
 
 
-def make_voter(
-    model: object,
-    *,
-    prompt: ICLPrompt,
-    words: Sequence[str],
-    structured_output: bool,
-    calibrate: bool,
-    keep_caches: bool,
-    model_calls: ModelCallOptions,
-    trust_opaque_model: bool,
-) -> Voter:
+Voter: TypeAlias = ModelVoter | EngineVoter
+"""A source of one vote per subset prompt. ``companions`` is the number of health probes of a release: 0 or 1."""
+
+
+def make_voter(model: object, *, calibrate: bool, keep_caches: bool, trust_opaque_model: bool, **common: Any) -> Voter:
     """Return an EngineVoter for an engine and a ModelVoter for a Runnable; refuse everything else."""
-    common: dict[str, Any] = {"prompt": prompt, "words": words, "model_calls": model_calls}
     if isinstance(model, LabelScorer):
         return EngineVoter(model, calibrate=calibrate, keep_caches=keep_caches, **common)
     if isinstance(model, Runnable):
-        return ModelVoter(model, structured_output=structured_output, trust_opaque_model=trust_opaque_model, **common)
+        return ModelVoter(model, trust_opaque_model=trust_opaque_model, **common)
     raise InvalidParameter(
         f"Expected model={type(model).__name__} to be a chat model, a completion model, a decision model, a Runnable "
         "or an engine that scores labels. Wrap a function in RunnableLambda, and set trust_opaque_model=True."

@@ -1,17 +1,17 @@
 """How a release is drawn. One mechanism a file, pure, randomness passed in; none ever sees the ledger.
 
 A mechanism is a frozen dataclass of public parameters. It holds the event that it costs, and no second copy of what
-the event says: charge ``mechanism.event``, then draw by ``mechanism.release(...)``. The functions only draw.
+the event says: charge ``mechanism.event``, then draw by ``mechanism.release(...)``.
 """
 
 from __future__ import annotations
 
 from langchain_dp.mechanisms.clipped_sum import ClippedSum
-from langchain_dp.mechanisms.exponential_choice import Exponential, exponential
-from langchain_dp.mechanisms.limited_domain_top import LimitedDomain, limited_domain
+from langchain_dp.mechanisms.exponential_choice import Exponential
+from langchain_dp.mechanisms.limited_domain_top import LimitedDomain
 from langchain_dp.mechanisms.metric_exponential import MetricExponential
-from langchain_dp.mechanisms.metric_noise import MetricLaplace, metric_laplace
-from langchain_dp.mechanisms.noisy_max import NoisyMax, ReportNoisyMax, report_noisy_max
+from langchain_dp.mechanisms.metric_noise import MetricLaplace
+from langchain_dp.mechanisms.noisy_max import NoisyMax, ReportNoisyMax
 from langchain_dp.mechanisms.randomness import NotPrivateSeededRandomness, Randomness, SystemRandomness
 from langchain_dp.mechanisms.vector_sum import VectorSum, clip_to_norm
 
@@ -28,8 +28,4 @@ __all__ = [
     "SystemRandomness",
     "VectorSum",
     "clip_to_norm",
-    "exponential",
-    "limited_domain",
-    "metric_laplace",
-    "report_noisy_max",
 ]

@@ -75,22 +75,6 @@ class Exponential:
         return draw(rng or SystemRandomness(), base, list(counts), [1] * len(counts))
 
 
-def exponential(counts: Sequence[int], epsilon: float, *, rng: Randomness | None = None) -> int:
-    """One release of :class:`Exponential`, with its errors and guarantee. It costs an ``ExponentialEvent(epsilon)``.
-
-    Args:
-        counts: One whole number of at least 0 per candidate.
-        epsilon: Weight of one more count in the exponent, in nats.
-        rng: Source of randomness; operating-system entropy by default.
-
-    Examples:
-        >>> ledger.spend(ExponentialEvent(0.5))  # charge first, then draw
-        >>> exponential([20, 120, 44], 0.5)
-        1
-    """
-    return Exponential(ExponentialEvent(epsilon)).release(counts, rng=rng)
-
-
 def check_counts(counts: Iterable[int]) -> None:
     """Raise InvalidParameter unless every count is a whole number of at least 0. The counts are never printed."""
     if any(isinstance(count, bool) or not isinstance(count, int) or count < 0 for count in counts):

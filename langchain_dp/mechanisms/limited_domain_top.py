@@ -119,38 +119,6 @@ class LimitedDomain(Generic[T]):
         return [*((token, count, 1) for token, count in ranked[: self.kbar]), bottom]
 
 
-def limited_domain(
-    votes: Mapping[T, int],
-    *,
-    epsilon0: float,
-    delta0: float,
-    domain: int | Sequence[T],
-    kbar: int = 10,
-    moved_votes: bool = True,
-    rng: Randomness | None = None,
-) -> T | None:
-    """One release of :class:`LimitedDomain`, with its errors and its guarantee.
-
-    It costs a ``LimitedDomainEvent(epsilon0, delta0)``, or one at the rate at which voters were drawn.
-
-    Args:
-        votes: Votes per token, whole numbers of at least 0.
-        epsilon0: Bounded-range parameter, in nats.
-        delta0: Mass that the threshold may miss, in (0, 1).
-        domain: The public outcomes, or their number where there are more than ``kbar``.
-        kbar: Number of candidates beside bottom, at least 1.
-        moved_votes: Whether a record can turn one vote into another.
-        rng: Source of randomness; operating-system entropy by default.
-
-    Examples:
-        >>> ledger.spend(LimitedDomainEvent(1.0, 1e-6))  # charge first, then draw
-        >>> limited_domain({"refund": 90, "sorry": 3}, epsilon0=1.0, delta0=1e-6, domain=50_000)
-        'refund'
-    """
-    mechanism = LimitedDomain(LimitedDomainEvent(epsilon0, delta0), domain=domain, kbar=kbar, moved_votes=moved_votes)
-    return mechanism.release(votes, rng=rng)
-
-
 def _are_tokens(values: Iterable[object]) -> bool:
     return all(issubclass(kind, (int, str)) for kind in set(map(type, values)))
 

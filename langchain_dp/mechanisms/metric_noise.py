@@ -89,32 +89,6 @@ class MetricLaplace:
         return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
 
 
-def metric_laplace(
-    points: NDArray[np.floating],
-    table: NearestVector,
-    eta: float,
-    *,
-    rng: Randomness | None = None,
-    threads: int | None = None,
-) -> NDArray[np.int64]:
-    """One release of :class:`MetricLaplace`, with its errors and its guarantee. It costs a ``MetricEvent(eta)``.
-
-    Args:
-        points: Private points, (m, d): one per token.
-        table: Public table, the same whatever the points are.
-        eta: Privacy loss per unit of distance, at least 1e-9.
-        rng: Source of randomness; operating-system entropy by default.
-        threads: Threads to search with; by default as many as there are processors.
-
-    Examples:
-        >>> ledger = MetricLedger()
-        >>> ledger.spend(1000.0, [Owner("letter 1", user="ann")], table="glove")  # charge first, then draw
-        >>> metric_laplace(table.vectors[[2, 0]], table, 1000.0)  # so large an eta hides nothing
-        array([2, 0])
-    """
-    return MetricLaplace(MetricEvent(checked_eta(eta)), table, threads=threads).release(points, rng=rng)
-
-
 class Noise:
     """Independent vectors, (count, dimension), of density proportional to exp(-eta |z|), formed by whichever thread.
 

@@ -30,22 +30,14 @@ class NoisyMax:
         noisy_counts: All noisy counts, in votes, multiples of 1/4096. Same price as the winner alone.
 
     Examples:
-        >>> ledger.spend(NoisyMaxEvent(2.0))  # charge first, then draw
-        >>> released = report_noisy_max([310, 70], 2.0)
-        >>> released.winner, round(released.shares()[0], 1)
-        (0, 0.8)
+        >>> mechanism = ReportNoisyMax(NoisyMaxEvent(2.0))
+        >>> ledger.spend(mechanism.event)  # charge first, then draw
+        >>> mechanism.release([310, 70]).winner
+        0
     """
 
     winner: int
     noisy_counts: tuple[Fraction, ...]
-
-    def shares(self) -> tuple[float, ...]:
-        """Noisy counts cut at zero and divided by their sum: post-processing, at no further price."""
-        positive = [max(count, Fraction(0)) for count in self.noisy_counts]
-        total = sum(positive)
-        if not total:
-            return tuple(1 / len(positive) for _ in positive)
-        return tuple(float(count / total) for count in positive)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,26 +84,5 @@ class ReportNoisyMax:
         rng = rng or SystemRandomness()
         variance = (Fraction(self.event.sigma) * GRID) ** 2
         noisy = tuple(Fraction(count * GRID + discrete_gaussian(rng, variance), GRID) for count in counts)
-        return NoisyMax(winner=_largest(noisy), noisy_counts=noisy)
-
-
-def report_noisy_max(counts: Sequence[int], sigma: float, *, rng: Randomness | None = None) -> NoisyMax:
-    """One release of :class:`ReportNoisyMax`, with its errors and its guarantee.
-
-    It costs a ``NoisyMaxEvent(sigma)``, or one at the rate at which voters were drawn.
-
-    Args:
-        counts: Votes per label, in the public order of the labels.
-        sigma: Standard deviation of the noise per count, in votes, at least 0.3.
-        rng: Source of randomness; operating-system entropy by default.
-
-    Examples:
-        >>> ledger.spend(NoisyMaxEvent(2.0))  # charge first, then draw
-        >>> report_noisy_max([31, 7], 2.0).winner
-        0
-    """
-    return ReportNoisyMax(NoisyMaxEvent(sigma)).release(counts, rng=rng)
-
-
-def _largest(noisy: Sequence[Fraction]) -> int:
-    return max(range(len(noisy)), key=lambda index: (noisy[index], -index))
+        winner = max(range(len(noisy)), key=lambda index: (noisy[index], -index))
+        return NoisyMax(winner, noisy)

@@ -26,7 +26,7 @@ class Randomness(Protocol):
 
     Examples:
         >>> def winner(rng: Randomness) -> int:
-        ...     return report_noisy_max([31, 7], 2.0, rng=rng).winner
+        ...     return ReportNoisyMax(NoisyMaxEvent(2.0)).release([31, 7], rng=rng).winner
         >>> winner(NotPrivateSeededRandomness(1))
         0
     """
@@ -45,8 +45,9 @@ class SystemRandomness:
     """Entropy of the operating system. The only source whose results are private.
 
     Examples:
-        >>> ledger.spend(NoisyMaxEvent(2.0))
-        >>> report_noisy_max([31, 7], 2.0, rng=SystemRandomness()).winner  # the same as without rng=
+        >>> mechanism = ReportNoisyMax(NoisyMaxEvent(2.0))
+        >>> ledger.spend(mechanism.event)
+        >>> mechanism.release([31, 7], rng=SystemRandomness()).winner  # the same as without rng=
         0
     """
 
@@ -61,7 +62,8 @@ class NotPrivateSeededRandomness:
     """Reproducible draws for tests and figures. Whoever knows the seed can remove the noise: NOT private.
 
     Examples:
-        >>> first, second = (report_noisy_max([31, 7], 2.0, rng=NotPrivateSeededRandomness(1)) for _ in range(2))
+        >>> mechanism = ReportNoisyMax(NoisyMaxEvent(2.0))
+        >>> first, second = (mechanism.release([31, 7], rng=NotPrivateSeededRandomness(1)) for _ in range(2))
         >>> first == second
         True
     """

@@ -1,4 +1,4 @@
-"""The paper that travels with an answer: what it says, that it survives storage, and that it cannot be forged."""
+"""The papers that travel with an answer or a sanitized text: what they say, and that they cannot be forged."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.certificate import PUBLIC_COUNT, PrivacyCertificate
 from langchain_dp.accounting.events import Neighbors
+from langchain_dp.accounting.metric import MetricCertificate, MetricLedger, Owner
 from langchain_dp.errors import InvalidParameter
 
 
@@ -33,6 +34,26 @@ def paper(**changes: Any) -> PrivacyCertificate:
         "parameters": {"sigma": 1.25, "subsets": 10, "sampling": "fixed"},
     }
     return PrivacyCertificate(**(fields | changes))
+
+
+def metric(**changes: Any) -> MetricCertificate:
+    fields: dict[str, Any] = {
+        "mechanism": "exponential",
+        "eta": 14.0,
+        "table": "minilm (30,522 x 384, 0011aabb)",
+        "neighbor_distance": 0.5,
+        "replaced": 0.5,
+        "user_spent": 28.0,
+        "document_spent": 14.0,
+        "user_limit": 100.0,
+        "releases": 2,
+        "notes": ("The number of tokens of every text is in clear.",),
+        "parameters": {"length": 12},
+    }
+    return MetricCertificate(**(fields | changes))
+
+
+both = pytest.mark.parametrize("made", [paper, metric])
 
 
 def test_what_is_printed_is_a_bound() -> None:
@@ -71,11 +92,30 @@ def test_json_brings_back_an_equal_certificate(texts: tuple[str, str], **fields:
         assert after.to_json() == text
 
 
-def test_certificates_can_be_pickled_copied_and_hashed() -> None:
+@given(
+    eta=st.one_of(st.just(math.inf), st.floats(1e-9, 1e300)),
+    numbers=st.tuples(*[st.none() | st.floats(0, 1e300)] * 4),
+    replaced=st.none() | st.floats(0, 1),
+    texts=st.tuples(st.text(), st.text(min_size=1)),
+    notes=st.lists(st.text()).map(tuple),
+)
+def test_json_brings_back_an_equal_metric_certificate(
+    numbers: tuple[float | None, ...], texts: tuple[str, str], **fields: Any
+) -> None:
+    """If it breaks, a stored certificate says something else than the one that was handed out."""
+    names = ("neighbor_distance", "user_spent", "document_spent", "document_limit")
+    before = metric(table=texts[0], private=False, reason=texts[1], **dict(zip(names, numbers, strict=True)), **fields)
+    text = before.to_json()
+    json.loads(text, parse_constant=pytest.fail)  # strict JSON has no Infinity
+    assert MetricCertificate.from_json(text) == before
+
+
+@both
+def test_certificates_can_be_pickled_copied_and_hashed(made: Any) -> None:
     """If this fails, an answer that carries its certificate cannot be sent to another process or kept in a set."""
-    before = paper()
+    before = made()
     assert pickle.loads(pickle.dumps(before)) == copy.deepcopy(before) == before
-    assert len({before, paper()}) == 1
+    assert len({before, made()}) == 1
 
 
 def test_a_certificate_cannot_be_changed() -> None:
@@ -104,15 +144,18 @@ def test_both_claims_stand_in_every_face() -> None:
     assert len(line.splitlines()) == 1
 
 
-def test_what_is_not_private_says_so_first() -> None:
-    """If this fails, a seeded or non-private answer looks like a private one."""
-    open_book = paper(private=False, reason="a seed was given", epsilon=math.inf, spent=(math.inf, 0.0))
+@both
+def test_what_is_not_private_says_so_first(made: Any) -> None:
+    """If this fails, seeded, masked or otherwise non-private results look like private ones."""
+    loss = {"epsilon": math.inf, "spent": (math.inf, 0.0)} if made is paper else {"eta": math.inf}
+    open_book = made(private=False, reason="a seed was given", **loss)
     assert str(open_book).startswith("NOT PRIVATE")
     assert "a seed was given" in str(open_book)
-    assert repr(open_book).startswith("PrivacyCertificate(NOT PRIVATE: a seed was given")
-    assert open_book._repr_html_().index("NOT PRIVATE") < open_book._repr_html_().index("report noisy max")
-    assert open_book.to_dict()["private"] is False
-    assert open_book.to_dict()["epsilon"] == "inf"
+    assert "nats per unit" not in str(open_book)
+    assert repr(open_book).startswith(f"{type(open_book).__name__}(NOT PRIVATE: a seed was given")
+    assert open_book._repr_html_().index("NOT PRIVATE") < open_book._repr_html_().index(open_book.mechanism)
+    stored = open_book.to_dict()
+    assert (stored["private"], stored.get("epsilon", stored.get("eta"))) == (False, "inf")
 
 
 @pytest.mark.parametrize("neighbors", Neighbors)
@@ -137,13 +180,13 @@ def test_the_relation_is_named_and_its_condition_too(neighbors: Neighbors) -> No
     )
 
 
-def test_the_name_of_a_model_cannot_forge_lines_or_markup() -> None:
-    """If this fails, a hostile model name runs a script in a notebook or writes lines of its own."""
+@both
+def test_a_name_cannot_forge_lines_or_markup(made: Any) -> None:
+    """If this fails, a hostile name of a model or table runs a script in a notebook or writes lines of its own."""
     hostile = "m\n  reserved  epsilon = 0\u2028<script>alert(1)</script>&\"'"
-    given_out = paper(model=hostile, notes=(hostile,), parameters={hostile: hostile})
-    assert len(str(given_out).splitlines()) == len(
-        str(paper(model="m", notes=("m",), parameters={"m": "m"})).splitlines()
-    )
+    named = "model" if made is paper else "table"
+    given_out, plain = (made(**{named: name}, notes=(name,), parameters={name: name}) for name in (hostile, "m"))
+    assert len(str(given_out).splitlines()) == len(str(plain).splitlines())
     seen: list[str] = []
 
     class Tags(HTMLParser):
@@ -152,42 +195,65 @@ def test_the_name_of_a_model_cannot_forge_lines_or_markup() -> None:
 
     Tags().feed(given_out._repr_html_())
     assert set(seen) == {"table", "caption", "tr", "th", "td"}
-    assert len(repr(paper(mechanism=hostile)).splitlines()) == 1
+    assert len(repr(made(mechanism=hostile)).splitlines()) == 1
+    assert "#" not in made()._repr_html_()  # its colours are those of the page, dark or light
+    assert "color:inherit" in made()._repr_html_().lower()
 
 
-def test_the_table_takes_its_colours_from_the_page() -> None:
-    """If this fails, the certificate cannot be read on a dark page or on a light one."""
-    table = paper()._repr_html_().lower()
-    assert "#" not in table
-    assert "color:inherit" in table
+def test_a_metric_certificate_is_no_epsilon_and_says_so() -> None:
+    """If it breaks, somebody adds nats per unit of distance to an epsilon, or cannot tell what they mean."""
+    for face in (str(metric()), metric()._repr_html_()):
+        assert "not an epsilon" in face
+        assert "delta" not in face
+        assert "14 nats per unit of distance in minilm" in face
+        assert "7 nats apart on average over ordinary English (mean distance 0.5); rarer words" in face
+        for part in (
+            "probability 0.5",
+            "eta = 28 so far (limit 100)",
+            "eta = 14 so far (no limit)",
+            "number of tokens",
+        ):
+            assert part in face
+    assert metric().word_loss == 7.0
+    assert metric(neighbor_distance=None).word_loss is None
+    stored = metric().to_dict()
+    assert not {"epsilon", "delta", "neighbors"} & set(stored)
+    assert stored["kind"] == "metric privacy"
+    with pytest.raises(InvalidParameter):
+        PrivacyCertificate.from_dict(stored)
+    with pytest.raises(InvalidParameter):
+        MetricCertificate.from_dict(stored | {"kind": "differential privacy"})
+
+
+def test_a_metric_ledger_certifies_what_is_spent() -> None:
+    """If it breaks, the certificate of a ledger hides the largest account, or shows whose it is."""
+    ledger = MetricLedger(50.0)
+    empty = ledger.certificate(mechanism="laplace", eta=2.0, table="t")
+    assert (empty.releases, empty.user_spent, empty.document_spent) == (0, None, None)
+    ledger.spend(2.0, [Owner("d", "alice"), Owner("d", "alice"), Owner("e")], table="t")
+    full = ledger.certificate(mechanism="laplace", eta=2.0, table="t")
+    assert (full.releases, full.user_spent, full.document_spent, full.user_limit) == (3, 4.0, 4.0, 50.0)
+    assert "alice" not in str(full)
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("made", "changes"),
     [
-        {"epsilon": -1.0},
-        {"epsilon": math.nan},
-        {"epsilon": math.inf},
-        {"epsilon": "inf"},
-        {"delta": 1.5},
-        {"delta": -0.1},
-        {"spent": (1.0,)},
-        {"spent": (-1.0, 0.0)},
-        {"spent": (math.inf, 0.0)},
-        {"spent": (0.0, 2.0)},
-        {"remaining": -1},
-        {"neighbors": "add"},
-        {"private": False},
-        {"reason": "but private"},
-        {"private": "no"},
-        {"parameters": {"sigma": math.nan}},
-        {"parameters": {"sigma": [1]}},
+        *((paper, {"epsilon": value}) for value in (-1.0, math.nan, math.inf, "inf")),
+        *((paper, {"delta": value}) for value in (1.5, -0.1)),
+        *((paper, {"spent": value}) for value in ((1.0,), (-1.0, 0.0), (math.inf, 0.0), (0.0, 2.0))),
+        *((paper, changes) for changes in ({"remaining": -1}, {"neighbors": "add"}, {"private": "no"})),
+        *((metric, {"eta": value}) for value in (0.0, math.nan, math.inf)),
+        *((metric, changes) for changes in ({"replaced": 1.1}, {"neighbor_distance": -1.0}, {"releases": -1})),
+        *((made, {"private": False}) for made in (paper, metric)),
+        *((made, {"reason": "but private"}) for made in (paper, metric)),
+        *((made, {"parameters": {"sigma": value}}) for made in (paper, metric) for value in (math.nan, [1])),
     ],
 )
-def test_a_certificate_that_contradicts_itself_is_refused(changes: dict[str, Any]) -> None:
-    """If this fails, a certificate claims privacy with an infinite epsilon, or a number that is none."""
+def test_a_certificate_that_contradicts_itself_is_refused(made: Any, changes: dict[str, Any]) -> None:
+    """If this fails, a certificate claims privacy with an infinite loss, or a number that is none."""
     with pytest.raises(InvalidParameter, match="Expected"):
-        paper(**changes)
+        made(**changes)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "{", '{"epsilon": 1}'])

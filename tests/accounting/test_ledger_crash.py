@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import pathlib
@@ -14,7 +15,8 @@ from collections.abc import Callable
 
 import pytest
 from fakes.fair_semaphore import on_both, path_of
-from fakes.kills import told_before_kill
+from fakes.forked import end_of
+from fakes.kills import killed_often, told_before_kill, workers
 
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.events import NoisyMaxEvent
@@ -37,14 +39,11 @@ def path(place: str) -> pathlib.Path | str:
 
 def _used(path: pathlib.Path) -> int:
     with PrivacyLedger(BUDGET, path) as ledger:  # opening checks that counts and entries agree
-        plan = ledger.plan("p")
-        assert plan is not None
-        return MOST - plan.remaining(VOTE)
+        return MOST - ledger.plan("p").remaining(VOTE)
 
 
 def spend_at(path: pathlib.Path) -> Callable[[], object]:
     plan = PrivacyLedger(BUDGET, path).plan("p")
-    assert plan is not None
     return lambda: plan.spend(VOTE)
 
 
@@ -56,16 +55,8 @@ def test_kill_at_any_moment_forgets_no_answer(path: pathlib.Path, pytestconfig: 
     """
     asked = pytestconfig.getoption("--kill-rounds")
     dice = random.Random(20) if asked is None else random.Random()
-    before = acknowledged = 0
-    for _ in range(asked or 40):
-        told = told_before_kill(lambda: spend_at(path), after=dice.randrange(8))
-        after = _used(path)
-        # One spend may have been on disk and not yet told: budget lost, nothing leaked.
-        assert before + told <= after <= before + told + 1
-        acknowledged += told
-        before = after
-    print(f"{asked or 40} kills: {acknowledged} acknowledged <= {before} stored, {before - acknowledged} unknown")
-    assert before > 0
+    told, stored = killed_often(lambda: spend_at(path), lambda: _used(path), asked or 40, dice)
+    print(f"{asked or 40} kills: {told} acknowledged <= {stored} stored, {stored - told} unknown")
 
 
 def test_a_copy_of_the_file_alone_holds_every_answer(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -91,29 +82,21 @@ def test_a_copy_of_the_file_alone_holds_every_answer(path: pathlib.Path, tmp_pat
 
 def _die_while_writing(path: pathlib.Path) -> None:
     """Leave the file as a process killed between its writes to the pages and the removal of the journal does."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            store = PrivacyLedger(BUDGET, path)._account.store
-            with store.backend.transaction(write=True) as connection:
-                connection.execute("PRAGMA cache_size = 1")  # pages go to the file before the commit
-                connection.executemany(
-                    "INSERT INTO entries (time, item, count, caller) VALUES ('', 1, 1, ?)", [("x" * 200,)] * 500
-                )
-                os.kill(os.getpid(), signal.SIGKILL)
-        finally:
-            os._exit(1)
-    os.waitpid(pid, 0)
+    store = PrivacyLedger(BUDGET, path)._account.store
+    with store.backend.transaction(write=True) as connection:
+        connection.execute("PRAGMA cache_size = 1")  # pages go to the file before the commit
+        connection.executemany(
+            "INSERT INTO entries (time, item, count, caller) VALUES ('', 1, 1, ?)", [("x" * 200,)] * 500
+        )
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_an_unfinished_spend_is_taken_back_and_nothing_else(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """If this fails, a journal that a crash left is not rolled back, or half a spend is trusted as a whole one."""
     with PrivacyLedger(BUDGET, path) as ledger:
-        plan = ledger.plan("p")
-        assert plan is not None
-        plan.spend(VOTE, 5)
+        ledger.plan("p").spend(VOTE, 5)
     before = path.read_bytes()
-    _die_while_writing(path)
+    assert end_of(lambda: _die_while_writing(path)) == -signal.SIGKILL
     assert path.with_name("ledger.db-journal").exists()
     assert path.read_bytes() != before
     shutil.copyfile(path, tmp_path / "alone.db")
@@ -123,33 +106,30 @@ def test_an_unfinished_spend_is_taken_back_and_nothing_else(path: pathlib.Path, 
     assert [file.name for file in path.parent.iterdir() if "journal" in file.name] == []
 
 
-def _create_and_die(path: pathlib.Path, step: int | None) -> bool:
-    """Create a ledger in a child that is killed before its ``step``-th file operation. True if it lived that long."""
-    pid = os.fork()
-    if pid == 0:
-        operations = itertools.count()
+def _create_and_die(path: pathlib.Path, step: int) -> None:
+    """Create a ledger in a process that is killed before its ``step``-th file operation."""
+    operations = itertools.count()
 
-        def watch(event: str, _: object) -> None:
-            if event in ("open", "sqlite3.connect", "os.link", "os.rename", "os.remove") and next(operations) == step:
-                os.kill(os.getpid(), signal.SIGKILL)
+    def watch(event: str, _: object) -> None:
+        if event in ("open", "sqlite3.connect", "os.link", "os.rename", "os.remove") and next(operations) == step:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-        try:
-            sys.addaudithook(watch)
-            PrivacyLedger(BUDGET, path)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    return os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+    sys.addaudithook(watch)
+    PrivacyLedger(BUDGET, path)
 
 
 def test_a_creator_killed_at_any_step_leaves_a_whole_ledger_or_none(tmp_path: pathlib.Path) -> None:
     """If this fails, a path holds half a ledger that no process can open or replace."""
     step = 0
-    while _create_and_die(tmp_path / f"{step}.db", step):
+    while end_of(functools.partial(_create_and_die, tmp_path / f"{step}.db", step)) == -signal.SIGKILL:
         with PrivacyLedger(BUDGET, tmp_path / f"{step}.db") as ledger:  # made by the child, or here: whole either way
             assert ledger.reserved() == (0.0, 0.0)
         step += 1
     assert step >= 5  # build, sync, link, unlink, open
+
+
+def _create(path: pathlib.Path) -> Callable[[], None]:
+    return PrivacyLedger(BUDGET, path).close
 
 
 def test_a_creator_killed_at_any_moment_leaves_a_whole_ledger_or_none(tmp_path: pathlib.Path) -> None:
@@ -157,22 +137,8 @@ def test_a_creator_killed_at_any_moment_leaves_a_whole_ledger_or_none(tmp_path: 
     dice = random.Random(21)
     for turn in range(15):
         path = tmp_path / f"{turn}.db"
-        read, write = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                os.write(write, b".")
-                PrivacyLedger(BUDGET, path)
-            finally:
-                os.kill(os.getpid(), signal.SIGKILL)
-        os.read(read, 1)
-        spin_until = time.perf_counter() + dice.random() * 0.02
-        while time.perf_counter() < spin_until:
-            pass
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        os.close(read)
-        os.close(write)
+        with workers(functools.partial(_create, path)):  # who is killed on leaving
+            time.sleep(dice.random() * 0.02)
         with PrivacyLedger(BUDGET, path) as ledger:
             assert ledger.reserved() == (0.0, 0.0)
 
@@ -190,7 +156,6 @@ def test_a_spend_does_the_same_work_however_many_came_before(
     """If this fails, a spend composes, rescans or reopens something, and the ledger slows every answer down."""
     with PrivacyLedger(BUDGET, path) as ledger:
         plan = ledger.plan("p")
-        assert plan is not None
         store = ledger._account.store
         monkeypatch.setattr(ledger._account, "cost", None)  # composing is what takes long
         with store.read() as connection:

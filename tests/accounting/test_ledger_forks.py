@@ -48,7 +48,6 @@ def test_a_pickled_ledger_is_the_same_ledger(path: pathlib.Path) -> None:
         copied: LedgerPlan = pickle.loads(pickle.dumps(plan))
         reopened: PrivacyLedger = pickle.loads(pickle.dumps(ledger))
         copied.spend(VOTE, 2)
-        assert plan is not None
         assert plan.remaining(VOTE) == 5
         assert [entry.count for entry in reopened.entries()] == [3, 2]
         frozen = pickle.dumps(ledger)
@@ -103,7 +102,6 @@ def test_a_fork_shares_the_counts_and_not_the_connection(path: pathlib.Path) -> 
     """If this fails, a forked child loses spends: its locks are imaginary and others write in between."""
     with PrivacyLedger(BUDGET, path) as ledger:
         plan = ledger.plan("p")
-        assert plan is not None
         plan.spend(VOTE)
         ready, go = os.pipe()
 
@@ -135,7 +133,6 @@ def test_a_fork_around_python_is_noticed(path: pathlib.Path) -> None:
     """If this fails, a connection made by the parent is used in the child."""
     with PrivacyLedger(BUDGET, path) as ledger:
         plan = ledger.plan("p")
-        assert plan is not None
         said = in_child(lambda: str(plan.spend(VOTE)), bare=True)
         assert said.startswith("LedgerError")
         assert "around Python" in said
@@ -164,7 +161,6 @@ def test_a_fork_around_python_leaves_the_parents_spend_alone(path: pathlib.Path)
         assert connection is not None
         connection.execute("COMMIT")
         plan = ledger.plan("p")
-        assert plan is not None
         assert plan.remaining(VOTE) == 6
 
 

@@ -89,7 +89,6 @@ class Histories(RuleBasedStateMachine):
     def spend(self, data: st.DataObject, event: Event, count: int) -> None:
         name = data.draw(st.sampled_from(sorted(self.most)))
         plan = self.ledger.plan(name)
-        assert plan is not None
         if event not in self.most[name]:
             with pytest.raises(PlanError):
                 plan.spend(event, count, caller="machine")

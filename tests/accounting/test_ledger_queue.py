@@ -31,7 +31,8 @@ needs_locks = pytest.mark.skipif(not LOCKS.exists(), reason="reads in Linux's li
 def path(tmp_path: pathlib.Path) -> pathlib.Path:
     """A ledger with a direct plan of 100 votes."""
     path = tmp_path / "l.db"
-    PrivacyLedger(BUDGET, path, plan=[(VOTE, 100)]).close()
+    with PrivacyLedger(BUDGET, path) as ledger:
+        ledger.reserve([(VOTE, 100)], name="direct")
     return path
 
 

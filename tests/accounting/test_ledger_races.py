@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import collections
-import contextlib
-import json
 import multiprocessing
 import os
 import pathlib
@@ -18,7 +15,9 @@ from types import SimpleNamespace
 
 import pytest
 from fakes.fair_semaphore import on_both
+from fakes.forked import end_of
 from fakes.kills import workers
+from fakes.racing import Attempt, outcome, race, race_threads
 
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.calibrate import max_releases
@@ -46,93 +45,34 @@ def memory(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
         yield pathlib.Path(folder)
 
 
-def race(path: pathlib.Path | str | None, ledger: PrivacyLedger | None, job: str, tries: int) -> dict[str, int]:
-    """Let THREADS threads of this process try a job, all from one starting line, and count the outcomes."""
-    outcomes: collections.Counter[str] = collections.Counter()
-    guard, line = threading.Lock(), threading.Barrier(THREADS)
-
-    def attempt(number: int) -> None:
-        line.wait()
-        for _ in range(tries):
-            try:
-                own = ledger or PrivacyLedger(BUDGET, path)
-                try:
-                    if job == "direct":
-                        own.spend(VOTE)
-                    elif job == "plan":
-                        plan = own.plan("p")
-                        assert plan is not None
-                        plan.spend(VOTE, 1, caller=f"thread {number}")
-                    else:
-                        own.reserve([(VOTE, 1)], name=f"{os.getpid()}-{number}", delta=1e-6)
-                finally:
-                    if ledger is None:
-                        own.close()
-                said = "done"
-            except Exception as error:
-                said = type(error).__name__ if isinstance(error, BudgetExceeded) else repr(error)
-            with guard:
-                outcomes[said] += 1
-
-    threads = [threading.Thread(target=attempt, args=(number,)) for number in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return dict(outcomes)
-
-
-def race_processes(path: pathlib.Path | str, *, job: str, tries: int = 1, shared: bool = True) -> dict[str, int]:
-    """Race PROCESSES forked processes of THREADS threads each; ``shared``: one ledger object per process."""
-    gate_read, gate_write = os.pipe()
-    pipes, pids = [], []
-    for _ in range(PROCESSES):
-        read, write = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                ledger = PrivacyLedger(BUDGET, path) if shared else None
-                os.write(write, b"ready\n")
-                os.read(gate_read, 1)
-                os.write(write, json.dumps(race(path, ledger, job, tries)).encode())
-            finally:
-                os._exit(0)
-        os.close(write)
-        pipes.append(os.fdopen(read))
-        pids.append(pid)
-    for pipe in pipes:
-        assert pipe.readline() == "ready\n"
-    os.write(gate_write, b"." * PROCESSES)
-    total: collections.Counter[str] = collections.Counter()
-    for pipe, pid in zip(pipes, pids, strict=True):
-        with pipe:
-            total.update(json.loads(pipe.read()))
-        os.waitpid(pid, 0)
-    os.close(gate_read)
-    os.close(gate_write)
-    return dict(total)
-
-
 @on_both
-def test_the_last_queries_go_to_exactly_as_many_racers(place: str) -> None:
-    """If this fails, 4 processes of 16 threads release more than the plan covers, or lose queries that were left."""
-    path = place
-    with PrivacyLedger(BUDGET, path) as ledger:
-        plan = ledger.reserve([(VOTE, 16)], name="p")
-        plan.spend(VOTE, 3)
-    assert race_processes(path, job="plan", tries=2) == {"done": 13, "BudgetExceeded": 128 - 13}
-    with PrivacyLedger(BUDGET, path) as ledger:
-        assert [entry.count for entry in ledger.entries()] == [3] + [1] * 13
+@pytest.mark.parametrize("shared", [True, False], ids=["a ledger a process", "a ledger a thread"])
+def test_the_last_hundred_answers_go_to_a_hundred_of_64_racers(place: str, shared: bool) -> None:
+    """If it breaks, threads of processes that share a ledger release more than it covers, or lose what was left."""
+    with PrivacyLedger(WIDE, place) as ledger:
+        ledger.reserve([(SAMPLED, 4000)], name="p").spend(SAMPLED, 4000 - 100)
+
+    def enter(_: int) -> Attempt:
+        plans = [PrivacyLedger(WIDE, place).plan("p") for _ in range(1 if shared else 8)]
+        return lambda number: (outcome(plans[number % len(plans)].spend, SAMPLED) for _ in range(3))
+
+    assert race(8, 8, enter) == {"done": 100, "refused": 64 * 3 - 100}
+    with PrivacyLedger(WIDE, place) as ledger:
+        assert ledger.plan("p").remaining(SAMPLED) == 0
+        assert len(list(ledger.entries())) == 101
 
 
 @on_both
 def test_a_new_ledger_raced_for_by_all_is_one(place: str, tmp_path: pathlib.Path) -> None:
     """If this fails, two processes that start together each get a budget of their own."""
+
+    def spend() -> None:
+        with PrivacyLedger(BUDGET, place) as ledger:
+            ledger.spend(VOTE)
+
     most = max_releases(VOTE, BUDGET)
-    assert race_processes(place, job="direct", shared=False) == {
-        "done": most,
-        "BudgetExceeded": PROCESSES * THREADS - most,
-    }
+    found = race(PROCESSES, THREADS, lambda _: lambda _: [outcome(spend)])
+    assert found == {"done": most, "refused": PROCESSES * THREADS - most}
     files = {file.name for file in tmp_path.iterdir()}
     assert files - {"ledger.db.queue"} == (set() if "://" in place else {"ledger.db"})
 
@@ -156,13 +96,17 @@ def test_who_looks_at_a_ledger_that_is_being_made_stops_nobody(
 @on_both
 def test_plans_raced_for_stay_within_the_budget(place: str) -> None:
     """If this fails, plans reserved at the same moment exceed the budget together."""
-    path = place
-    with PrivacyLedger(BUDGET, path) as ledger:
+    with PrivacyLedger(BUDGET, place) as ledger:
         claim = ledger.reserve([(VOTE, 1)], name="one", delta=1e-6).epsilon
         fitting = int(3.0 / claim) - 1
         assert 0 < fitting < 9
-    assert race_processes(path, job="reserve") == {"done": fitting, "BudgetExceeded": PROCESSES * THREADS - fitting}
-    with PrivacyLedger(BUDGET, path) as ledger:
+
+    def enter(process: int) -> Attempt:
+        own = PrivacyLedger(BUDGET, place)
+        return lambda number: [outcome(own.reserve, [(VOTE, 1)], name=f"{process}-{number}", delta=1e-6)]
+
+    assert race(PROCESSES, THREADS, enter) == {"done": fitting, "refused": PROCESSES * THREADS - fitting}
+    with PrivacyLedger(BUDGET, place) as ledger:
         assert ledger.reserved()[0] <= 3.0
 
 
@@ -170,9 +114,11 @@ def test_plans_raced_for_stay_within_the_budget(place: str) -> None:
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_threads_share_one_ledger_object(place: str, in_memory: bool) -> None:
     """If this fails, threads of one process overdraw or crash a shared ledger."""
-    with PrivacyLedger(BUDGET, None if in_memory else place, plan=[(VOTE, 10)]) as ledger:
-        assert race(None, ledger, "direct", 2) == {"done": 10, "BudgetExceeded": 2 * THREADS - 10}
-        assert ledger.remaining(VOTE) == 0
+    with PrivacyLedger(BUDGET, None if in_memory else place) as ledger:
+        plan = ledger.reserve([(VOTE, 10)], name="p")
+        found = race_threads(THREADS, lambda _: [outcome(plan.spend, VOTE) for _ in range(2)])
+        assert found == {"done": 10, "refused": 2 * THREADS - 10}
+        assert plan.remaining(VOTE) == 0
 
 
 @on_both
@@ -192,38 +138,28 @@ def test_two_first_direct_spends_agree_on_one_plan(place: str) -> None:
 @on_both
 def test_forking_while_threads_spend_is_safe(place: str) -> None:
     """If this fails, a fork in the middle of a transaction deadlocks the child or loses a spend."""
-    path = place
     event = NoisyMaxEvent(4.0, 0.05)
-    with PrivacyLedger(BUDGET, path, plan=[(event, 1000)]) as ledger:
+    with PrivacyLedger(BUDGET, place) as ledger:
+        plan = ledger.reserve([(event, 1000)], name="p")
         stop = threading.Event()
-        spent: list[int] = []
 
-        def work() -> None:
-            while not stop.is_set() and len(spent) < 700:
-                ledger.spend(event)
-                spent.append(1)
+        def work() -> int:
+            spent = 0
+            while not stop.is_set() and spent < 233:
+                plan.spend(event)
+                spent += 1
+            return spent
 
-        threads = [threading.Thread(target=work) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for _ in range(8):
-            pid = os.fork()
-            if pid == 0:
-                try:
-                    ledger.spend(event, 2)
-                    os._exit(0)
-                finally:
-                    os._exit(1)
-            assert os.waitpid(pid, 0)[1] == 0
-        stop.set()
-        for thread in threads:
-            thread.join()
-        assert 1000 - ledger.remaining(event) == len(spent) + 16
+        with ThreadPoolExecutor(3) as pool:
+            working = [pool.submit(work) for _ in range(3)]
+            assert [end_of(lambda: plan.spend(event, 2)) for _ in range(8)] == [0] * 8
+            stop.set()
+            spent = sum(each.result() for each in working)
+        assert 1000 - plan.remaining(event) == spent + 16
 
 
 def spend_at(path: pathlib.Path | str) -> Callable[[], object]:
     plan = PrivacyLedger(BUDGET, path).plan("p")
-    assert plan is not None
     return lambda: plan.spend(FAINT)
 
 
@@ -233,17 +169,18 @@ def test_who_waits_for_a_lock_asks_often_and_at_random_and_gives_up_in_the_end(
     """If this fails, a waiter asks so rarely that busy writers starve it, or in step with another, or for ever."""
     naps: list[float] = []
     clock = SimpleNamespace(sleep=naps.append, monotonic=lambda: 1000.0 + sum(naps))
-    with PrivacyLedger(BUDGET, tmp_path / "l.db", plan=[(FAINT, 5)]) as ledger:
+    with PrivacyLedger(BUDGET, tmp_path / "l.db") as ledger:
+        plan = ledger.reserve([(FAINT, 5)], name="p")
         holder = sqlite3.connect(tmp_path / "l.db", isolation_level=None)
         holder.execute("BEGIN IMMEDIATE")
         monkeypatch.setattr(sqlite, "time", clock)
         with pytest.raises(LedgerUnwritable, match="another process held a lock"):
-            ledger.spend(FAINT)
+            plan.spend(FAINT)
         assert 30.0 <= sum(naps) < 30.0 + sqlite.LONGEST_NAP
         assert 0.0 <= min(naps) <= max(naps) <= sqlite.LONGEST_NAP <= 0.01
         assert len(set(naps[-100:])) == 100
         holder.close()
-        ledger.spend(FAINT)
+        plan.spend(FAINT)
         assert len(list(ledger.entries())) == 1
 
 
@@ -258,14 +195,8 @@ def test_two_writers_without_a_pause_starve_nobody(place: str) -> None:
             assert os.read(read, 1) == b"."
         for _ in range(5):
             with PrivacyLedger(BUDGET, path) as ledger:
-                assert _left(ledger) < MANY
+                assert ledger.plan("p").remaining(FAINT) < MANY
         assert [os.waitpid(pid, os.WNOHANG) for pid, _ in busy] == [(0, 0)] * 2  # both are still at it
-
-
-def _left(ledger: PrivacyLedger) -> int:
-    plan = ledger.plan("p")
-    assert plan is not None
-    return plan.remaining(FAINT)
 
 
 def _spend_some(plan: LedgerPlan, count: int) -> int:
@@ -302,64 +233,3 @@ def test_ten_thousand_spends_of_threads_pools_and_the_killed_are_all_there(memor
         kept = sum(entry.count for entry in ledger.entries())
     assert told >= 10_000
     assert told <= kept <= told + killed  # each of the killed may have died between charge and answer
-
-
-def _at_the_line(place: str, gate: int) -> dict[str, int]:
-    """Eight threads, which stand at the line with a ledger open, each ask for more than their share."""
-    outcomes: collections.Counter[str] = collections.Counter()
-    with contextlib.ExitStack() as stack:
-        plans = [stack.enter_context(PrivacyLedger(WIDE, place)).plan("p") for _ in range(8)]
-        guard, line = threading.Lock(), threading.Barrier(8, action=lambda: os.read(gate, 1))
-
-        def attempt(plan: LedgerPlan) -> None:
-            line.wait()
-            for _ in range(3):
-                try:
-                    plan.spend(SAMPLED)
-                    said = "done"
-                except BudgetExceeded:
-                    said = "refused"
-                except Exception as error:
-                    said = repr(error)
-                with guard:
-                    outcomes[said] += 1
-
-        threads = [threading.Thread(target=attempt, args=(plan,)) for plan in plans]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    return dict(outcomes)
-
-
-@on_both
-def test_the_last_hundred_answers_go_to_a_hundred_of_64_racers(place: str) -> None:
-    """If it breaks, processes that share a ledger release more than it covers, or lose what was left."""
-    with PrivacyLedger(WIDE, place) as ledger:
-        ledger.reserve([(SAMPLED, 4000)], name="p").spend(SAMPLED, 4000 - 100)
-    gate_read, gate_write = os.pipe()
-    pipes = []
-    for _ in range(8):
-        read, write = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                outcomes = _at_the_line(place, gate_read)
-            except BaseException as error:
-                outcomes = {repr(error): 1}
-            os.write(write, json.dumps(outcomes).encode())
-            os._exit(0)
-        os.close(write)
-        pipes.append((pid, read))
-    os.write(gate_write, b"." * 8)
-    together: collections.Counter[str] = collections.Counter()
-    for pid, read in pipes:
-        with os.fdopen(read) as pipe:
-            together.update(json.load(pipe))
-        os.waitpid(pid, 0)
-    os.close(gate_read)
-    os.close(gate_write)
-    assert together == {"done": 100, "refused": 64 * 3 - 100}
-    with PrivacyLedger(WIDE, place) as ledger:
-        assert ledger.plan("p").remaining(SAMPLED) == 0
-        assert len(list(ledger.entries())) == 101

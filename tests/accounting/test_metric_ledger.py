@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 import pathlib
 import pickle
 import random
-import threading
 from collections import Counter
 from collections.abc import Callable
 
 import pytest
 from fakes.fair_semaphore import on_both, path_of
-from fakes.kills import told_before_kill
+from fakes.forked import in_child
+from fakes.kills import killed_often
+from fakes.racing import Attempt, outcome, race
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -274,17 +274,13 @@ def spend_at(path: pathlib.Path) -> Callable[[], object]:
 @on_both
 def test_kill_at_any_moment_forgets_no_release(path: pathlib.Path) -> None:
     """If it breaks, a text that left the process before it was killed is not in the account: a free release."""
-    dice = random.Random(5)
-    before = 0
-    for _ in range(15):
-        told = told_before_kill(lambda: spend_at(path), after=dice.randrange(6))
+
+    def used() -> int:
         with MetricLedger(path=path) as ledger:  # opening checks that accounts and entries agree
-            after = round(ledger.spent(user="u") / 0.5)
             assert ledger.spent(document="d") == ledger.spent(user="u")
-        # One may have been on disk and not yet told: account lost, nothing leaked.
-        assert before + told <= after <= before + told + 1
-        before = after
-    assert before > 0
+            return round(ledger.spent(user="u") / 0.5)
+
+    killed_often(lambda: spend_at(path), used, 15, random.Random(5))
 
 
 @forks
@@ -293,62 +289,21 @@ def test_the_last_releases_go_to_exactly_as_many_racers(path: pathlib.Path) -> N
     """If it breaks, processes and threads that share a file release more than the limit, or lose what was left."""
     with MetricLedger(20.0, path) as ledger:
         spend(ledger, "first", "u", eta=7.0)
-    pipes = []
-    for process in range(2):
-        read, write = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                os.write(write, json.dumps(_race(path, process)).encode())
-            finally:
-                os._exit(0)
-        os.close(write)
-        pipes.append((pid, read))
-    outcomes: Counter[str] = Counter()
-    for pid, read in pipes:
-        with os.fdopen(read) as pipe:
-            outcomes.update(json.load(pipe))
-        os.waitpid(pid, 0)
-    assert outcomes == {"done": 13, "BudgetExceeded": 2 * 8 * 2 - 13}
+
+    def enter(process: int) -> Attempt:
+        own = MetricLedger(20.0, path)
+        return lambda number: (outcome(spend, own, f"{process}-{number}-{turn}", "u") for turn in range(2))
+
+    assert race(2, 8, enter) == {"done": 13, "refused": 2 * 8 * 2 - 13}
     with MetricLedger.open(path) as ledger:
         assert ledger.spent(user="u") == ledger.limit == 20.0
-
-
-def _race(path: pathlib.Path, process: int) -> dict[str, int]:
-    ledger = MetricLedger(20.0, path)
-    outcomes: Counter[str] = Counter()
-    line = threading.Barrier(8)
-
-    def attempt(number: int) -> None:
-        line.wait()
-        for turn in range(2):
-            try:
-                spend(ledger, f"{process}-{number}-{turn}", "u")
-                said = "done"
-            except Exception as error:
-                said = type(error).__name__
-            outcomes[said] += 1
-
-    threads = [threading.Thread(target=attempt, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return dict(outcomes)
 
 
 @forks
 def test_a_ledger_in_memory_does_not_pass_a_fork() -> None:
     """If it breaks, a forked worker spends the same account once more."""
     ledger = MetricLedger(1.0)
-    pid = os.fork()
-    if pid == 0:
-        try:
-            spend(ledger)
-        except LedgerError:
-            os._exit(7)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    assert in_child(lambda: str(spend(ledger))).startswith("LedgerError")
 
 
 def test_a_refusal_reads_like_a_sentence_and_the_repr_shows_what_is_left() -> None:

@@ -58,8 +58,11 @@ def test_a_part_holds_one_release() -> None:
             PartEvent(part, event)  # type: ignore[arg-type]  # wrong on purpose
 
 
-def test_metric_privacy_is_refused_in_a_part_too() -> None:
-    """If it breaks, nats per unit of distance enter an epsilon by way of a part."""
+def test_refusals_reach_into_a_part() -> None:
+    """If it breaks, nats per unit of distance enter an epsilon by way of a part, or what has no proof does."""
+    unproven = PartEvent("train", LimitedDomainEvent(1.0, 1e-6, 0.1, "resample"))
+    with pytest.raises(UnsupportedEvent, match='use sampling="fixed"'):
+        epsilon([(unproven, 5)], 1e-5, neighbors=ONE)
     inside = PartEvent("train", MetricEvent(10.0))
     with pytest.raises(UnsupportedEvent, match="unit of its own"):
         epsilon([(inside, 1), (VALIDATION, 1)], 1e-5)
@@ -68,13 +71,6 @@ def test_metric_privacy_is_refused_in_a_part_too() -> None:
             with pytest.raises(UnsupportedEvent, match="metric privacy"):
                 attempt()
         assert ledger.plans() == []
-
-
-def test_other_refusals_reach_into_a_part() -> None:
-    """If it breaks, a release without a proof is charged once it stands in a part."""
-    inside = PartEvent("train", LimitedDomainEvent(1.0, 1e-6, 0.1, "resample"))
-    with pytest.raises(UnsupportedEvent, match='use sampling="fixed"'):
-        epsilon([(inside, 5)], 1e-5, neighbors=ONE)
 
 
 @on_both
@@ -102,15 +98,10 @@ def test_the_ledger_reserves_and_charges_parts(place: str) -> None:
         assert [event_from_json(entry.event) for entry in again.entries()] == [TRAIN, VALIDATION, TRAIN]
         shown = again.certificate(TRAIN)
         assert (shown.epsilon, shown.remaining, shown.parameters["part"]) == (again.epsilon, 0, "train")
-
-
-def test_a_ledger_used_directly_takes_parts() -> None:
-    """If it breaks, the number of releases that fit is found for another event than the part's."""
-    budget, event = PrivacyBudget(3.0, 1e-5), PartEvent("train", ExponentialEvent(0.5))
-    with PrivacyLedger(budget) as ledger:
-        assert ledger.remaining(event) == max_releases(ExponentialEvent(0.5), budget) > 0
-        ledger.spend(event, 2)
-        assert ledger.spent()[0] == pytest.approx(epsilon([(ExponentialEvent(0.5), 2)], 1e-5))
+    with PrivacyLedger(budget) as direct:
+        assert direct.remaining(VALIDATION) == max_releases(CHOICE, budget) > 0
+        direct.spend(VALIDATION, 2)
+        assert direct.spent()[0] == pytest.approx(epsilon([(CHOICE, 2)], 1e-5))
 
 
 # --- brute force: two parts, every tiny data set, every coin ---------------------------------------------------

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 import pathlib
 import pickle
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from fakes.fair_semaphore import on_both
+from fakes.forked import end_of, in_child
 from fakes.voters import classifier
 
 from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, PrivacyLedger
@@ -137,14 +138,12 @@ def test_a_child_of_a_fork_pays_for_itself(place: str) -> None:
     """If it breaks, parent and child spend one block: releases for free."""
     ledger, plan = reserved(place, prepay_block=100)
     plan.spend(VOTE)
-    pid = os.fork()
-    if pid == 0:
-        try:
-            plan.spend(VOTE)
-            os._exit(0 if plan.remaining(VOTE) == MOST - 200 + 99 else 2)
-        finally:
-            os._exit(1)
-    assert os.waitpid(pid, 0)[1] == 0
+
+    def child() -> str:
+        plan.spend(VOTE)
+        return str(plan.remaining(VOTE))
+
+    assert in_child(child) == str(MOST - 200 + 99)
     assert charged(place) == 200
     plan.spend(VOTE)
     assert charged(place) == 200
@@ -162,29 +161,21 @@ def test_a_fork_while_a_thread_pays_hangs_nobody(place: str) -> None:
         while not stop.is_set() and plan.remaining(VOTE) > 200:
             plan.spend(VOTE)
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for _ in range(5):
-        pid = os.fork()
-        if pid == 0:
-            try:
-                signal.alarm(20)
-                plan.spend(VOTE)
-                os._exit(0)
-            finally:
-                os._exit(1)
-        assert os.waitpid(pid, 0)[1] == 0
-    stop.set()
-    for thread in threads:
-        thread.join()
+    def child() -> None:
+        signal.alarm(20)
+        plan.spend(VOTE)
+
+    with ThreadPoolExecutor(3) as pool:
+        for _ in range(3):
+            pool.submit(work)
+        assert [end_of(child) for _ in range(5)] == [0] * 5
+        stop.set()
     ledger.close()
 
 
 def _racers(place: str, gate: int, told: int, *, die: bool) -> None:
     """Eight threads that spend until they are refused; of those that die, the process goes in the middle of it."""
     plan = PrivacyLedger(BUDGET, place, prepay_block=7).plan("p")
-    assert plan is not None
     os.write(told, b"r")
     os.read(gate, 1)
 
@@ -248,21 +239,13 @@ def test_a_crash_loses_at_most_the_rest_of_a_block(place: str) -> None:
     reserved(place)[0].close()
     before = 0
     for steps in (1, 4, 5, 6, 9, 10, 11):
-        read, write = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                plan = PrivacyLedger(BUDGET, place, prepay_block=5).plan("p")
-                assert plan is not None
-                for _ in range(steps):
-                    plan.spend(VOTE)
-                os.write(write, json.dumps(steps).encode())
-                os.kill(os.getpid(), signal.SIGKILL)
-            finally:
-                os._exit(1)
-        os.close(write)
-        assert json.loads(os.read(read, 100)) == steps
-        os.waitpid(pid, 0)
-        os.close(read)
+
+        def child(steps: int = steps) -> None:
+            plan = PrivacyLedger(BUDGET, place, prepay_block=5).plan("p")
+            for _ in range(steps):
+                plan.spend(VOTE)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        assert end_of(child) == -signal.SIGKILL
         assert charged(place) - before == -(-steps // 5) * 5
         before = charged(place)

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import collections
-import json
-import multiprocessing
 import os
 import pathlib
 import random
 import sqlite3
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from fakes.fair_semaphore import on_both
-from fakes.kills import told_before_kill
+from fakes.forked import end_of
+from fakes.kills import killed_often
 from fakes.ledger_files import edited
+from fakes.racing import Attempt, outcome, race
 
 from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, PrivacyLedger, Quotas
 from langchain_dp.accounting.store.plans import PlanStore
@@ -61,7 +58,6 @@ def test_each_asker_has_a_share_and_all_have_the_plan(place: str) -> None:
         assert plan.used_by() == {"a": 3, "b": 2, "team-7": 4}
     with PrivacyLedger(BUDGET, place) as again:  # checks what is kept
         found = again.plan("p")
-        assert found is not None
         assert (found.used_by(), found.quotas, found.settings) == ({"a": 3, "b": 2, "team-7": 4}, SHARES, None)
         with pytest.raises(BudgetExceeded):  # no refill
             again.reserve([(FAINT, 10)], name="p", quotas=SHARES).spend(FAINT, user_id="a")
@@ -144,42 +140,15 @@ def test_a_crash_between_the_plan_and_the_share_charges_neither(
     path = tmp_path / "l.db"
     ledger, plan = made(path)
     plan.spend(FAINT, user_id="a")
-    pid = os.fork()
-    if pid == 0:
+
+    def charge() -> None:
         monkeypatch.setattr(PlanStore, "_enter", lambda *_args, **_named: os._exit(7))
-        try:
-            plan.spend(FAINT, user_id="a")
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        plan.spend(FAINT, user_id="a")
+
+    assert end_of(charge) == 7
     assert (plan.used_by(), plan.remaining(FAINT)) == ({"a": 1}, 9)
     ledger.close()
     PrivacyLedger(BUDGET, path).close()
-
-
-def _ask(place: str, gate: Any, told: Any) -> None:
-    outcomes: collections.Counter[str] = collections.Counter()
-    guard = threading.Lock()
-    with PrivacyLedger(BUDGET, place) as ledger:
-        plan = ledger.plan("p")
-        assert plan is not None
-        line = threading.Barrier(THREADS)
-
-        def racer(_: int) -> None:
-            line.wait(60)
-            for user_id in ("team-7", "a", "b", "c") * 2:
-                try:
-                    plan.spend(FAINT, user_id=user_id)
-                    outcome = user_id
-                except BudgetExceeded:
-                    outcome = "refused"
-                with guard:
-                    outcomes[outcome] += 1
-
-        gate.wait(60)
-        with ThreadPoolExecutor(THREADS) as pool:
-            list(pool.map(racer, range(THREADS)))
-    told.send(json.dumps(outcomes))
 
 
 @on_both
@@ -187,31 +156,26 @@ def _ask(place: str, gate: Any, told: Any) -> None:
 def test_the_last_answers_of_each_asker_go_to_exactly_as_many_racers(place: str, most: int) -> None:
     """If this fails, threads of two processes get more than a share or the plan has, or lose some of it."""
     made(place, most)[0].close()
-    context = multiprocessing.get_context("fork")
-    gate = context.Barrier(PROCESSES)
-    pipes = [context.Pipe(duplex=False) for _ in range(PROCESSES)]
-    racers = [context.Process(target=_ask, args=(place, gate, write)) for _, write in pipes]
-    for racer in racers:
-        racer.start()
-    total: collections.Counter[str] = collections.Counter()
-    for racer, (read, _) in zip(racers, pipes, strict=True):
-        assert read.poll(60)
-        total.update(json.loads(read.recv()))
-        racer.join()
+
+    def enter(_: int) -> Attempt:
+        plan = PrivacyLedger(BUDGET, place).plan("p")
+        return lambda _: (
+            outcome(plan.spend, FAINT, user_id=user_id, done=user_id) for user_id in ("team-7", "a", "b", "c") * 2
+        )
+
+    total = race(PROCESSES, THREADS, enter)
     refused, shares = total.pop("refused"), {"team-7": 5, "a": 3, "b": 3, "c": 3}
     given = min(most, sum(shares.values()))
-    assert (total.total(), refused) == (given, PROCESSES * THREADS * 8 - given)
-    assert all(total[user_id] <= share for user_id, share in shares.items())
+    assert (sum(total.values()), refused) == (given, PROCESSES * THREADS * 8 - given)
+    assert all(count <= shares[user_id] for user_id, count in total.items())
     with PrivacyLedger(BUDGET, place) as ledger:
         plan = ledger.plan("p")
-        assert plan is not None
-        assert plan.used_by() == {user_id: count for user_id, count in total.items() if count}
+        assert plan.used_by() == total
         assert (plan.remaining(FAINT), len(list(ledger.entries()))) == (most - given, given)
 
 
 def spend_at(place: str) -> Callable[[], object]:
     plan = PrivacyLedger(BUDGET, place).plan("p")
-    assert plan is not None
     return lambda: plan.spend(FAINT, user_id="team-7")
 
 
@@ -220,17 +184,14 @@ def test_a_kill_at_any_moment_gives_no_asker_an_answer_back(place: str) -> None:
     """If this fails, what a user was given before a crash is not in the share, or not in the plan."""
     with PrivacyLedger(BUDGET, place) as ledger:
         ledger.reserve([(FAINT, 400)], name="p", delta=1e-6, quotas=Quotas(default=400))
-    dice, before = random.Random(30), 0
-    for _ in range(12):
-        told = told_before_kill(lambda: spend_at(place), after=dice.randrange(8))
+
+    def used() -> int:
         with PrivacyLedger(BUDGET, place) as ledger:  # opening checks that counts, shares and entries agree
             plan = ledger.plan("p")
-            assert plan is not None
-            after = plan.used_by().get("team-7", 0)
-            assert after == 400 - plan.remaining(FAINT)
-        assert before + told <= after <= before + told + 1
-        before = after
-    assert before > 0
+            assert plan.used_by().get("team-7", 0) == 400 - plan.remaining(FAINT)
+            return 400 - plan.remaining(FAINT)
+
+    killed_often(lambda: spend_at(place), used, 12, random.Random(30))
 
 
 @on_both

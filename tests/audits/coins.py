@@ -95,9 +95,10 @@ def sampling(make: Sample, runs: int = 1_000) -> Finding:
 
 
 FRESH_NOISE = """
-from langchain_dp.mechanisms import report_noisy_max
+from langchain_dp.accounting import NoisyMaxEvent
+from langchain_dp.mechanisms import ReportNoisyMax
 def drawn():
-    return [float(count) for count in report_noisy_max([0] * 8, 2.0).noisy_counts]
+    return [float(count) for count in ReportNoisyMax(NoisyMaxEvent(2.0)).release([0] * 8).noisy_counts]
 """
 """This package: noise on eight counts of zero."""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from audit_tools import exponential, limited_domain, report_noisy_max
 from numpy.typing import NDArray
 from scipy import stats
 
@@ -23,10 +24,10 @@ from langchain_dp.accounting import (
     calibrate_noisy_max,
     epsilon,
 )
-from langchain_dp.mechanisms import NoisyMax, SystemRandomness, exponential, limited_domain, report_noisy_max
+from langchain_dp.mechanisms import MetricLaplace, NoisyMax, SystemRandomness
 from langchain_dp.mechanisms._nearest import NearestVector
 from langchain_dp.mechanisms.metric_exponential import MetricExponential
-from langchain_dp.mechanisms.metric_noise import metric_laplace, noise
+from langchain_dp.mechanisms.metric_noise import noise
 from langchain_dp.mechanisms.randomness import Randomness
 
 TokenDraw = Callable[..., int | None]
@@ -151,7 +152,7 @@ def ball(draw: BallDraw, runs: int = 20_000) -> Finding:
 def words(runs: int = 10_000) -> Finding:
     """The same crossing chance through the mechanism itself."""
     table = NearestVector(np.array([[0.0], [1.0]]), np.array([True, True]))
-    out = metric_laplace(np.zeros((runs, 1)), table, 2.0, threads=1)
+    out = MetricLaplace(MetricEvent(2.0), table, threads=1).release(np.zeros((runs, 1)))
     crossed = int((out == 1).sum())
     kept = excess((runs - crossed, crossed), runs, epsilon=2.0, delta=0.0, measured="word kept, d = 1")
     law = math.exp(-1.0) / 2

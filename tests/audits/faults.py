@@ -99,7 +99,6 @@ def faults() -> Faults:
         "prompts": {
             **under(functools.partial(icl.subset_prompts, icl.SETTINGS[:2]), swaps.SUBSET_PROMPTS),
             **under(functools.partial(icl.subset_prompts, icl.SETTINGS[:1], 300), swaps.NOISE),
-            **under(functools.partial(icl.subset_prompts, icl.SETTINGS[1:2], 300), swaps.SHARES),
             **under(functools.partial(icl.subset_prompts, icl.SETTINGS[-1:]), swaps.ELSEWHERE),
         },
         "neighbors": under(neighbors.votes, near.VOTES),
@@ -108,10 +107,6 @@ def faults() -> Faults:
         "tokens": {
             **under(functools.partial(opt.tokens, opt.WRITING[:1], 2), swaps.TOKENS),
             **under(functools.partial(opt.tokens, opt.WRITING[:1], 4), swaps.VOTES),
-        },
-        "clipped": {
-            **under(functools.partial(opt.clipped, 1, 80), swaps.CLIPPED),
-            **under(opt.clipped, swaps.DIVIDED),
         },
         "choice": under(opt.choice, swaps.CHOICE),
         "choose": under(opt.public_prompts, swaps.PUBLIC),

@@ -7,14 +7,13 @@ import collections
 import contextlib
 import dataclasses
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from langchain_core.runnables import RunnableLambda
 
 from audits.check import Check, Finding, likely, worst
-from audits.laws import apart_law, noisy_max_law, tally
+from audits.laws import noisy_max_law, tally
 from audits.stubs import LABELS, SeenPrompt, Witness, at_once, charges, examples, mixed_up, who_was_asked
 from langchain_dp.accounting import Neighbors, NoisyMaxEvent, PrivacyBudget, PrivacyLedger, epsilon
 from langchain_dp.accounting.events import SamplingName, event_from_json
@@ -56,7 +55,6 @@ class AnswerSetting:
     sampling: SamplingName
     neighbors: Neighbors
     asked_elsewhere: bool = False
-    vote_shares: bool = False
 
     def __str__(self) -> str:
         where = ", asked elsewhere" if self.asked_elsewhere else ""
@@ -70,8 +68,8 @@ class AnswerSetting:
 
 SETTINGS = [
     AnswerSetting("fixed", _R1),
-    AnswerSetting("resample", _R1, vote_shares=True),
-    AnswerSetting("fixed", _ADD, vote_shares=True),
+    AnswerSetting("resample", _R1),
+    AnswerSetting("fixed", _ADD),
     AnswerSetting("resample", _ADD),
     AnswerSetting("fixed", _ZERO),
     AnswerSetting("fixed", _R1, asked_elsewhere=True),
@@ -96,18 +94,11 @@ class AnswerRun:
         partitions = 48 if setting.sampling == "fixed" else None
         self.chain = DPICLClassifier(
             model=RunnableLambda(self.witness.say) if setting.asked_elsewhere else self.witness,
-            trust_opaque_model=True,
-            examples=self._rows[:-8],
-            labels=LABELS,
-            ledger=self.ledger,
-            max_queries=most,
-            shots=2,
-            subsets=12,
+            trust_opaque_model=True, examples=self._rows[:-8], labels=LABELS, ledger=self.ledger,
+            max_queries=most, shots=2, subsets=12,
             sampling=SamplingOptions(setting.sampling, partitions, setting.event.sampling_probability),
-            calibrate=False,
-            vote_shares=setting.vote_shares,
-            answer_cache_size=answer_cache_size,
-        )
+            calibrate=False, answer_cache_size=answer_cache_size,
+        )  # fmt: skip
         for row in self._rows[-8:]:  # who comes later sits in one subset, too
             self.chain.add(row)
 
@@ -239,20 +230,10 @@ def _subset_prompts(settings: Sequence[AnswerSetting], releases: int) -> Finding
     tests: dict[str, float] = {}
     hits: list[bool] = []
     chances: list[float] = []
-    apart: list[bool] = []
-    shared: list[float] = []
-    bare: list[bool] = []
-    silent: list[bool] = []
-    heard: list[float] = []
     for place, setting in enumerate(settings):
         run, ask = AnswerRun(setting, releases), list(FACES.values())[place % 5]
         questions = [f"question {number}." for number in range(releases)]
-        shares: list[dict[str, float] | None] = [None] * releases
-        if setting.vote_shares:
-            given = [run.chain.invoke_with_certificate(question) for question in questions]
-            answers, shares = [each.label for each in given], [each.shares for each in given]
-        else:
-            answers = ask(run.chain, questions)
+        answers = ask(run.chain, questions)
         if wrong := run.unpaid() + run.apart():
             return Finding(True, f"{setting}: {wrong[0]}")
         asked, event = run.asked(), run.event
@@ -260,32 +241,13 @@ def _subset_prompts(settings: Sequence[AnswerSetting], releases: int) -> Finding
         tests[f"who was asked, {setting}"] = who_was_asked(
             rounds, fixed=event.sampling == "fixed", q=event.sampling_probability
         )
-        for shown, answer, share in zip(rounds, answers, shares, strict=True):
+        for shown, answer in zip(rounds, answers, strict=True):
             votes = collections.Counter({label: sum(each.said == label for each in shown) for label in LABELS})
-            if share is not None:
-                apart.append(max(share.values()) > 0.75)
-                shared.append(apart_law(list(votes.values()), event.sigma))
-                raw = votes[LABELS[0]] / max(votes.total(), 1)
-                bare.append(0 < raw < 1 and abs(share[LABELS[0]] - raw) < 1e-9)
-                if raw in (0, 1) and votes.total():
-                    silent.append(share[LABELS[int(raw)]] > 0)
-                    # Above zero by its own noise, or because neither is.
-                    heard.append((1 + noisy_max_law((0, votes.total()), event.sigma / math.sqrt(2))) / 2)
             (leader, most), (_, least) = votes.most_common()
             if most > least:
                 hits.append(answer == leader)
                 chances.append(noisy_max_law((most, least), event.sigma))
     tests[f"{sum(hits)} of {len(hits)} majorities won, {sum(chances):.0f} expected"] = tally(sum(hits), chances)
-    if apart:
-        tests[f"{sum(apart)} of {len(apart)} shares lay far apart, {sum(shared):.0f} expected"] = tally(
-            sum(apart), shared
-        )
-        # On a grid of 1/1024 votes noise rarely falls on the very ratio that the votes have.
-        tests[f"{sum(bare)} shares were those of the votes themselves"] = tally(sum(bare), [0.001] * len(bare))
-    if silent:
-        tests[f"{sum(silent)} of {len(silent)} labels without a vote had a share, {sum(heard):.0f} expected"] = tally(
-            sum(silent), heard
-        )
     return likely(tests)
 
 

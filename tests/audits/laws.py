@@ -94,17 +94,6 @@ def noisy_max_law(counts: Sequence[int], sigma: float) -> float:
     return math.erfc((counts[1] - counts[0]) / (2 * sigma)) / 2
 
 
-def apart_law(counts: Sequence[int], sigma: float) -> float:
-    """Chance that after noise one of two counts is positive and more than three times the other, by a sum over both."""
-    noise = np.arange(-9, 9, 0.01) * sigma
-    weights = np.exp(-((noise / sigma) ** 2) / 2) * 0.01 / math.sqrt(2 * math.pi)
-    chance = 0.0
-    for one, other in (counts, reversed(counts)):
-        larger = one + noise
-        chance += float((weights * stats.norm.cdf((larger / 3 - other) / sigma))[larger > 0].sum())
-    return min(chance, 1.0)
-
-
 def limited_domain_law(
     votes: Mapping[T, int], *, epsilon0: float, delta0: float, kbar: int, threshold: int
 ) -> dict[T | None, float]:

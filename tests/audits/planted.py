@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from audit_tools import exponential, limited_domain, report_noisy_max
 from numpy.typing import NDArray
 
 import langchain_dp.accounting._account
@@ -28,7 +29,7 @@ from langchain_dp.accounting import (
     pld,
 )
 from langchain_dp.ensemble.scheme import Scheme
-from langchain_dp.mechanisms import NoisyMax, SystemRandomness, exponential, limited_domain, report_noisy_max
+from langchain_dp.mechanisms import NoisyMax, SystemRandomness
 from langchain_dp.mechanisms._nearest import NearestVector
 from langchain_dp.mechanisms.metric_noise import noise
 from langchain_dp.mechanisms.randomness import Randomness, shuffled
@@ -141,17 +142,19 @@ def chunks_in_order(ids: Sequence[str], subsets: int, rng: Randomness) -> list[f
 
 
 SEEDED_NOISE = """
-from langchain_dp.mechanisms import NotPrivateSeededRandomness, report_noisy_max
+from langchain_dp.accounting import NoisyMaxEvent
+from langchain_dp.mechanisms import NotPrivateSeededRandomness, ReportNoisyMax
 def drawn():
     rng = NotPrivateSeededRandomness(42)
-    return [float(count) for count in report_noisy_max([0] * 8, 2.0, rng=rng).noisy_counts]
+    return [float(count) for count in ReportNoisyMax(NoisyMaxEvent(2.0)).release([0] * 8, rng=rng).noisy_counts]
 """
 """Noise from a seed that is written in the source."""
 
 ONE_NOISE_FOR_ALL = """
-from langchain_dp.mechanisms import report_noisy_max
+from langchain_dp.accounting import NoisyMaxEvent
+from langchain_dp.mechanisms import ReportNoisyMax
 def drawn():
-    return [float(report_noisy_max([0, 0], 2.0).noisy_counts[0])] * 8
+    return [float(ReportNoisyMax(NoisyMaxEvent(2.0)).release([0, 0]).noisy_counts[0])] * 8
 """
 """One draw of noise, added at every position."""
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from audit_tools import limited_domain
 
 from audits import laws
-from langchain_dp.mechanisms import limited_domain
 
 ERROR = 1e-6
 

@@ -39,11 +39,11 @@ from remembering import Calibrating
 from tqdm import tqdm
 
 from langchain_dp import DPICLClassifier, PrivacyBudget
-from langchain_dp.accounting import calibrate_noisy_max
+from langchain_dp.accounting import NoisyMaxEvent, calibrate_noisy_max
 from langchain_dp.icl import AGNEWS, AMAZON, SST2, TREC, ICLPrompt, ModelCallOptions
 from langchain_dp.icl.subset_prompts import SubsetPrompt
 from langchain_dp.icl.voters import EngineVoter
-from langchain_dp.mechanisms import report_noisy_max
+from langchain_dp.mechanisms import ReportNoisyMax
 
 TOPICS = ICLPrompt(
     instruction="Sort the articles into folder A, B, C or D.",
@@ -231,10 +231,10 @@ def _answers(
     counts = _counted(votes, labels)
     found = {"single votes": counts[truth] / max(sum(counts), 1), "vote": float(_most(counts) == truth)}
     for method, how in noise.items():
-        won = 0
+        won, mechanism = 0, ReportNoisyMax(NoisyMaxEvent(how["sigma"]))
         for _ in range(NOISE_RUNS):
             counts = _counted(_thinned(votes, how["share"]), labels)
-            won += report_noisy_max(counts, how["sigma"]).winner == truth
+            won += mechanism.release(counts).winner == truth
         found[method] = won / NOISE_RUNS
     return found
 

@@ -15,7 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from made import made, so_far
 
 from langchain_dp.accounting.metric import MetricLedger
-from langchain_dp.cli.workers import in_order, on_ray
 from langchain_dp.rapt import SanitizeBatches
 from langchain_dp.rapt.release import Unit
 from langchain_dp.records import read_jsonl
@@ -80,12 +80,27 @@ def _steps(kind: str, workers: int, sanitize: SanitizeBatches, cut: list[list[Un
         for batch in cut[1:]:
             yield len(sanitize.release(batch))
         return
-    with on_ray(sanitize, workers) as (start, ahead):
-        waiting = [start(batch) for batch in cut[:workers]]
-        yield sum(len(wait()) for wait in waiting)
-        rest: Iterator[tuple[None, Sequence[Unit]]] = ((None, batch) for batch in cut[workers:])
-        for _, released in in_order(rest, start, ahead):
-            yield len(released)
+    import ray
+
+    ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    actors = [ray.remote(num_cpus=1)(_Worker).remote(sanitize) for _ in range(workers)]
+    yield sum(map(len, ray.get([actor.do.remote(batch) for actor, batch in zip(actors, cut, strict=False)])))
+    waiting: deque[Any] = deque()
+    for turn, batch in enumerate(cut[workers:]):
+        waiting.append(actors[turn % workers].do.remote(batch))
+        if len(waiting) > 2 * workers:  # one under way, one that waits
+            yield len(ray.get(waiting.popleft()))
+    while waiting:
+        yield len(ray.get(waiting.popleft()))
+    ray.shutdown()
+
+
+class _Worker:
+    def __init__(self, sanitize: SanitizeBatches) -> None:
+        self._sanitize = sanitize
+
+    def do(self, batch: list[Unit]) -> Any:
+        return self._sanitize.release(batch)
 
 
 def _train() -> Path:

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from audit_tools import report_noisy_max
 from fakes.next_token import ClosingEngine as Engine
 from fakes.next_token import agreeing
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 
 from langchain_dp import sample
 from langchain_dp.cli import demo, main
-from langchain_dp.mechanisms import report_noisy_max
 from langchain_dp.ports import MemberPrompt
 
 
@@ -36,64 +36,6 @@ def real() -> Iterator[LlamaCppEnsemble]:
 def embedded(real: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the commands load is the model that is loaded already."""
     monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", lambda **_: nullcontext(real))
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    train, _ = sample.load()
-    return write(tmp_path / "tickets.jsonl", train[:30])
-
-
-@pytest.mark.usefixtures("embedded")
-def test_demo_prints_rows_as_json(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """If it breaks, a script cannot read the demo: one row per method, in order, scored on the held-out part."""
-    assert main(["demo", "--data", str(data), "--shots", "2", "--subsets", "4", "--json", "--limit", "3"]) == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
-    assert [row["method"] for row in rows] == ["zero-shot", "few-shot", "vote", "dp-icl", "dp-icl", "dp-icl"]
-    assert [row["epsilon"] for row in rows] == [0.0, None, None, 1.0, 3.0, 8.0]
-    assert all(row["n"] == 3 and 0 <= row["accuracy"] <= 1 for row in rows)
-
-
-@pytest.mark.usefixtures("embedded")
-def test_demo_shows_a_table_and_saves_a_picture(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """If it breaks, a person sees no table, no certificate or no picture."""
-    picture = tmp_path / "picture.png"
-    test = write(tmp_path / "test.jsonl", sample.load()[1][:2])
-    arguments = ["demo", "--data", str(data), "--test", str(test), "--shots", "3", "--subsets", "3"]
-    assert main([*arguments, "--epsilon", "3", "--picture", str(picture)]) == 0
-    out, err = capsys.readouterr()
-    assert "read off the private rows" in err
-    for part in (
-        "DP-ICL",
-        "vote without noise",
-        "Privacy certificate",
-        "epsilon = 3",
-        "replace one record",
-    ):
-        assert part in out
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert "asked:" not in out  # rows of one's own are not printed
-
-
-@pytest.mark.usefixtures("embedded")
-@pytest.mark.parametrize(
-    ("rows", "says"),
-    [
-        ([{"text": "secret", "label": "a"}] * 3, "at least"),
-        ([{"text": "secret"}], "'label'"),
-        ([], "at least"),
-    ],
-)
-def test_bad_data_is_one_line(
-    rows: list[dict[str, str]], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """If it breaks, a user gets a traceback, or private text on the terminal."""
-    path = write(tmp_path / "bad.jsonl", rows)
-    assert main(["demo", "--data", str(path)]) == 1
-    error = capsys.readouterr().err.strip().splitlines()
-    assert len(error) == 1
-    assert says in error[0]
-    assert "secret" not in error[0]
 
 
 @pytest.mark.usefixtures("embedded")
@@ -168,12 +110,6 @@ def test_another_number_of_threads_changes_no_bit(real: LlamaCppEnsemble) -> Non
     assert real.n_threads >= 1
 
 
-def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """If it breaks, a typo in a path ends in a traceback."""
-    assert main(["demo", "--data", "no-such-file.jsonl"]) == 1
-    assert "no-such-file.jsonl" in capsys.readouterr().err
-
-
 def test_ctrl_c_has_its_own_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """If it breaks, a script takes an interrupted command for a refused one."""
 
@@ -186,27 +122,6 @@ def test_ctrl_c_has_its_own_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 
 SAID = "Read the message."
-
-
-def test_in_full_the_demo_shows_an_answer_before_the_table(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """If it breaks, `langchain-dp demo --full` is silent for minutes, or pays for its first answer twice."""
-    extra = " Is the message praise or complaint?"
-    monkeypatch.setattr(
-        "langchain_dp.integrations.llama_cpp.LlamaCppEnsemble",
-        lambda **_: Engine(agreeing(f" {SAID}"), extra=extra + f" {SAID}"),
-    )
-    arguments = ["demo", "--full", "--rows", "120", "--limit", "2", "--epsilon", "3"]
-    assert main([*arguments, "--picture", str(tmp_path / "picture.png")]) == 0
-    text = capsys.readouterr().out
-    question = sample.load()[1][0]["text"]
-    assert text.startswith(f"asked:    {question}\nanswered: ")  # long before the tables are done
-    assert "epsilon = 3, delta = 1e-05 for 2 such answers together" in text
-    assert "releases left                   0" in text  # it was not paid for twice
-    assert main([*arguments, "--json"]) == 0
-    methods = [row["method"] for row in json.loads(capsys.readouterr().out)["rows"]]
-    assert methods == ["zero-shot", "few-shot", "vote", "dp-icl"]
 
 
 @pytest.mark.usefixtures("embedded")

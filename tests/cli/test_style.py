@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.next_token import WordEngine, agreeing
-from fakes.scorer import WordScorer
+from fakes.next_token import ClosingEngine, agreeing
+from fakes.scorer import ClosingScorer
 
 from langchain_dp import DPPrototypeClassifier, Pseudonymizer, __version__, cli
 from langchain_dp.accounting import ExponentialEvent, NoisyMaxEvent, PrivacyBudget, PrivacyLedger
@@ -121,13 +121,10 @@ def test_help_comes_at_once_and_faults_show_no_argument() -> None:
 
 def test_words_after_one_option_are_one_list() -> None:
     """If it breaks, of ``--labels a b c`` one label counts, or the words of the next option are labels too."""
-    options: Any = cli.parse(["demo", "--epsilon", "1", "3", "--labels", "a", "plan", "-1", "--data", "x", "--json"])
-    assert (options.epsilon, options.labels, options.data, options.json) == (
-        [1, 3],
-        ["a", "plan", "-1"],
-        Path("x"),
-        True,
-    )
+    options: Any = cli.parse(["plan", "icl", "--epsilon", "1", "--labels", "a", "plan", "-1", "--data", "x", "--json"])
+    assert (options.labels, options.data, options.json) == (["a", "plan", "-1"], Path("x"), True)
+    options = cli.parse(["demo", "--epsilon", "1", "3", "--json"])
+    assert (options.epsilon, options.json) == ([1, 3], True)
     options = cli.parse(["sanitize", "--keep", "a", "--fields", "b", "c", "--keep-fields", "d"])
     assert (options.keep, options.fields, options.keep_fields) == (["a"], ["b", "c"], ["d"])
 
@@ -137,26 +134,6 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
     assert capsys.readouterr().out == f"langchain-dp {__version__}\n"
-
-
-class Closing(WordEngine):
-    """A word engine that closes like the real one."""
-
-    def __enter__(self) -> Closing:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-class ClosingScorer(WordScorer):
-    """The same of one that scores next tokens."""
-
-    def __enter__(self) -> ClosingScorer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 @pytest.fixture(autouse=True)
@@ -226,7 +203,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("langchain_dp.rapt.load", load)
     monkeypatch.setattr(
         "langchain_dp.integrations.llama_cpp.LlamaCppEnsemble",
-        lambda **settings: ClosingScorer() if "slots" in settings else Closing(agreeing(" Say yes.")),
+        lambda **settings: ClosingScorer() if "slots" in settings else ClosingEngine(agreeing(" Say yes.")),
     )
     return tmp_path
 
@@ -241,10 +218,8 @@ def run(words: list[str], streams: dict[str, str], monkeypatch: pytest.MonkeyPat
 
 
 def parsed_only(words: list[str]) -> bool:
-    """Whether a model would be asked thousands of times, only Ctrl-C ends it, or workers would see another table."""
-    return bool(
-        words[0] == "demo" or {"--serve", "--workers"} & {*words} or (words[0] == "optimize" and "--plan" not in words)
-    )
+    """Whether a model would be asked thousands of times, or only Ctrl-C ends it."""
+    return words[0] == "demo" or "--serve" in words or (words[0] == "optimize" and "--plan" not in words)
 
 
 @pytest.mark.parametrize("example", dict.fromkeys(example for name in ALL for example in examples(name)))
@@ -272,18 +247,17 @@ def test_the_examples_are_true(example: str, place: Path, monkeypatch: pytest.Mo
         ("demo --pikture x", "unknown option --pikture. Did you mean --picture? See langchain-dp demo --help."),
         ("demo --pic x", "Did you mean --picture?"),
         ("plan icl --eps 3", "unknown option --eps. Did you mean --epsilon?"),
-        ("demo --data x --prompt rapt", "--prompt: expected one of plain, sst2, amazon, agnews, trec, found 'rapt'"),
-        ("demo --limit 0", "--limit: expected a whole number of at least 1, found '0'"),
+        ("demo --part x", "--part: expected one of all, prototypes, votes, found 'x'"),
+        ("plan icl --shots 0", "--shots: expected a whole number of at least 1, found '0'"),
         ("demo --delta 2", "--delta: expected a number between 0 and 1, such as 1e-05, found '2'"),
         ("demo --epsilon 1 nan", "--epsilon: expected a number above 0, found 'nan'"),
-        ("demo --data", "--data: expected one argument"),
-        ("demo --data --json", "--data: expected one argument"),
-        ("demo --labels --json", "--labels: expected at least one argument"),
+        ("fit --data", "--data: expected one argument"),
+        ("fit --data --json", "--data: expected one argument"),
+        ("plan icl --labels --json", "--labels: expected at least one argument"),
         ("optimize --ledger-budget 3", "--ledger-budget: expected 2 arguments"),
-        ("demo --labels=a --limit 2", "--labels: expected at least two labels, found 'a' alone"),
+        ("plan icl --labels=a --shots 2", "--labels: expected at least two labels, found 'a' alone"),
         ("plan rapt --eta 1 --replacement 0.4", "--eta: not allowed with argument --target-replacement"),
         ("demo train.jsonl", "expected no further argument, found 'train.jsonl': write the name of its option"),
-        ("sanitize --workers 999", "--workers: expected a whole number from 1 to 256, found '999'"),
         ("ledger a.ledger --serve --port 99999", "--port: expected a whole number from 0 to 65535, found '99999'"),
         ("optimize --data a", "expected --out to be given. See langchain-dp optimize --help."),
         ("optimize --temperature -1", "--temperature: expected a number that is not negative"),
@@ -305,10 +279,6 @@ def test_the_examples_are_true(example: str, place: Path, monkeypatch: pytest.Mo
         (f"plan icl --epsilon 1 --labels a b --records {10**20}", "--records: expected a whole number from 1 to"),
         (f"plan icl --epsilon 1 --labels a b --records 90 --queries {10**20}", "--queries: expected a whole number"),
         ("audit --ledger x", "Expected --out"),
-        ("demo --test x", "together with --data"),
-        ("demo --prompt sst2", "Expected --prompt together with --data"),
-        ("demo --limit 3 --shots 2", "Expected --limit, --shots together with --full or --data"),
-        ("demo --full --data x", "Expected --full without --data"),
         ("audit --json", "expected --ledger to be given"),
         ("demo --picture x.foo", "--picture x.foo to end in one of .png, .svg, .pdf"),
         ("plan icl --epsilon 1 --records 90 --labels a", "--labels: expected at least two labels, found 'a' alone"),
@@ -458,7 +428,7 @@ def test_streams_that_are_closed_lead_nowhere(
 
 SMALL = "--instruction x --subsets 9 --shots 2 --prompts 1 --tokens 2"
 RUNS = {
-    "demo": "demo --data tickets.jsonl --limit 2 --rows 60 --epsilon 3 --shots 2 --subsets 4",
+    "demo": "demo --part votes --epsilon 3",
     "plan icl": "plan icl --data tickets.jsonl --epsilon 3 --queries 50 --price 1",
     "plan opt": f"plan opt --data tickets.jsonl --epsilon 8 {SMALL}",
     "plan synthesize": "plan synthesize --data tickets.jsonl --epsilon 3 --count 4",
@@ -474,7 +444,7 @@ RUNS = {
     "ledger": "ledger privacy.ledger",
     "audit": "audit --ledger privacy.ledger --out report.html",
 }
-BARS = {"demo": "zero-shot", "optimize": "testing", "synthesize": "writing", "sanitize": "sanitizing"}
+BARS = {"optimize": "testing", "synthesize": "writing", "sanitize": "sanitizing"}
 """Commands that take long show this on a terminal."""
 
 
@@ -534,10 +504,10 @@ def test_a_terminal_shows_progress_where_it_takes_long(
         ("plan ", "icl opt synthesize answers rapt"),
         ("plan icl --neighb", "--neighbors"),
         ("plan icl --neighbors re", "replace-one replace-special"),
-        ("demo --epsilon 1 3 --lim", "--limit"),
+        ("demo --epsilon 1 3 --pic", "--picture"),
         ("sanitize --table ", "glove minilm"),
         ("ledger ", ""),  # and the script of typer then offers files
-        ("demo --data a_f", ""),
+        ("fit --data a_f", ""),
     ],
 )
 def test_bash_completes(typed: str, offered: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.scorer import ClosingScorer as Engine
 from fakes.scorer import WordScorer
 from fakes.stops import press_ctrl_c
 from fakes.synthesizers import rows
@@ -16,16 +17,6 @@ from fakes.synthesizers import rows
 from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
 from langchain_dp.cli import main
 from langchain_dp.synth import SyntheticExamples
-
-
-class Engine(WordScorer):
-    """Closes like the real one."""
-
-    def __enter__(self) -> Engine:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return
 
 
 @pytest.fixture
@@ -187,13 +178,6 @@ def test_a_plan_costs_nothing(
     assert not list(tmp_path.glob("made*"))
 
 
-def test_json_is_one_object(command: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]) -> None:
-    """If it breaks, a program cannot read it."""
-    assert main(command("--json")) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert {"examples", "dropped", "certificate"} == set(found)
-
-
 def test_descriptions_reach_the_model_and_name_labels(command: Callable[..., list[str]], engines: list[Engine]) -> None:
     """If it breaks, the model is not told what a label means."""
     assert main(command("--describe", "delivery=late parcels", "--describe", "billing=odd invoices")) == 0
@@ -230,20 +214,15 @@ def test_mistakes_end_in_one_line(
     assert not list(tmp_path.glob("made*"))
 
 
-def test_another_file_is_not_replaced(
+def test_paid_examples_are_replaced_by_those_of_the_same_run_alone(
     command: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """If it breaks, a slip of the hand costs a file."""
+    """If it breaks, examples that took a budget are gone, and nobody writes them a second time; or another file is."""
     (tmp_path / "made.jsonl").write_text("my thesis")
     assert main(command()) == 1
     assert "Name another file" in capsys.readouterr().err
     assert (tmp_path / "made.jsonl").read_text() == "my thesis"
-
-
-def test_paid_examples_are_replaced_by_those_of_the_same_run_alone(
-    command: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """If it breaks, examples that took a budget are gone, and nobody writes them a second time."""
+    (tmp_path / "made.jsonl").unlink()
     assert main(command()) == 0
     saved = (tmp_path / "made.jsonl").read_text()
     free = ["synthesize", "--labels", "delivery", "billing", "--alone", "--out", str(tmp_path / "made.jsonl")]

@@ -23,3 +23,15 @@ def in_child(work: Callable[[], str], *, bare: bool = False) -> str:
         said = pipe.read()
     os.waitpid(pid, 0)
     return said
+
+
+def end_of(work: Callable[[], object]) -> int:
+    """Run ``work`` in a forked child; its exit code: 0 if it returned, 1 if it raised, and -9 if it was killed."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 from collections.abc import Callable, Iterator
 
@@ -51,3 +52,18 @@ def told_before_kill(opened: Callable[[], Callable[[], object]], *, after: int) 
         while more := os.read(read, 65536):
             told += len(more)
         return told
+
+
+def killed_often(
+    opened: Callable[[], Callable[[], object]], used: Callable[[], int], times: int, dice: random.Random
+) -> tuple[int, int]:
+    """Kill workers at random moments: each use that one told of must be there. How many were told, and are there."""
+    before = told_of = 0
+    for _ in range(times):
+        told = told_before_kill(opened, after=dice.randrange(8))
+        after = used()
+        # One may have been on disk and not yet told: budget lost, nothing leaked.
+        assert before + told <= after <= before + told + 1
+        told_of, before = told_of + told, after
+    assert before > 0
+    return told_of, before

@@ -16,8 +16,7 @@ from typing import Any, ClassVar
 from langchain_core.language_models import LLM, BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.runnables import Runnable
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 
 from fakes.canary import CANARY
 from fakes.groups import grouped, with_sampling
@@ -166,32 +165,6 @@ class AsyncVotingChat(VotingChat):
         if self.before is not None and not any(is_invented(str(message.content)) for message in messages):
             await self.before()
         return self._generate(messages)
-
-
-class _AsObject(Runnable[Any, Any]):
-    """Answers with the JSON object."""
-
-    keeps_no_prompts = True
-
-    def __init__(self, model: VotingChat) -> None:
-        self.model = model
-
-    def invoke(self, input: Any, config: Any = None, **_: Any) -> Any:  # noqa: A002  # Runnable's name
-        return {"label": self.model.vote(input)}
-
-
-class StructuredChat(VotingChat):
-    """A chat model that can be asked for a JSON object; in plain text it only chats."""
-
-    keeps_no_prompts: ClassVar[bool] = True
-    _schemas: list[Any] = PrivateAttr(default_factory=list)
-
-    def with_structured_output(self, schema: Any, **_: Any) -> Any:
-        self._schemas.append(schema)
-        return _AsObject(self)
-
-    def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
-        return ChatResult(generations=[ChatGeneration(message=AIMessage("Well, it depends."))])
 
 
 def read_text(prompt: str) -> tuple[Shots, str]:

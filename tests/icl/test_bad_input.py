@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import traceback
 from typing import Any, ClassVar
 
 import pytest
 from fakes.canary import CANARY
-from fakes.voters import StructuredChat, VotingChat, VotingLLM, classifier, left, private_examples
+from fakes.voters import VotingChat, VotingLLM, classifier, left, private_examples
 
 from langchain_dp import ChatDPICL, DPICLClassifier, Neighbors, PrivacyBudget, PrivacyLedger
 from langchain_dp.errors import InvalidParameter, LangChainDPError
@@ -59,9 +60,7 @@ ROW = {"text": f"odd {CANARY}", "label": "positive"}
         (r"labels=\['positive'\] to hold at least two labels", {"labels": ["positive"]}),
         (r"labels=\[\] to hold at least two", {"labels": []}),
         (r"trust_opaque_model='false' to be one of \[False, True\]", {"trust_opaque_model": "false"}),
-        (r"vote_shares='no' to be one of", {"vote_shares": "no"}),
         (r"calibrate='no' to be one of", {"calibrate": "no"}),
-        (r"structured_output='no' to be one of", {"structured_output": "no"}),
         (r"replicas='no' to be one of", {"replicas": "no"}),
         (r"each once", {"labels": ["positive", "positive"]}),
         (r"a list, not a set", {"labels": {"positive", "negative"}}),
@@ -87,26 +86,17 @@ ROW = {"text": f"odd {CANARY}", "label": "positive"}
         (r"budget=3.0 to be a PrivacyBudget\. Give PrivacyBudget\(3.0\)", {"budget": 3.0}),
         (r"model=str to be a chat model.*RunnableLambda", {"model": "gpt"}),
         (r"model=function to be a chat model", {"model": lambda prompt: "positive"}),
-        (r"VotingLLM to be a chat model when structured_output", {"model": VotingLLM(), "structured_output": True}),
+        (r"a list, not a mapping.*words= of its template", {"labels": {"positive": "good", "negative": "bad"}}),
+        # Under add/remove nothing may follow the private number of records.
+        (r"partitions=None and probability=None of sampling= to be given under add/remove", DERIVED | ADD_REMOVE),
+        (r"partitions=None and probability=0.5 of sampling= to be given", HALF | ADD_REMOVE),
+        (r"partitions=8 and probability=None of sampling= to be given", {"sampling_probability": None, **ADD_REMOVE}),
+        (r"probability=None of sampling= to be given", {"sampling": "resample", **DERIVED, **ADD_REMOVE}),
     ],
 )  # fmt: skip
 def test_a_bad_configuration_is_refused_before_anything_is_reserved(message: str, changes: dict[str, Any]) -> None:
     """A wrong parameter is found late, after a plan took its share of the ledger, or in words that help nobody."""
     refused(message, **changes)
-
-
-@pytest.mark.parametrize(
-    ("message", "changes"),
-    [
-        (r"partitions=None and probability=None of sampling= to be given under add/remove", DERIVED),
-        (r"partitions=None and probability=0.5 of sampling= to be given", HALF),
-        (r"partitions=8 and probability=None of sampling= to be given", {"sampling_probability": None}),
-        (r"probability=None of sampling= to be given", {"sampling": "resample", **DERIVED}),
-    ],
-)  # fmt: skip
-def test_under_add_remove_nothing_may_be_derived(message: str, changes: dict[str, Any]) -> None:
-    """K or q follow the private number of records, which breaks the promise."""
-    refused(message, **changes, **ADD_REMOVE)
 
 
 def test_under_add_remove_no_examples_are_as_good_as_some() -> None:
@@ -148,12 +138,6 @@ def test_a_typing_mistake_in_an_argument_is_an_error() -> None:
         ChatDPICL(classifier="none")  # type: ignore[arg-type]  # that it is refused is the point
 
 
-def test_labels_with_words_are_sent_where_words_belong() -> None:
-    """If it breaks, words that were given with the labels are dropped, and every answer of the model is none."""
-    with pytest.raises(InvalidParameter, match=r"a list, not a mapping.*words= of its template"):
-        classifier(labels={"positive": "good", "negative": "bad"})
-
-
 async def test_unknown_arguments_of_a_call_are_refused() -> None:
     """invoke(temperature=0) looks as if it did something."""
     chain = classifier()
@@ -171,19 +155,21 @@ async def test_unknown_arguments_of_a_call_are_refused() -> None:
         ("", "the question to be a non-empty text, but it is blank. Nothing was spent"),
         (" \n\t", "blank"),
         ({"text": ""}, "blank"),
-        ({}, r"mapping with \['text'\]; missing: \['text'\]"),
+        ({"other": "x"}, r"mapping with \['text'\]; missing: \['text'\]"),
         (7, "question to be a str or a mapping, not int"),
         (None, "not NoneType"),
+        (["x"], "question|message"),
         ("x" * 200, r"213 characters with its template, to be at most max_question_chars=100"),
     ],
 )
-def test_a_bad_question_says_what_is_wrong_with_it(question: Any, message: str) -> None:
-    """A refused question leaves the user guessing, or its error quotes examples."""
-    chain = classifier(max_question_chars=100)
-    with pytest.raises(InvalidParameter, match=message) as caught:
-        chain.invoke(question)
-    clean(caught.value)
-    assert left(chain) == 5
+async def test_a_bad_question_says_what_is_wrong_and_spends_nothing(question: Any, message: str) -> None:
+    """A refused question costs budget or is shown to the model, or its error leaves the user guessing."""
+    chain = classifier(model := VotingChat(), max_question_chars=100)
+    for ask in (chain.invoke, lambda asked: asyncio.run(chain.ainvoke(asked))):
+        with pytest.raises(InvalidParameter, match=message) as caught:
+            await asyncio.to_thread(ask, question)
+        clean(caught.value)
+    assert (left(chain), len(model.asked), model.asked.probes) == (5, 0, 0)
 
 
 @pytest.mark.parametrize("questions", ["fire downtown", b"ab", {"text": "x"}, 5, ["x", "y", None], ["x", " "]])
@@ -216,31 +202,23 @@ def test_a_price_is_a_number(price: Any) -> None:
         classifier().plan(price_per_million_tokens=price)
 
 
-@pytest.mark.parametrize("reply", ["raises", "nonsense", "chatter"])
-async def test_a_broken_model_shows_no_example_in_any_exception(reply: str) -> None:
-    """A model's failure brings private text to the caller."""
+@pytest.mark.parametrize("kind", [VotingChat, VotingLLM])
+@pytest.mark.parametrize("raises", [True, False])
+async def test_a_broken_model_abstains_and_shows_no_example_in_any_exception(kind: Any, raises: bool) -> None:
+    """A model's failure brings private text to the caller, or its spend is given back."""
 
     def answer(shots: Any, question: str) -> str:
-        if reply == "raises" and shots:
+        if raises and shots:
             raise ValueError(f"bad request: {shots}")
         return f"{CANARY} {shots}"
 
-    chain = classifier(VotingChat(reply=answer), max_queries=2)
-    for call in (chain.invoke, chain.ainvoke):
-        result: Any = call("x" if call == chain.invoke else "y")
-        assert (result if isinstance(result, str) else await result) in chain.labels
+    model = kind(reply=answer)
+    chain = classifier(model, max_queries=2)
+    assert {chain.invoke("x"), await chain.ainvoke("y")} <= set(chain.labels)
+    assert (len(model.asked), left(chain)) == (16, 0)
     with pytest.raises(LangChainDPError) as caught:
         chain.invoke("z")
     clean(caught.value)
-
-
-def test_structured_output_that_a_model_cannot_give_is_found_at_once() -> None:
-    """A model without structured output abstains for ever, at full price."""
-    ledger = PrivacyLedger(PrivacyBudget(50.0))
-    with pytest.raises(InvalidParameter, match=r"model=VotingChat to support structured output .* Leave it off"):
-        classifier(VotingChat(), structured_output=True, ledger=ledger)
-    assert ledger.plans() == []
-    assert classifier(StructuredChat(), structured_output=True, ledger=ledger).invoke("x") == "positive"
 
 
 def test_a_seed_beside_a_ledger_is_refused() -> None:

@@ -92,7 +92,7 @@ def test_a_worker_that_is_killed_leaves_one_label_and_at_most_one_charge_more(
                 die("after the charge")
 
             def stored(self: Replicas, question: str, epoch: int, answer: Any) -> Any:
-                kept = keep(self, question, epoch, type(answer)("negative"))  # noise does so, at random
+                kept = keep(self, question, epoch, "negative")  # noise does so, at random
                 die("after the store")
                 return kept
 

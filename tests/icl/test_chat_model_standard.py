@@ -1,8 +1,7 @@
 """LangChain's own suites for chat models, over a real classifier and a double of the inner model.
 
 What cannot apply: the model releases one label and nothing else, so it has no tools, no images, no JSON mode and no
-schema with fields (Enum and Literal: see test_chat_model.py); its inner model is fixed when its classifier is built, so
-it cannot be overridden by a call.
+schema; its inner model is fixed when its classifier is built, so it cannot be overridden by a call.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from langchain_core.caches import InMemoryCache
 from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableLambda
 
-from langchain_dp.errors import InvalidParameter, ModelUnavailable, UnsafeEnvironment
+from langchain_dp.errors import ModelUnavailable, UnsafeEnvironment
 
 pytest.importorskip("langchain_core.decisions", reason="needs the extra decisions")
 from fakes.decisions import TOKENS, AsyncVotingDecision, Undeclared, VotingDecision
@@ -111,12 +111,6 @@ def test_only_known_declared_or_trusted_decision_models_vote() -> None:
     classifier(Cached())
     with pytest.raises(UnsafeEnvironment, match="Cached has a cache, which no seal bypasses"):
         classifier(Cached(cache=InMemoryCache()), trust_opaque_model=True)
-
-
-def test_structured_output_is_refused() -> None:
-    """If it breaks, a schema is asked of a model that answers by choices."""
-    with pytest.raises(InvalidParameter, match="VotingDecision to be a chat model when structured_output=True"):
-        classifier(VotingDecision(), structured_output=True)
 
 
 LOUD: dict[str, Callable[[], VotingDecision]] = {

@@ -14,18 +14,11 @@ from fakes.voters import LABELS, VotingEngine, classifier, left, private_example
 from langchain_dp.ensemble.engine_calls import ask_together
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.icl import SST2, ICLPrompt
-from langchain_dp.ports import LabelScorer, MemberPrompt
+from langchain_dp.ports import MemberPrompt
 
 
-def spoil_one(prompt: MemberPrompt) -> None:
-    """Fail on the member that holds record 0, with its text in the message."""
-    if "note 000" in prompt.body:
-        raise RuntimeError(f"out of memory at {prompt.body}")
-
-
-def test_the_double_is_an_engine() -> None:
-    """The double drifted from the port, and these tests test nothing."""
-    assert isinstance(VotingEngine(), LabelScorer)
+class Panic(BaseException):
+    """What a library in another language raises: no Exception."""
 
 
 def test_one_call_scores_all_subsets_in_three_parts() -> None:
@@ -39,13 +32,8 @@ def test_one_call_scores_all_subsets_in_three_parts() -> None:
     assert all(prompt.body.count("Review: note") == 3 for prompt in prompts)
     assert engine.words == [[" Positive", " Negative"]]
     assert engine.content_free == [SST2.content_free()]
-
-
-def test_calibration_can_be_switched_off() -> None:
-    """calibrate=False still divides by the scores without content."""
-    engine = VotingEngine()
-    classifier(engine, calibrate=False).invoke("x")
-    assert engine.content_free == [()]
+    classifier(engine, prompt=SST2, calibrate=False).invoke("x")
+    assert engine.content_free[1] == ()
 
 
 def test_members_keep_their_keys_from_question_to_question() -> None:
@@ -64,10 +52,17 @@ def test_two_chains_on_one_engine_never_share_a_key() -> None:
     assert not {p.member for p in engine.calls[0]} & {p.member for p in engine.calls[1]}
 
 
-async def test_a_member_that_breaks_the_joint_call_costs_its_own_vote_only(histograms: list[list[int]]) -> None:
+@pytest.mark.parametrize("kind", [RuntimeError, Panic])
+async def test_a_member_that_breaks_the_joint_call_costs_its_own_vote_only(
+    kind: type[BaseException], histograms: list[list[int]]
+) -> None:
     """One record that crashes the engine raises with private text, or takes all other votes with it."""
-    engine = VotingEngine(spoil=spoil_one)
-    chain = classifier(engine)
+
+    def spoil_one(prompt: MemberPrompt) -> None:
+        if "note 000" in prompt.body:
+            raise kind(f"out of memory at {prompt.body}")
+
+    chain = classifier(VotingEngine(spoil=spoil_one))
     assert chain.invoke("x") == await chain.ainvoke("y") == "positive"
     assert histograms == [[7, 0], [7, 0]]
     assert left(chain) == 3
@@ -159,21 +154,6 @@ def test_warming_and_planning_let_no_text_out(caplog: pytest.LogCaptureFixture) 
         chain.plan()
     assert caught.value.__context__ is None
     assert CANARY not in caplog.text
-
-
-class Panic(BaseException):
-    """What a library in another language raises: no Exception."""
-
-
-def test_a_member_that_panics_silences_itself_alone(histograms: list[list[int]]) -> None:
-    """If it breaks, one record decides between an answer and an end with its text in the error, without noise."""
-
-    def spoil(prompt: MemberPrompt) -> None:
-        if "note 004" in prompt.body:
-            raise Panic(prompt.body)
-
-    assert classifier(VotingEngine(spoil=spoil)).invoke("x") == "positive"
-    assert histograms == [[7, 0]]
 
 
 @pytest.mark.parametrize("row", [[0.0, None], [], [1.0], [1.0, 0.0, 0.0], ["a", "b"], 7, [[1.0], [0.0]]])

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import sqlite3
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -69,9 +68,8 @@ def test_two_at_the_same_moment_are_both_charged_and_give_one_answer(
     def together(self: Replicas, question: str, epoch: int, answer: Any) -> Any:
         line.wait(30)
         # Each would give an answer of its own: noise does so, at random.
-        own = type(answer)(["positive", "negative"][len(seen)])
-        seen.append(own.label)
-        return keep(self, question, epoch, own)
+        seen.append(["positive", "negative"][len(seen)])
+        return keep(self, question, epoch, seen[-1])
 
     monkeypatch.setattr(Replicas, "keep", together)
     chains = [replica(place), replica(place)]
@@ -189,10 +187,9 @@ def test_what_two_chains_say_differently_is_no_one_answer(tmp_path: Path) -> Non
     """If it breaks, a chain with other labels or another template gives answers of this one."""
     place = str(tmp_path / "l.db")
     replica(place).invoke("x")
-    other = replica(place, vote_shares=True)
-    assert other.invoke_with_certificate("x").shares is not None
-    assert replica(place, vote_shares=True).invoke_with_certificate("x").shares is not None
-    assert charges(place) == 2
+    for _ in range(2):
+        replica(place, prompt="Text: {text}\nMood:").invoke("x")
+        assert charges(place) == 2
 
 
 def test_what_cannot_be_shared_is_refused(tmp_path: Path) -> None:
@@ -314,19 +311,6 @@ def test_two_processes_behind_one_model(place: str) -> None:
         later = "\n".join(body.decode() for body in model.bodies[before:])
         assert "note 006" in later
         assert "note 005" not in later
-
-
-def test_the_ledger_never_forgets_that_a_record_is_gone(tmp_path: Path) -> None:
-    """If it breaks, a forgotten record comes back on a machine that starts later."""
-    place = str(tmp_path / "l.db")
-    one, two = replica(place), replica(place)
-    one.invoke("x")
-    one.forget("case-5")
-    two.invoke("x")
-    one.invoke("x")
-    assert charges(place) == 2
-    with contextlib.closing(sqlite3.connect(place)) as new, pytest.raises(sqlite3.IntegrityError, match="stays so"):
-        new.execute("DELETE FROM forgotten")
 
 
 @on_both

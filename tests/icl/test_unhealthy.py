@@ -33,7 +33,7 @@ from langchain_core.messages import BaseMessage
 from langchain_openai import ChatOpenAI
 
 from langchain_dp import DPICLClassifier
-from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailable
+from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.icl.chat_model import ChatDPICL
 
 Ask = Callable[[DPICLClassifier, list[str]], Awaitable[list[Any]]]
@@ -357,23 +357,21 @@ async def test_an_engine_that_asks_a_server_is_watched_and_one_in_this_process_i
     assert not [note for note in chain.certificate().notes if "on_model_failure" in note]
 
 
-def test_a_used_up_budget_is_said_before_the_model_is_blamed() -> None:
-    """Exhaustion looks like an outage."""
-    chain = classifier(max_queries=1)
-    chain.invoke("a")
-    with pytest.raises(BudgetExceeded):
-        chain.invoke("b")
-
-
-def test_an_outage_is_held_back_as_an_answer_is(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("run", ["sync", "async"])
+async def test_an_outage_is_held_back_as_an_answer_is(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With min_response_seconds, how long the members took shows in when the error comes."""
     held: list[float] = []
+
+    async def hold(seconds: float) -> None:
+        held.append(seconds)
+
     chain = classifier(VotingChat(reply=failing, helpful=False), min_response_seconds=60.0)
     monkeypatch.setattr(
         "langchain_dp.icl.release.time", types.SimpleNamespace(monotonic=time.monotonic, sleep=held.append)
     )
+    monkeypatch.setattr(asyncio, "sleep", hold)
     with pytest.raises(ModelUnavailable):
-        chain.invoke("x")
+        _ = chain.invoke("x") if run == "sync" else await chain.ainvoke("x")
     assert len(held) == 1
 
 

@@ -408,7 +408,7 @@ def test_long_examples_are_cut_until_their_member_is_scored(engine: LlamaCppEnse
     question = SST2.ask({"text": "how is it?"})
     subset = SubsetPrompt(("long", 1), tuple(long), question)
     voter = make_voter(
-        engine, prompt=SST2, words=["Positive", "Negative"], structured_output=False, calibrate=True,
+        engine, prompt=SST2, words=["Positive", "Negative"], calibrate=True,
         keep_caches=True, model_calls=ModelCallOptions(), trust_opaque_model=False,
     )  # fmt: skip
     whole = MemberPrompt(SST2.head(), SST2.body(long), question, ("long", 0))

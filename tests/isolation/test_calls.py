@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import pytest
+from fakes.asking import BOTH, ask, text
 from fakes.canary import CANARY
 from fakes.models import Chat, Completion, SyncChat, fail
 from langchain_core.caches import InMemoryCache
@@ -22,18 +23,7 @@ from langchain_core.runnables import RunnableLambda
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, UnsafeEnvironment
 from langchain_dp.isolation.model import IsolatedModel
 
-BOTH = pytest.mark.parametrize("how", ["sync", "async"])
 MODELS = pytest.mark.parametrize("model", [Chat, SyncChat, Completion])
-
-
-def ask(how: str, quiet: IsolatedModel, prompts: list[Any], **options: Any) -> list[Any]:
-    if how == "sync":
-        return quiet.batch(prompts, **options)
-    return asyncio.run(quiet.abatch(prompts, **options))
-
-
-def text(answer: Any) -> Any:
-    return getattr(answer, "content", answer)
 
 
 @BOTH
@@ -256,17 +246,15 @@ def test_probe_gives_up_in_time(how: str) -> None:
 
 
 @BOTH
-def test_debug_mode_is_refused_before_any_call(how: str) -> None:
-    """If it fails, set_debug(True) prints private prompts to the terminal."""
-    model = Chat()
-    quiet = IsolatedModel(model)
-    set_debug(True)
-    try:
-        with pytest.raises(UnsafeEnvironment, match=r"set_debug\(False\)"):
-            ask(how, quiet, [CANARY])
-    finally:
-        set_debug(False)
-    assert model.calls == []
+@pytest.mark.parametrize(("before", "asked"), [(True, 0), (False, 1)], ids=["before", "between calls"])
+def test_debug_mode_is_refused(how: str, before: bool, asked: int) -> None:
+    """If it fails, set_debug(True) prints private prompts to the terminal, or the rest of a running batch."""
+    model = Chat(act=lambda _: set_debug(True))
+    quiet = IsolatedModel(model, max_concurrency=1)
+    set_debug(before)
+    with pytest.raises(UnsafeEnvironment, match=r"set_debug\(False\)"):
+        ask(how, quiet, [CANARY, "b"])
+    assert len(model.calls) == asked
 
 
 @pytest.mark.parametrize("how", ["threads", "tasks"])
@@ -293,32 +281,17 @@ async def test_batches_at_once_share_one_cap(how: str) -> None:
 
 
 @BOTH
-def test_debug_mode_switched_on_between_calls_is_refused(how: str) -> None:
-    """If it fails, the rest of a running batch is printed."""
-    model = Chat(act=lambda _: set_debug(True))
-    try:
-        with pytest.raises(UnsafeEnvironment):
-            ask(how, IsolatedModel(model, max_concurrency=1), ["a", "b"])
-    finally:
-        set_debug(False)
-    assert len(model.calls) == 1
-
-
-@BOTH
 def test_a_global_cache_beside_a_function_gets_nothing_and_is_not_read(how: str) -> None:
     """If it fails, a model called inside a function stores private prompts in the global cache, or is not asked."""
     model, cache = Chat(), InMemoryCache()
     quiet = IsolatedModel(RunnableLambda(lambda prompt: model.invoke(prompt)), trust_opaque_model=True)
     set_llm_cache(cache)
-    try:
-        for _ in range(2):
-            assert text(ask(how, quiet, [CANARY])[0]) == CANARY
-        assert cache._cache == {}
-        assert len(model.calls) == 2
-        model.invoke("public")
-        assert "public" in repr(cache._cache)
-    finally:
-        set_llm_cache(None)
+    for _ in range(2):
+        assert text(ask(how, quiet, [CANARY])[0]) == CANARY
+    assert cache._cache == {}
+    assert len(model.calls) == 2
+    model.invoke("public")
+    assert "public" in repr(cache._cache)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.asking import STYLES
 from fakes.canary import CANARY, LeakSurfaces, leak_surfaces
 from fakes.models import Chat, Completion, SyncChat, fail, log_and_warn
 from langchain_core.language_models import BaseLanguageModel
@@ -53,25 +54,9 @@ def around_bare(model: Any) -> Chain:
     return outer(lambda: model.invoke(PROMPTS[0]), aask)
 
 
-async def _read(stream: Any) -> list[Any]:
-    return [part async for part in stream]
-
-
-STYLES: dict[str, Callable[[Chain, Any], Any]] = {
-    "invoke": lambda chain, config: chain.invoke("q", config),
-    "batch": lambda chain, config: chain.batch(["q", "r"], config),
-    "stream": lambda chain, config: list(chain.stream("q", config)),
-    "ainvoke": lambda chain, config: asyncio.run(chain.ainvoke("q", config)),
-    "abatch": lambda chain, config: asyncio.run(chain.abatch(["q", "r"], config)),
-    "astream": lambda chain, config: asyncio.run(_read(chain.astream("q", config))),
-    "astream_events": lambda chain, config: asyncio.run(_read(chain.astream_events("q", config, version="v2"))),
-    "astream_log": lambda chain, config: asyncio.run(_read(chain.astream_log("q", config))),
-}
-
-
 def run(style: str, chain: Chain, surfaces: LeakSurfaces) -> str:
     """Run the chain and return all that the caller was given."""
-    return repr(STYLES[style](chain, {"callbacks": surfaces.handlers}))
+    return repr(STYLES[style](chain, "q", {"callbacks": surfaces.handlers}))
 
 
 @pytest.mark.parametrize("style", STYLES)

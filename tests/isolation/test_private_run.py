@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import functools
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.asking import STYLES
 from fakes.canary import CANARY, RecordingHandler, leak_surfaces
 from fakes.models import Chat, log_and_warn
 from langchain_core.caches import InMemoryCache
@@ -21,29 +21,13 @@ from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.runnables.config import ensure_config, var_child_runnable_config
 from langsmith.run_helpers import get_tracing_context
 
-from langchain_dp.errors import InvalidParameter, UnsafeEnvironment
+from langchain_dp.errors import UnsafeEnvironment
 from langchain_dp.isolation.model import IsolatedModel
 from langchain_dp.isolation.run import check_environment, private_run
 
 
 def chain(**model: Any) -> Any:
     return ChatPromptTemplate.from_template("{x}") | Chat(**model) | RunnableLambda(lambda message: message.content)
-
-
-async def _read(stream: Any) -> list[Any]:
-    return [part async for part in stream]
-
-
-STYLES: dict[str, Any] = {
-    "invoke": lambda c, config: c.invoke({"x": CANARY}, config),
-    "batch": lambda c, config: c.batch([{"x": CANARY}] * 3, config),
-    "stream": lambda c, config: list(c.stream({"x": CANARY}, config)),
-    "ainvoke": lambda c, config: asyncio.run(c.ainvoke({"x": CANARY}, config)),
-    "abatch": lambda c, config: asyncio.run(c.abatch([{"x": CANARY}] * 3, config)),
-    "astream": lambda c, config: asyncio.run(_read(c.astream({"x": CANARY}, config))),
-    "astream_events": lambda c, config: asyncio.run(_read(c.astream_events({"x": CANARY}, config, version="v2"))),
-    "astream_log": lambda c, config: asyncio.run(_read(c.astream_log({"x": CANARY}, config))),
-}
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -53,10 +37,10 @@ def test_nothing_of_a_private_run_is_seen(style: str, tmp_path: Path) -> None:
         model = {"callbacks": surfaces.handlers, "verbose": True}
         bound = chain(**model).with_config(callbacks=surfaces.handlers)
         with private_run():
-            given = STYLES[style](bound, {"callbacks": surfaces.handlers})
+            given = STYLES[style](bound, {"x": CANARY}, {"callbacks": surfaces.handlers})
         assert CANARY in repr(given)  # the caller gets its own answer, also as events
         assert surfaces.where(CANARY) == set()
-        STYLES[style](bound, {"callbacks": surfaces.handlers})
+        STYLES[style](bound, {"x": CANARY}, {"callbacks": surfaces.handlers})
         cached = set() if "stream" in style else {"cache"}  # LangChain does not cache streams
         assert surfaces.where(CANARY) == {"tracer", "handler", "async_handler"} | cached
 
@@ -85,24 +69,21 @@ def state() -> tuple[Any, ...]:
 def test_everything_is_restored_also_after_exceptions_and_nesting(kind: type[BaseException] | None) -> None:
     """If it fails, tracing, callbacks or the cache stay off in the application after a private run."""
     set_llm_cache(cache := InMemoryCache())
+    before = state()
     try:
-        before = state()
-        try:
+        with private_run():
+            outer = state()
             with private_run():
-                outer = state()
-                with private_run():
-                    inner = state()
-                assert state() == outer == inner
-                assert outer[:3] == (False, None, None)
-                assert outer[4] == 0
-                if kind:
-                    raise kind
-        except (ValueError, KeyboardInterrupt):
-            pass
-        assert state() == before
-        assert get_llm_cache() is cache
-    finally:
-        set_llm_cache(None)
+                inner = state()
+            assert state() == outer == inner
+            assert outer[:3] == (False, None, None)
+            assert outer[4] == 0
+            if kind:
+                raise kind
+    except (ValueError, KeyboardInterrupt):
+        pass
+    assert state() == before
+    assert get_llm_cache() is cache
 
 
 def test_other_threads_and_tasks_are_not_affected() -> None:
@@ -119,7 +100,7 @@ def test_other_threads_and_tasks_are_not_affected() -> None:
         entered, done = asyncio.Event(), asyncio.Event()
 
         async def private() -> None:
-            async with private_run():
+            with private_run():
                 await chain().ainvoke({"x": CANARY})
                 entered.set()
                 await done.wait()
@@ -132,72 +113,13 @@ def test_other_threads_and_tasks_are_not_affected() -> None:
         done.set()
         await task
 
-    try:
-        asyncio.run(main())
-        with private_run():
-            thread = threading.Thread(target=elsewhere)
-            thread.start()
-            thread.join()
-        assert seen == [(True, 1), (True, 2)]
-        assert CANARY not in repr(cache._cache)
-    finally:
-        set_llm_cache(None)
-
-
-def test_decorated_functions_and_coroutines_run_privately() -> None:
-    """If it fails, @private_run() hides nothing, above all for coroutines, whose body runs after the call."""
-
-    @private_run()
-    def plain(x: int, *, y: int) -> tuple[int, Any]:
-        return x + y, state()[0]
-
-    @private_run()
-    async def coroutine(x: int) -> tuple[int, Any]:
-        await asyncio.sleep(0)
-        return x, state()[0]
-
-    assert plain(1, y=2) == (3, False)
-    assert asyncio.run(coroutine(1)) == (1, False)
-    assert plain.__name__ == "plain"
-    assert state()[0] is None
-
-
-def test_generator_functions_are_refused() -> None:
-    """If it fails, a decorated generator looks private, but runs its body outside of the private run."""
-
-    def generator() -> Iterator[int]:
-        yield 1
-
-    async def agenerator() -> AsyncIterator[int]:
-        yield 1
-
-    for function in (generator, agenerator, functools.partial(generator)):
-        with pytest.raises(InvalidParameter, match=r"generator.*with private_run\(\)"):
-            private_run()(function)
-    for returns in (lambda: generator(), lambda: agenerator()):
-        with pytest.raises(InvalidParameter, match=r"generator.*with private_run\(\)"):
-            private_run()(returns)()
-
-
-class _Answers:
-    def __init__(self, asked: Any) -> None:
-        self._asked = asked
-
-    async def __call__(self, text: str) -> Any:
-        return await self._asked.ainvoke({"x": text})
-
-
-@pytest.mark.parametrize("around", [_Answers, lambda asked: lambda text: asked.ainvoke({"x": text})])
-def test_what_is_awaited_after_a_decorated_call_is_unseen(around: Any, tmp_path: Path) -> None:
-    """If it breaks, a callable object, or a lambda around ainvoke(), looks private and runs outside of the block."""
-    with leak_surfaces(tmp_path) as surfaces:
-        decorated = private_run()(around(chain(callbacks=surfaces.handlers).with_config(callbacks=surfaces.handlers)))
-
-        async def ask() -> Any:
-            return await decorated(CANARY)
-
-        assert asyncio.run(ask()) == CANARY
-        assert surfaces.where(CANARY) == set()
+    asyncio.run(main())
+    with private_run():
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+    assert seen == [(True, 1), (True, 2)]
+    assert CANARY not in repr(cache._cache)
 
 
 def test_one_object_may_be_entered_by_many_threads() -> None:
@@ -237,11 +159,8 @@ def test_an_async_generator_closed_elsewhere_does_not_break() -> None:
         await reader.aclose()  # type: ignore[attr-defined]
 
     set_llm_cache(cache := InMemoryCache())
-    try:
-        asyncio.run(main())
-        assert get_llm_cache() is cache
-    finally:
-        set_llm_cache(None)
+    asyncio.run(main())
+    assert get_llm_cache() is cache
 
 
 def _steps() -> Iterator[int]:
@@ -279,15 +198,13 @@ def test_of_two_runs_the_one_that_is_over_first_opens_nothing() -> None:
 def test_debug_mode_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """If it fails, set_debug(True) prints a private run to the terminal."""
     set_debug(True)
-    try:
-        with pytest.raises(UnsafeEnvironment, match=r"set_debug\(False\)"), private_run():
-            pass
-        with pytest.raises(UnsafeEnvironment):
-            check_environment()
-        Chat().invoke(CANARY)
-    finally:
-        set_debug(False)
+    with pytest.raises(UnsafeEnvironment, match=r"set_debug\(False\)"), private_run():
+        pass
+    with pytest.raises(UnsafeEnvironment):
+        check_environment()
+    Chat().invoke(CANARY)
     assert CANARY in capsys.readouterr().out
+    set_debug(False)
     check_environment()
 
 
@@ -371,43 +288,37 @@ def test_a_private_run_neither_reads_nor_fills_a_cache(how: str, whose: str) -> 
         _ = model.invoke(prompt) if how == "sync" else asyncio.run(model.ainvoke(prompt))
 
     set_llm_cache(cache if whose == "everybody's" else None)
-    try:
+    ask("x")
+    ask("x")
+    assert len(model.calls) == 1
+    with private_run():
         ask("x")
-        ask("x")
-        assert len(model.calls) == 1
-        with private_run():
-            ask("x")
-            ask(CANARY)
-        assert len(model.calls) == 3
-        assert CANARY not in repr(cache._cache)
-    finally:
-        set_llm_cache(None)
+        ask(CANARY)
+    assert len(model.calls) == 3
+    assert CANARY not in repr(cache._cache)
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
 def test_a_cache_that_is_set_meanwhile_gets_nothing(how: str) -> None:
     """If it fails, a cache that another thread sets up late keeps the prompts of private runs under way."""
     model, cache = Chat(), InMemoryCache()
-    try:
-        with private_run():
-            late = threading.Thread(target=set_llm_cache, args=(cache,))
-            late.start()
-            late.join()
-            _ = model.invoke(CANARY) if how == "sync" else asyncio.run(model.ainvoke(CANARY))
-        assert CANARY not in repr(cache._cache)
-        assert get_llm_cache() is cache
-        model.invoke("public")
-        assert "public" in repr(cache._cache)
-    finally:
-        set_llm_cache(None)
+    with private_run():
+        late = threading.Thread(target=set_llm_cache, args=(cache,))
+        late.start()
+        late.join()
+        _ = model.invoke(CANARY) if how == "sync" else asyncio.run(model.ainvoke(CANARY))
+    assert CANARY not in repr(cache._cache)
+    assert get_llm_cache() is cache
+    model.invoke("public")
+    assert "public" in repr(cache._cache)
 
 
 def test_a_private_run_inside_a_quiet_call_keeps_it_quiet(tmp_path: Path) -> None:
     """If it fails, a model that protects itself with private_run opens the log again."""
 
-    @private_run()
     def act(prompt: str) -> None:
-        log_and_warn(prompt)
+        with private_run():
+            log_and_warn(prompt)
 
     with leak_surfaces(tmp_path) as surfaces:
         IsolatedModel(Chat(act=act)).batch([CANARY])
@@ -420,7 +331,7 @@ async def test_whoever_reads_the_stream_of_the_run_around_sees_nothing(how: str)
     """If it breaks, a node that passes its config on sends the private block's prompts to the reader of the graph."""
 
     async def node(question: str, config: RunnableConfig) -> str:
-        async with private_run():
+        with private_run():
             inner = [event async for event in chain().astream_events({"x": CANARY}, version="v2")]
             assert CANARY in repr(inner), "the reader inside the block still sees its own"
             await chain().ainvoke({"x": CANARY}, config)
@@ -443,11 +354,8 @@ def test_the_applications_own_cache_stays_what_it_is() -> None:
             return "mine"
 
     set_llm_cache(Mine())
-    try:
-        with private_run():
-            assert get_llm_cache().stats() == "mine"  # type: ignore[union-attr]  # the class above
-    finally:
-        set_llm_cache(None)
+    with private_run():
+        assert get_llm_cache().stats() == "mine"  # type: ignore[union-attr]  # the class above
 
 
 @pytest.mark.asyncio

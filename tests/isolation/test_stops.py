@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, ClassVar
 
 import pytest
+from fakes.asking import BOTH, ask, text
 from fakes.canary import CANARY
 from fakes.models import Chat, SyncChat
 from langchain_core.messages import HumanMessage
@@ -18,18 +19,6 @@ from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.isolation.model import IsolatedModel
 from langchain_dp.ports import call_abandoned
-
-BOTH = pytest.mark.parametrize("how", ["sync", "async"])
-
-
-def ask(how: str, quiet: IsolatedModel, prompts: list[Any], **options: Any) -> list[Any]:
-    if how == "sync":
-        return quiet.batch(prompts, **options)
-    return asyncio.run(quiet.abatch(prompts, **options))
-
-
-def text(answer: Any) -> Any:
-    return getattr(answer, "content", answer)
 
 
 class Other(BaseException):
@@ -232,7 +221,8 @@ def test_ctrl_c_ends_an_async_release(native: bool) -> None:
     check_no_text(seen[0])
 
 
-def test_the_loops_own_task_factory_works_beside_the_calls_and_is_back_after_them() -> None:
+@pytest.mark.parametrize("own", [True, False])
+def test_the_loops_own_task_factory_works_beside_the_calls_and_is_back_after_them(own: bool) -> None:
     """If it fails, the guard around the model's tasks changes how the caller's own tasks run."""
     made: list[str] = []
 
@@ -245,7 +235,7 @@ def test_the_loops_own_task_factory_works_beside_the_calls_and_is_back_after_the
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        loop.set_task_factory(factory)
+        loop.set_task_factory(factory if own else None)
         begun, release = asyncio.Semaphore(0), asyncio.Event()
 
         async def aact(prompt: str) -> None:
@@ -256,11 +246,11 @@ def test_the_loops_own_task_factory_works_beside_the_calls_and_is_back_after_the
         await begun.acquire()
         await begun.acquire()
         await asyncio.create_task(of_the_caller())
-        assert made[-1].endswith("of_the_caller")
+        assert not own or made[-1].endswith("of_the_caller")
         release.set()
         await calls
         await asyncio.sleep(0)
-        assert loop.get_task_factory() is factory
+        assert loop.get_task_factory() is (factory if own else None)
 
     asyncio.run(asyncio.wait_for(main(), 60))
 

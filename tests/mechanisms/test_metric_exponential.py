@@ -7,7 +7,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from audit_tools import ERROR_RATE, violates
+from audit_tools import ERROR_RATE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -76,42 +76,6 @@ def test_the_whole_numbers_keep_the_promise_for_every_pair_and_word(eta: float) 
         both = likely[:, None] & likely[None]
         loss = np.log(np.where(both, exact[:, None], 1.0) / np.where(both, exact[None], 1.0)).max(axis=2)
         assert (loss <= eta * apart + 1e-6).all() == kept
-
-
-@pytest.mark.statistical
-def test_draws_follow_the_closed_form() -> None:
-    """If it breaks, words are drawn with other chances than those of the tables (chi-square, error rate 1e-6)."""
-    vectors = PUBLIC.standard_normal((100, 2))
-    public = table(vectors, (3, 50))
-    keys = np.repeat([7, 99], 20_000)
-    drawn = MetricExponential(MetricEvent(4.0), public).release(
-        keys, lambda ids: vectors[ids], rng=NotPrivateSeededRandomness(1)
-    )
-    for key in (7, 99):
-        observed = np.bincount(drawn[keys == key], minlength=100)
-        for eta, accepted in [(4.0, True), (4.0 * 2 / 3, False), (6.0, False)]:
-            expected = closed_form(public, vectors[key].astype(np.float32), eta) * 20_000
-            common = expected > 5
-            gap = (observed[common] - expected[common]) ** 2 / expected[common]
-            assert (stats.chi2.sf(gap.sum(), common.sum()) > ERROR_RATE) == accepted, eta
-
-
-@pytest.mark.statistical
-def test_audit_of_a_lone_word_beside_a_crowd() -> None:
-    """If it breaks, the normalizer is not paid for (error rate 1e-6).
-
-    A hundred words stand together, 2/eta from a lone one: no chance may change by more than e^2, and leaving out the
-    half of eta for the normalizer gives e^4.
-    """
-    eta, runs = 4.0, 20_000
-    public = table(np.concatenate([[[0.0]], 2 / eta + 1e-6 * np.arange(100)[:, None]]))
-    points = np.array([[0.0], [2 / eta]])
-    for used, disproved in [(eta, False), (2 * eta, True)]:
-        drawn = MetricExponential(MetricEvent(used), public).release(
-            np.repeat([0, 1], runs), lambda ids: points[ids], rng=NotPrivateSeededRandomness(2)
-        )
-        hits = [int((drawn[:runs] == 0).sum()), int((drawn[runs:] == 0).sum())]
-        assert violates(hits[0], hits[1], runs, epsilon=2.0, delta=0.0) == disproved, hits
 
 
 @pytest.mark.parametrize("eta", [1e-9, 1e9])

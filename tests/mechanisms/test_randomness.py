@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from scipy import stats
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, SystemRandomness
 from langchain_dp.mechanisms.randomness import bernoulli, discrete_gaussian, shuffled
 
+TESTS = Path(__file__).parents[1]
 SEEDED = NotPrivateSeededRandomness(7)  # laws are tested reproducibly; error rate 1e-4 a test at the first seed
 
 
@@ -59,10 +61,17 @@ def test_shuffle_is_uniform() -> None:
 def test_two_processes_never_draw_the_same_noise() -> None:
     """If it breaks, noise is seeded or reused and whoever knows the seed can take it off."""
     code = (
-        "from langchain_dp.mechanisms import report_noisy_max\n"
-        "print([str(x) for _ in range(20) for x in report_noisy_max([5, 3, 1], 2.0).noisy_counts])"
+        "from audit_tools import exponential, limited_domain, report_noisy_max\n"
+        "print([str(x) for _ in range(20) for x in report_noisy_max([5, 3, 1], 2.0).noisy_counts])\n"
+        "print([exponential([5, 5, 4], 0.1) for _ in range(60)])\n"
+        "one = dict(epsilon0=1.0, delta0=0.1, domain=9, kbar=4)\n"
+        "print([limited_domain({1: 4, 2: 4, 3: 4}, **one) for _ in range(60)])"
     )
-    outputs = {subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout for _ in range(2)}
-    assert len(outputs) == 2
+    first, second = (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, cwd=TESTS).stdout.splitlines()
+        for _ in range(2)
+    )
+    assert len(first) == 3
+    assert all(here != there for here, there in zip(first, second, strict=True))
     assert SystemRandomness().private
     assert not SEEDED.private
