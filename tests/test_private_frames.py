@@ -31,6 +31,7 @@ from langchain_core.messages import HumanMessage
 from langchain_core.outputs import ChatResult
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.retrievers import BaseRetriever
+from langgraph.store.memory import InMemoryStore
 
 from langchain_dp import DPExampleSelector, DPLabelNamer, DPPrototypeClassifier, DPSurvey, PrivacyBudget
 from langchain_dp.accounting import MetricLedger
@@ -44,7 +45,7 @@ from langchain_dp.rapt import (
     SanitizingExampleSelector,
     SanitizingRetriever,
 )
-from langchain_dp.rapt.pseudonyms import PseudonymizeBatches, Pseudonymizer
+from langchain_dp.rapt.pseudonyms import PseudonymizeBatches, Pseudonymizer, PseudonymStore
 from langchain_dp.rapt.tuning import PlainTokens, RAPTClassifier, RAPTClient
 from langchain_dp.records import PrivacyBlocks, PrivateRecords
 from langchain_dp.synth import DPAnswerGenerator, DPExampleSynthesizer
@@ -192,6 +193,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "transform_documents, further": lambda: sanitizer().transform_documents([DOCUMENT], foo=1),
     "atransform_documents": lambda: asyncio.run(sanitizer().atransform_documents([DOCUMENT, CANARY])),  # type: ignore[list-item]
     "pseudonyms": lambda: Pseudonymizer().sanitize({"note": CANARY}),  # type: ignore[type-var]
+    "pseudonyms, a store": lambda: PseudonymStore(InMemoryStore()).batch([CANARY]),  # type: ignore[list-item]
     "pseudonyms, a recognizer": lambda: Pseudonymizer(down).sanitize(CANARY),
     "select_examples": lambda: selector([{"text": CANARY}]).select_examples({}),
     "aselect_examples": lambda: asyncio.run(selector([{"text": CANARY}]).aselect_examples({})),

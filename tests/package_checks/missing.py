@@ -56,6 +56,7 @@ PROVOKED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "integrations/gliner.py:_loaded": (_call("integrations.gliner", "GlinerEntities", "folder"), "gliner"),
     "rapt/pseudonyms/middleware.py:": (_call("rapt.pseudonyms.middleware", "PseudonymMiddleware"), "langchain"),
+    "rapt/pseudonyms/store.py:": (_call("rapt.pseudonyms.store", "PseudonymStore", None), "langgraph"),
     "rapt/pseudonyms/tracing.py:": (_call("rapt.pseudonyms.tracing", "PseudonymSpanProcessor", None), "opentelemetry"),
     "rapt/pseudonyms/keeping.py:cipher_of": (
         _call("rapt.pseudonyms.keeping", "Conversations", None, "k"),

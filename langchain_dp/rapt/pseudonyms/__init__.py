@@ -14,6 +14,7 @@ from langchain_dp.rapt.pseudonyms.runnable import Pseudonymizer, PseudonymReport
 
 if TYPE_CHECKING:
     from langchain_dp.rapt.pseudonyms.middleware import PseudonymMiddleware
+    from langchain_dp.rapt.pseudonyms.store import PseudonymStore
     from langchain_dp.rapt.pseudonyms.tracing import PseudonymSpanProcessor
 
 __all__ = [
@@ -21,11 +22,12 @@ __all__ = [
     "PseudonymMiddleware",
     "PseudonymReport",
     "PseudonymSpanProcessor",
+    "PseudonymStore",
     "PseudonymizeBatches",
     "Pseudonymizer",
     "TermEntities",
 ]
 
-_HOME = {"PseudonymMiddleware": ".middleware", "PseudonymSpanProcessor": ".tracing"}
+_HOME = {"PseudonymMiddleware": ".middleware", "PseudonymSpanProcessor": ".tracing", "PseudonymStore": ".store"}
 
 __getattr__, __dir__ = lazy_exports(__name__, _HOME)
