@@ -154,17 +154,10 @@ def test_mechanisms_know_what_they_cost_and_never_see_the_ledger() -> None:
 
 
 def test_chains_draw_by_a_mechanism_that_carries_its_event() -> None:
-    """If it breaks, a chain draws by a function of bare numbers, and could charge for others."""
-    functions = {name.split(".")[-1] for name in drawn_with(PACKAGE / "mechanisms/__init__.py")}
-    assert len(functions) >= 4
-    for path in files("icl", "opt", "rapt", "ensemble"):
-        assert not [name for name in drawn_with(path) if name.split(".")[-1] in functions], path
-
-
-def drawn_with(path: Path) -> list[str]:
-    """Functions of the mechanisms that a file imports."""
-    found = [name for name in imports(path) if name.startswith("langchain_dp.mechanisms.") and name not in modules()]
-    return [name for name in found if name.split(".")[-1].islower()]
+    """If it breaks, a chain may draw by a function of bare numbers, and charge for others."""
+    found = [name for name in imports(PACKAGE / "mechanisms/__init__.py") if name not in modules()]
+    names = {name.split(".")[-1] for name in found if name.startswith("langchain_dp.mechanisms.")}
+    assert {name for name in names if name.islower()} <= {"clip_to_norm"}  # which draws nothing
 
 
 def test_what_ledgers_keep_is_said_in_no_dialect() -> None:
