@@ -217,7 +217,7 @@ for kind in (chain, Thrifty):
         functools.partial(application, kind=kind),
         score,
         canaries=CANARIES,
-        guesses=[GUESSES],
+        guesses=GUESSES,
         epsilon=APPLICATION.epsilon,
         delta=APPLICATION.delta,
     )

@@ -307,7 +307,6 @@ law = invert_words(
     vocabulary=words,
     eta=tuner.client.eta,
     mechanism="exponential",
-    attacker="nearest",
 )
 print(f"words that arrived as they were: {sum(same) / total:.3f} of {total:,}")
 print(f"by the law, released anew:       {law.rate:.3f} ({law.interval[0]:.3f} to {law.interval[1]:.3f})")
@@ -342,9 +341,8 @@ print(f"raw messages that arrived: {whole}; words: {found[:6]} ...")
 # ## Saved, and loaded elsewhere
 #
 # What the provider wrote holds no text and no pickle, and of the account only a digest that names it. Here we play a
-# second provider, and load it. One request, answered by both, must get the same probabilities. (A new request
-# draws new noise for the plain tokens before the texts, so that a label near one half may turn. With
-# `client.plain_seed = 0` equal privatized texts make equal requests.)
+# second provider, and load it. One request, answered by both, must get the same probabilities. (Equal privatized
+# texts make equal requests: the plain tokens before them follow from a public seed and the text.)
 
 # %%
 ask = [row["text"] for row in test]

@@ -21,7 +21,8 @@ ROOT = Path(__file__).parent
 
 KINDS = {
     "model": (
-        "attacks/test_attribute_inference.py",
+        "attacks/test_sentence_embeddings.py",
+        "benchmarks/test_paper_attacks.py",
         "attacks/test_results.py",
         "cli/test_demo.py",
         "contracts",

@@ -214,7 +214,7 @@ def test_examples_of_a_prompt_are_of_all_labels_and_are_not_published() -> None:
     assert shown.startswith(f"{SST2.instruction}\nAnswer with one of: negative, positive.\n\nInput: {CANARY} 0\n\n")
     assert [shown.count("Output: positive"), shown.count("Output: negative")] == [2, 3]
     assert shown.endswith("Output: negative")
-    laid = dataclasses.replace(SST2.prompts, answer="").forward(shown)
+    laid = "".join(dataclasses.replace(SST2.prompts, answer="").forward_parts(shown))
     assert laid.count("Output:") == 6
     assert "negative\n\nInput: {text}" in laid
     assert bench_opt.with_examples(SST2, rows, "").startswith(f"{SST2.instruction}\n\nInput: ")

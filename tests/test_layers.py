@@ -153,13 +153,6 @@ def test_mechanisms_know_what_they_cost_and_never_see_the_ledger() -> None:
     assert not [name for name in known if not name.startswith("langchain_dp.accounting.events")]
 
 
-def test_chains_draw_by_a_mechanism_that_carries_its_event() -> None:
-    """If it breaks, a chain may draw by a function of bare numbers, and charge for others."""
-    found = [name for name in imports(PACKAGE / "mechanisms/__init__.py") if name not in modules()]
-    names = {name.split(".")[-1] for name in found if name.startswith("langchain_dp.mechanisms.")}
-    assert {name for name in names if name.islower()} <= {"clip_to_norm"}  # which draws nothing
-
-
 def test_what_ledgers_keep_is_said_in_no_dialect() -> None:
     """If it breaks, the stores' SQL runs on SQLite alone, and another database needs stores of its own."""
     stores = [path for path in files("accounting") if not path.stem.startswith("sqlite")]

@@ -12,7 +12,6 @@ from langchain_dp.accounting.calibrate import (
     calibrate_text_round,
     calibrate_vector_sum,
     max_releases,
-    scale_text_rounds,
 )
 from langchain_dp.accounting.certificate import PrivacyCertificate
 from langchain_dp.accounting.events import (
@@ -54,5 +53,4 @@ __all__ = [
     "calibrate_vector_sum",
     "epsilon",
     "max_releases",
-    "scale_text_rounds",
 ]

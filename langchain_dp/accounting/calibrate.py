@@ -220,68 +220,23 @@ def calibrate_text_round(
         >>> epsilon([(ClippedSumRoundEvent(epsilon0, 40, 0.1), 10)], delta=1e-5) <= 3.0
         True
     """
-    q = validate.number("sampling_probability", sampling_probability, above=0.0, at_most=1.0)
-    return scale_text_rounds(budget, [(ClippedSumRoundEvent(1.0, tokens, q), rounds)])[0].epsilon0
-
-
-def scale_text_rounds(
-    budget: PrivacyBudget, rounds: Sequence[tuple[ClippedSumRoundEvent, int]]
-) -> tuple[ClippedSumRoundEvent, ...]:
-    """Scale rounds of texts of several kinds to the largest ``epsilon0`` that together stay within ``budget``.
-
-    Kinds keep the ratio of their ``epsilon0``, and hence of their influence on a token.
-
-    Args:
-        budget: Target (epsilon, delta) and neighbors.
-        rounds: Each kind of round, whose ``epsilon0`` counts only relative to the others, and its number.
-
-    Returns:
-        The same kinds in order, every ``epsilon0`` multiplied by one number of 4 significant digits, rounded down. None
-        is above 20.
-
-    Raises:
-        InvalidParameter: There is no round, a number of rounds is below 1, or nothing reaches the budget.
-
-    Formal guarantee:
-        ``epsilon(list(zip(scaled, counts)), delta, neighbors=...) <= budget.epsilon``.
-
-    Examples:
-        >>> kinds = [(ClippedSumRoundEvent(1.0, 40, 0.1), 16), (ClippedSumRoundEvent(2.0, 10, 0.1), 1)]
-        >>> texts, descriptions = scale_text_rounds(PrivacyBudget(3.0), kinds)
-        >>> descriptions.epsilon0 == 2 * texts.epsilon0
-        True
-        >>> epsilon([(texts, 16), (descriptions, 1)], delta=1e-5) <= 3.0
-        True
-    """
     _check_budget(budget)
-    kinds = tuple(rounds)
-    if not kinds:
-        raise InvalidParameter("Expected at least one kind of round. Give pairs of a ClippedSumRoundEvent and a count.")
-    for _, count in kinds:
-        validate.integer("rounds", count, at_least=1)
-    _check_delta(budget.delta, kinds)
-    return _scaled(kinds, _text_round_scale(budget.epsilon, budget.delta, budget.neighbors, kinds))
-
-
-_Kinds = tuple[tuple[ClippedSumRoundEvent, int], ...]
-
-
-def _scaled(kinds: _Kinds, scale: float) -> tuple[ClippedSumRoundEvent, ...]:
-    return tuple(dataclasses.replace(event, epsilon0=min(scale * event.epsilon0, MOST_EPSILON0)) for event, _ in kinds)
+    validate.integer("rounds", rounds, at_least=1)
+    unit = ClippedSumRoundEvent(1.0, tokens, sampling_probability)
+    _check_delta(budget.delta, [(unit, rounds)])
+    return _text_round_epsilon0(budget.epsilon, budget.delta, budget.neighbors, unit, rounds)
 
 
 @functools.lru_cache(maxsize=_KEPT)
-def _text_round_scale(target: float, delta: float, neighbors: Neighbors, kinds: _Kinds) -> float:
-    """Return the largest factor for every ``epsilon0``."""
-    most = MOST_EPSILON0 / max(event.epsilon0 for event, _ in kinds)
-    counts = [count for _, count in kinds]
-
+def _text_round_epsilon0(
+    target: float, delta: float, neighbors: Neighbors, unit: ClippedSumRoundEvent, rounds: int
+) -> float:
     def cost(inverse: float) -> float:
-        events = list(zip(_scaled(kinds, min(1.0 / inverse, most)), counts, strict=True))
-        return epsilon(events, delta, neighbors=neighbors)
+        event = dataclasses.replace(unit, epsilon0=min(1 / inverse, MOST_EPSILON0))
+        return epsilon([(event, rounds)], delta, neighbors=neighbors)
 
-    if cost(1 / most) <= target:
-        return most
+    if cost(1 / MOST_EPSILON0) <= target:
+        return MOST_EPSILON0
     inverse = _smallest(cost, target, start=10.0, name="1/epsilon0")
     step = 10.0 ** (math.floor(math.log10(1 / inverse)) - 3)
     steps = math.floor(1 / inverse / step)

@@ -12,18 +12,6 @@ from langchain_dp._util.extras import lazy_exports
 
 if TYPE_CHECKING:
     from langchain_dp.attacks.answer_membership import attack_answers
-    from langchain_dp.attacks.attribute_inference import (
-        AttributeResult,
-        SentenceEmbeddings,
-        infer_attribute,
-        mean_embeddings,
-    )
-    from langchain_dp.attacks.context_inversion import (
-        NeighborsMasked,
-        PredictsMasked,
-        TransformersMasked,
-        invert_in_context,
-    )
     from langchain_dp.attacks.embedding_inversion import (
         InversionResult,
         UnigramPrior,
@@ -42,39 +30,30 @@ if TYPE_CHECKING:
         lira_scores,
     )
     from langchain_dp.attacks.prompt_leaking import LeakingResult, leak_prompt
-    from langchain_dp.attacks.reconstruction import ReconstructionResult, reconstruct
     from langchain_dp.attacks.result import AttackResult, plot_attacks
+    from langchain_dp.attacks.sentence_embeddings import SentenceEmbeddings
 
 __all__ = [
     "AttackResult",
-    "AttributeResult",
     "InversionResult",
     "LeakReport",
     "LeakedSpan",
     "LeakingResult",
     "MembershipResult",
     "NearestRow",
-    "NeighborsMasked",
     "PortScorer",
-    "PredictsMasked",
-    "ReconstructionResult",
     "SentenceEmbeddings",
-    "TransformersMasked",
     "UnigramPrior",
     "attack_answers",
     "attack_examples",
     "attack_prompt",
     "find_leaks",
-    "infer_attribute",
     "infer_membership",
-    "invert_in_context",
     "invert_vectors",
     "invert_words",
     "leak_prompt",
     "lira_scores",
-    "mean_embeddings",
     "plot_attacks",
-    "reconstruct",
     "unigram_prior",
 ]
 
@@ -82,16 +61,14 @@ _HOME = {
     name: f"langchain_dp.attacks.{module}"
     for module, names in {
         "answer_membership": ("attack_answers",),
-        "attribute_inference": ("AttributeResult", "SentenceEmbeddings", "infer_attribute", "mean_embeddings"),
-        "context_inversion": ("NeighborsMasked", "PredictsMasked", "TransformersMasked", "invert_in_context"),
         "embedding_inversion": ("InversionResult", "UnigramPrior", "invert_vectors", "invert_words", "unigram_prior"),
         "example_membership": ("attack_examples",),
         "leak_report": ("LeakReport", "LeakedSpan", "NearestRow"),
         "leakage": ("find_leaks",),
         "membership": ("MembershipResult", "PortScorer", "attack_prompt", "infer_membership", "lira_scores"),
         "prompt_leaking": ("LeakingResult", "leak_prompt"),
-        "reconstruction": ("ReconstructionResult", "reconstruct"),
         "result": ("AttackResult", "plot_attacks"),
+        "sentence_embeddings": ("SentenceEmbeddings",),
     }.items()
     for name in names
 }

@@ -101,15 +101,9 @@ def attack_answers(
     if epsilon is not None:
         settings |= {"epsilon": float(epsilon), "delta": float(delta), "bound": accuracy_bound(epsilon, delta)}
     return AttackResult(
-        name=name,
-        rate=hits / runs,
-        interval=clopper_pearson(hits, runs),
-        baseline=0.5,
-        n=runs,
-        measure="chains told apart",
-        interval_method="Clopper-Pearson over chains",
-        settings=settings,
-    )
+        name=name, rate=hits / runs, interval=clopper_pearson(hits, runs), baseline=0.5, n=runs,
+        measure="chains told apart", interval_method="Clopper-Pearson over chains", settings=settings,
+    )  # fmt: skip
 
 
 View = Callable[[Sequence[str], int], list[Hashable]]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -41,8 +41,6 @@ from langchain_dp.rapt.vocabulary import Vocabulary
 
 __all__ = ["InversionResult", "UnigramPrior", "invert_vectors", "invert_words", "unigram_prior"]
 
-Attacker = Literal["nearest", "map"]
-
 _DRAWS = 5_000
 _INTERVAL = "Clopper-Pearson over words"
 """Words have independent noise. The interval holds for these texts, and for all attackers where the best is picked."""
@@ -57,7 +55,7 @@ class InversionResult(AttackResult):
         words: The true word, the released word and the guess, for each word. Private.
 
     Examples:
-        >>> found = invert_words(texts, vocabulary=vocabulary, eta=4.0, attacker="nearest")
+        >>> found = invert_words(texts, vocabulary=vocabulary, eta=4.0)
         >>> found.rate, found.replaced
     """
 
@@ -71,7 +69,7 @@ class InversionResult(AttackResult):
         return "\n".join(f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in rows)
 
 
-def unigram_prior(vocabulary: Vocabulary, texts: Sequence[str], *, smoothing: float = 0.0) -> UnigramPrior:
+def unigram_prior(vocabulary: Vocabulary, texts: Sequence[str]) -> UnigramPrior:
     """Return an attacker's knowledge of the language: word frequencies in PUBLIC texts like the private ones.
 
     Unseen words together have the share of words seen once (Good 1953), spread evenly. The attacker guesses them only
@@ -80,29 +78,20 @@ def unigram_prior(vocabulary: Vocabulary, texts: Sequence[str], *, smoothing: fl
     Args:
         vocabulary: Public table, from :func:`langchain_dp.rapt.load`.
         texts: Public texts.
-        smoothing: Added to the count of every allowed word. Above 0 every word of the table is a candidate everywhere,
-            which takes time in proportion.
 
     Raises:
-        InvalidParameter: ``vocabulary`` is no Vocabulary, the texts hold no word of the table, or ``smoothing`` is
-            below 0.
+        InvalidParameter: ``vocabulary`` is no Vocabulary, or the texts hold no word of the table.
 
     Examples:
         >>> prior = unigram_prior(load("glove"), public_texts)
         >>> invert_words(texts, vocabulary=load("glove"), eta=4.0, prior=prior)
     """
-    validate.number("smoothing", smoothing, at_least=0.0)
-    known = known_words(checks.table(vocabulary), checks.texts("texts", texts))
-    if not len(known):
-        raise InvalidParameter(
-            "Expected texts to hold a word of the table, got none. Give public texts of its language."
-        )
-    counts = np.bincount(known, minlength=len(vocabulary)).astype(float)
+    known = _attacked(texts, vocabulary)
+    counts = np.bincount(known)
     # If no word occurs once, the next running word may still be a new one.
     unseen = max(int((counts == 1).sum()), 1) / (len(known) + 1)
-    counts[vocabulary.allowed] += smoothing
     ids = np.flatnonzero(counts)
-    return UnigramPrior(ids, np.log(counts[ids] / counts.sum()), 0.0 if smoothing else unseen)
+    return UnigramPrior(ids, np.log(counts[ids] / counts.sum()), unseen)
 
 
 def invert_words(
@@ -111,7 +100,6 @@ def invert_words(
     vocabulary: Vocabulary,
     eta: float,
     mechanism: Mechanism = "laplace",
-    attacker: Attacker = "map",
     prior: UnigramPrior | None = None,
     draws: int = _DRAWS,
     rng: Randomness | None = None,
@@ -124,18 +112,17 @@ def invert_words(
         vocabulary: Public table, from :func:`langchain_dp.rapt.load`.
         eta: Privacy loss per unit of distance and word.
         mechanism: "laplace" or "exponential".
-        attacker: "map" guesses the likeliest word: exactly for the exponential mechanism, from simulation for the noise
-            mechanism, whose chances have no closed form. "nearest" takes the released word unchanged, the least that an
-            attacker does; "map" reports its guesses where they are better.
-        prior: Frequencies of words, from :func:`unigram_prior`; needed by "map".
-        draws: Releases that "map" simulates against the noise mechanism; more are closer to exact.
+        prior: Frequencies of words, from :func:`unigram_prior`: the attacker guesses the likeliest word, exactly for
+            the exponential mechanism, by simulation for the noise mechanism, whose chances have no closed form. None:
+            it takes the released word unchanged, the least that an attacker does.
+        draws: Releases to simulate against the noise mechanism; more are closer to exact.
         rng: Source of the mechanism's noise; operating-system entropy by default.
         name: Name of the result; mechanism and attacker by default.
 
     Returns:
-        The rate, with a Clopper-Pearson interval for these texts: the noise of every word is independent. With "map" it
-        holds for both attackers together, and ``settings["better"]`` names the reported one. The baseline always
-        guesses the prior's most frequent word, or the texts' own without a prior.
+        The rate, with a Clopper-Pearson interval for these texts: the noise of every word is independent. With a prior
+        it is that of the better of both attackers, named in ``settings["better"]``, and the interval holds for both
+        together. The baseline always guesses the prior's most frequent word, or the texts' own without a prior.
 
     Raises:
         InvalidParameter: A value is out of bounds, ``vocabulary`` or ``prior`` is of another type, or the texts hold no
@@ -148,14 +135,12 @@ def invert_words(
     """
     validate.one_of("mechanism", mechanism, get_args(Mechanism))
     true = _attacked(texts, vocabulary)
-    prior = _checked_prior(prior, attacker, vocabulary)
-    source = rng or SystemRandomness()
-    released = TextPrivatizer(vocabulary, eta, mechanism=mechanism, rng=source).release(true)
+    released = TextPrivatizer(vocabulary, eta, mechanism=mechanism, rng=rng or SystemRandomness()).release(true)
     guesses = {"nearest": released}
-    if attacker == "map":
-        assert prior is not None  # _checked_prior
-        prior = prior.including(released, vocabulary)
+    if prior is not None:
+        prior = checks.frequencies(prior, vocabulary).including(released, vocabulary)
         guesses = {"map": likeliest(word_channel(vocabulary, prior, eta, mechanism, draws), prior, released), **guesses}
+    attacker = next(iter(guesses))
     name = name or f"inversion, words ({mechanism}, {attacker})"
     settings = {"eta": float(eta), "mechanism": mechanism, "attacker": attacker}
     return words_guessed(name, vocabulary, true, released, guesses, prior, **settings)
@@ -166,7 +151,6 @@ def invert_vectors(
     *,
     vocabulary: Vocabulary,
     eta: float,
-    attacker: Attacker = "map",
     prior: UnigramPrior | None = None,
     rng: Randomness | None = None,
     name: str | None = None,
@@ -177,11 +161,10 @@ def invert_vectors(
     replaced words suggests.
 
     Args:
-        texts: Texts to attack. Words outside the table are left out.
+        texts: As in :func:`invert_words`.
         vocabulary: Public table.
         eta: Privacy loss per unit of distance and word.
-        attacker: "map", exactly, or "nearest".
-        prior: Frequencies of words, from :func:`unigram_prior`; needed by "map".
+        prior: As in :func:`invert_words`; the likeliest word is exact here.
         rng: Source of noise; operating-system entropy by default.
         name: Name of the result; the attacker by default.
 
@@ -189,8 +172,7 @@ def invert_vectors(
         As :func:`invert_words`.
 
     Raises:
-        InvalidParameter: A value is out of bounds, ``vocabulary`` or ``prior`` is of another type, or the texts hold no
-            word of the table.
+        InvalidParameter: As in :func:`invert_words`.
 
     Examples:
         >>> found = invert_vectors(texts, vocabulary=vocabulary, eta=4.0, prior=unigram_prior(vocabulary, public_texts))
@@ -198,19 +180,20 @@ def invert_vectors(
     """
     eta = checked_eta(eta)
     true = _attacked(texts, vocabulary)
-    prior = _checked_prior(prior, attacker, vocabulary)
+    if prior is not None:
+        checks.frequencies(prior, vocabulary)
     source = rng or SystemRandomness()
     nearest = np.empty_like(true)
-    guesses = {"map": np.empty_like(true), "nearest": nearest} if attacker == "map" else {"nearest": nearest}
+    guesses = {"nearest": nearest} if prior is None else {"map": np.empty_like(true), "nearest": nearest}
     for start in range(0, len(true), ROWS):
         block = slice(start, start + ROWS)
         noisy = vocabulary.points(true[block])
         noisy += noise(len(noisy), vocabulary.dimension, eta, source)
         nearest[block] = vocabulary.table.find(noisy)
-        if "map" in guesses:
-            assert prior is not None  # _checked_prior
+        if prior is not None:
             known = prior.including(nearest[block], vocabulary)
             guesses["map"][block] = likeliest(VectorChannel(vocabulary, known, eta), known, noisy)
+    attacker = next(iter(guesses))
     name = name or f"inversion, noisy vectors ({attacker})"
     settings = {"eta": eta, "mechanism": "laplace", "attacker": attacker}
     return words_guessed(name, vocabulary, true, nearest, guesses, prior, **settings)
@@ -231,13 +214,6 @@ def _attacked(texts: Sequence[str], vocabulary: Vocabulary) -> Ids:
     if not len(ids):
         raise InvalidParameter("Expected texts to hold a word of the table, got none. Use the table of their language.")
     return ids
-
-
-def _checked_prior(prior: UnigramPrior | None, attacker: str, vocabulary: Vocabulary) -> UnigramPrior | None:
-    validate.one_of("attacker", attacker, ("nearest", "map"))
-    if attacker == "map" and prior is None:
-        raise InvalidParameter("Expected prior to be given for attacker='map'. Give unigram_prior(vocabulary, texts).")
-    return None if prior is None else checks.frequencies(prior, vocabulary)
 
 
 def words_guessed(

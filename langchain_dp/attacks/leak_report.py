@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from os import PathLike
 from typing import Any
-
-from langchain_dp._util.pictures import new_figure, save_picture
 
 _WIDTH = 100
 
@@ -185,23 +182,6 @@ class LeakReport:
                 "interval": "Clopper-Pearson over sentences",
             },
         }
-
-    def plot(self, path: str | PathLike[str]) -> None:
-        """Write a picture of the spans: bits of each, in order, above the heaviest by chance. No text.
-
-        Raises:
-            InvalidParameter: The ending of ``path`` names no picture format.
-            MissingExtra: matplotlib is not installed.
-        """
-        figure, axes = new_figure(7, 3.5)
-        bits = [span.bits for span in self.spans]
-        axes.bar(range(1, len(bits) + 1), bits, color="C0", label="spans of training rows")
-        if self.held_out:  # else chance is unknown, and not 0
-            heaviest = max((span.bits for span in self.by_chance), default=0.0)
-            axes.axhline(heaviest, color="C1", label="heaviest by chance")
-        axes.set(xlabel="span", ylabel="bits", title=f"{self.rate:.0%} of {self.own_words} own words")
-        axes.legend(loc="upper right", frameon=False)
-        save_picture(figure, path)
 
     def _share(self, spans: Sequence[LeakedSpan]) -> float:
         taken = {place for span in spans for place in range(span.start, span.end)}

@@ -112,18 +112,10 @@ def find_leaks(
     search = _Search(prompt, public, (training, others), shortest, frequent)
     spans, leaked = search.spans(training)
     return LeakReport(
-        prompt,
-        spans,
-        search.spans(others)[0],
-        search.nearest(training, others, embed),
-        len(rows),
-        len(held_out),
-        search.own_starts,
-        len(search.pieces()),
-        name,
-        frequent.name if search.read else "none",
+        prompt, spans, search.spans(others)[0], search.nearest(training, others, embed), len(rows),
+        len(held_out), search.own_starts, len(search.pieces()), name, frequent.name if search.read else "none",
         leaked,
-    )
+    )  # fmt: skip
 
 
 class _Rows:
@@ -245,17 +237,11 @@ class _Search:
         found = sorted(found, key=lambda one: not one[2])  # the row that it is the whole of comes first
         row, at, whole = found[0]
         return LeakedSpan(
-            first.start,
-            last.end,
-            self._prompt[first.start : last.end],
-            tuple(dict.fromkeys(number for number, _, _ in found)),
-            rows.texts[row],
-            rows.parsed[row].words[at].start,
-            rows.parsed[row].words[at + place[1] - place[0] - 1].end,
-            len(own),
-            sum(map(self._rarity.bits, own)),
-            whole,
-        )
+            first.start, last.end, self._prompt[first.start : last.end],
+            tuple(dict.fromkeys(number for number, _, _ in found)), rows.texts[row],
+            rows.parsed[row].words[at].start, rows.parsed[row].words[at + place[1] - place[0] - 1].end,
+            len(own), sum(map(self._rarity.bits, own)), whole,
+        )  # fmt: skip
 
     def nearest(self, rows: _Rows, held_out: _Rows, embed: Embed | None) -> tuple[NearestRow, ...]:
         pieces = _Rows(self.pieces())

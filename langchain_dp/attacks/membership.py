@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from os import PathLike
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import norm
 
 from langchain_dp._util import validate
 from langchain_dp._util.binomial import clopper_pearson
-from langchain_dp._util.pictures import new_figure, save_picture
 from langchain_dp.attacks import checks
 from langchain_dp.attacks.result import AttackResult, Floats, Setting, auc, auc_interval
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
@@ -50,7 +47,6 @@ class MembershipResult(AttackResult):
             for the threshold that this rate of the given ``others`` exceeds; the rate of further others is as uncertain
             as their number implies. Rates below one in n + 1 others are left out.
         resolution: An area below 0.5 + this cannot be told from chance with so many rows and candidates.
-        curve: False and true positive rates of the best candidate, in order.
 
     Examples:
         >>> found = infer_membership({"model": (member_scores, other_scores)})
@@ -61,21 +57,6 @@ class MembershipResult(AttackResult):
     best: str
     tpr_at_fpr: dict[float, tuple[float, float, float]]
     resolution: float
-    curve: tuple[tuple[float, float], ...] = dataclasses.field(repr=False)
-
-    def plot(self, path: str | PathLike[str]) -> None:
-        """Write a picture of the curve: members found against others accused.
-
-        Raises:
-            InvalidParameter: The ending of ``path`` names no picture format.
-            MissingExtra: matplotlib is not installed.
-        """
-        figure, axes = new_figure(7, 5.0)
-        axes.plot([0, 1], [0, 1], color="C1", lw=1, label="chance")
-        axes.step(*zip(*self.curve, strict=True), where="post", color="C0", label=f"{self.best}: {self.rate:.3f}")
-        axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="others accused", ylabel="members found", title=self.name)
-        axes.legend(loc="lower right", frameon=False)
-        save_picture(figure, path)
 
 
 def infer_membership(
@@ -148,7 +129,6 @@ def infer_membership(
         best=best,
         tpr_at_fpr=tpr_at_fpr,
         resolution=resolution,
-        curve=_curve(members, others),
     )
 
 
@@ -240,29 +220,16 @@ def _tpr_at_fpr(members: Floats, others: Floats, rate: float, *, error: float) -
     return hits / len(members), low, high
 
 
-def _curve(members: Floats, others: Floats) -> tuple[tuple[float, float], ...]:
-    thresholds = np.unique(np.concatenate([members, others]))[::-1]
-    accused = 1 - np.searchsorted(np.sort(others), thresholds) / len(others)
-    found = 1 - np.searchsorted(np.sort(members), thresholds) / len(members)
-    return ((0.0, 0.0), *zip(accused.tolist(), found.tolist(), strict=True))
-
-
-def lira_scores(
-    target: npt.ArrayLike, out: npt.ArrayLike, into: npt.ArrayLike | None = None, *, pooled: bool = True
-) -> Floats:
-    """Score every record by how much likelier its figure is for a member.
+def lira_scores(target: npt.ArrayLike, out: npt.ArrayLike) -> Floats:
+    """Score every record by how much likelier its figure is for a member (the offline attack).
 
     Args:
         target: Figure of each record under the attacked release, (n,); for prompts the log-likelihood of its label.
         out: The same under k references made without the record, (k, n), k at least 1.
-        into: The same under references made with it, (j, n), j at least 1: the online attack. None: offline.
-        pooled: Whether all records share one spread, which is steadier with few references; otherwise k and j are at
-            least 2 and every record has its own.
 
     Returns:
-        Scores, (n,), higher for members. Offline: the distance to the mean of ``out`` in spreads (in plain units with
-        one reference, where there is no spread). Online: the logarithm of the ratio of two normal densities (Carlini et
-        al. 2022, Algorithm 1).
+        Scores, (n,), higher for members: the distance to the mean of ``out`` in spreads, one spread for all records; in
+        plain units with one reference, which has no spread.
 
     Raises:
         InvalidParameter: Shapes do not fit, or a figure is not finite.
@@ -271,16 +238,18 @@ def lira_scores(
         >>> lira_scores([1.0, 3.0], [[1.0, 1.0], [2.0, 0.0]]).round(2)  # the second record stands out
         array([-0.71,  3.54])
     """
-    figures = validate.numbers("target", target)
-    without = _references("out", out, figures, pooled)
-    if into is None:
-        mean, spread = _normal(without, pooled)
-        return np.asarray((figures - mean) / spread)
-    within = _references("into", into, figures, pooled)
-    (mean, spread), (mean_in, spread_in) = _normal(without, pooled), _normal(within, pooled)
-    if len(without) == 1 or len(within) == 1:  # a side without a spread takes that of the other
-        spread = spread_in = spread if len(within) == 1 else spread_in
-    return np.asarray(norm.logpdf(figures, mean_in, spread_in) - norm.logpdf(figures, mean, spread))
+    figures, references = validate.numbers("target", target), validate.numbers("out", out)
+    if figures.ndim != 1 or references.ndim != 2 or references.shape[1] != len(figures) or not len(references):
+        raise InvalidParameter(
+            f"Expected out of shape {references.shape} to hold at least one line of one figure for each record of "
+            f"target, of shape {figures.shape}."
+        )
+    if not (np.isfinite(references).all() and np.isfinite(figures).all()):
+        raise InvalidParameter("Expected target and out to be finite, but some figures are NaN or infinite.")
+    spread = 1.0
+    if len(references) > 1:
+        spread = float(np.sqrt((references.std(axis=0, ddof=1) ** 2).mean())) or 1.0
+    return np.asarray((figures - references.mean(axis=0)) / spread)
 
 
 class PortScorer:
@@ -373,28 +342,3 @@ class PortScorer:
                 "Expected every row to have the keys that body names, but one lacks some. Give rows with these keys, "
                 "or another body."
             ) from None
-
-
-def _references(name: str, given: npt.ArrayLike, target: Floats, pooled: bool) -> Floats:
-    figures = validate.numbers(name, given)
-    least = 1 if pooled else 2
-    if target.ndim != 1 or figures.ndim != 2 or figures.shape[1] != len(target) or len(figures) < least:
-        raise InvalidParameter(
-            f"Expected {name} of shape {figures.shape} to hold at least {least} lines of one figure for each record of "
-            f"target, of shape {target.shape}."
-        )
-    if not (np.isfinite(figures).all() and np.isfinite(target).all()):
-        raise InvalidParameter(f"Expected target and {name} to be finite, but some figures are NaN or infinite.")
-    return figures
-
-
-def _normal(figures: Floats, pooled: bool) -> tuple[Floats, Floats | float]:
-    """Return mean and spread of each record, or one spread for all."""
-    mean = figures.mean(axis=0)
-    if len(figures) == 1:
-        return mean, 1.0
-    spread = figures.std(axis=0, ddof=1)
-    if pooled:
-        together = float(np.sqrt((spread**2).mean()))
-        return mean, together or 1.0
-    return mean, np.maximum(spread, 1e-9)

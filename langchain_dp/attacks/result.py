@@ -74,15 +74,6 @@ class AttackResult:
             "settings": {**self.settings, "measure": self.measure, "interval": self.interval_method},
         }
 
-    def plot(self, path: str | PathLike[str]) -> None:
-        """Write a picture of rate, interval and baseline.
-
-        Raises:
-            InvalidParameter: The ending of ``path`` names no picture format.
-            MissingExtra: matplotlib is not installed.
-        """
-        plot_attacks([self], path)
-
     def __str__(self) -> str:
         low, high = self.interval
         return (

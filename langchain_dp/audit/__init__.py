@@ -14,9 +14,9 @@ worst model for such a chain, and shows a whole audit. :func:`audit_pipeline` ne
 from __future__ import annotations
 
 from langchain_dp._util.binomial import lower_limit, upper_limit
-from langchain_dp.audit.bounds import epsilon_bound, gaussian_bound, runs_needed
+from langchain_dp.audit.bounds import epsilon_bound, runs_needed
 from langchain_dp.audit.empirical import AuditResult, audit_mechanism
-from langchain_dp.audit.one_run import OneRunAudit, audit_pipeline, canaries_needed, one_run_bound, one_run_p_value
+from langchain_dp.audit.one_run import OneRunAudit, audit_pipeline, canaries_needed, one_run_bound
 from langchain_dp.audit.pairs import CanaryPair, NamingEngine, canary_pair, check_neighbors, worst_margin
 
 __all__ = [
@@ -30,10 +30,8 @@ __all__ = [
     "canary_pair",
     "check_neighbors",
     "epsilon_bound",
-    "gaussian_bound",
     "lower_limit",
     "one_run_bound",
-    "one_run_p_value",
     "runs_needed",
     "upper_limit",
     "worst_margin",

@@ -10,13 +10,8 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-from scipy.optimize import brentq
-from scipy.special import ndtri
-
 from langchain_dp._util import validate
 from langchain_dp._util.binomial import lower_limit, upper_limit
-from langchain_dp.accounting.profiles import gaussian
 from langchain_dp.errors import InvalidParameter
 
 
@@ -44,57 +39,13 @@ def epsilon_bound(hits: int, other_hits: int, runs: int, *, delta: float, error:
         >>> round(epsilon_bound(900, 100, 1_000, delta=1e-5, error=1e-3), 3)
         1.859
     """
-    _check(hits, other_hits, runs, error)
-    validate.number("delta", delta, at_least=0.0, at_most=1.0)
-    likely = lower_limit(hits, runs, error / 2) - delta
-    return 0.0 if likely <= 0 else max(0.0, math.log(likely / upper_limit(other_hits, runs, error / 2)))
-
-
-def gaussian_bound(hits: int, other_hits: int, runs: int, *, delta: float, error: float) -> float:
-    """Return the epsilon at ``delta`` that two frequencies prove, for mechanisms known to be Gaussian pairs.
-
-    Report noisy max in which every record votes is one, seen through its winner. Frequencies near one half determine
-    the distance of the pair with few runs, and the distance gives epsilon at any delta, however small (Nasr et al.
-    2023).
-
-    Args:
-        hits: Count of the event on the data set where it is more likely.
-        other_hits: Count on the other.
-        runs: Independent runs on each.
-        delta: Of the claim, above 0.
-        error: Largest chance that the true epsilon is below the answer, half of it for each frequency.
-
-    Formal guarantee:
-        As :func:`epsilon_bound`, under the assumption that the two output distributions are post-processings of two
-        Gaussians of equal variance that have no other difference.
-
-    Examples:
-        >>> round(gaussian_bound(700, 300, 1_000, delta=1e-5, error=1e-3), 3)
-        3.256
-    """
-    _check(hits, other_hits, runs, error)
-    validate.number("delta", delta, above=0.0, below=1.0)
-    here, there = lower_limit(hits, runs, error / 2), upper_limit(other_hits, runs, error / 2)
-    distance = float(ndtri(here) - ndtri(there))
-    if not 0 < distance < math.inf:
-        return 0.0
-
-    def excess(epsilon: float) -> float:
-        return float(gaussian(np.array([epsilon]), distance=distance, sigma=1.0)[0]) - delta
-
-    if excess(0.0) <= 0:
-        return 0.0
-    high = 1.0
-    while excess(high) > 0:
-        high *= 2
-    return float(brentq(excess, 0.0, high))
-
-
-def _check(hits: int, other_hits: int, runs: int, error: float) -> None:
     validate.integer("runs", runs, at_least=1)
     validate.integer("hits", hits, at_least=0, at_most=runs)
     validate.integer("other_hits", other_hits, at_least=0, at_most=runs)
     validate.number("error", error, above=0.0, below=1.0)
+    validate.number("delta", delta, at_least=0.0, at_most=1.0)
+    likely = lower_limit(hits, runs, error / 2) - delta
+    return 0.0 if likely <= 0 else max(0.0, math.log(likely / upper_limit(other_hits, runs, error / 2)))
 
 
 def runs_needed(epsilon: float, *, delta: float, error: float) -> int:

@@ -97,7 +97,6 @@ def audit_mechanism(
     runs: int = 10_000,
     error: float = 1e-3,
     progress: bool = False,
-    allow_identical: bool = False,
 ) -> AuditResult:
     """Run a mechanism repeatedly on two data sets, and bound its epsilon from below.
 
@@ -115,8 +114,6 @@ def audit_mechanism(
         runs: Most calls on each data set. A fifth of them chooses the event.
         error: Largest chance that the answer is above the true epsilon, so that a true claim is disproved.
         progress: Show progress on the terminal.
-        allow_identical: Accept equal data sets, to test that the auditor accuses nothing. Says nothing about the
-            mechanism; needs ``neighbors=None``.
 
     Returns:
         The bound beside the claim. The test may stop after a sixteenth of its runs, once the claim is disproved.
@@ -141,10 +138,10 @@ def audit_mechanism(
         validate.function("statistic", statistic, of="a release")
     if neighbors is not None:
         check_neighbors(one, other, neighbors)  # type: ignore[arg-type]  # checked there
-    elif not allow_identical and equal(one, other):
+    elif equal(one, other):
         raise InvalidParameter(
             "Expected one and other to differ, but they are equal: no audit of these can find anything. Give two "
-            "neighbors, such as those of canary_pair(), or allow_identical=True to try out the auditor."
+            "neighbors, such as those of canary_pair()."
         )
     pilot = max(1, round(_PILOT * runs))
     with tqdm(total=2 * runs, desc="audit", unit="run", disable=not progress) as bar:

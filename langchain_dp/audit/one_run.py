@@ -29,35 +29,12 @@ _LARGEST = 60.0  # nats; beyond, a right guess is certain in double precision
 _STEP = 0.05
 
 
-def one_run_p_value(*, canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
+def _p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
     """Return the largest chance of so many correct guesses if the pipeline is (epsilon, delta)-private.
 
-    Args:
-        canaries: Number of coins m.
-        guesses: Number of guesses r, at most m; the others are abstentions.
-        correct: Number of correct guesses v among them.
-        epsilon: Of the claim, in nats.
-        delta: Of the claim.
-
-    Raises:
-        InvalidParameter: A number is out of bounds.
-
-    Formal guarantee:
-        With W right guesses, P(W >= v) <= f(v) + 2 m delta max_i (f(v - i) - f(v)) / i, where f(v) is the chance that a
-        binomial variable of r trials at e^epsilon / (1 + e^epsilon) is at least v (Theorem 5.2). A coin must change one
-        step between neighbors: a record that is there or not, or which of two records is in a slot.
-
-    Examples:
-        >>> round(one_run_p_value(canaries=1_000, guesses=100, correct=95, epsilon=1.0, delta=1e-5), 5)
-        0.00066
+    With W right guesses, P(W >= v) <= f(v) + 2 m delta max_i (f(v - i) - f(v)) / i, where f(v) is the chance that a
+    binomial variable of r trials at e^epsilon / (1 + e^epsilon) is at least v (Theorem 5.2).
     """
-    _check_counts(canaries, guesses, correct)
-    validate.number("epsilon", epsilon, at_least=0.0)
-    validate.number("delta", delta, at_least=0.0, at_most=1.0)
-    return _p_value(canaries, guesses, correct, epsilon, delta)
-
-
-def _p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
     right = 1 / (1 + math.exp(-epsilon))
     above = binom.sf(np.arange(correct - 1, -2, -1), guesses, right)  # f(v), f(v-1), ..., f(0)
     excess = 0.0
@@ -76,14 +53,20 @@ def one_run_bound(*, canaries: int, guesses: int, correct: int, delta: float, er
         delta: Of the claim.
         error: Largest chance that the answer is above the true epsilon, in (0, 1).
 
+    Raises:
+        InvalidParameter: A number is out of bounds.
+
     Formal guarantee:
-        Above the true epsilon with probability at most ``error``, if the number of guesses was fixed in advance.
+        Above the true epsilon with probability at most ``error``, if the number of guesses was fixed in advance and a
+        coin changes one step between neighbors: a record that is there or not, or which of two records is in a slot.
 
     Examples:
         >>> round(one_run_bound(canaries=1_000, guesses=100, correct=95, delta=1e-5, error=0.05), 3)
         2.165
     """
-    _check_counts(canaries, guesses, correct)
+    validate.integer("canaries", canaries, at_least=1)
+    validate.integer("guesses", guesses, at_least=0, at_most=canaries)
+    validate.integer("correct", correct, at_least=0, at_most=guesses)
     validate.number("delta", delta, at_least=0.0, at_most=1.0)
     validate.number("error", error, above=0.0, below=1.0)
 
@@ -150,7 +133,7 @@ def audit_pipeline(
     canaries: int,
     epsilon: float,
     delta: float,
-    guesses: Sequence[int] | None = None,
+    guesses: int | None = None,
     error: float = 1e-3,
     rng: Randomness | None = None,
 ) -> OneRunAudit:
@@ -160,17 +143,17 @@ def audit_pipeline(
         pipeline: Called once with one coin per canary (True: it is in); returns all releases. Under replace-one a False
             coin puts another record into the canary's slot.
         score: Called with the releases and a canary's number; larger if the canary was likelier in.
-        canaries: Number of canaries, at least 2. Half of the guesses are "in", whatever the coins are, so it must
-            exceed :func:`canaries_needed`: a pipeline that shows every coin must be accused in 9 of 10 runs.
+        canaries: Number of canaries, at least 2. It must exceed :func:`canaries_needed`, since half of the guesses are
+            "in", whatever the coins are: a pipeline that shows every coin must be accused in 9 of 10 runs.
         epsilon: The claim for all releases of the pipeline, in nats.
         delta: Of the claim.
-        guesses: Number of guesses, half of them "in" for the highest scores, half "out" for the lowest. Several numbers
-            share the error. None: all canaries, half of them, and a tenth. At least 2 each.
+        guesses: Number of guesses, half of them "in" for the highest scores, half "out" for the lowest; at least 2.
+            None: half of the canaries.
         error: Largest chance that the answer is above the true epsilon.
         rng: Source of the coins; operating-system entropy by default.
 
     Returns:
-        The best of the bounds, beside the claim.
+        The bound, beside the claim.
 
     Raises:
         InvalidParameter: Too few canaries, or guesses, to disprove the claim at this error; the message gives a
@@ -192,40 +175,20 @@ def audit_pipeline(
     validate.function("pipeline", pipeline, of="the coins")
     validate.function("score", score, of="what was released and a canary's number")
     if guesses is not None:
-        if isinstance(guesses, (str, bytes)) or not isinstance(guesses, Sequence):
-            raise InvalidParameter(
-                f"Expected guesses of type {type(guesses).__name__} to be a list of numbers. Give guesses=[{canaries}]."
-            )
-        if not guesses:
-            raise InvalidParameter("Expected guesses=[] to hold at least one number of guesses.")
-        for number in guesses:
-            validate.integer("guesses", number, at_least=2, at_most=canaries)
+        validate.integer("guesses", guesses, at_least=2, at_most=canaries)
     _check_canaries(canaries, guesses, epsilon=epsilon, delta=delta, error=error)
-    if guesses is None:
-        guesses = _by_default(canaries)
+    number = _half(canaries) if guesses is None else guesses
     source = rng or SystemRandomness()
-    included = [source.randbelow(2) == 1 for _ in range(canaries)]
-    released = pipeline(list(included))
-    scores = np.array([_score(score(released, number)) for number in range(canaries)])
+    included = np.array([source.randbelow(2) == 1 for _ in range(canaries)])
+    released = pipeline(included.tolist())
+    scores = np.array([_score(score(released, place)) for place in range(canaries)])
     if np.isnan(scores).any():
         raise InvalidParameter("Expected every score to be a number, but some are NaN. Let score= return a number.")
-    bounds = [_guess(scores, np.array(included), number, delta, error / len(guesses)) for number in guesses]
-    bound, number, correct = max(bounds)
-    return OneRunAudit(bound, epsilon, delta, error, canaries, number, correct)
-
-
-def _guess(
-    scores: np.ndarray[tuple[int], np.dtype[np.float64]],
-    included: np.ndarray[tuple[int], np.dtype[np.bool_]],
-    number: int,
-    delta: float,
-    error: float,
-) -> tuple[float, int, int]:
     order = np.argsort(-scores, kind="stable")
-    inside, outside = order[: (number + 1) // 2], order[len(order) - number // 2 :]
+    inside, outside = order[: (number + 1) // 2], order[canaries - number // 2 :]
     correct = int(included[inside].sum() + (~included[outside]).sum())
-    bound = one_run_bound(canaries=len(scores), guesses=number, correct=correct, delta=delta, error=error)
-    return bound, number, correct
+    bound = one_run_bound(canaries=canaries, guesses=number, correct=correct, delta=delta, error=error)
+    return OneRunAudit(bound, epsilon, delta, error, canaries, number, correct)
 
 
 def canaries_needed(epsilon: float, *, error: float) -> int:
@@ -247,8 +210,8 @@ def canaries_needed(epsilon: float, *, error: float) -> int:
     return math.ceil(-math.log(error) / math.log1p(math.exp(-epsilon)))
 
 
-def _by_default(canaries: int) -> list[int]:
-    return sorted({canaries, max(2, canaries // 2), max(2, canaries // 10)})
+def _half(canaries: int) -> int:
+    return max(2, canaries // 2)
 
 
 def _score(given: object) -> float:
@@ -260,42 +223,32 @@ def _score(given: object) -> float:
     )
 
 
-def _check_canaries(
-    canaries: int, guesses: Sequence[int] | None, *, epsilon: float, delta: float, error: float
-) -> None:
+def _check_canaries(canaries: int, guesses: int | None, *, epsilon: float, delta: float, error: float) -> None:
     """Require that a pipeline which shows every coin would be accused by these guesses."""
 
     def seen(count: int) -> float:
-        return _power(count, _by_default(count) if guesses is None else guesses, epsilon, delta, error)
+        return _power(count, _half(count) if guesses is None else guesses, epsilon, delta, error)
 
     if seen(canaries) >= _SEEN:
         return
-    if guesses is not None and max(guesses) < (least := canaries_needed(epsilon, error=error / len(guesses))):
+    if guesses is not None and guesses < (least := canaries_needed(epsilon, error=error)):
         raise InvalidParameter(
-            f"Expected guesses={list(guesses)} to hold a number of at least {least}: fewer guesses do not disprove "
-            f"epsilon={epsilon:g} at error={error:g} even if all of them are right. Give guesses=[...] with more and "
-            "as many canaries, or a larger error."
+            f"Expected guesses={guesses} to be at least {least}: fewer do not disprove epsilon={epsilon:g} at "
+            f"error={error:g} even if all of them are right. Give more guesses and as many canaries, or a larger error."
         )
-    how = "guesses on all, half and a tenth of them" if guesses is None else f"guesses={list(guesses)}"
     why = (
-        f'half of the guesses are "in", whatever the coins are. With {how} a pipeline that shows every coin is '
-        f"disproved with probability {seen(canaries):.2f} only, at epsilon={epsilon:g}, delta={delta:g}, "
-        f"error={error:g}"
+        f'half of the guesses are "in", whatever the coins are. With {guesses or _half(canaries)} guesses a pipeline '
+        f"that shows every coin is disproved with probability {seen(canaries):.2f} only, at epsilon={epsilon:g}, "
+        f"delta={delta:g}, error={error:g}"
     )
     enough = _least(seen, canaries)
-    if enough is not None:
+    if enough is None:
         raise InvalidParameter(
-            f"Expected canaries={canaries} to be at least {enough}: {why}. Give more canaries, other guesses=, or a "
-            "larger error."
+            f"Expected canaries={canaries} to be enough, which no number up to {_MOST:,} is: {why}. Give a smaller "
+            "delta, a larger error, fewer guesses, or audit a smaller claim."
         )
-    single = _least(lambda count: _power(count, [max(2, count // 2)], epsilon, delta, error), canaries)
     raise InvalidParameter(
-        f"Expected canaries={canaries} to be enough for these guesses, which no number up to {_MOST:,} is: {why}. "
-        + (
-            "Give a smaller delta, a larger error, or audit a smaller claim."
-            if single is None
-            else f"Give canaries={single} and guesses=[{single // 2}], or a larger error."
-        )
+        f"Expected canaries={canaries} to be at least {enough}: {why}. Give more canaries, or a larger error."
     )
 
 
@@ -312,14 +265,11 @@ def _least(seen: Callable[[int], float], canaries: int) -> int | None:
     return high
 
 
-def _power(canaries: int, guesses: Sequence[int], epsilon: float, delta: float, error: float) -> float:
+def _power(canaries: int, guesses: int, epsilon: float, delta: float, error: float) -> float:
     """Return the chance that a pipeline which shows every coin is disproved, over the number of "in" coins."""
     into = np.arange(canaries + 1)
-    accused = np.zeros(canaries + 1, dtype=bool)
-    for number in guesses:
-        if number <= canaries:
-            correct = np.minimum(into, (number + 1) // 2) + np.minimum(canaries - into, number // 2)
-            accused |= correct >= _enough_right(canaries, number, epsilon, delta, error / len(guesses))
+    correct = np.minimum(into, (guesses + 1) // 2) + np.minimum(canaries - into, guesses // 2)
+    accused = correct >= _enough_right(canaries, guesses, epsilon, delta, error)
     return float(binom.pmf(into[accused], canaries, 0.5).sum())
 
 
@@ -330,9 +280,3 @@ def _enough_right(canaries: int, guesses: int, epsilon: float, delta: float, err
         middle = (low + high) // 2
         low, high = (low, middle) if _p_value(canaries, guesses, middle, epsilon, delta) <= error else (middle, high)
     return high
-
-
-def _check_counts(canaries: int, guesses: int, correct: int) -> None:
-    validate.integer("canaries", canaries, at_least=1)
-    validate.integer("guesses", guesses, at_least=0, at_most=canaries)
-    validate.integer("correct", correct, at_least=0, at_most=guesses)

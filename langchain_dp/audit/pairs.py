@@ -158,11 +158,11 @@ class NamingEngine:
         self.asked.update({prompt.member: prompt.body for prompt in prompts})
 
 
-def worst_margin(sigma: float, *, delta: float, runs: int, error: float, moved: bool = True) -> int:
+def worst_margin(sigma: float, *, delta: float, runs: int, error: float) -> int:
     """Return the votes by which the canary's label should trail for the largest expected bound on epsilon.
 
-    The margin of two noisy counts is Gaussian with variance 2 sigma^2, and the canary shifts it by two votes if its
-    vote moves, by one otherwise. The further its label trails, the larger the ratio of the two chances of its winning,
+    The margin of two noisy counts is Gaussian with variance 2 sigma^2, and the canary, whose vote moves, shifts it by
+    two votes. The further its label trails, the larger the ratio of the two chances of its winning,
     and the more runs it takes to see them.
 
     Args:
@@ -170,7 +170,6 @@ def worst_margin(sigma: float, *, delta: float, runs: int, error: float, moved: 
         delta: Of the claim.
         runs: Runs on each data set behind the bound.
         error: Of the bound.
-        moved: Whether the canary's vote moves from label to label, or appears.
 
     Examples:
         >>> worst_margin(2.0, delta=1e-5, runs=10_000, error=1e-3)
@@ -181,7 +180,7 @@ def worst_margin(sigma: float, *, delta: float, runs: int, error: float, moved: 
     spread = math.sqrt(2) * sigma
 
     def expected(margin: int) -> float:
-        hits, other_hits = (round(runs * float(ndtr((gain - margin) / spread))) for gain in (1, -1 if moved else 0))
+        hits, other_hits = (round(runs * float(ndtr((gain - margin) / spread))) for gain in (1, -1))
         return epsilon_bound(hits, other_hits, runs, delta=delta, error=error)
 
     return max(range(math.ceil(8 * sigma) + 1), key=expected)

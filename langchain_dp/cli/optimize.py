@@ -208,7 +208,6 @@ def optimizer_for(
         own |= {"name": options.name} | _given(not_private_seed=options.seed_not_private)
     if options.method == "choose":
         return DPPromptSelector.auto(examples_count=count, effort=options.effort, **own)
-    own |= _given(decoder=options.decoder)
     if isinstance(options, Optimize):
         own |= {"decoding": Decoding(chat=options.chat, **_given(temperature=options.temperature))}
     if options.fits:

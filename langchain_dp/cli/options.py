@@ -19,7 +19,7 @@ KnownTask = Literal["sst2", "trec", "mpqa", "disaster"]
 KnownPrompt = Literal["plain", "sst2", "amazon", "agnews", "trec"]
 NEIGHBORS = get_args(Neighboring)
 TABLES = ("glove", "minilm")
-TARGETS = ("eta", "target_replacement", "deniability", "inversion", "max_loss")
+TARGETS = ("eta", "target_replacement", "inversion")
 REPLACEMENT = 0.5
 
 _FITTING = "what fits"
@@ -186,7 +186,7 @@ class WriterOptions(LabelOptions, ConstantOptions):
         "examples_count": "--records",
     }
     writes_with: ClassVar[tuple[str, ...]] = (
-        "shots", "subsets", "prompts", "tokens", "validation", "decoder", "partitions", "sampling_probability",
+        "shots", "subsets", "prompts", "tokens", "validation", "partitions", "sampling_probability",
     )  # fmt: skip
     """Options that mean nothing where nothing is written."""
 
@@ -205,9 +205,6 @@ class WriterOptions(LabelOptions, ConstantOptions):
     tokens: int | None = of_run(None, min=1, help=f"tokens of one candidate (default: {_FITTING})")
     effort: Literal["light", "full"] = of_run(
         "light", help="how much is chosen to fit, where none of these five is given; full takes ten times as long"
-    )
-    decoder: Literal["votes", "clip"] | None = of_run(
-        None, help="clip: subsets move the next token by no more than a clip; fewer rows do (default: votes)"
     )
     validation: float | None = of_run(None, parser=share, help=f"share of the rows that select (default: {_FITTING})")
     max_tokens: int | None = Option(None, min=1, help="context of one subset, in tokens (default: the engine's)")
@@ -245,14 +242,8 @@ class TableOptions(Options):
         None, "--replacement", "--target-replacement", parser=share, metavar="P",
         help=f"share of words replaced (default: {REPLACEMENT}); also --target-replacement",
     )  # fmt: skip
-    deniability: float | None = promised(
-        None, parser=share, metavar="P", help="95% of words stay with at most this chance"
-    )
     inversion: float | None = promised(
         None, parser=share, metavar="P", help="share of words that an attacker may guess"
-    )
-    max_loss: float | None = promised(
-        None, parser=positive, metavar="NATS", help="mean loss between a word and its nearest neighbour"
     )
     mechanism: Literal["exponential", "laplace"] = promised(
         "exponential", metavar="NAME", help="exponential or laplace"

@@ -90,8 +90,6 @@ themselves go to stdout.
     urls: Treatment = _treated(help="addresses of pages and of mail")
     punctuation: Treatment = _treated(help="punctuation marks and symbols")
     code: Treatment = _treated(help="pieces between backticks")
-    casing: bool = Option(False, "--casing", rich_help_panel=_CLEAR, help="capitals stand where they stood")
-    unknown: Literal["vector", "random"] = Option("vector", rich_help_panel="words", help="words outside the table")
     length: int | None = Option(
         None, min=1, rich_help_panel="words", help="every text comes out at exactly this many tokens"
     )
@@ -232,10 +230,9 @@ def _releases(options: Sanitize, held: contextlib.ExitStack) -> FormalReleases:
     targets = options.targets()
     words = WordOptions(
         mechanism=options.mechanism,
-        policies=Policies(**{kind: getattr(options, kind) for kind in _KINDS}, unknown=options.unknown),
+        policies=Policies(**{kind: getattr(options, kind) for kind in _KINDS}),
         keep=options.keep or (),
         length=options.length,
-        casing=options.casing,
     )
     # What cannot run is refused before there is a ledger.
     tried = word_releases(options.embeddings, targets, words, ledger=None, limit=None, cache=False, name=_CHAIN)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import operator
-import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_dp._util import forks, validate
@@ -18,17 +17,13 @@ from langchain_dp.ports import Continuation, MemberPrompt, NextTokenScorer, Toke
 
 INVENTED = "An example."
 """Placeholder for a record in public prompts."""
-_RUN = 4
-"""Consecutive words that a text does not repeat by chance."""
-Run = tuple[str, ...]
 _MARGIN = 4  # additional tokens of joined parts
 
 
 class TextWriter:
     """Writes one text from the clipped sums of its members.
 
-    ``end`` ends a text, beside the model's own end. ``candidates`` tokens of the public model are considered. No token
-    is drawn that would make the text repeat ``never``, unless there is no other: models tend to repeat the request.
+    ``end`` ends a text, beside the model's own end. ``candidates`` tokens of the public model are considered.
 
     Formal guarantee:
         A text is a sequence of :meth:`ClippedSum.release`, each over candidates and public weights that depend on
@@ -37,7 +32,7 @@ class TextWriter:
 
     def __init__(
         self, engine: NextTokenScorer, end: str, noise: ClippedSum, *, candidates: int, chat: bool,
-        rng: Randomness, never: Echo | None = None,
+        rng: Randomness,
     ) -> None:  # fmt: skip
         self.noise = noise
         self._engine = engine
@@ -45,7 +40,6 @@ class TextWriter:
         self._candidates = candidates
         self._chat = chat
         self._rng = rng
-        self._never = never or Echo()
         self._barren: dict[Token, bool] = {}  # tokens that begin no text
         self._heard = False  # whether as many members as a text has were scored
 
@@ -125,7 +119,7 @@ class TextWriter:
             raise ModelUnavailable(
                 f"The engine scores its prompt alone, but {heard} of {len(keys)} that show an invented record with it: "
                 "no record would have a part in what is written. Check the engine's memory, or let fewer take part "
-                "(members=, of a prompt subsets=)."
+                "(members=)."
             )
         self._heard = True
 
@@ -187,10 +181,7 @@ class TextWriter:
     def _allowed(self, written: Sequence[Token], candidates: Sequence[Token]) -> Sequence[int]:
         """Return the indices of the candidates that may follow, or of all candidates if there are none."""
         every = range(len(candidates))
-        allowed = [at for at in every if written or not self._is_barren(candidates[at])]
-        if self._never.near(self.text(written)):
-            allowed = [at for at in allowed if not self._never(self.text([*written, candidates[at]]))]
-        return allowed or every
+        return every if written else [at for at in every if not self._is_barren(candidates[at])] or every
 
     def _is_barren(self, token: Token) -> bool:
         if token not in self._barren:
@@ -244,48 +235,3 @@ def _rows(scores: TokenScores, kept: Sequence[int]) -> list[Any]:
     """Return each member's scores of these candidates; None for a member without valid scores."""
     rows = (row_of(row, len(scores.tokens)) for row in scores.members)
     return [None if row is None else row[list(kept)] for row in rows]
-
-
-class Echo:
-    """Detects texts that repeat a request, and texts that are about to.
-
-    No text may share four consecutive words with an ``asked`` text, unless ``known`` has them too, or contain one of
-    the ``headings`` in any case.
-
-    Examples:
-        >>> echo = Echo(["Read how the student did."], headings=["Input:"])
-        >>> echo("Say how the student did"), echo("Say how the student failed"), echo.near("Say how the student")
-        (True, False, True)
-    """
-
-    def __init__(self, asked: Iterable[str] = (), *, known: str = "", headings: Iterable[str] = ()) -> None:
-        self._runs = frozenset(run for text in asked for run in _runs(_words(text))) - _runs(_words(known))
-        self._begun = frozenset(run[:-1] for run in self._runs)
-        self._headings = tuple(text.casefold() for text in headings)
-        self._openings = tuple(part for text in self._headings for part in _openings(text))
-
-    def __call__(self, text: str) -> bool:
-        """Return whether the text repeats the request."""
-        folded = " ".join(text.casefold().split())
-        return any(heading in folded for heading in self._headings) or not self._runs.isdisjoint(_runs(_words(folded)))
-
-    def near(self, text: str) -> bool:
-        """Return whether the next token, a word or a piece of one, may make the text repeat."""
-        words = _words(text)
-        if words and self._begun.intersection([tuple(words[1 - _RUN :]), tuple(words[-_RUN:-1])]):
-            return True
-        return any(map(text.casefold().rstrip().endswith, self._openings))
-
-
-def _openings(heading: str) -> list[str]:
-    """Return the beginnings of a heading that one more token may complete."""
-    least = len(re.sub(r"(\w+|[^\w\s])$", "", heading).rstrip())
-    return [heading[:at].rstrip() for at in range(max(least, 1), len(heading))]
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"\w+", text.casefold())
-
-
-def _runs(words: list[str]) -> frozenset[Run]:
-    return frozenset(tuple(words[at : at + _RUN]) for at in range(len(words) - _RUN + 1))

@@ -32,10 +32,6 @@ Scores = NDArray[np.float64]
 
 GRID = 64
 """Whole numbers into which the clip is cut: what a member adds to a token's exponent is one of -64, ..., 64."""
-ENOUGH = 5.0
-"""Clip in nats beyond which a lower temperature is worth more than a larger clip: one or two words that a model of 1.5
-billion parameters wrote came out as without noise 97 times in 100 with it, and 78 times at a temperature of 0.5."""
-SHARPEST = 0.1
 _PUBLIC_WEIGHT = 2**200
 """The public model's probability of its likeliest token, as a whole number. The least weight is one, 139 nats below.
 With 2^40 it was 28: at a temperature of 0.2 all tokens were alike then that the model takes to be six nats less likely,
@@ -96,27 +92,6 @@ class ClippedSum:
                 f"{members} and temperature={temperature:g}. Lower it, or have more members."
             )
         return cls(ClippedSumRoundEvent(epsilon0, tokens, sampling_probability), members, temperature)
-
-    @classmethod
-    def sharpened(cls, event: ClippedSumRoundEvent, members: int, temperature: float) -> ClippedSum:
-        """The mechanism at this temperature, or at a lower one where the clip would be above 5 nats.
-
-        For texts of which the likeliest is wanted, and no variety: at the same cost a larger clip would cut nothing
-        any more, where a lower temperature follows more closely what members agree on.
-
-        Args:
-            event: What one round costs.
-            members: As of the mechanism.
-            temperature: The highest.
-
-        Examples:
-            >>> ClippedSum.sharpened(ClippedSumRoundEvent(2.0, tokens=8), members=60, temperature=0.5).clip
-            5.0
-        """
-        whole = cls(event, members, temperature)
-        if whole.clip <= ENOUGH:
-            return whole
-        return cls(event, members, min(temperature, max(SHARPEST, temperature * ENOUGH / whole.clip)))
 
     @property
     def clip(self) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from langchain_dp.ensemble.scheme import SamplingOptions
 from langchain_dp.opt.baselines import DLNSettings, optimize_with_dln1, optimize_with_opt
 from langchain_dp.opt.candidates import Candidate
-from langchain_dp.opt.filters import candidate_fault
 from langchain_dp.opt.handover import OptimizedPrompt, load_prompt
 from langchain_dp.opt.report import OptPlanReport
 from langchain_dp.opt.runnable import DPPromptOptimizer
@@ -15,7 +14,6 @@ from langchain_dp.opt.target import PromptScore, TargetChoice, TargetScore, choo
 from langchain_dp.opt.templates import (
     DISASTER,
     MPQA,
-    PRIVACY_INSTRUCTIONS,
     SST2,
     TREC,
     OptPrompts,
@@ -28,7 +26,6 @@ from langchain_dp.ports import Decoding
 __all__ = [
     "DISASTER",
     "MPQA",
-    "PRIVACY_INSTRUCTIONS",
     "SST2",
     "TREC",
     "Candidate",
@@ -47,7 +44,6 @@ __all__ = [
     "TargetChoice",
     "TargetScore",
     "Verdict",
-    "candidate_fault",
     "choose_for_target",
     "evaluate_prompt",
     "load_prompt",

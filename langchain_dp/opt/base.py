@@ -62,15 +62,10 @@ class PromptRunnable(RunRunnable):
         self._progress = validate.one_of("progress", progress, (None, True, False))
         self._set_lock()
         self._private = PrivateRuns(
-            model,
-            settings,
-            ledger=ledger_for(budget, ledger),
-            budget=budget,
-            name=name,
-            progress=progress,
+            model, settings, ledger=ledger_for(budget, ledger), budget=budget, name=name, progress=progress,
             rng=SystemRandomness() if not_private_seed is None else NotPrivateSeededRandomness(not_private_seed),
             costs=costs_of_inputs(*released_inputs, made_with=made_with, budget=budget, ledger=ledger),
-        )
+        )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------------ Runnable
 
@@ -119,10 +114,9 @@ class PromptRunnable(RunRunnable):
     def optimize(self, examples: Examples | None = None, config: RunnableConfig | None = None) -> OptimizedPrompt:
         """Run like :meth:`invoke`, but return the prompt with its certificate and settings, ready to save.
 
-        Ctrl-C loses the current call only. With ``decoder="clip"`` it also loses the current candidate. Call again with
-        the same examples to resume. With a ledger in a file a new process can resume too. A selection that was charged
-        by a process that is gone is lost; the candidates stay in :meth:`released`. A complete run returns its prompt
-        again at no cost.
+        Ctrl-C loses the current call only. Call again with the same examples to resume. With a ledger in a file a new
+        process can resume too. A selection that was charged by a process that is gone is lost; the candidates stay in
+        :meth:`released`. A complete run returns its prompt again at no cost.
         """
         prompt: OptimizedPrompt = self._execute(PrivateArgs.of(examples), config)
         return prompt
@@ -189,15 +183,9 @@ class PromptRunnable(RunRunnable):
         scheme = scheme_for(self.settings, neighbors, count)
         warn_weak_promise(weak_promise_reasons(share.epsilon, share.delta, *scheme.least_records(count)))
         return report(
-            self._engine,
-            self.settings,
-            budget=share,
-            scheme=scheme,
-            token=token,
-            selection=selection,
-            records=records,
-            count=count,
-        )
+            self._engine, self.settings, budget=share, scheme=scheme, token=token, selection=selection,
+            records=records, count=count,
+        )  # fmt: skip
 
 
 def share_of(budget: PrivacyBudget | None, ledger: LedgerOrPath | None, name: str) -> PrivacyBudget:

@@ -98,7 +98,7 @@ def optimize_with_opt(optimizer: DPPromptOptimizer, examples: Examples, *, seed:
         >>> optimize_with_opt(optimizer, rows).certificate.private
         False
     """
-    engine, settings = optimizer._engine, dataclasses.replace(optimizer.settings, decoder="votes")
+    engine, settings = optimizer._engine, optimizer.settings
     records = optimizer._checked(examples)
     check_environment()
     rng = SystemRandomness() if seed is None else NotPrivateSeededRandomness(seed)
@@ -107,13 +107,9 @@ def optimize_with_opt(optimizer: DPPromptOptimizer, examples: Examples, *, seed:
     forward = Forward.of(engine, settings)
     text = Text(engine, settings.decoding, settings.candidate_options.stop, never=echo_of(settings))
     subset_votes = SubsetVotes(
-        engine,
-        SubsetSampler(data.training, scheme, rng),
-        Demonstrations(records, forward, settings, engine),
-        watch=lambda: forward.watch(settings.instruction),
-        text=text,
-        rng=rng,
-    )
+        engine, SubsetSampler(data.training, scheme, rng), Demonstrations(records, forward, settings, engine),
+        watch=lambda: forward.watch(settings.instruction), text=text, rng=rng,
+    )  # fmt: skip
     run = Run(
         settings,
         text=text,
@@ -160,7 +156,7 @@ def optimize_with_dln1(
         >>> optimize_with_dln1(optimizer, rows, DLNSettings(steps=2)).certificate.private
         False
     """
-    engine, settings = optimizer._engine, dataclasses.replace(optimizer.settings, decoder="votes")
+    engine, settings = optimizer._engine, optimizer.settings
     records = optimizer._checked(examples)
     check_environment()
     numbers = DLNSettings() if dln is None else dln
@@ -169,14 +165,9 @@ def optimize_with_dln1(
     data = prepare(records, settings, Neighbors.REPLACE_ONE, coins.randbytes(32))
     decoding = dataclasses.replace(settings.decoding, temperature=numbers.temperature)
     run = DLN1(
-        engine,
-        Forward.of(engine, settings),
-        prompts=settings.prompts,
-        labels=settings.labels,
-        settings=numbers,
-        text=Text(engine, decoding, settings.candidate_options.stop),
-        rng=coins,
-    )
+        engine, Forward.of(engine, settings), prompts=settings.prompts, labels=settings.labels,
+        settings=numbers, text=Text(engine, decoding, settings.candidate_options.stop), rng=coins,
+    )  # fmt: skip
     disabled = None if optimizer._progress is None else not optimizer._progress
     with tqdm(total=numbers.steps, desc="dln-1", unit="step", disable=disabled) as bar:
         best = run.run(settings.instruction, data.rows(data.training), data.rows(data.validation), advance=bar.update)
@@ -188,8 +179,6 @@ def optimize_with_dln1(
 @dataclasses.dataclass(eq=False, repr=False)
 class MajorityVote:
     """Tokens of OPT: one batch of subsets per candidate, the token with most votes, no noise. Not private."""
-
-    whole = False
 
     subset_votes: SubsetVotes
     max_calls: int
@@ -205,7 +194,7 @@ class MajorityVote:
         winners = [token for token, count in votes.items() if count == most]
         return sorted(winners, key=lambda token: (isinstance(token, str), token))[0] if winners else None
 
-    def left(self, written: Sequence[Token] = ()) -> int:
+    def left(self) -> int:
         """Return the calls left."""
         return self.max_calls
 
@@ -296,12 +285,6 @@ class DLN1:
 def not_private(method: str, engine: NextTokenVoter) -> PrivacyCertificate:
     """Return a certificate that promises nothing, and says why."""
     return PrivacyCertificate(
-        mechanism=f"non-private {method}",
-        epsilon=math.inf,
-        delta=0.0,
-        neighbors=Neighbors.REPLACE_ONE,
-        spent=(math.inf, 0.0),
-        model=engine.name,
-        private=False,
-        reason=_REASONS[method],
-    )
+        mechanism=f"non-private {method}", epsilon=math.inf, delta=0.0, neighbors=Neighbors.REPLACE_ONE,
+        spent=(math.inf, 0.0), model=engine.name, private=False, reason=_REASONS[method],
+    )  # fmt: skip

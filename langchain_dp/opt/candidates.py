@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from langchain_dp.ensemble.text_writer import Echo
-from langchain_dp.opt.filters import candidate_fault, request_echo, whole_sentences
+from langchain_dp.opt.filters import Echo, candidate_fault, request_echo, whole_sentences
 from langchain_dp.opt.plan import Written
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.text import Text

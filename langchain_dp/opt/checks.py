@@ -9,13 +9,13 @@ from langchain_dp.ensemble.engine_calls import count_publicly
 from langchain_dp.ensemble.prompt_budget import LEAST
 from langchain_dp.ensemble.questions import check_text
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.opt.settings import Decoder, Settings
+from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import CUE, Demonstration, PromptAlternative
-from langchain_dp.ports import LabelScorer, NextTokenScorer, NextTokenVoter
+from langchain_dp.ports import LabelScorer, NextTokenVoter
 
 
-def check_model(model: object, decoder: Decoder = "votes", kbar: int = 0) -> None:
-    """Require an engine that writes tokens, scores labels and supports the decoder.
+def check_model(model: object, kbar: int = 0) -> None:
+    """Require an engine that writes tokens and scores labels.
 
     Its vocabulary must exceed kbar: the threshold of LimitedDomain covers the tokens beyond kbar.
     """
@@ -25,12 +25,7 @@ def check_model(model: object, decoder: Decoder = "votes", kbar: int = 0) -> Non
             f"Expected model={type(model).__name__} to be a local engine that writes tokens and scores labels, such "
             "as LlamaCppEnsemble: the votes of hundreds of prompts are counted token by token."
         )
-    if decoder == "clip" and not isinstance(model, NextTokenScorer):
-        raise InvalidParameter(
-            f"Expected model={type(model).__name__} to score next tokens (score_next_token), which "
-            'decoder="clip" asks for. Use decoder="votes", or an engine such as LlamaCppEnsemble.'
-        )
-    if decoder == "votes" and kbar >= model.vocabulary_size:
+    if kbar >= model.vocabulary_size:
         raise InvalidParameter(
             f"Expected kbar={kbar} to be below the model's {model.vocabulary_size} tokens. Ten is plenty: lower it."
         )

@@ -97,10 +97,6 @@ def scheme_for(settings: Settings, neighbors: Neighbors, records: int) -> Scheme
     if records and count_is_public(neighbors):
         check_split(settings, records)
     return choose_scheme(
-        settings.sampling,
-        neighbors=neighbors,
-        records=records - apart,
-        apart=apart,
-        shots=settings.shots,
+        settings.sampling, neighbors=neighbors, records=records - apart, apart=apart, shots=settings.shots,
         subsets=settings.subsets,
-    )
+    )  # fmt: skip

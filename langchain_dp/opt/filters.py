@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from langchain_dp._util.words import UNSPACED, whole
-from langchain_dp.ensemble.text_writer import Echo
 from langchain_dp.opt.templates import OptPrompts
 
 _HEADINGS = "# Student", "#Student", "Output:", "Input:", "Instruction:"
@@ -28,6 +27,54 @@ will with write your
 """
 _SMALL = frozenset(_COMMON.split())
 """Words of four letters and more that every instruction may hold, whatever the task."""
+_RUN = 4
+"""Consecutive words that a text does not repeat by chance."""
+Run = tuple[str, ...]
+
+
+class Echo:
+    """Detects texts that repeat a request, and texts that are about to.
+
+    No text may share four consecutive words with an ``asked`` text, unless ``known`` has them too, or contain one of
+    the ``headings`` in any case.
+
+    Examples:
+        >>> echo = Echo(["Read how the student did."], headings=["Input:"])
+        >>> echo("Say how the student did"), echo("Say how the student failed"), echo.near("Say how the student")
+        (True, False, True)
+    """
+
+    def __init__(self, asked: Iterable[str] = (), *, known: str = "", headings: Iterable[str] = ()) -> None:
+        self._runs = frozenset(run for text in asked for run in _runs(_words(text))) - _runs(_words(known))
+        self._begun = frozenset(run[:-1] for run in self._runs)
+        self._headings = tuple(text.casefold() for text in headings)
+        self._openings = tuple(part for text in self._headings for part in _openings(text))
+
+    def __call__(self, text: str) -> bool:
+        """Return whether the text repeats the request."""
+        folded = " ".join(text.casefold().split())
+        return any(heading in folded for heading in self._headings) or not self._runs.isdisjoint(_runs(_words(folded)))
+
+    def near(self, text: str) -> bool:
+        """Return whether the next token, a word or a piece of one, may make the text repeat."""
+        words = _words(text)
+        if words and self._begun.intersection([tuple(words[1 - _RUN :]), tuple(words[-_RUN:-1])]):
+            return True
+        return any(map(text.casefold().rstrip().endswith, self._openings))
+
+
+def _openings(heading: str) -> list[str]:
+    """Return the beginnings of a heading that one more token may complete."""
+    least = len(re.sub(r"(\w+|[^\w\s])$", "", heading).rstrip())
+    return [heading[:at].rstrip() for at in range(max(least, 1), len(heading))]
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.casefold())
+
+
+def _runs(words: list[str]) -> frozenset[Run]:
+    return frozenset(tuple(words[at : at + _RUN]) for at in range(len(words) - _RUN + 1))
 
 
 def candidate_fault(
@@ -35,19 +82,7 @@ def candidate_fault(
 ) -> str:
     """Explain why a released candidate is not handed over, or return "". Uses public text alone.
 
-    Args:
-        candidate: The written instruction.
-        instruction: The initial instruction.
-        words: Words of the labels.
-        prompts: Templates that the writer was asked with.
-        complete: Whether the model ended the text itself, before the token limit and without a lack of votes.
-
-    Returns:
-        A clause, such as "it repeats the request".
-
-    Examples:
-        >>> candidate_fault("Say it", instruction="Is it spam?", words=["spam", "ham"], prompts=OptPrompts())
-        'it no longer names the task'
+    ``complete``: the model ended the text itself, before the token limit and without a lack of votes.
     """
     text = candidate.strip()
     if not text:
@@ -63,7 +98,7 @@ def candidate_fault(
 
 def request_echo(prompts: OptPrompts, instruction: str) -> Echo:
     """Return the request as text that no candidate may repeat, except what the initial instruction also says."""
-    return Echo([prompts.meta, prompts.secrecy, *prompts.messages], known=instruction, headings=_HEADINGS)
+    return Echo([prompts.meta, *prompts.messages], known=instruction, headings=_HEADINGS)
 
 
 def whole_sentences(text: str) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, get_args
 
 from langchain_dp._util import validate
-from langchain_dp.accounting import PrivacyBudget, calibrate_limited_domain, calibrate_text_round
+from langchain_dp.accounting import PrivacyBudget, calibrate_limited_domain
 from langchain_dp.accounting.events import LimitedDomainEvent, count_is_public
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter
@@ -51,21 +51,19 @@ def to_evaluate(
     training: float,
     judged: float,
     lengths: Lengths,
-    drawn: int = 0,
 ) -> Evaluated:
     """Estimate the tokens of a run. Records that no subset shows are not answered either.
 
-    ``judged`` counts answers to validation records over all candidates. ``drawn`` is the tokens of one call that writes
-    a whole text, and 0 if each call releases one token.
+    ``judged`` counts answers to validation records over all candidates.
     """
     rate, members = scheme.sampling_probability, scheme.expected_subsets
     shown = lengths.shot * shots(scheme, training)
     seen = 1 - (1 - rate) ** calls
     answers = (training * seen + judged) * (lengths.shot + _ANSWER)
-    written = calls * max(drawn, 1) * members
+    written = calls * members
     cold = warm = written * (lengths.head + shown + lengths.tail + length / 2)
     if scheme.sampling == "fixed":
-        again = scheme.groups * (1 - (1 - rate) ** (1 if drawn else length)) * texts
+        again = scheme.groups * (1 - (1 - rate) ** length) * texts
         warm = scheme.groups * seen * shown + again * (lengths.tail + length)
     return Evaluated(cold + answers, warm + answers, written)
 
@@ -79,13 +77,6 @@ Effort = Literal["light", "full"]
 
 AGREED = 0.7
 """Share of the votes with which a token is to be released at least half of the time."""
-
-ENOUGH_CLIP = 2.0
-"""Clip in nats that settings with clipped sums reach."""
-_CLIPPED = (100, 60, 40, 25, 12, 6, 3)
-"""Expected subsets of a clipped-sums text: more of them allow a larger clip."""
-_MOST_ROWS = 30_000
-"""Rows beyond which a larger clip is of no use."""
 
 _PROMPTS: dict[Effort, tuple[tuple[int, int], ...]] = {
     "light": ((3, 20), (2, 20), (1, 20), (1, 12)),
@@ -124,7 +115,6 @@ def fit(
     *,
     effort: Effort = "light",
     instruction: int = 0,
-    clip_temperature: float | None = None,
     alternatives: int = 0,
 ) -> Fit:
     """Choose the longest writing in which a token with 70% of the votes is released at least half of the time.
@@ -133,7 +123,7 @@ def fit(
     are left out. If no setting reaches the goal, return the nearest one, so that a plan can state the distance.
 
     ``instruction`` is the length of the initial instruction in tokens, since a candidate that says as much needs as
-    many. ``clip_temperature`` switches to clipped sums, where a subset must be able to move a token by two nats.
+    many.
     """
     validate.integer("examples_count", examples_count, at_least=1)
     validate.one_of("effort", effort, get_args(Effort))
@@ -148,7 +138,7 @@ def fit(
     best, nearest = None, 0.0
     for sizes in _writings(effort, instruction):
         arguments = examples_count, budget, effort, sizes, judges, (alternatives + sizes[0] + 1) * judges
-        candidate, share = _by_votes(*arguments) if clip_temperature is None else _by_clip(*arguments, clip_temperature)
+        candidate, share = _by_votes(*arguments)
         if share >= 1:
             return candidate
         if share > nearest:
@@ -201,30 +191,6 @@ def _by_votes(
     return Fit(shots, subsets, prompts, tokens, judges / rows, rows), share
 
 
-def _by_clip(
-    count: int, budget: PrivacyBudget, effort: Effort, sizes: tuple[int, int, int], judges: int, judged: int,
-    temperature: float,
-) -> tuple[Fit, float]:  # fmt: skip
-    """Return the same for clipped sums."""
-    prompts, tokens, shots = sizes
-    count = min(count, _MOST_ROWS)
-    there = (count - judges) // shots
-
-    def fits(members: int) -> bool:
-        if members > there:
-            return False
-        scheme = Scheme("fixed", there, members / there, even=True)
-        return _TOKENS[effort] >= to_evaluate(
-            scheme, calls=prompts, texts=prompts, length=tokens, training=there * shots,
-            judged=judged, lengths=_USUAL, drawn=tokens,
-        ).work()  # fmt: skip
-
-    members = next(filter(fits, _CLIPPED), max(1, min(there, _SUBSETS)))
-    moved = _moved(budget, prompts, tokens, members / there) if members >= _SUBSETS else 0.0
-    settings = Fit(shots, members, prompts, tokens, judges / count, count)
-    return settings, moved * members * temperature / 4 / ENOUGH_CLIP
-
-
 def _writings(effort: Effort, instruction: int) -> Iterator[tuple[int, int, int]]:
     """Yield candidates, tokens and shots. Single demonstrations come last because they teach little."""
     least = instruction + _MORE if instruction else 1
@@ -233,12 +199,6 @@ def _writings(effort: Effort, instruction: int) -> Iterator[tuple[int, int, int]
         for prompts, tokens in sizes:
             for shots in some:
                 yield prompts, tokens, shots
-
-
-@functools.lru_cache(maxsize=64)
-def _moved(budget: PrivacyBudget, rounds: int, tokens: int, rate: float) -> float:
-    """Return the bounded-range parameter of a token."""
-    return calibrate_text_round(budget, rounds=rounds, tokens=tokens, sampling_probability=rate)
 
 
 @functools.lru_cache(maxsize=64)

@@ -41,11 +41,6 @@ class Journal(RunJournal):
         """Calls whose outcome the journal holds."""
         return sum(candidate.calls for candidate in self.written)
 
-    @property
-    def texts(self) -> int:
-        """Texts that have an outcome."""
-        return sum(candidate.calls > 0 for candidate in self.written)
-
     def complete(self, winner: int, data: str, handed: tuple[str, tuple[str, ...]]) -> None:
         """Store the selection and the data it was made on. Only a stored selection is released."""
         self.update(winner=winner, data=data, handed=handed)
@@ -65,14 +60,10 @@ class Journal(RunJournal):
     def from_state(cls, fields: Mapping[str, Any], common: Mapping[str, Any]) -> Self:
         """Read the result of :meth:`state`."""
         journal = cls(
-            **common,
-            groups=fields["groups"],
-            sampling_probability=fields["sampling_probability"],
-            written=[Written(**candidate) for candidate in fields["written"]],
-            winner=fields["winner"],
-            records=fields["records"],
-            handed=_handed(fields.get("handed")),
-        )
+            **common, groups=fields["groups"], sampling_probability=fields["sampling_probability"],
+            written=[Written(**candidate) for candidate in fields["written"]], winner=fields["winner"],
+            records=fields["records"], handed=_handed(fields.get("handed")),
+        )  # fmt: skip
         choices = len(journal.written) + 1 + len(journal.settings.get("alternatives", ()))
         sound = (
             isinstance(journal.groups, int)

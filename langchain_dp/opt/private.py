@@ -8,7 +8,6 @@ from typing import Any
 
 from langchain_dp._util import forks
 from langchain_dp.accounting import (
-    ClippedSumRoundEvent,
     ExponentialEvent,
     LimitedDomainEvent,
     PartEvent,
@@ -18,7 +17,6 @@ from langchain_dp.accounting import (
 from langchain_dp.accounting.budget import (
     LABELS_FROM_DATA,
     warn_mostly_noise,
-    warn_small_clip,
     warn_weak_promise,
     weak_promise_reasons,
 )
@@ -37,9 +35,8 @@ from langchain_dp.ensemble.runs import (
 )
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.ensemble.subsets import KEYED, SubsetSampler
-from langchain_dp.ensemble.text_writer import TextWriter
 from langchain_dp.errors import InvalidParameter, PlanError
-from langchain_dp.mechanisms import ClippedSum, Exponential
+from langchain_dp.mechanisms import Exponential
 from langchain_dp.opt.candidates import PromptChoice, choices, echo_of
 from langchain_dp.opt.data import Data, prepare, scheme_for
 from langchain_dp.opt.forward import Forward
@@ -49,11 +46,8 @@ from langchain_dp.opt.plan import Written
 from langchain_dp.opt.reservation import (
     VALIDATION,
     PromptReservation,
-    WritingEvent,
-    check_clip,
     check_reachable,
     choose_noise,
-    clip_of,
     reserve,
     selection_event,
     votes_needed,
@@ -61,13 +55,12 @@ from langchain_dp.opt.reservation import (
 from langchain_dp.opt.run import Run
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.text import Text
-from langchain_dp.opt.verdict import choice_note, choice_verdict, refuse_at_random, selecting_verdict
-from langchain_dp.opt.voters import ClippedTexts, Demonstrations, PrivateVote, SubsetVotes, TokenSource
-from langchain_dp.ports import NextTokenScorer, NextTokenVoter
+from langchain_dp.opt.verdict import choice_note, choice_verdict
+from langchain_dp.opt.voters import Demonstrations, PrivateVote, SubsetVotes
+from langchain_dp.ports import NextTokenVoter
 from langchain_dp.records import PrivateRecords
 
-_VOTED, _CLIPPED = "LimitedDomain votes", "exponential mechanism on clipped differences from the public model"
-_WRITTEN = "DP-OPT: {} for every token, exponential mechanism among the candidates"
+_WRITTEN = "DP-OPT: LimitedDomain votes for every token, exponential mechanism among the candidates"
 _CHOSEN = "exponential mechanism among public prompts, by their right answers"
 
 
@@ -87,8 +80,7 @@ class PrivateRuns(PrivateRun):
         self._costs = tuple(costs)
         self._progress = progress
         self._forward = Forward.of(engine, settings)
-        self._never = echo_of(settings)
-        self._text = Text(engine, settings.decoding, settings.candidate_options.stop, never=self._never)
+        self._text = Text(engine, settings.decoding, settings.candidate_options.stop, never=echo_of(settings))
         self._journal: Journal | None = None
         self._reservation: PromptReservation | None = None
         # Digests and split of the records, kept while the process lives so that a record can be forgotten in a run.
@@ -101,7 +93,7 @@ class PrivateRuns(PrivateRun):
         self._undrawn: tuple[int, int] | None = None  # process that has charged the choice and not drawn it
         self._drawn: int | None = None  # a choice that is drawn and could not be kept yet
 
-    def prospect(self, records: int) -> tuple[PrivacyBudget, WritingEvent | None, ExponentialEvent]:
+    def prospect(self, records: int) -> tuple[PrivacyBudget, LimitedDomainEvent | None, ExponentialEvent]:
         """Return budget share and noise that a run over so many records would reserve, or has reserved.
 
         Does not check that a token can win: see :func:`~langchain_dp.opt.reservation.check_reachable`.
@@ -112,28 +104,22 @@ class PrivateRuns(PrivateRun):
         share = affordable(self._ledger, self._budget)
         return share, *choose_noise(share, scheme_for(self._settings, self.neighbors, records), self._settings)
 
-    def check_reachable(self, token: WritingEvent | None, share: PrivacyBudget, scheme: Scheme, records: int) -> None:
-        """Refuse noise that no token can win against. For ``auto()`` also refuse a small clip or a random choice."""
+    def check_reachable(
+        self, token: LimitedDomainEvent | None, share: PrivacyBudget, scheme: Scheme, records: int, *,
+        warn: bool = False,
+    ) -> None:  # fmt: skip
+        """Refuse noise that no token can win against. Refuse a random choice after ``auto()``, or warn of it."""
         settings = self._settings
-        given = settings.candidate_options.epsilon0 is not None
-        if isinstance(token, LimitedDomainEvent):
+        if token is not None:
+            given = settings.candidate_options.epsilon0 is not None
             check_reachable(token, share, scheme, settings.calls, given=given, agreement=self.agreement)
-        elif token is not None and self.agreement < 1:
-            check_clip(self._clipped(token, scheme).clip, share)
-        if self.agreement < 1 and scheme.even:
-            taking, judge = settings.taking_part(records), selecting_verdict if settings.writes else choice_verdict
-            rows = round(settings.validation * taking) if settings.writes else taking
-            refuse_at_random(judge(selection_event(share), share, prompts=settings.choices, rows=rows))
-
-    def _judge(self, token: WritingEvent | None, share: PrivacyBudget, scheme: Scheme, records: int) -> None:
-        """Apply :meth:`check_reachable`, and warn if the result would be mostly noise."""
-        self.check_reachable(token, share, scheme, records)
-        if isinstance(token, ClippedSumRoundEvent):
-            warn_small_clip(self._clipped(token, scheme).clip)
-        elif token is None and scheme.even:
-            rows, prompts = self._settings.taking_part(records), self._settings.choices
-            verdict = choice_verdict(selection_event(share), share, prompts=prompts, rows=rows)
-            warn_mostly_noise(f"the choice is one at random, {verdict.message}" if verdict.rating == "no" else "")
+        elif scheme.even:
+            rows, selection = settings.taking_part(records), selection_event(share)
+            verdict = choice_verdict(selection, share, prompts=settings.choices, rows=rows)
+            if verdict.rating == "no" and self.agreement < 1:
+                raise InvalidParameter(f"Expected rows and epsilon to be enough for a choice: {verdict.message}.")
+            if verdict.rating == "no" and warn:
+                warn_mostly_noise(f"the choice is one at random, {verdict.message}")
 
     def run(self, records: PrivateRecords, *, halted: Halted = lambda: False) -> OptimizedPrompt:
         """Start or resume the run; ``halted`` is checked before every call."""
@@ -200,23 +186,17 @@ class PrivateRuns(PrivateRun):
 
     def _reserved(self, journal: Journal, scheme: Scheme, records: int) -> PromptReservation:
         reservation = reserve(
-            self._ledger,
-            self._budget,
-            self._settings,
-            scheme,
-            name=self._name,
-            journal=journal.text(),
-            check=lambda token, share: self._judge(token, share, scheme, records),
-        )
+            self._ledger, self._budget, self._settings, scheme, name=self._name, journal=journal.text(),
+            check=lambda token, share: self.check_reachable(token, share, scheme, records, warn=True),
+        )  # fmt: skip
         plan = reservation.plan
         if journal.plan is None:
             journal.plan, journal.kept = plan, journal.text()
         charged = reservation.calls - reservation.left()
         chosen = journal.winner is not None and plan.remaining(reservation.charged_selection)
-        outcomes = min(journal.texts, reservation.calls) if self._settings.text_tokens else journal.calls
-        if outcomes > charged or chosen:
+        if journal.calls > charged or chosen:
             raise PlanError(
-                f"The journal of the run {self._name!r} holds {outcomes} calls, but the ledger has charged "
+                f"The journal of the run {self._name!r} holds {journal.calls} calls, but the ledger has charged "
                 f"{charged}: it is older, or another one. Bring the right ledger back, or give this run another name=."
             )
         return reservation
@@ -242,42 +222,24 @@ class PrivateRuns(PrivateRun):
 
     def _write(self, data: Data, journal: Journal, reservation: PromptReservation, halted: Halted) -> Run:
         run = Run(
-            self._settings,
-            text=self._text,
-            end_tokens=self._engine.end_tokens,
-            journal=journal,
-            rng=self._rng,
-            progress=self._progress,
-            halted=halted,
-        )
+            self._settings, text=self._text, end_tokens=self._engine.end_tokens, journal=journal, rng=self._rng,
+            progress=self._progress, halted=halted,
+        )  # fmt: skip
         if journal.winner is None and self._settings.writes:
             source = self._source(data, reservation)
             run.write(source, spent=lambda: reservation.plan.spent(round_up=True)[0])
         return run
 
-    def _source(self, data: Data, reservation: PromptReservation) -> TokenSource:
+    def _source(self, data: Data, reservation: PromptReservation) -> PrivateVote:
         engine, settings = self._engine, self._settings
         shown = Demonstrations(data.records, self._forward, settings, engine)
         sampler = SubsetSampler(data.training, reservation.scheme, self._rng)
-        if isinstance(reservation.token, LimitedDomainEvent):
-            votes = SubsetVotes(
-                engine, sampler, shown, watch=lambda: self._forward.watch(settings.instruction), text=self._text,
-                rng=self._rng,
-            )  # fmt: skip
-            kbar = settings.candidate_options.kbar
-            return PrivateVote(votes, reservation=reservation, kbar=kbar, chain=self._name, rng=self._rng)
-        assert isinstance(engine, NextTokenScorer)  # check_decoder
-        assert reservation.token is not None  # something is written
-        writer = TextWriter(
-            engine,
-            (*settings.candidate_options.stop, "\0")[0],
-            self._clipped(reservation.token, reservation.scheme),
-            candidates=settings.candidate_options.clip_candidates,
-            chat=bool(settings.decoding.chat),
+        votes = SubsetVotes(
+            engine, sampler, shown, watch=lambda: self._forward.watch(settings.instruction), text=self._text,
             rng=self._rng,
-            never=self._never,
-        )
-        return ClippedTexts(writer, sampler, shown, reservation=reservation, engine=engine, chain=self._name)
+        )  # fmt: skip
+        kbar = settings.candidate_options.kbar
+        return PrivateVote(votes, reservation=reservation, kbar=kbar, chain=self._name, rng=self._rng)
 
     def _select(self, data: Data, run: Run, reservation: PromptReservation, halted: Halted) -> int:
         if self._drawn is None:
@@ -323,10 +285,13 @@ class PrivateRuns(PrivateRun):
         budget, least = reservation.budget, self._scheme(journal).least_records(journal.records or 0)
         weak = weak_promise_reasons(budget.epsilon, budget.delta, *least)
         settings, seeded = self._settings, not self._rng.private
-        writes = settings.writes
+        writes, token, noise = settings.writes, reservation.token, {}
+        if token is not None:
+            needed = math.ceil(votes_needed(token, self.neighbors))
+            noise = {"epsilon0": token.epsilon0, "delta0": token.delta0, "votes_needed": needed}
         return reservation.plan.certificate(
-            None if reservation.token is None else reservation.charged_call,
-            mechanism=_CHOSEN if not writes else _WRITTEN.format(_CLIPPED if settings.decoder == "clip" else _VOTED),
+            None if token is None else reservation.charged_call,
+            mechanism=_WRITTEN if writes else _CHOSEN,
             model=self._engine.name,
             private=not seeded,
             reason="drawn from not_private_seed: whoever knows the seed can remove the noise" if seeded else "",
@@ -342,31 +307,12 @@ class PrivateRuns(PrivateRun):
                 *getattr(self._engine, "notes", ()),
             ),
             parameters={
-                **self._noise(reservation),
+                **noise,
                 "epsilon_selection": reservation.selection.epsilon,
                 **({"alternatives": len(settings.alternatives)} if settings.alternatives else {}),
                 **(_writing(reservation, journal.written) if writes else {}),
             },
         ).including(self._costs)
-
-    def _clipped(self, token: ClippedSumRoundEvent, scheme: Scheme) -> ClippedSum:
-        return clip_of(token, scheme, self._settings.candidate_options.clip_temperature)
-
-    def _noise(self, reservation: PromptReservation) -> dict[str, Any]:
-        token = reservation.token
-        if token is None:
-            return {}
-        if isinstance(token, LimitedDomainEvent):
-            needed = math.ceil(votes_needed(token, self.neighbors))
-            return {"epsilon0": token.epsilon0, "delta0": token.delta0, "votes_needed": needed}
-        noise = self._clipped(token, reservation.scheme)
-        return {
-            "epsilon0": token.epsilon0,
-            "clip": noise.clip,
-            "temperature": noise.temperature,
-            "members": noise.members,
-            "tokens": token.tokens,
-        }
 
 
 def _writing(reservation: PromptReservation, written: Sequence[Written]) -> dict[str, Any]:

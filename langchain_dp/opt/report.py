@@ -12,10 +12,10 @@ from langchain_dp.ensemble.engine_calls import count_or_estimate
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.fit import Lengths, shots, to_evaluate
-from langchain_dp.opt.reservation import WritingEvent, chance, choose_noise, clip_of, votes_needed
+from langchain_dp.opt.reservation import chance, choose_noise, votes_needed
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import CUE, Demonstration
-from langchain_dp.opt.verdict import Verdict, choice_verdict, clip_verdict, selecting_verdict, verdict
+from langchain_dp.opt.verdict import Verdict, choice_verdict, selecting_verdict, verdict
 from langchain_dp.ports import HasCache, NextTokenVoter, ReportsThroughput
 from langchain_dp.records import PrivateRecords
 
@@ -27,7 +27,7 @@ class OptPlanReport:
     Args:
         budget: The guarantee.
         scheme: Sampling constants of the training records.
-        token: Event of one call: a vote on a token, or a whole text from clipped sums. None if nothing is written.
+        token: Event of a vote on one token. None if nothing is written.
         selection: Event of the selection.
         verdict: Whether the run is worth its budget.
         max_calls: Most calls over all texts.
@@ -42,7 +42,6 @@ class OptPlanReport:
         weak: Reasons why the guarantee is weak.
         cache_too_small: Whether the engine caches fewer than all subsets. Many tokens then evaluate whole prompts,
             which the time includes. Raise ``cache_bytes=`` of the engine.
-        clip: With ``decoder="clip"``, the most that a subset may move the log-probability of a token, in nats.
         choices: Most prompts in the selection.
 
     Examples:
@@ -53,7 +52,7 @@ class OptPlanReport:
 
     budget: PrivacyBudget
     scheme: Scheme
-    token: WritingEvent | None
+    token: LimitedDomainEvent | None
     selection: ExponentialEvent
     verdict: Verdict
     max_calls: int
@@ -67,32 +66,26 @@ class OptPlanReport:
     cache_bytes: float | None = None
     weak: tuple[str, ...] = ()
     cache_too_small: bool = False
-    clip: float | None = None
     choices: int = 0
 
     @property
     def votes_needed(self) -> float | None:
         """Votes with which a token is released half of the time if at most kbar tokens have votes; else None."""
-        return votes_needed(self.token, self.budget.neighbors) if isinstance(self.token, LimitedDomainEvent) else None
+        return None if self.token is None else votes_needed(self.token, self.budget.neighbors)
 
     def chance(self, share: float) -> float:
         """Return the chance to release a token with ``share`` of the expected votes if the others have too few.
 
         Raises:
-            InvalidParameter: The decoder does not use votes.
+            InvalidParameter: The plan writes nothing.
         """
-        if not isinstance(self.token, LimitedDomainEvent):
-            raise InvalidParameter('Expected decoder="votes" to ask for a chance by votes. See clip.')
+        if self.token is None:
+            raise InvalidParameter("Expected a plan that writes tokens: a selection among public prompts has no votes.")
         return chance(self.token, share * self.scheme.expected_subsets, self.budget.neighbors)
 
     def _noise(self) -> list[str]:
         token = self.token
         assert token is not None  # __str__
-        if not isinstance(token, LimitedDomainEvent):
-            return [
-                f"  noise        epsilon0 = {token.epsilon0:.4g} a token, {token.tokens} tokens a text; a subset moves "
-                f"one by {self.clip:.3g} nats at most"
-            ]
         shares = "  ".join(f"{share:.0%} wins {self.chance(share):.0%}" for share in (0.5, 0.7, 0.9, 1.0))
         return [
             f"  noise        epsilon0 = {token.epsilon0:.4g}, delta0 = {token.delta0:.3g} a call; a token needs "
@@ -124,14 +117,12 @@ class OptPlanReport:
                 f"  to evaluate  about {self.cold_tokens:,.0f} tokens{time}",
             ]
         else:
-            each = "tokens, bottoms and ends of" if self.clip is None else "a text each, of"
-            votes = "votes a token" if self.clip is None else "members a text"
             memory = "" if self.cache_bytes is None else f", {self.cache_bytes / 2**30:,.1f} GiB of caches"
             lines += [
-                f"  calls        {self.max_calls:,} at most: {each} {self.num_prompts} candidates",
+                f"  calls        {self.max_calls:,} at most: tokens, bottoms and ends of {self.num_prompts} candidates",
                 f"  sampling     {scheme.sampling}: {scheme.groups:,} "
                 f"{'subsets' if scheme.sampling == 'fixed' else 'slots'}, q = {scheme.sampling_probability:.4g}, about "
-                f"{scheme.expected_subsets:,.0f} {votes}",
+                f"{scheme.expected_subsets:,.0f} votes a token",
                 *self._noise(),
                 f"  records      about {self.training:,.0f} to learn from, {self.validation:,.0f} to select by",
                 f"  to evaluate  about {self.warm_tokens:,.0f} tokens with caches kept ({self.cold_tokens:,.0f} "
@@ -149,7 +140,7 @@ def report(
     *,
     budget: PrivacyBudget,
     scheme: Scheme,
-    token: WritingEvent | None,
+    token: LimitedDomainEvent | None,
     selection: ExponentialEvent,
     records: PrivateRecords | None,
     count: int,
@@ -164,37 +155,21 @@ def report(
     training = count - validation
     subset = head + tail + shots(scheme, training) * lengths.shot
     evaluated = to_evaluate(
-        scheme,
-        calls=settings.calls,
-        texts=settings.texts,
-        length=settings.max_new_tokens,
-        training=training,
-        judged=settings.choices * validation,
-        lengths=lengths,
-        drawn=settings.text_tokens,
-    )
+        scheme, calls=settings.calls, texts=settings.texts, length=settings.max_new_tokens, training=training,
+        judged=settings.choices * validation, lengths=lengths,
+    )  # fmt: skip
 
-    def noise(share: PrivacyBudget, scheme: Scheme = scheme) -> WritingEvent:
+    def noise(share: PrivacyBudget) -> LimitedDomainEvent:
         token, _ = choose_noise(share, scheme, settings)
         assert token is not None  # something is written
         return token
 
-    def clip_at(share: PrivacyBudget, times: float) -> float:
-        groups = round(scheme.groups * times)
-        rate = scheme.sampling_probability * scheme.groups / groups  # as many take part, of more
-        larger = dataclasses.replace(scheme, groups=groups, sampling_probability=rate)
-        return _clip(noise(share, larger), larger, settings) or 0.0
-
-    clip = None if token is None else _clip(token, scheme, settings)
     selected = {"prompts": settings.choices, "rows": round(validation)}
     judged: Verdict
     if token is None:
         judged = choice_verdict(selection, budget, **selected)
     else:
-        if clip is None:
-            judged = verdict(token, scheme, budget, rows=rows, taken=count, noise=noise)
-        else:
-            judged = clip_verdict(clip, budget, rows=rows, taken=count, clip_at=clip_at)
+        judged = verdict(token, scheme, budget, rows=rows, taken=count, noise=noise)
         judged = selecting_verdict(selection, budget, **selected) or judged
 
     measured = engine if isinstance(engine, ReportsThroughput) else None
@@ -218,15 +193,8 @@ def report(
         cache_bytes=cache,
         cache_too_small=not fits,
         weak=weak_promise_reasons(budget.epsilon, budget.delta, *scheme.least_records(rows)),  # as of the run
-        clip=clip,
         choices=settings.choices,
     )
-
-
-def _clip(token: WritingEvent, scheme: Scheme, settings: Settings) -> float | None:
-    if isinstance(token, LimitedDomainEvent):
-        return None
-    return clip_of(token, scheme, settings.candidate_options.clip_temperature).clip
 
 
 def _shot_tokens(engine: NextTokenVoter, settings: Settings, records: PrivateRecords | None) -> float:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from langchain_dp._util.rounding import rounded_up
 from langchain_dp.accounting import (
-    ClippedSumRoundEvent,
     ExponentialEvent,
     LedgerPlan,
     LimitedDomainEvent,
@@ -17,28 +16,23 @@ from langchain_dp.accounting import (
     PrivacyBudget,
     PrivacyLedger,
     calibrate_limited_domain,
-    calibrate_text_round,
     epsilon,
 )
-from langchain_dp.accounting.budget import LEAST_CLIP, USUAL
+from langchain_dp.accounting.budget import USUAL
 from langchain_dp.accounting.events import votes_move
 from langchain_dp.ensemble.reservation import Reservation, check_same, reserved_once, unreserved
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter, PlanError
-from langchain_dp.mechanisms import ClippedSum
 from langchain_dp.opt.settings import Settings
 
 TRAINING, VALIDATION = "training", "validation"
-
-WritingEvent = LimitedDomainEvent | ClippedSumRoundEvent
-"""One call: a vote on one token, or the clipped sums of a whole text."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PromptReservation(Reservation):
     """A reserved plan of one run. ``token`` is the event of one call, None if nothing is written."""
 
-    token: WritingEvent | None
+    token: LimitedDomainEvent | None
     selection: ExponentialEvent
     calls: int
 
@@ -82,7 +76,7 @@ def reserve(
     *,
     name: str,
     journal: str,
-    check: Callable[[WritingEvent | None, PrivacyBudget], None],
+    check: Callable[[LimitedDomainEvent | None, PrivacyBudget], None],
 ) -> PromptReservation:
     """Choose the noise and reserve the plan, or resume the ledger's plan of this name.
 
@@ -107,19 +101,16 @@ def reserve(
         events = {event.part: (event.event, most) for event, most in plan.events if isinstance(event, PartEvent)}
         token, calls = events.get(TRAINING, (None, 0))
         selection, _ = events.get(VALIDATION, (None, 0))
-        clipped = bool(settings.text_tokens)
-        kind = (ClippedSumRoundEvent if clipped else LimitedDomainEvent) if settings.calls else type(None)
+        kind = LimitedDomainEvent if settings.calls else type(None)
         if not isinstance(token, kind) or not isinstance(selection, ExponentialEvent):
             raise PlanError(
-                f"The ledger's plan {plan.name!r} is not a prompt's, or was made for another decoder=. Give this run "
-                "another name=."
+                f"The ledger's plan {plan.name!r} is not that of a prompt of this kind. Give this run another name=."
             )
         differing: dict[str, tuple[object, object]] = {}
         if token is not None:
             differing = {
                 "calls": (calls, settings.calls),
-                "tokens": (getattr(token, "tokens", 0), settings.text_tokens),
-                "sampling": (getattr(token, "sampling", "fixed"), scheme.sampling),
+                "sampling": (token.sampling, scheme.sampling),
                 "sampling_probability": (token.sampling_probability, scheme.sampling_probability),
             }
         check_same(plan, differing, budget, "run")
@@ -131,59 +122,28 @@ def reserve(
 
 def choose_noise(
     share: PrivacyBudget, scheme: Scheme, settings: Settings
-) -> tuple[WritingEvent | None, ExponentialEvent]:
+) -> tuple[LimitedDomainEvent | None, ExponentialEvent]:
     """Return the noise of one call, if there is any, and of the selection. Together they fit into ``share``.
 
     Raises:
-        InvalidParameter: The given noise does not fit, or these neighbors are not supported for clipped sums.
+        InvalidParameter: The given noise does not fit.
     """
     selection, options = selection_event(share), settings.candidate_options
-    calls, tokens, q, sampling = settings.calls, settings.text_tokens, scheme.sampling_probability, scheme.sampling
+    calls, q, sampling = settings.calls, scheme.sampling_probability, scheme.sampling
     if not calls:
         return None, selection
-    # A member is a subset of several records: a replaced record changes it by as much as it can.
-    if tokens and share.neighbors is not Neighbors.REPLACE_ONE:
-        raise InvalidParameter(
-            f'Expected neighbors={share.neighbors.name} to be REPLACE_ONE with decoder="clip": a subset of several '
-            'records would change by more than is accounted for under other relations. Use decoder="votes".'
-        )
-    token: WritingEvent
     if options.epsilon0 is None:
-        if tokens:
-            epsilon0 = calibrate_text_round(share, rounds=calls, tokens=tokens, sampling_probability=q)
-            return ClippedSumRoundEvent(epsilon0, tokens, q), selection
         chosen = calibrate_limited_domain(share, tokens=calls, sampling_probability=q, sampling=sampling)
         return LimitedDomainEvent(*chosen, q, sampling), selection
-    if tokens:
-        token = ClippedSumRoundEvent(options.epsilon0, tokens, q)
-        given, remedy = f"epsilon0={token.epsilon0:g}", "Lower epsilon0, or leave it out to have it"
-    else:
-        delta0 = min(0.1 * share.delta / (calls * q), 0.5) if options.delta0 is None else options.delta0
-        token = LimitedDomainEvent(options.epsilon0, delta0, q, sampling)
-        given = f"epsilon0={token.epsilon0:g}, delta0={token.delta0:g}"
-        remedy = "Lower epsilon0 or delta0, or leave both out to have them"
+    delta0 = min(0.1 * share.delta / (calls * q), 0.5) if options.delta0 is None else options.delta0
+    token = LimitedDomainEvent(options.epsilon0, delta0, q, sampling)
     cost = epsilon([(token, calls)], share.delta, neighbors=share.neighbors)
     if cost > share.epsilon:
         raise InvalidParameter(
-            f"Expected {given} to fit into {share} for {calls} calls, but they cost epsilon={cost:.4g}. {remedy} "
-            "chosen."
+            f"Expected epsilon0={token.epsilon0:g}, delta0={delta0:g} to fit into {share} for {calls} calls, but they "
+            f"cost epsilon={cost:.4g}. Lower epsilon0 or delta0, or leave both out to have them chosen."
         )
     return token, selection
-
-
-def clip_of(token: ClippedSumRoundEvent, scheme: Scheme, temperature: float) -> ClippedSum:
-    """Return the mechanism of a text's tokens. Its divisor is the expected number of members, a constant."""
-    return ClippedSum.sharpened(token, max(1, round(scheme.expected_subsets)), temperature)
-
-
-def check_clip(clip: float, share: PrivacyBudget) -> None:
-    """Refuse a clip under which the subsets have almost no influence."""
-    if clip < LEAST_CLIP:
-        raise InvalidParameter(
-            f"Expected epsilon={share.epsilon:g}, delta={share.delta:g} to be enough for a clip of {LEAST_CLIP} nats, "
-            f"but it is {clip:.2g}: the subsets would hardly move the public model. Give a larger budget, more "
-            "records, or fewer texts and tokens (num_prompts=, max_new_tokens=)."
-        )
 
 
 def check_reachable(
@@ -203,7 +163,7 @@ def check_reachable(
     instead = (
         "fewer calls (num_prompts=, max_new_tokens=), more votes (subsets=), or fewer shots= and more records."
         if agreement == 1
-        else 'more records; decoder="clip" and DPPromptSelector do with fewer, as their plan() says.'
+        else "more records; DPPromptSelector does with fewer, as its plan() says."
     )
     remedy = _remedy(token, share, voters, calls, given=given, fitted=agreement < 1)
     raise InvalidParameter(

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from tqdm import tqdm
 
@@ -20,8 +20,15 @@ from langchain_dp.opt.plan import Written, steps
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import OptPrompts
 from langchain_dp.opt.text import Text
-from langchain_dp.opt.voters import TokenSource
 from langchain_dp.ports import Token
+
+
+class _TokenSource(Protocol):
+    """Source of a candidate's next token; None is a bottom. ``left`` is the number of calls that may follow."""
+
+    def next_token(self, message: int, written: Sequence[Token]) -> Token | None: ...
+    def left(self) -> int: ...
+    def close(self) -> None: ...
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -41,7 +48,7 @@ class Run:
     progress: bool | None
     halted: Callable[[], bool] = lambda: False
 
-    def write(self, source: TokenSource, *, spent: Callable[[], float] | None = None) -> None:
+    def write(self, source: _TokenSource, *, spent: Callable[[], float] | None = None) -> None:
         """Write candidates until there are enough or no call is left. ``spent`` gives epsilon for the progress bar."""
         calls = self.journal.calls
         with self._bar("writing", "call", total=calls + source.left(), initial=calls) as bar:
@@ -55,7 +62,7 @@ class Run:
         disable = None if self.progress is None else not self.progress
         return tqdm(total=total, initial=initial, desc=title, unit=unit, disable=disable)
 
-    def _current(self, source: TokenSource) -> Written | None:
+    def _current(self, source: _TokenSource) -> Written | None:
         written = self.journal.written
         if written and not written[-1].ended:
             return written[-1]
@@ -73,7 +80,7 @@ class Run:
         rare = [request for request in requests if drawn[request] == least]
         return rare[self.rng.randbelow(len(rare))]
 
-    def _go_on(self, source: TokenSource, candidate: Written, bar: Any, spent: Callable[[], float] | None) -> None:
+    def _go_on(self, source: _TokenSource, candidate: Written, bar: Any, spent: Callable[[], float] | None) -> None:
         plan = steps(
             candidate,
             max_new_tokens=self.settings.max_new_tokens,
@@ -83,10 +90,10 @@ class Run:
         )
         next(plan, None)  # stands where the first call is asked for
         while not candidate.ended:
-            if not source.left(candidate.tokens):
+            if not source.left():
                 candidate.ended = "calls"
                 break
-            if self.halted() and not (candidate.tokens and source.whole):
+            if self.halted():
                 raise PlanError(CANCELLED)
             released = source.next_token(candidate.message, candidate.tokens)
             with contextlib.suppress(StopIteration):

@@ -17,7 +17,7 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt import checks
 from langchain_dp.opt.base import PromptRunnable, share_of
 from langchain_dp.opt.fit import Effort, Fit, fit
-from langchain_dp.opt.settings import CandidateOptions, Decoder, Settings
+from langchain_dp.opt.settings import CandidateOptions, Settings
 from langchain_dp.opt.templates import OptPrompts, PromptAlternative
 from langchain_dp.opt.verdict import NEARLY_ALL
 from langchain_dp.ports import Decoding, NextTokenVoter
@@ -48,12 +48,9 @@ class DPPromptOptimizer(PromptRunnable):
             resumes.
         prompts: Templates; see :mod:`langchain_dp.opt.templates`.
         shots: Demonstrations per subset (expected number if subsets vary).
-        subsets: Expected number of subsets that vote on one token, or write one text together.
+        subsets: Expected number of subsets that vote on one token.
         num_prompts: Most candidates.
         max_new_tokens: Most tokens of one candidate.
-        decoder: "votes": subsets vote for each next token. "clip": every subset moves the public model's distribution
-            by no more than a clip, and each token is drawn from the result; needs fewer records and a smaller epsilon,
-            and replace-one.
         sampling: "fixed": subsets are cut once and each takes part by a coin, so caches are kept. "resample": subsets
             are dealt again for every token, as in the paper (add/remove only). Number and rate follow from the number
             of training records; under add/remove, where it is private, give a ``SamplingOptions``.
@@ -81,8 +78,7 @@ class DPPromptOptimizer(PromptRunnable):
         guarantee is the preset budget of the plan, whatever was used of it. It does not cover times, the initial
         instruction and the local model. Source: Hong et al. 2024, Algorithms 1, 2 and 4, with the noise scale,
         threshold and accounting of :class:`langchain_dp.mechanisms.LimitedDomain` and :mod:`langchain_dp.accounting`,
-        not the paper's. With ``decoder="clip"`` every candidate costs one
-        :class:`langchain_dp.accounting.ClippedSumRoundEvent`: see :class:`langchain_dp.mechanisms.ClippedSum`.
+        not the paper's.
 
     Examples:
         >>> optimizer = DPPromptOptimizer(
@@ -107,7 +103,6 @@ class DPPromptOptimizer(PromptRunnable):
         subsets: int = _SUBSETS,
         num_prompts: int = _PROMPTS,
         max_new_tokens: int = 50,
-        decoder: Decoder = "votes",
         sampling: SamplingName | SamplingOptions = "fixed",
         validation: float = _VALIDATION,
         rows: int | None = None,
@@ -129,35 +124,17 @@ class DPPromptOptimizer(PromptRunnable):
         if decoding.chat is None:
             decoding = dataclasses.replace(decoding, chat=bool(getattr(model, "chats", False)))
         settings = Settings(
-            instruction=checks.check_instruction(instruction),
-            labels=check_labels(labels),
-            prompts=prompts or OptPrompts(),
-            shots=shots,
-            subsets=subsets,
-            sampling=sampling_from(sampling),
-            validation=validation,
-            rows=rows,
-            alternatives=checks.alternatives(alternatives),
-            num_prompts=num_prompts,
-            max_new_tokens=max_new_tokens,
-            candidate_options=candidate_options,
-            decoding=decoding,
-            calibrate=calibrate,
-            decoder=decoder,
-            labels_from_data=labels_from_data,
-        )
-        checks.check_model(model, decoder, candidate_options.kbar)
+            instruction=checks.check_instruction(instruction), labels=check_labels(labels),
+            prompts=prompts or OptPrompts(), shots=shots, subsets=subsets, sampling=sampling_from(sampling),
+            validation=validation, rows=rows, alternatives=checks.alternatives(alternatives),
+            num_prompts=num_prompts, max_new_tokens=max_new_tokens, candidate_options=candidate_options,
+            decoding=decoding, calibrate=calibrate, labels_from_data=labels_from_data,
+        )  # fmt: skip
+        checks.check_model(model, candidate_options.kbar)
         self._start(
-            model,
-            settings,
-            budget=budget,
-            ledger=ledger,
-            name=name,
-            progress=progress,
-            made_with=made_with,
-            not_private_seed=not_private_seed,
-            released_inputs=(labels, instruction, prompts, alternatives),
-        )
+            model, settings, budget=budget, ledger=ledger, name=name, progress=progress, made_with=made_with,
+            not_private_seed=not_private_seed, released_inputs=(labels, instruction, prompts, alternatives),
+        )  # fmt: skip
 
     @classmethod
     def auto(
@@ -171,7 +148,6 @@ class DPPromptOptimizer(PromptRunnable):
         budget: PrivacyBudget | None = None,
         ledger: LedgerOrPath | None = None,
         name: str = "dp-opt",
-        decoder: Decoder = "votes",
         **settings: Any,
     ) -> Self:
         """Choose settings that fit the number of examples and the budget.
@@ -189,7 +165,6 @@ class DPPromptOptimizer(PromptRunnable):
             budget: As in the class.
             ledger: As in the class.
             name: As in the class.
-            decoder: As in the class.
             **settings: Other arguments of the class, except those chosen here.
 
         Raises:
@@ -218,23 +193,14 @@ class DPPromptOptimizer(PromptRunnable):
         tokens = 0
         if isinstance(model, NextTokenVoter):
             tokens = count_publicly(model, checks.check_instruction(instruction))
-        candidate_options = group("candidate_options", settings.get("candidate_options"), CandidateOptions)
         settings["alternatives"] = checks.alternatives(settings.get("alternatives", ()))
         fitted = fit(
             examples_count, share, effort=effort,
-            instruction=tokens, clip_temperature=candidate_options.clip_temperature if decoder == "clip" else None,
-            alternatives=len(settings["alternatives"]),
+            instruction=tokens, alternatives=len(settings["alternatives"]),
         ).arguments()  # fmt: skip
         optimizer = cls(
-            model=model,
-            labels=labels,
-            instruction=instruction,
-            budget=budget,
-            ledger=ledger,
-            name=name,
-            decoder=decoder,
-            **fitted,
-            **settings,
-        )
+            model=model, labels=labels, instruction=instruction, budget=budget, ledger=ledger, name=name,
+            **fitted, **settings,
+        )  # fmt: skip
         optimizer._private.agreement = NEARLY_ALL
         return optimizer

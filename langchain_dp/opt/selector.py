@@ -84,26 +84,14 @@ class DPPromptSelector(PromptRunnable):
         checks.check_model(model)
         check_promise(budget, ledger, not_private_seed)
         settings = Settings(
-            writes=False,
-            instruction=checks.check_instruction(instruction),
-            labels=check_labels(labels),
-            prompts=prompts or OptPrompts(),
-            alternatives=checks.alternatives(alternatives),
-            rows=rows,
-            calibrate=calibrate,
-            labels_from_data=labels_from_data,
-        )
+            writes=False, instruction=checks.check_instruction(instruction), labels=check_labels(labels),
+            prompts=prompts or OptPrompts(), alternatives=checks.alternatives(alternatives), rows=rows,
+            calibrate=calibrate, labels_from_data=labels_from_data,
+        )  # fmt: skip
         self._start(
-            model,
-            settings,
-            budget=budget,
-            ledger=ledger,
-            name=name,
-            progress=progress,
-            made_with=made_with,
-            not_private_seed=not_private_seed,
-            released_inputs=(labels, instruction, prompts, alternatives),
-        )
+            model, settings, budget=budget, ledger=ledger, name=name, progress=progress, made_with=made_with,
+            not_private_seed=not_private_seed, released_inputs=(labels, instruction, prompts, alternatives),
+        )  # fmt: skip
 
     @classmethod
     def auto(

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 from langchain_dp._util import validate
 from langchain_dp.ensemble.scheme import SamplingOptions
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.templates import OptPrompts, PromptAlternative
 from langchain_dp.ports import Decoding
-
-Decoder = Literal["votes", "clip"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,11 +25,8 @@ class CandidateOptions:
         kbar: Tokens that LimitedDomain considers.
         epsilon0: Bounded-range parameter of one call; None chooses the largest that fits.
         delta0: Mass that the threshold may miss in one call; None chooses.
-        clip_temperature: With ``decoder="clip"``, temperature of a draw. It is lowered further if the clip would exceed
-            5 nats.
-        clip_candidates: With ``decoder="clip"``, number of the public model's tokens to consider.
-        filtered: Draw no token that repeats the request, remove an unfinished last sentence, and drop candidates by
-            :func:`candidate_fault`. It uses public and released text alone and is free.
+        filtered: Draw no token that repeats the request, remove an unfinished last sentence, and drop candidates that
+            are no sentence or no longer name the task. It uses public and released text alone and is free.
 
     Raises:
         InvalidParameter: A value is out of bounds.
@@ -47,8 +42,6 @@ class CandidateOptions:
     kbar: int = 10
     epsilon0: float | None = None
     delta0: float | None = None
-    clip_temperature: float = 0.5
-    clip_candidates: int = 512
     filtered: bool = True
 
     def __post_init__(self) -> None:
@@ -58,8 +51,6 @@ class CandidateOptions:
             validate.integer("max_calls", self.max_calls, at_least=1)
         validate.integer("max_retries", self.max_retries, at_least=0)
         validate.integer("kbar", self.kbar, at_least=1)
-        validate.number("clip_temperature", self.clip_temperature, at_least=0.05, at_most=100.0)
-        validate.integer("clip_candidates", self.clip_candidates, at_least=2, at_most=100_000)
         if self.epsilon0 is not None:
             validate.number("epsilon0", self.epsilon0, above=0.0)
         if self.delta0 is not None:
@@ -80,18 +71,6 @@ def _stop(stop: object) -> tuple[str, ...]:
 
 
 _PLAIN = "instruction", "shots", "subsets", "validation", "num_prompts", "max_new_tokens", "calibrate"
-
-
-def _votes_only(candidate_options: CandidateOptions, decoding: Decoding) -> dict[str, Any]:
-    """Return the non-default settings that affect votes only."""
-    usual = CandidateOptions(), Decoding()
-    names = ("max_calls", "max_retries", "kbar", "delta0"), ("temperature", "repetition_penalty", "banned")
-    return {
-        name: getattr(given, name)
-        for given, default, some in zip((candidate_options, decoding), usual, names, strict=True)
-        for name in some
-        if getattr(given, name) != getattr(default, name)
-    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,12 +94,10 @@ class Settings:
     decoding: Decoding = dataclasses.field(default_factory=lambda: Decoding(chat=False))
     writes: bool = True
     rows: int | None = None
-    decoder: Decoder = "votes"
     alternatives: tuple[PromptAlternative, ...] = ()
     labels_from_data: bool = False
 
     def __post_init__(self) -> None:
-        self._check_decoder()
         self._check_alternatives()
         if self.rows is not None:
             validate.integer("rows", self.rows, at_least=2)
@@ -156,27 +133,6 @@ class Settings:
                     f"{prompts[-1][0]!r} with the words {words} comes twice. Leave it out."
                 )
 
-    def _check_decoder(self) -> None:
-        validate.one_of("decoder", self.decoder, get_args(Decoder))
-        if self.decoder == "votes":
-            return
-        if self.sampling.scheme != "fixed":
-            raise InvalidParameter(
-                f'Expected sampling={self.sampling.scheme!r} to be "fixed" with decoder="clip": a text is written by '
-                "the same subsets from its first token to its last."
-            )
-        if len(self.candidate_options.stop) > 1:
-            raise InvalidParameter(
-                f"Expected stop={list(self.candidate_options.stop)} of candidate_options= to be one string at most "
-                'with decoder="clip".'
-            )
-        for name, value in _votes_only(self.candidate_options, self.decoding).items():
-            where = "decoding" if hasattr(self.decoding, name) else "candidate_options"
-            raise InvalidParameter(
-                f'Expected {name}={value!r} of {where}= to be left out with decoder="clip": nobody votes. Its own '
-                "settings are clip_temperature= and clip_candidates= of candidate_options=."
-            )
-
     def taking_part(self, records: int) -> int:
         """Return how many of so many records take part."""
         return records if self.rows is None else min(self.rows, records)
@@ -203,24 +159,17 @@ class Settings:
     @property
     def calls(self) -> int:
         """Most calls of the mechanism for all candidates together."""
-        if self.text_tokens or not self.writes:
-            return self.texts
+        if not self.writes:
+            return 0
         return self.candidate_options.max_calls or self.num_prompts * self.max_new_tokens
-
-    @property
-    def text_tokens(self) -> int:
-        """Most tokens of a call that writes a whole text, and 0 if a call votes on one token."""
-        return self.max_new_tokens if self.decoder == "clip" else 0
 
     def public(self) -> dict[str, Any]:
         """Return plain values for JSON, as journals and saved prompts hold them: one flat key per setting."""
-        prompts, candidate_options = self.prompts, dataclasses.asdict(self.candidate_options)
-        if self.decoder == "votes":
-            del candidate_options["clip_temperature"], candidate_options["clip_candidates"]
+        prompts = self.prompts
         return {
             **{name: getattr(self, name) for name in _PLAIN},
             "labels": list(self.labels),
-            **candidate_options,
+            **dataclasses.asdict(self.candidate_options),
             **dataclasses.asdict(self.decoding),
             "sampling": self.sampling.scheme,
             "partitions": self.sampling.partitions,
@@ -229,7 +178,7 @@ class Settings:
             "stop": list(self.candidate_options.stop),
             "banned": sorted(self.decoding.banned, key=str),
             "templates": {
-                **{name: getattr(prompts, name) for name in ("text", "meta", "secrecy", "answer", "system")},
+                **{name: getattr(prompts, name) for name in ("text", "meta", "answer", "system")},
                 "words": dict(prompts.words),
                 "messages": list(prompts.messages),
             },
@@ -237,5 +186,4 @@ class Settings:
             **({} if self.rows is None else {"rows": self.rows}),
             **({"alternatives": [each.public() for each in self.alternatives]} if self.alternatives else {}),
             **({"labels_from_data": True} if self.labels_from_data else {}),
-            **({} if self.decoder == "votes" else {"decoder": self.decoder}),
         }

@@ -28,12 +28,6 @@ MESSAGES = (
 They describe an instruction and give no orders, so that a copied request is no instruction by accident.
 """
 
-PRIVACY_INSTRUCTIONS = (
-    "Do not provide examples in the prompt.",
-    "Do not use existing samples but create dummy samples as examples in the prompt.",
-)
-"""The two variants of Hong et al. 2024, Table 12. They ask the model to keep secrets; they guarantee nothing."""
-
 CUE = "Better instruction:"
 """Beginning of the answer, in a chat template in the model's own turn: with it in the user's turn, a model of 1.5
 billion parameters wrote "Here is a better instruction:" and no instruction."""
@@ -54,7 +48,6 @@ class OptPrompts(MadeOfFields):
         words: Label, as given, or its name -> word that the model sees and answers. A missing label stands for itself.
         meta: Introduction of the backward prompt.
         messages: Requests, of which each backward prompt holds one.
-        secrecy: Sentence added to ``meta``, such as one of ``PRIVACY_INSTRUCTIONS``, or "".
         answer: Line after every instruction, in scoring and in the released prompt, or "". ``{labels}`` stands for the
             labels' words. It names the task, whatever was written.
         system: Release instruction and line as a system message before a human one, instead of one human message.
@@ -77,7 +70,6 @@ class OptPrompts(MadeOfFields):
         "student was wrong."
     )
     messages: Sequence[str] = MESSAGES
-    secrecy: str = ""
     answer: str = "Answer with one of: {labels}."
     system: bool = False
 
@@ -85,8 +77,7 @@ class OptPrompts(MadeOfFields):
         check_template("text", self.text)
         if isinstance(self.messages, str) or not self.messages:
             raise InvalidParameter(f"Expected messages={self.messages!r} to be at least one request. See MESSAGES.")
-        texts = [("meta", self.meta), ("secrecy", self.secrecy), *(("messages", each) for each in self.messages)]
-        for name, text in texts:
+        for name, text in [("meta", self.meta), *(("messages", each) for each in self.messages)]:
             check_text(name, text)
         words = named_words(self.words)
         if not isinstance(self.answer, str) or "\n" in self.answer or (self.answer and "{labels}" not in self.answer):
@@ -130,13 +121,11 @@ class OptPrompts(MadeOfFields):
         """The cue; the label word follows it after a space."""
         return "Output:"
 
-    def forward(self, instruction: str, words: Sequence[str] = ()) -> str:
-        """Return the forward prompt as a template over the input's variables, with the instruction's braces escaped."""
-        head, rest = self.forward_parts(instruction, words)
-        return head + rest
-
     def forward_parts(self, instruction: str, words: Sequence[str] = ()) -> tuple[str, str]:
-        """Return :meth:`forward` in two parts: the text common to all inputs, and the input with the cue."""
+        """Return the forward prompt as a template, with the instruction's braces escaped.
+
+        The first part is common to all inputs, the second is the input with the cue.
+        """
         head = self.forward_head(instruction, words).replace("{", "{{").replace("}", "}}")
         return head, f"{self.forward_body(self.text)}{self.forward_tail}"
 
@@ -144,8 +133,7 @@ class OptPrompts(MadeOfFields):
 
     def backward_head(self, instruction: str) -> str:
         """Return the public text before the demonstrations."""
-        meta = f"{self.meta} {self.secrecy}" if self.secrecy else self.meta
-        return f"{meta}\n\nInstruction: {instruction}\n\n"
+        return f"{self.meta}\n\nInstruction: {instruction}\n\n"
 
     def backward_body(self, demonstrations: Sequence[Demonstration]) -> str:
         """Return the private part: the records of one subset."""
@@ -238,10 +226,6 @@ class OptTask:
     shots: int
     subsets: int
     prompts: OptPrompts = OptPrompts()
-
-    def __post_init__(self) -> None:
-        validate.integer("shots", self.shots, at_least=1)
-        validate.integer("subsets", self.subsets, at_least=1)
 
 
 SST2 = OptTask(("negative", "positive"), "Classify the input text as positive or negative.", 5, 205)

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
 
-from langchain_dp.ensemble.text_writer import Echo
+from langchain_dp.opt.filters import Echo
 from langchain_dp.ports import Decoding, NextTokenVoter, Token
 
 _LOOKED_AT = 120

@@ -9,10 +9,10 @@ from typing import Literal
 
 from langchain_dp._util.rounding import rounded_up
 from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, PrivacyBudget
-from langchain_dp.accounting.budget import LEAST_CLIP, USUAL
+from langchain_dp.accounting.budget import USUAL
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.opt.fit import AGREED, ENOUGH_CLIP
+from langchain_dp.opt.fit import AGREED
 from langchain_dp.opt.reservation import chance, selection_event, votes_needed
 
 Rating = Literal["yes", "hardly", "no"]
@@ -97,27 +97,6 @@ def _no(rows: str, budget: PrivacyBudget, reason: str, remedy: str) -> Verdict:
         f"not with {rows} at epsilon {budget.epsilon:g}: keep your instruction, spend nothing. {reason}. {remedy} "
         "would do",
     )
-
-
-def refuse_at_random(verdict: Verdict | None) -> None:
-    """Refuse a random choice."""
-    if verdict is not None and verdict.rating == "no":
-        raise InvalidParameter(f"Expected rows and epsilon to be enough for a choice: {verdict.message}.")
-
-
-def clip_verdict(
-    clip: float, budget: PrivacyBudget, *, rows: int, taken: int, clip_at: Callable[[PrivacyBudget, float], float]
-) -> Verdict:
-    """Judge a plan by its clip. ``clip_at`` gives the clip under another budget, or a multiple of the rows."""
-    moves = f"a subset may move a token by {clip:.2g} nats"
-    if clip >= ENOUGH_CLIP:
-        return Verdict("yes", f"yes: {moves}, where it would hardly move it by more")
-    times = _least(lambda factor: clip_at(budget, factor) >= ENOUGH_CLIP)
-    more_rows = "" if times is None else _rows(taken * times, rows, taken)
-    remedy = _either(more_rows, _epsilon(budget, lambda share: clip_at(share, 1.0) >= ENOUGH_CLIP))
-    if clip >= LEAST_CLIP:
-        return Verdict("hardly", f"hardly: {moves} only. {remedy} would do more")
-    return _no(f"{rows:,} rows", budget, moves.capitalize(), remedy)
 
 
 def verdict(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Hashable, Sequence
 
-from langchain_dp.accounting import LimitedDomainEvent, PartEvent
+from langchain_dp.accounting import PartEvent
 from langchain_dp.ensemble.engine_calls import ask_together, asked_publicly, forget_members
 from langchain_dp.ensemble.prompt_budget import PromptBudget
 from langchain_dp.ensemble.subsets import Subset, SubsetSampler
-from langchain_dp.ensemble.text_writer import INVENTED, TextWriter
 from langchain_dp.errors import ModelUnavailable
 from langchain_dp.mechanisms import LimitedDomain, Randomness
 from langchain_dp.opt.forward import Forward
@@ -20,7 +18,7 @@ from langchain_dp.opt.reservation import TRAINING, PromptReservation
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import CUE, Demonstration
 from langchain_dp.opt.text import Text
-from langchain_dp.ports import Continuation, MemberPrompt, NextTokenScorer, NextTokenVoter, Token
+from langchain_dp.ports import Continuation, MemberPrompt, NextTokenVoter, Token
 from langchain_dp.records import PrivateRecords
 
 _COIN = 2**53
@@ -39,7 +37,6 @@ class Demonstrations:
         self._instruction = settings.instruction
         self._prompts = settings.prompts
         self._words = settings.words
-        self._shots = settings.shots
         self._shown: dict[str, Demonstration] = {}
         self._room = PromptBudget(engine)
         tails = [self._prompts.backward_tail(i, self._instruction) for i in range(len(self._prompts.messages))]
@@ -51,10 +48,6 @@ class Demonstrations:
         head = self._prompts.backward_head(self._instruction)
         tail = self._prompts.backward_tail(message, self._instruction)
         return MemberPrompt(head, "", tail, ("public", head), response_prefix=CUE)
-
-    def invented(self) -> str:
-        """Return the private part of a prompt with invented records."""
-        return self._prompts.backward_body([Demonstration(INVENTED, self._words[0], self._words[0])] * self._shots)
 
     def members(self, subsets: Sequence[Subset], message: int) -> list[MemberPrompt]:
         """Return the prompts of the subsets."""
@@ -81,23 +74,6 @@ class Demonstrations:
             return self._prompts.backward_body(cut)
 
         return whole(self._room.truncate([one.text for one in shown], whole=whole, tokens=self._tokens))
-
-
-class TokenSource(Protocol):
-    """Source of a candidate's next token; None is a bottom."""
-
-    @property
-    def whole(self) -> bool:
-        """Whether a text must be finished once it has begun."""
-
-    def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
-        """Make one call. Its result is released."""
-
-    def left(self, written: Sequence[Token] = ()) -> int:
-        """Return how many tokens may follow."""
-
-    def close(self) -> None:
-        """Drop the caches of the subsets."""
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -158,14 +134,12 @@ class PrivateVote:
         most one vote, and the mechanism draws its noise also when nobody voted.
     """
 
-    whole = False
-
     def __init__(
         self, subset_votes: SubsetVotes, *, reservation: PromptReservation, kbar: int, chain: str, rng: Randomness
     ) -> None:
         self._subset_votes = subset_votes
         self._reservation = reservation
-        assert isinstance(reservation.token, LimitedDomainEvent)
+        assert reservation.token is not None  # something is written
         self._mechanism: LimitedDomain[Token] = LimitedDomain(
             reservation.token,
             domain=subset_votes.engine.vocabulary_size,
@@ -176,69 +150,17 @@ class PrivateVote:
         self._rng = rng
 
     def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
-        """Charge, draw, ask, count, release."""
+        """Charge, draw, ask, count, release. None is a bottom."""
         if not written:
             self._subset_votes.check_answers(message)
         self._reservation.plan.spend(PartEvent(TRAINING, self._mechanism.event), caller=self._chain)
         votes = self._subset_votes.votes(self._subset_votes.draw(), message, written)
         return self._mechanism.release(votes, rng=self._rng)
 
-    def left(self, written: Sequence[Token] = ()) -> int:
+    def left(self) -> int:
         """Return the calls left in the plan."""
         return self._reservation.left()
 
     def close(self) -> None:
         """Drop the caches of the subsets."""
         self._subset_votes.close()
-
-
-class ClippedTexts:
-    """Draws every text from clipped sums of subsets that are drawn once, charged before the model is asked.
-
-    Formal guarantee:
-        A text costs the plan's event: it is charged first, then fresh coins draw the subsets, which stay the same to
-        its end; one record moves one of them. A text that another process began is not continued: it would draw others.
-    """
-
-    whole = True
-
-    def __init__(
-        self, writer: TextWriter, sampler: SubsetSampler, shown: Demonstrations, *, reservation: PromptReservation,
-        engine: NextTokenScorer, chain: str,
-    ) -> None:  # fmt: skip
-        self._writer = writer
-        self._sampler = sampler
-        self._shown = shown
-        self._reservation = reservation
-        self._engine = engine
-        self._chain = chain
-        self._asked: set[Hashable] = set()
-        self._tokens: Iterator[Token] | None = None
-
-    def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
-        """Return the text's next token; None at its end, or if its engine failed."""
-        if not written:
-            self._tokens = self._begun(message)
-        return None if self._tokens is None else next(self._tokens, None)
-
-    def _begun(self, message: int) -> Iterator[Token]:
-        # First see that the model answers, once also as many members: it is shown no record.
-        public = self._shown.public(message)
-        self._writer.check_answers(public, self._shown.invented())
-        self._reservation.plan.spend(PartEvent(TRAINING, self._writer.noise.event), caller=self._chain)
-        members = self._shown.members([one for one in self._sampler.draw() if one.record_ids], message)
-        self._asked.update(member.member for member in members)
-        return self._writer.continued(public, lambda: members)
-
-    def left(self, written: Sequence[Token] = ()) -> int:
-        """Return the tokens left in the plan, or in the current text: none if another process began it."""
-        length = self._writer.noise.event.tokens
-        if written:
-            return 0 if self._tokens is None else length - len(written)
-        return self._reservation.left() * length
-
-    def close(self) -> None:
-        """Drop the caches of the members."""
-        if self._asked:
-            forget_members(self._engine, *self._asked)
-            self._asked.clear()

@@ -6,14 +6,13 @@ not give the promise it states, this package draws another: see :mod:`langchain_
 
 from __future__ import annotations
 
-from langchain_dp.rapt._shell import SanitizeResult
 from langchain_dp.rapt._tables import load
 from langchain_dp.rapt.bulk import SanitizeBatches
 from langchain_dp.rapt.calibrate import Calibration, calibrate
 from langchain_dp.rapt.messages import MessageRules
 from langchain_dp.rapt.paraphrase import ParaphraseOptions, RAPTParaphraser
 from langchain_dp.rapt.parts import DocumentRules
-from langchain_dp.rapt.privatize import Policies, PrivatizedText, TextPrivatizer
+from langchain_dp.rapt.privatize import Policies, TextPrivatizer
 from langchain_dp.rapt.retriever import SanitizingRetriever
 from langchain_dp.rapt.runnable import CalibrationTarget, RAPTSanitizer
 from langchain_dp.rapt.selector import SanitizingExampleSelector
@@ -26,11 +25,9 @@ __all__ = [
     "MessageRules",
     "ParaphraseOptions",
     "Policies",
-    "PrivatizedText",
     "RAPTParaphraser",
     "RAPTSanitizer",
     "SanitizeBatches",
-    "SanitizeResult",
     "SanitizingExampleSelector",
     "SanitizingRetriever",
     "TextPrivatizer",

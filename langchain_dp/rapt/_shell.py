@@ -4,14 +4,13 @@ LangChain's helpers log the input of a run, so they get ``WITHHELD`` and the wor
 """
 
 # LangChain names the parameter ``input``:
-# ruff: noqa: A002
+# ruff: noqa: A001, A002
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Self, TypeVar
 
 from langchain_core.documents import Document
@@ -24,10 +23,9 @@ from langchain_dp._util.validate import reject_extra_kwargs
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerError, PrivateDataError
 from langchain_dp.rapt.messages import MessageRules
-from langchain_dp.rapt.parts import DocumentRules, Rules, SplitInput, check_keys, split
+from langchain_dp.rapt.parts import DocumentRules, Rules, SplitInput, split
 from langchain_dp.rapt.placeholders import PlaceholderReleases
-from langchain_dp.rapt.release import STREAMED, FormalReleases
-from langchain_dp.rapt.tokenize import TextStream
+from langchain_dp.rapt.release import FormalReleases
 from langchain_dp.redact import HeldInputs, PrivateArgs, hold_arguments, run_redacted, without_frames
 
 S = TypeVar("S")
@@ -38,28 +36,7 @@ Name = str | None
 USER = "user_id"  # among the ``configurable`` values of a config
 USER_SPEC = ConfigurableFieldSpec(id=USER, annotation=str, name="User", description="Whose account is charged.")
 WITHHELD = "<withheld: the input of a sanitizer>"
-NOTHING: Any = object()  # no chunk at all; None is a chunk, and refused
 _KNOWN = "Known are user= and document=."
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class SanitizeResult:
-    """A sanitized input with its certificate.
-
-    Args:
-        value: The sanitized input, in the type of the input.
-        certificate: The promise. Its notes name what of this input passed in clear or was dropped.
-
-    Examples:
-        >>> released = sanitizer.invoke_with_certificate("Anna takes prednisone.")
-        >>> released.value, released.certificate.eta
-    """
-
-    value: Any
-    certificate: MetricCertificate
-
-    def __repr__(self) -> str:
-        return f"SanitizeResult({type(self.value).__name__}, {self.certificate!r})"
 
 
 class Core:
@@ -91,30 +68,37 @@ class Core:
                 results.append(without_frames(error))
         return results
 
-    def with_certificate(self, value: Any, user: Name, document: Name) -> SanitizeResult:
-        parts = split(value, self.rules, user, document)
-        return SanitizeResult(self.release([parts])[0], self.certificate(parts.notes))
-
-    def certificate(self, counts: Mapping[str, int] | None = None) -> MetricCertificate:
-        """The promise; ``counts`` are the notes on one input."""
-        on_input = (f"In this input: {note} ({count} x)." for note, count in (counts or {}).items())
-        streams = (STREAMED,) if self.releases.streams(None) else ()
-        return self.releases.certificate((*self.releases.notes(), *streams, *self.rules.notes(), *on_input), {})
+    def certificate(self) -> MetricCertificate:
+        return self.releases.certificate((*self.releases.notes(), *self.rules.notes()), {})
 
     def release(self, inputs: Sequence[SplitInput], seen: Counter[str] | None = None) -> list[Any]:
         texts = iter(self.releases.release([unit for one in inputs for unit in one.units], seen))
         return [one.join([next(texts) for _ in one.units]) for one in inputs]
 
 
-class SanitizerShell(HeldInputs, Runnable[Any, Any]):
-    """Every call style of a Runnable over one core."""
-
-    _core: Core
+class ChargesUsers(HeldInputs, Runnable[Any, Any]):
+    """A Runnable whose config names the user. Its ``batch`` is one charge; async calls work in a thread."""
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
         """Fields that a config may set: the user whose account is charged."""
         return [USER_SPEC]
+
+    async def ainvoke(self, input: Any, *args: Any, **kwargs: Any) -> Any:
+        """Async twin of ``invoke``; works in a thread."""
+        input = PrivateArgs.of(input)
+        return await super().ainvoke(input, *args, **kwargs)
+
+    async def abatch(self, inputs: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        """Async twin of ``batch``; works in a thread."""
+        inputs = PrivateArgs.of(inputs)
+        return await asyncio.to_thread(self.batch, inputs, *args, **kwargs)
+
+
+class SanitizerShell(ChargesUsers):
+    """Every call style of a Runnable over one core."""
+
+    _core: Core
 
     @hold_arguments("input")
     def invoke(self, input: S, config: Config = None, *, user: Name = None, document: Name = None, **kwargs: Any) -> S:
@@ -134,20 +118,10 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
             BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
-        private = _arguments(PrivateArgs.of(input), config, user, document, kwargs)
+        reject_extra_kwargs(kwargs, remedy=_KNOWN)
+        private = PrivateArgs.of(input)
+        private = PrivateArgs(*private.values, _charged_user(private, user, config), document)
         released: S = self._call_with_config(lambda _: run_redacted(self._core.sanitize, private), WITHHELD, config)
-        _warn_changed_ids(private, released)
-        return released
-
-    @hold_arguments("input")
-    async def ainvoke(
-        self, input: S, config: Config = None, *, user: Name = None, document: Name = None, **kwargs: Any
-    ) -> S:
-        """Async twin of :meth:`invoke`; works in a thread."""
-        private = _arguments(PrivateArgs.of(input), config, user, document, kwargs)
-        released: S = await self._acall_with_config(
-            in_thread(run_redacted, self._core.sanitize, private), WITHHELD, config
-        )
         _warn_changed_ids(private, released)
         return released
 
@@ -161,22 +135,18 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
         Equal inputs get separate releases, which add up under a limit per document. With ``return_exceptions`` a
         refused input does not stop the others.
         """
-        private = _batch_arguments(PrivateArgs.of(inputs), config, user, document, return_exceptions, kwargs)
-        shown = [WITHHELD] * len(private.values[2])
+        reject_extra_kwargs(kwargs, remedy=_KNOWN)
+        private = PrivateArgs(list(*PrivateArgs.of(inputs).values))
+        configs = get_config_list(config, len(*private.values))
+        values = zip(map(PrivateArgs, *private.values), configs, strict=True)
+        users = [_charged_user(one, user, own) for one, own in values]
+        private = PrivateArgs(*private.values, return_exceptions, users, document)
         return self._batch_with_config(
-            lambda _: run_redacted(self._core.sanitize_all, private), shown, config, return_exceptions=return_exceptions
+            lambda _: run_redacted(self._core.sanitize_all, private),
+            [WITHHELD] * len(users),
+            config,
+            return_exceptions=return_exceptions,
         )
-
-    @hold_arguments("inputs")
-    async def abatch(
-        self, inputs: Sequence[S], config: Configs = None, *, return_exceptions: bool = False, user: Name = None,
-        document: Name = None, **kwargs: Any,
-    ) -> list[S]:  # fmt: skip
-        """Async twin of :meth:`batch`."""
-        private = _batch_arguments(PrivateArgs.of(inputs), config, user, document, return_exceptions, kwargs)
-        shown = [WITHHELD] * len(private.values[2])
-        work = in_thread(run_redacted, self._core.sanitize_all, private)
-        return await self._abatch_with_config(work, shown, config, return_exceptions=return_exceptions)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise PrivateDataError(
@@ -196,122 +166,12 @@ class SanitizerShell(HeldInputs, Runnable[Any, Any]):
             "as sanitizer | model, or as RAPTMiddleware of an agent."
         )
 
-    def transform(
-        self, input: Iterator[S], config: Config = None, *, user: Name = None, document: Name = None, **kwargs: Any
-    ) -> Iterator[S]:
-        """Sanitize chunks as one document. The class says what is held back until when."""
-        reject_extra_kwargs(kwargs, remedy=_KNOWN)
-        first = PrivateArgs(next(input, NOTHING))  # starts the run before this one first
-        stream = Streaming(self._core, _charged_user(first, user, config), document)
-
-        def run(_: Iterator[Any]) -> Iterator[Any]:
-            if first.values[0] is not NOTHING:
-                yield from run_redacted(stream.push, first)
-            for chunk in map(PrivateArgs, input):
-                yield from run_redacted(stream.push, chunk)
-            yield from run_redacted(stream.finish, PrivateArgs())
-
-        yield from self._transform_stream_with_config(iter([WITHHELD]), run, config)
-
-    async def atransform(
-        self, input: AsyncIterator[S], config: Config = None, *, user: Name = None, document: Name = None, **kwargs: Any
-    ) -> AsyncIterator[S]:
-        """Async twin of :meth:`transform`."""
-        reject_extra_kwargs(kwargs, remedy=_KNOWN)
-        first = PrivateArgs(await anext(input, NOTHING))
-        stream = Streaming(self._core, _charged_user(first, user, config), document)
-
-        async def withheld() -> AsyncIterator[str]:
-            yield WITHHELD
-
-        async def run(_: AsyncIterator[Any]) -> AsyncIterator[Any]:
-            if first.values[0] is not NOTHING:
-                for part in await asyncio.to_thread(run_redacted, stream.push, first):
-                    yield part
-            async for chunk in input:
-                private = PrivateArgs(chunk)
-                del chunk
-                for part in await asyncio.to_thread(run_redacted, stream.push, private):
-                    yield part
-            for part in await asyncio.to_thread(run_redacted, stream.finish, PrivateArgs()):
-                yield part
-
-        async for part in self._atransform_stream_with_config(withheld(), run, config):
-            yield part
-
-
-class Streaming:
-    """One stream without I/O. A stream of one chunk is a whole input, and can be reused like one."""
-
-    def __init__(self, core: Core, user: Name, document: Name) -> None:
-        self._core, self._user, self._document = core, user, document
-        self._gathered: Any = NOTHING
-        self._text: TextStream | None = None
-
-    def push(self, chunk: Any) -> list[Any]:
-        """Take a chunk and return the parts that can leave now."""
-        if self._text is None and self._gathered is NOTHING:
-            self._gathered = chunk
-            return []
-        if self._text is None:
-            releases = self._core.releases
-            texts = isinstance(self._gathered, str) and isinstance(chunk, str)
-            if not (texts and isinstance(releases, FormalReleases) and releases.streams(self._document)):
-                try:
-                    self._gathered = self._gathered + chunk
-                except TypeError:
-                    self._gathered = chunk  # as everywhere in LangChain, the last one stays
-                return []
-            check_keys(self._user, self._document)
-            self._text = releases.stream(user=self._user, document=self._document)
-            chunk = self._gathered + chunk
-        return list(self._text.push(chunk))
-
-    def finish(self) -> list[Any]:
-        """Return the rest."""
-        if self._text is not None:
-            return list(self._text.finish())
-        if self._gathered is NOTHING:
-            return []
-        return [self._core.sanitize(self._gathered, self._user, self._document)]
-
-
-def in_thread(work: Callable[..., Any], *args: Any) -> Callable[[Any], Awaitable[Any]]:
-    """The coroutine function that LangChain awaits as a run: ``work`` in a thread."""
-
-    async def run(_: Any) -> Any:
-        return await asyncio.to_thread(work, *args)
-
-    return run
-
-
-def _arguments(
-    private: PrivateArgs, config: Config, user: Name, document: Name, kwargs: Mapping[str, Any]
-) -> PrivateArgs:
-    reject_extra_kwargs(kwargs, remedy=_KNOWN)
-    return PrivateArgs(*private.values, _charged_user(private, user, config), document)
-
-
-def _batch_arguments(
-    private: PrivateArgs, config: Configs, user: Name, document: Name, tolerant: bool, kwargs: Mapping[str, Any]
-) -> PrivateArgs:
-    reject_extra_kwargs(kwargs, remedy=_KNOWN)
-    private = PrivateArgs(list(*private.values))
-    configs = get_config_list(config, len(*private.values))
-    users = [_charged_user(one, user, own) for one, own in zip(map(PrivateArgs, *private.values), configs, strict=True)]
-    return PrivateArgs(*private.values, tolerant, users, document)
-
 
 def _charged_user(private: PrivateArgs, user: Name, config: Config) -> Name:
     """The user to charge. A document does not belong to the caller: its metadata name the user."""
     # No local of this frame holds the values when an error is raised.
     lists = (value if isinstance(value, (list, tuple)) else (value,) for value in private.values)
     return user if any(isinstance(one, Document) for values in lists for one in values) else named_user(user, config)
-
-
-def named_users(user: Name, config: Configs, count: int) -> list[Name]:
-    """:func:`named_user` for each input of a batch."""
-    return [named_user(user, one) for one in get_config_list(config, count)]
 
 
 def named_user(user: Name, config: Config) -> Name:

@@ -14,7 +14,6 @@ from langchain_dp._util.reprs import safe_repr
 from langchain_dp._util.rounding import bound
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES
 from langchain_dp.rapt.privatize import Mechanism, Policies
 from langchain_dp.rapt.release import COUNTED, FormalReleases, Texts, Unit
 from langchain_dp.rapt.runnable import CalibrationTarget, WordOptions, targets_of, word_releases
@@ -48,12 +47,10 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
         target_replacement: Probability that a word comes out as another one.
         target: Other targets, and public texts to calibrate on.
         mechanism: "exponential" or "laplace", as for :class:`RAPTSanitizer`.
-        policies: Treatment of numbers, dates, addresses, punctuation, code and unknown words.
-        keep: Words that stay in clear. No function: without a lasting name, a retry would not find the release.
+        policies: Treatment of numbers, dates, addresses, punctuation and code.
+        keep: Words that stay in clear.
         length: Fixed number of tokens of every output.
-        casing: Capitalize the replacement of a capitalized word. This puts the casing in clear.
         threads: Threads of one worker.
-        cache_bytes: Memory of one worker's exponential mechanism for words seen before.
         table_folder: Folder, writable by its owner alone, in which the workers of a machine share the table; by default
             one in the user's cache. If it cannot be written, each worker has a copy.
         name: Name of the caller in the ledger.
@@ -96,9 +93,7 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
         policies: Policies | None = None,
         keep: Sequence[str] = (),
         length: int | None = None,
-        casing: bool = False,
         threads: int = 1,
-        cache_bytes: int = CACHE_BYTES,
         table_folder: str | os.PathLike[str] | None = None,
         name: str = "SanitizeBatches",
     ) -> None:
@@ -107,19 +102,14 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
         _check_roles(self._columns, self._kept, document, user)
         remedy = "Save words and vectors to a folder (words.txt, one .npy), which each worker opens."
         validate.instance("embeddings", embeddings, (str, os.PathLike), "a name, or a path for every worker", remedy)
-        if callable(keep):
-            raise InvalidParameter(
-                "Expected keep to be a list of words, not a function without a lasting name: a retry would pay again."
-            )
         self._ledger = _shared(ledger)
         path = Path(embeddings)  # workers may stand in another folder
         self._embeddings = str(path.absolute()) if path.exists() else os.fspath(embeddings)
-        self._options = WordOptions(
-            mechanism, policies, keep, length, casing, None, threads, (target or CalibrationTarget()).texts, cache_bytes
-        )
+        target = target or CalibrationTarget()
+        self._options = WordOptions(mechanism, policies, keep, length, None, threads, target.texts)
         self._folder = None if table_folder is None else str(Path(table_folder).absolute())
         self._name = name
-        releases = self._opened(targets_of(eta, target_replacement, target or CalibrationTarget()))
+        releases = self._opened(targets_of(eta, target_replacement, target))
         self._eta, self._settings = releases.engine.eta, releases.engine.settings
         super().__init__(releases)
 

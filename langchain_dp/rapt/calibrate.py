@@ -13,40 +13,32 @@ from collections.abc import Callable, Sequence
 from decimal import Context, Decimal
 from functools import cache
 from importlib import resources
-from os import PathLike
 from typing import get_args
 
 import numpy as np
 from scipy.optimize import brentq
 
 from langchain_dp._util import validate
-from langchain_dp._util.pictures import new_figure
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.mechanisms.metric_noise import LEAST_ETA, checked_eta
+from langchain_dp.mechanisms.metric_noise import checked_eta
 from langchain_dp.rapt._curves import ExponentialCurve, LaplaceCurve
 from langchain_dp.rapt.posterior import (
     ExactInversion,
     Floats,
     Ids,
     SimulatedInversion,
-    distinct_outputs,
     guessable,
     running_words,
-    simulated,
 )
 from langchain_dp.rapt.privatize import Mechanism
 from langchain_dp.rapt.vocabulary import Vocabulary
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-RELEASES = 100
-"""Releases of one word, to count distinct outputs."""
 _SAMPLE = 500  # running words whose probabilities are computed
 _POPULATION = (
     3_000  # running words whose frequencies the attacker knows; each distinct word takes a pass over the table
 )
-_WORDS = 8  # words that are released RELEASES times
 _DIGITS = 4  # of a returned eta, so that the same setting has one value on every machine
-_EXPOSED = 0.95  # share of running words that a deniability target holds for
 _LEAST_KNOWN = 20
 
 
@@ -63,7 +55,6 @@ class Calibration:
         interval: Its 95% interval, for the sampling of words and directions.
         unchanged: Quantiles over running words of N_w, the probability that a word comes out unchanged: (share of
             words, upper bound).
-        distinct: S_w, the expected number of distinct words in 100 releases of one word.
         inversion: Share of words guessed from their release by an attacker who knows the word frequencies of the texts.
             For the exponential mechanism it is the exact success of the best attacker. For the noise mechanism it is
             the better of two simulated attackers, one of whom takes the released word.
@@ -71,7 +62,6 @@ class Calibration:
         blind: Share guessed without the release: always the most frequent word.
         neighbor_distance: Mean distance of a running word to its nearest neighbor in the table.
         texts: Description of the measured texts.
-        curve: (eta, replacement) at some values of eta, for a plot.
 
     Examples:
         >>> calibration = sanitizer.calibration()
@@ -85,13 +75,11 @@ class Calibration:
     replacement: float
     interval: tuple[float, float]
     unchanged: tuple[tuple[float, float], ...]
-    distinct: float
     inversion: float
     inversion_interval: tuple[float, float]
     blind: float
     neighbor_distance: float
     texts: str
-    curve: tuple[tuple[float, float], ...] = dataclasses.field(repr=False)
 
     @property
     def neighbor_loss(self) -> float:
@@ -109,7 +97,6 @@ class Calibration:
             ("eta", f"{self.eta:g} nats per unit of distance, for {self.target}"),
             ("words replaced", replaced),
             ("N_w, unchanged, at most", quantiles),
-            (f"S_w, distinct of {RELEASES}", f"{self.distinct:.1f}"),
             ("words guessed", f"{guessed}; {self.blind:.3f} without the release"),
             (
                 "nearest neighbors",
@@ -119,29 +106,12 @@ class Calibration:
         ]
         return "\n".join(f"{name:<24} {value}" for name, value in rows)
 
-    def plot(self, path: str | PathLike[str]) -> None:
-        """Write a plot of the replacement probability against eta.
-
-        Raises:
-            MissingExtra: matplotlib is not installed.
-        """
-        figure, axes = new_figure(6, 4)
-        etas, shares = zip(*self.curve, strict=True)
-        axes.plot(etas, shares)
-        low, high = self.interval
-        axes.errorbar([self.eta], [self.replacement], [[self.replacement - low], [high - self.replacement]], fmt="o")
-        axes.set(xscale="log", ylim=(0, 1), xlabel="eta (nats per unit of distance)", ylabel="share of words replaced")
-        axes.set_title(f"{self.table}, {self.mechanism}: eta {self.eta:g}")
-        figure.savefig(path)
-
 
 def calibrate(
     vocabulary: Vocabulary,
     *,
     target_replacement: float | None = None,
-    deniability: float | None = None,
     inversion: float | None = None,
-    max_loss: float | None = None,
     eta: float | None = None,
     mechanism: Mechanism = "exponential",
     texts: Sequence[str] | None = None,
@@ -152,9 +122,7 @@ def calibrate(
     Args:
         vocabulary: Public table.
         target_replacement: Share of running words that come out as another word, in (0, 1).
-        deniability: Largest N_w: 95% of running words come out unchanged with at most this probability, in (0, 1).
         inversion: Share of running words that an attacker may guess from their release, in (0, 1).
-        max_loss: Largest eta times mean distance to the nearest neighbor, in nats, above 0.
         eta: A given eta to measure, without a target.
         mechanism: "laplace" or "exponential", as of the sanitizer: they replace different shares of words at one eta.
         texts: PUBLIC texts like those to be privatized, as word frequencies matter. By default a built-in page of
@@ -175,9 +143,7 @@ def calibrate(
         4.063
         >>> TextPrivatizer(load("glove"), calibration.eta, mechanism="exponential")
     """
-    name, value = _one_target(
-        target_replacement=target_replacement, deniability=deniability, inversion=inversion, max_loss=max_loss, eta=eta
-    )
+    name, value = _one_target(target_replacement=target_replacement, inversion=inversion, eta=eta)
     validate.one_of("mechanism", mechanism, get_args(Mechanism))
     population, described = _running_words(vocabulary, texts)
     sample = _systematic(population, _SAMPLE)
@@ -192,32 +158,19 @@ def calibrate(
         curve = exact = ExponentialCurve(vocabulary.table, sample, threads, others=np.unique(population))
         attack = ExactInversion(population, vocabulary, exact.log_norm, threads)
     near = float(curve.nearest.mean())
-    if name == "max_loss":
-        validate.number(name, value, at_least=LEAST_ETA * near)
-    release = simulated(vocabulary, mechanism, threads)
-    reached = {
+    reached: dict[str, Callable[[float], float]] = {
         "target_replacement": lambda x: 1 - float(curve.unchanged(x).mean()),
-        "deniability": lambda x: float(np.quantile(curve.unchanged(x), _EXPOSED)),
         "inversion": lambda x: float(attack.guessed(x).mean()),
     }
-    scale = 1 / near if near > 0 else 1.0
-    if name == "eta":
-        chosen = value
-    else:
-        exact_eta = (
-            _root(name, value, reached[name], scale * vocabulary.dimension) if name in reached else value * scale
-        )
-        chosen = float(f"{exact_eta:.{_DIGITS}g}")
-    while True:
-        chances, guessed = curve.unchanged(chosen), attack.guessed(chosen)
-        most = {
-            "max_loss": chosen * near,
-            "deniability": float(np.quantile(chances, _EXPOSED)),
-            "inversion": float(guessed.mean()),
-        }
-        if most.get(name, 0.0) <= value:
-            break
+    chosen = value
+    if name != "eta":
+        scale = (1 / near if near > 0 else 1.0) * vocabulary.dimension
+        chosen = float(f"{_root(name, value, reached[name], scale):.{_DIGITS}g}")
+    guessed = attack.guessed(chosen)
+    while name == "inversion" and guessed.mean() > value:
         chosen = float(Decimal(f"{chosen:.{_DIGITS}g}").next_minus(Context(prec=_DIGITS)))  # it was rounded up
+        guessed = attack.guessed(chosen)
+    chances = curve.unchanged(chosen)
     return Calibration(
         table=vocabulary.name,
         mechanism=mechanism,
@@ -226,13 +179,11 @@ def calibrate(
         replacement=1 - float(chances.mean()),
         interval=_interval(1 - chances, curve.error(chosen)),
         unchanged=tuple((share, float(np.quantile(chances, share))) for share in QUANTILES),
-        distinct=distinct_outputs(_systematic(np.unique(sample), _WORDS), RELEASES, release, chosen),
         inversion=float(guessed.mean()),
         inversion_interval=_interval(guessed, 0.0),
         blind=attack.blind,
         neighbor_distance=near,
         texts=described,
-        curve=tuple((x, 1 - float(curve.unchanged(x).mean())) for x in (chosen * np.geomspace(0.2, 5, 41)).tolist()),
     )
 
 
@@ -250,8 +201,6 @@ def _one_target(**targets: float | None) -> tuple[str, float]:
     name, value = next(iter(given.items()))
     if name == "eta":
         return name, checked_eta(value)
-    if name == "max_loss":
-        return name, validate.number(name, value, above=0.0)
     return name, validate.number(name, value, above=0.0, below=1.0)
 
 

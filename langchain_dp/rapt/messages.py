@@ -191,7 +191,7 @@ class MessageRules:
     Args:
         system: "keep": system messages, the developer's own text, pass in clear. "sanitize": they are sanitized.
         media: Images, audio and files. "keep": they pass in clear and are reported, except titles and file names; a
-            file with text is refused. "drop" or "refuse": all media.
+            file with text is refused. "drop": all media are dropped.
         keys_keep: Keys of JSON objects that pass in clear, at any place in arguments and answers of tools, in metadata
             and in values of examples: "rows", "name". Other keys are sanitized like words.
 
@@ -201,12 +201,12 @@ class MessageRules:
     """
 
     system: Literal["keep", "sanitize"] = "keep"
-    media: Literal["keep", "drop", "refuse"] = "keep"
+    media: Literal["keep", "drop"] = "keep"
     keys_keep: Collection[str] = frozenset()
 
     def __post_init__(self) -> None:
         validate.one_of("system", self.system, ("keep", "sanitize"))
-        validate.one_of("media", self.media, ("keep", "drop", "refuse"))
+        validate.one_of("media", self.media, ("keep", "drop"))
         object.__setattr__(self, "keys_keep", checked_keys(self.keys_keep))
 
 
@@ -375,11 +375,6 @@ def _text_file(
 
 
 def _media(kind: str, block: Mapping[str, Any], rules: MessageRules, swap: Swap, note: Note) -> dict[str, Any] | None:
-    if rules.media == "refuse":
-        raise InvalidParameter(
-            f"Expected messages without media, found a block of type {kind!r}: only text can be sanitized. "
-            'Leave it out, or let it pass in clear with media="keep".'
-        )
     if rules.media == "drop":
         note(f"a block of type {kind} was dropped")
         return None

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from langchain_core.language_models import BaseLanguageModel
 from langchain_core.messages import AIMessage
@@ -44,7 +44,8 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
     The sanitizer's :class:`MessageRules` decide whether system messages and media pass in clear, as by default.
 
     The agent's state keeps the raw messages for tools and the user. A message that was sanitized in an earlier turn is
-    returned again, so a growing history pays for each message once. For the account, each message is a document.
+    returned again, so a growing history pays for each message once. An unchanged reply of the model, made from
+    sanitized text, passes in later turns at no cost. For the account, each message is a document.
 
     The order of the list counts, since the first middleware wraps all others. Put BEFORE this one a middleware that
     adds private text to a request: this one does not see additions of an inner one. Put AFTER it a middleware that asks
@@ -61,8 +62,6 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
         sanitizer: Sanitizer of messages. Its ``MessageRules`` also apply to the agent's system prompt.
         user: User whose account is charged: a name, or a function of the request, as of ``request.runtime.context``;
             None: no user.
-        replies: "pass": an unchanged reply of the model, made from sanitized text, passes in later turns at no cost.
-            "sanitize": it is treated like other messages.
         trusted: Names of middleware whose own models may read raw messages.
 
     Raises:
@@ -87,7 +86,6 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
         sanitizer: RAPTSanitizer,
         *,
         user: User = None,
-        replies: Literal["pass", "sanitize"] = "pass",
         trusted: Sequence[str] = (),
     ) -> None:
         super().__init__()
@@ -100,7 +98,6 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
         self.sanitizer = sanitizer
         self._trusted = frozenset(trusted)
         self._user = user
-        self._pass_replies = validate.one_of("replies", replies, ("pass", "sanitize")) == "pass"
 
     @property
     def name(self) -> str:
@@ -146,8 +143,6 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
         return self._marked(await handler(sanitized))
 
     def _marked(self, response: ModelResponse[Any]) -> ModelResponse[Any]:
-        if not self._pass_replies:
-            return response
         mark = self.sanitizer.mark_reply
         result = [mark(message) if isinstance(message, AIMessage) else message for message in response.result]
         return dataclasses.replace(response, result=result)

@@ -17,7 +17,6 @@ import functools
 import json
 import threading
 from collections.abc import Callable, Sequence
-from typing import NoReturn
 
 from langchain_dp._util import forks, validate
 from langchain_dp._util.validate import group
@@ -49,6 +48,8 @@ PAIRS = (
 """Public texts and paraphrases, as examples for the model."""
 
 _TAIL = "\nThe same in other words:"
+_HEAD = "".join(f"Text: {text}{_TAIL} {other}\n\n" for text, other in PAIRS) + "Text:"  # the prompt before the text
+_CANDIDATES = 4096  # the likeliest tokens without the text
 _WEAK = 10.0
 
 
@@ -60,8 +61,6 @@ class ParaphraseOptions:
         clip: C: largest shift of a token's log-probability by the text, in nats.
         temperature: tau of the token distribution.
         max_new_tokens: T: largest number of tokens of a paraphrase.
-        candidates: Number of candidate tokens: the likeliest ones without the text.
-        pairs: Public texts, each with a paraphrase, as examples for the model.
 
     Examples:
         >>> ParaphraseOptions().epsilon  # per text: T 4 C / tau
@@ -71,17 +70,8 @@ class ParaphraseOptions:
     clip: float = 2.0
     temperature: float = 1.0
     max_new_tokens: int = 40
-    candidates: int = 4096
-    pairs: Sequence[tuple[str, str]] = PAIRS
 
     def __post_init__(self) -> None:
-        validate.integer("candidates", self.candidates, at_least=2, at_most=10**6)
-        pairs = [tuple(pair) for pair in self.pairs if isinstance(pair, (tuple, list))]
-        if len(pairs) < len(self.pairs) or not all(
-            len(pair) == 2 and all(isinstance(text, str) and text.strip() for text in pair) for pair in pairs
-        ):
-            raise InvalidParameter("Expected pairs to be a list of pairs of texts: each a text and a paraphrase of it.")
-        object.__setattr__(self, "pairs", tuple(pairs))
         _ = self.noise
 
     @functools.cached_property
@@ -93,11 +83,6 @@ class ParaphraseOptions:
     def epsilon(self) -> float:
         """Pure local epsilon of a paraphrase, between any two texts."""
         return self.noise.event.epsilon0 * self.noise.event.tokens
-
-    @property
-    def head(self) -> str:
-        """Public prompt before the text."""
-        return "".join(f"Text: {text}{_TAIL} {other}\n\n" for text, other in self.pairs) + "Text:"
 
 
 class TextParaphraser:
@@ -111,7 +96,7 @@ class TextParaphraser:
 
     mechanism = "paraphrase"
     table = WHOLE_TEXTS
-    pads = streams = False
+    pads = False
     private = True
 
     def __init__(self, model: NextTokenScorer, settings: ParaphraseOptions) -> None:
@@ -119,9 +104,9 @@ class TextParaphraser:
         validate.instance("model", model, NextTokenScorer, "a scorer of next tokens", remedy)
         self._model, self._options = model, settings
         self._writer = TextWriter(
-            model, "\n", settings.noise, candidates=settings.candidates, chat=False, rng=SystemRandomness()
+            model, "\n", settings.noise, candidates=_CANDIDATES, chat=False, rng=SystemRandomness()
         )
-        self._room = self._writer.check_room(settings.head, _TAIL)
+        self._room = self._writer.check_room(_HEAD, _TAIL)
         self.event = MetricEvent(settings.epsilon)
         self.eta = self.event.eta  # a local epsilon, in nats
         self._lock = threading.Lock()  # one text at a time: its caches are freed before the next one
@@ -130,7 +115,7 @@ class TextParaphraser:
     @functools.cached_property
     def settings(self) -> str:
         """Every public value that the distribution of a release depends on."""
-        facts = {"model": self._model.name, "table": WHOLE_TEXTS, "mechanism": self.mechanism}
+        facts = {"model": self._model.name, "table": WHOLE_TEXTS, "mechanism": self.mechanism, "head": _HEAD}
         return json.dumps({**dataclasses.asdict(self._options), **facts}, sort_keys=True)
 
     def notes(self) -> tuple[str, ...]:
@@ -153,15 +138,11 @@ class TextParaphraser:
             )
         return lambda: [self._paraphrase(body) if body else "" for body in bodies]
 
-    def pieces(self, text: str) -> NoReturn:
-        """Refuse: a paraphrase is drawn from the whole text."""
-        raise InvalidParameter("Expected a whole text: a paraphrase is not drawn from a part of one.")
-
     def _paraphrase(self, body: str) -> str:
         key = ("paraphrase", body)
         with self._lock:
             try:
-                return self._writer.text(list(self._writer.tokens(self._options.head, _TAIL, {key: body})))
+                return self._writer.text(list(self._writer.tokens(_HEAD, _TAIL, {key: body})))
             finally:
                 self._model.forget(key)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import hmac
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -26,7 +25,6 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.messages import (
     IN_CLEAR,
     MessageRules,
-    Note,
     Swap,
     passing_id,
     rebuild,
@@ -44,8 +42,7 @@ ID = "id"
 class DocumentRules:
     """Rules for the metadata and the account of a document. Public; ``dataclasses.asdict`` saves it.
 
-    A name is a metadata key or a dotted path through nested mappings ("patient.name"), with everything under it.
-    Metadata that no list names is dropped.
+    Metadata that no list names is dropped. A name stands for a metadata key with everything under it.
 
     Args:
         metadata_keep: Names that pass in clear. "id" keeps the document's own id. Otherwise a random UUID stays and any
@@ -74,13 +71,7 @@ class DocumentRules:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise InvalidParameter(f"Expected {name}={value!r} to be the name of a key of the metadata, or None.")
-        both = {
-            (one, other)
-            for one in self.metadata_keep
-            for other in self.metadata_sanitize
-            if one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
-        }
-        if both:
+        if both := {*self.metadata_keep} & {*self.metadata_sanitize}:
             raise InvalidParameter(
                 f"Expected metadata_keep and metadata_sanitize to name different things, found {sorted(both)}."
             )
@@ -90,7 +81,7 @@ def account_key(name: str | None, parameter: str, document: Document, position: 
     """Read an account key from the metadata of a document; None if ``name`` is None."""
     if name is None:
         return None
-    value = document.id if name == ID and ID not in document.metadata else _find(document.metadata, name)
+    value = document.metadata.get(name, document.id if name == ID else None)
     if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
         # Without a key no account would be charged, and the limit would not hold.
         raise InvalidParameter(
@@ -100,33 +91,15 @@ def account_key(name: str | None, parameter: str, document: Document, position: 
     return str(value)
 
 
-def rebuild_document(
-    document: Document, rules: DocumentRules, keys: Collection[str], swap: Swap, note: Note
-) -> Document:
-    """Return a new document with swapped texts; ``note`` gets each exception. Metadata ``keys`` pass in clear."""
+def rebuild_document(document: Document, rules: DocumentRules, keys: Collection[str], swap: Swap) -> Document:
+    """Return a new document with swapped texts. Keys inside metadata pass in clear if they are in ``keys``."""
     content = swap(document.page_content)
-
-    def rebuilt(metadata: Mapping[Any, Any], prefix: str) -> dict[str, Any]:
-        kept: dict[str, Any] = {}
-        for key, value in metadata.items():
-            name = f"{prefix}{key}"
-            if name in rules.metadata_keep:
-                kept[str(key)] = value
-                note(f"metadata {name} passed in clear")
-            elif name in rules.metadata_sanitize:
-                kept[str(key)] = structured(value, swap, keys)
-            elif isinstance(value, Mapping) and any(
-                other.startswith(f"{name}.") for other in (*rules.metadata_keep, *rules.metadata_sanitize)
-            ):
-                kept[str(key)] = rebuilt(value, f"{name}.")
-            else:
-                note("metadata were dropped")
-        return kept
-
-    metadata = rebuilt(document.metadata, "")
+    metadata = {
+        key: value if key in rules.metadata_keep else structured(value, swap, keys)
+        for key, value in document.metadata.items()
+        if key in (*rules.metadata_keep, *rules.metadata_sanitize)
+    }
     own_id = document.id if ID in rules.metadata_keep else passing_id(document.id)
-    if own_id != document.id:
-        note("the id of a document was replaced by a random one")
     return Document(page_content=content, metadata=metadata, id=own_id)
 
 
@@ -145,21 +118,6 @@ def check_documents(documents: Sequence[Document]) -> None:
             )
 
 
-def _find(metadata: Mapping[Any, Any], name: str) -> Any:
-    """Value under a key, otherwise under a path through nested mappings."""
-    if name in metadata:
-        return metadata[name]
-    value: Any = metadata
-    for key in name.split("."):
-        if not isinstance(value, Mapping) or key not in value:
-            return None
-        value = value[key]
-    return value
-
-
-Sanitizable = str | BaseMessage | list[BaseMessage] | PromptValue | Document | list[Document]
-"""Types that a sanitizer accepts. It returns the same type."""
-
 REPORT = "rapt"
 """Key of ``response_metadata`` with the facts about a sanitized message."""
 REPLY = "rapt_reply"
@@ -168,11 +126,10 @@ REPLY = "rapt_reply"
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class SplitInput:
-    """An input split into units, a function that joins released units, and counted notes without text. Private."""
+    """An input split into units, and a function that joins released units. Private."""
 
     units: list[Unit]
     join: Callable[[Sequence[Texts]], Any]
-    notes: Counter[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,8 +154,8 @@ class Rules:
             f"{keys or 'none'} and, in an agent, those that its tools declare.",
             "Of mappings (examples, variables of prompts) the keys are in clear, not those inside their values, and so "
             "are values that keep= names.",
-            "Whether names of people, artifacts, thoughts, metadata and other fields were there to be dropped, and how "
-            "many, is in clear: it is reported.",
+            "Whether a message had names of people, artifacts, thoughts, metadata and other fields to be dropped is in "
+            "clear: it is reported.",
             "Ids of messages and documents pass if they are whole UUIDs of version 4 or 7, which are taken to be "
             "random (7 tells when it was made); another id is replaced by a new one.",
         ]
@@ -227,7 +184,7 @@ def split(value: Any, rules: Rules, user: str | None, document: str | None, keys
     """Split an input; ``keys`` are further JSON keys that pass in clear in messages."""
     check_keys(user, document)
     if isinstance(value, str):
-        return SplitInput([Unit((value,), user, document)], lambda released: released[0][0], Counter())
+        return SplitInput([Unit((value,), user, document)], lambda released: released[0][0])
     if isinstance(value, BaseMessage):
         return _first(_messages([value], rules, user, document, keys))
     if isinstance(value, Document):
@@ -293,7 +250,6 @@ def split_mappings(
     return SplitInput(
         units,
         lambda released: [with_texts(walk(one), texts) for one, texts in zip(mappings, released, strict=True)],
-        Counter(),
     )
 
 
@@ -330,7 +286,7 @@ def _messages(
         if reply is not None:
             notes[position].append("a reply of the model, which was told sanitized text only, passed as it is")
         units.append(Unit(texts if reply is None else (), user, document))
-    return SplitInput(units, join, Counter(note for own in notes for note in own))
+    return SplitInput(units, join)
 
 
 def marked(message: AIMessage, rules: Rules) -> AIMessage:
@@ -356,15 +312,14 @@ def _marked_texts(message: BaseMessage, rules: Rules) -> Texts | None:
 
 def _documents(documents: Sequence[Document], rules: Rules, user: str | None, document: str | None) -> SplitInput:
     check_documents(documents)
-    notes: list[str] = []
     own, keys = rules.documents, rules.messages.keys_keep
 
-    def walk(position: int, note: Callable[[str], None]) -> Callable[[Swap], Document]:
-        return lambda swap: rebuild_document(documents[position], own, keys, swap, note)
+    def walk(position: int) -> Callable[[Swap], Document]:
+        return lambda swap: rebuild_document(documents[position], own, keys, swap)
 
     units = [
         Unit(
-            texts_in(walk(position, notes.append)),
+            texts_in(walk(position)),
             user if user is not None else account_key(own.user_key, "user_key", one, position),
             document if document is not None else account_key(own.document_key, "document_key", one, position),
         )
@@ -372,8 +327,7 @@ def _documents(documents: Sequence[Document], rules: Rules, user: str | None, do
     ]
     return SplitInput(
         units,
-        lambda released: [with_texts(walk(position, _ignore), texts) for position, texts in enumerate(released)],
-        Counter(notes),
+        lambda released: [with_texts(walk(position), texts) for position, texts in enumerate(released)],
     )
 
 
@@ -382,13 +336,11 @@ def _prompt(
 ) -> SplitInput:
     if isinstance(value, StringPromptValue):
         unit = Unit((value.text,), user, document)
-        return SplitInput([unit], lambda released: StringPromptValue(text=released[0][0]), Counter())
+        return SplitInput([unit], lambda released: StringPromptValue(text=released[0][0]))
     if isinstance(value, ImagePromptValue):
-        if rules.messages.media != "keep":
-            raise InvalidParameter(
-                f"Expected a prompt with text, not an image, under media={rules.messages.media!r}. Give only text."
-            )
-        return SplitInput([], lambda _: value, Counter({"an image prompt passed in clear": 1}))
+        if rules.messages.media == "drop":
+            raise InvalidParameter("Expected a prompt with text, not an image, under media='drop'. Give only text.")
+        return SplitInput([], lambda _: value)
     parts = _messages(value.to_messages(), rules, user, document, keys)
     kind = ChatPromptValueConcrete if isinstance(value, ChatPromptValueConcrete) else ChatPromptValue
     return dataclasses.replace(parts, join=lambda released: kind(messages=parts.join(released)))

@@ -110,6 +110,22 @@ class PlaceholderMap:
                 self._counts[label] = max(self._counts[label], int(match[2]) if match else 0)
             self._known, self._looked = {}, 0
 
+    def forget(self, original: str) -> list[str]:
+        """Drop the entries of an entity and return their placeholders, whose numbers stay taken."""
+        with self._lock:
+            known = list(self._entries.values())
+            found = [entry for entry in known if alike(entry[0], entry[1]) == alike(entry[0], original)]
+            for label, held, placeholder in found:
+                del self._entries[placeholder]
+                self._placeholders.pop(alike(label, held), None)
+            self._known, self._looked = {}, 0
+            return [placeholder for _, _, placeholder in found]
+
+    def skip(self, placeholder: str) -> None:
+        """Give no other entity this placeholder."""
+        if match := PLACEHOLDER.fullmatch(placeholder):
+            self._counts[match[1]] = max(self._counts[match[1]], int(match[2]))
+
     def entries(self) -> list[Entry]:
         """All entries, oldest first. Private."""
         with self._lock:
@@ -208,10 +224,6 @@ class PlaceholderReleases:
         self._hidden = hidden
         self._rest = rest
         self.map = kept
-
-    def streams(self, document: str | None) -> bool:
-        """Never: an entity may cross pieces of a text."""
-        return False
 
     def release(self, units: Sequence[Unit], seen: Counter[str] | None = None) -> list[Texts]:
         """Replace the entities of every unit, and release its other words under one charge."""

@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from langchain_dp.accounting import MetricEvent
 from langchain_dp.mechanisms._nearest import ROWS, sharded
-from langchain_dp.mechanisms.metric_exponential import MetricExponential, weights
+from langchain_dp.mechanisms.metric_exponential import weights
 from langchain_dp.mechanisms.metric_noise import noise
 from langchain_dp.mechanisms.randomness import NotPrivateSeededRandomness
 from langchain_dp.rapt import tokenize
@@ -26,7 +25,6 @@ from langchain_dp.rapt.vocabulary import Vocabulary
 
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
-Release = Callable[[Ids, float], Ids]
 
 DRAWS = 1_000
 """Simulated releases to fit the shape of the noise mechanism's channel."""
@@ -226,20 +224,12 @@ def _posterior(log_likelihood: Floats, prior: UnigramPrior) -> Floats:
     return log
 
 
-def simulated(vocabulary: Vocabulary, mechanism: str, threads: int | None) -> Release:
-    """The mechanism as a function of words and eta, with the same seed for every eta."""
-
-    def laplace(ids: Ids, eta: float) -> Ids:
-        rng = NotPrivateSeededRandomness(_RELEASES)
-        blocks = [ids[start : start + ROWS] for start in range(0, len(ids), ROWS)]
-        noisy = (vocabulary.points(block) + noise(len(block), vocabulary.dimension, eta, rng) for block in blocks)
-        return np.concatenate(list(sharded(vocabulary.table.find, noisy, threads)))
-
-    def exponential(ids: Ids, eta: float) -> Ids:
-        drawn = MetricExponential(MetricEvent(eta), vocabulary.table, cache_bytes=0, threads=threads)
-        return drawn.release(ids, vocabulary.points, rng=NotPrivateSeededRandomness(_RELEASES))
-
-    return laplace if mechanism == "laplace" else exponential
+def simulated(ids: Ids, vocabulary: Vocabulary, eta: float, threads: int | None) -> Ids:
+    """Releases of the noise mechanism, with the same seed for every eta."""
+    rng = NotPrivateSeededRandomness(_RELEASES)
+    blocks = [ids[start : start + ROWS] for start in range(0, len(ids), ROWS)]
+    noisy = (vocabulary.points(block) + noise(len(block), vocabulary.dimension, eta, rng) for block in blocks)
+    return np.concatenate(list(sharded(vocabulary.table.find, noisy, threads)))
 
 
 def likeliest(channel: Channel, prior: UnigramPrior, seen: np.ndarray) -> Ids:
@@ -299,19 +289,12 @@ class SimulatedInversion(Inversion):
         super().__init__(population)
         self._sample = np.repeat(sample, _REPEATS)
         self._vocabulary = vocabulary
-        self._release = simulated(vocabulary, "laplace", threads)
         self._threads = threads
 
     def guessed(self, eta: float) -> Floats:
         """Share of releases in which each word of the sample is guessed."""
-        released = self._release(self._sample, eta)
+        released = simulated(self._sample, self._vocabulary, eta, self._threads)
         channel = LaplaceChannel(self._vocabulary, self.prior, eta, DRAWS, threads=self._threads)
         tried = (released, likeliest(channel, self.prior, released))
         hits = max((guess == self._sample for guess in tried), key=np.count_nonzero)
         return np.asarray(hits.reshape(-1, _REPEATS).mean(axis=1))
-
-
-def distinct_outputs(words: Ids, releases: int, release: Release, eta: float) -> float:
-    """Mean number of distinct words in this many releases of one word."""
-    out = release(np.repeat(words, releases), eta).reshape(len(words), releases)
-    return float(np.mean([len(np.unique(line)) for line in out]))

@@ -13,7 +13,6 @@ import contextlib
 import dataclasses
 import json
 import threading
-import uuid
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
@@ -25,7 +24,6 @@ from langchain_dp.accounting.metric import WHOLE_TEXTS, AlreadyReleased, MetricC
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.calibrate import Calibration
 from langchain_dp.rapt.privatize import TextPrivatizer
-from langchain_dp.rapt.tokenize import TextStream
 from langchain_dp.redact import PrivateArgs, run_redacted
 
 SEEDED = "the noise is seeded: whoever knows the seed can remove it"
@@ -41,10 +39,6 @@ COUNTED = (
     "what it spent, and a refusal, show that a text came twice.",
 )
 """Without a limit for each document, and with one."""
-STREAMED = (
-    "A stream whose words leave before its end is a document of its own, unless it is named: streams of equal texts do "
-    "not add up."
-)
 UNNAMED = "No limit of a user holds for texts that are released without one."
 
 Texts = tuple[str, ...]
@@ -87,11 +81,10 @@ class Engine(Protocol):
 
 
 class Drawer(Engine, Protocol):
-    """An engine with a formal promise. If it ``streams``, it has ``pieces``."""
+    """An engine with a formal promise."""
 
     eta: float
     private: bool
-    streams: bool
 
     @property
     def mechanism(self) -> str:
@@ -99,9 +92,6 @@ class Drawer(Engine, Protocol):
 
     def notes(self) -> tuple[str, ...]:
         """Facts for certificates: everything that passes in clear."""
-
-    def pieces(self, text: str) -> list[str]:
-        """Release a part of a text."""
 
 
 class Releases:
@@ -142,18 +132,6 @@ class Releases:
             for flight in others:  # no claim is held while waiting, so two calls cannot block each other
                 flight.result()
         return [answers[keys[i]] if i in keys else ("",) * len(unit.texts) for i, unit in enumerate(units)]
-
-    def to_charge(self, rounds: Iterable[Sequence[Unit]]) -> list[Owner]:
-        """Owners to charge, one per release, for successive rounds of units."""
-        new: dict[bytes | tuple[int, int], list[Owner]] = {}
-        for number, units in enumerate(rounds):
-            names, owners = self._named(units, Counter())
-            for i, owner in enumerate(owners):
-                if self._has_content(units[i]):
-                    key = self._key(names[i]) if self._reuse else (number, i)
-                    new[key] = [owner] * self._times(units[i])
-        known = self.ledger.released().get([key for key in new if isinstance(key, bytes)])
-        return [owner for key, owners in new.items() if key not in known for owner in owners]
 
     def _named(self, units: Iterable[Unit], seen: Counter[str]) -> tuple[list[str], list[Owner]]:
         """Name each unit by user, document, texts and number among equals, and find the accounts to charge."""
@@ -215,10 +193,6 @@ class FormalReleases(Releases):
                 self._calibration = self._calibration()
             return self._calibration
 
-    def streams(self, document: str | None) -> bool:
-        """Whether words may leave early: not under a limit per document if the complete content is the key."""
-        return self.engine.streams and (document is not None or self.ledger.document_limit is None)
-
     def unreachable_limit(self, *, user: bool) -> float | None:
         """The limit that unnamed documents never reach, since they are charged only once; None if there is none."""
         limit = self.ledger.document_limit
@@ -227,19 +201,6 @@ class FormalReleases(Releases):
         if self.ledger.limit is None:
             return limit
         return None if user else self.ledger.limit
-
-    def stream(self, *, user: str | None, document: str | None) -> TextStream:
-        """Charge one release of a text to come, without a key a document of its own, and return its stream."""
-        self.warn_unreachable_limit(named=not (user is None and document is None))
-        owner = Owner(f"\0stream {uuid.uuid4().hex}" if document is None else document, user)
-        check_process = forks.one_process("a stream to be read")
-        self.ledger.spend(self.engine.event.eta, [owner], table=self.engine.table, caller=self._chain)
-
-        def pieces(text: str) -> Sequence[str]:
-            check_process()
-            return run_redacted(self.engine.pieces, PrivateArgs(text))
-
-        return TextStream(pieces)
 
     def _draw(self, units: Mapping[K, tuple[Unit, Owner]], keys: Sequence[bytes] = ()) -> dict[K, Texts]:
         self.warn_unreachable_limit(

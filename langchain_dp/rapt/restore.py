@@ -150,46 +150,6 @@ class ChunkRestorer:
 _CHUNK_FIELDS = ("id", "name", "response_metadata", "usage_metadata", "chunk_position")
 
 
-def _grew(before: Any, after: Any) -> bool:
-    """Whether a structured answer may have grown into another."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        return all(key in after and _grew(inner, after[key]) for key, inner in before.items())
-    if isinstance(before, list) and isinstance(after, list):
-        return len(before) <= len(after) and all(map(_grew, before, after))
-    if isinstance(before, str) and isinstance(after, str):
-        return after.startswith(before)
-    return before is None or bool(before == after)
-
-
-class WholeRestorer:
-    """Restores a growing structured answer: each chunk is the whole so far, as a JSON parser streams it.
-
-    A possible start of a placeholder at the end of a string is held back. If the next chunk is another answer, the
-    complete last one comes first.
-    """
-
-    def __init__(self, restore: Callable[[Any], Any], placeholders: PlaceholderMap) -> None:
-        self._restore = restore
-        self._map = placeholders
-        self._last: Any = None
-        self._shown: Any = None
-
-    def push(self, chunk: Any) -> list[Any]:
-        """Restore the answer so far."""
-
-        def ready(value: Any) -> Any:
-            return _ready(value, self._map) if isinstance(value, str) else value
-
-        before = [] if _grew(self._last, chunk) else self.finish()
-        self._last, self._shown = chunk, self._restore(each_text(chunk, ready))
-        return [*before, self._shown]
-
-    def finish(self) -> list[Any]:
-        """Return the whole again, if a part was held back."""
-        whole = self._restore(self._last)
-        return [] if whole == self._shown else [whole]
-
-
 def in_json(original: str) -> str:
     """Escape an original for the inside of a JSON string."""
     return json.dumps(original, ensure_ascii=False)[1:-1]
@@ -225,8 +185,8 @@ class Restorer(Runnable[Any, Any]):
     """Restores the originals of placeholders. Callbacks see the input of its run only.
 
     The run of the whole chain still shows the output: use ``with private_run():``. It restores streams as they come,
-    cut at any place: of texts, of chunks of one message, of mappings of these from parallel steps, or of a growing JSON
-    answer. Other streams are restored piece by piece.
+    cut at any place: of texts, of chunks of one message, or of mappings of these from parallel steps. Other streams are
+    restored piece by piece.
     """
 
     name = "Restorer"
@@ -284,7 +244,6 @@ class Restorer(Runnable[Any, Any]):
     def pushing(self, *, inside: bool = False) -> tuple[Callable[[Any], list[Any]], Callable[[], list[Any]]]:
         """Two functions for one stream: restore the next chunk, and return the rest at the end."""
         text, chunks = TextRestorer(self._map), ChunkRestorer(self._map)
-        whole = WholeRestorer(self.inside if inside else self.restore, self._map)
         last: list[str | None] = [None]
         keys: dict[str, tuple[Callable[[Any], list[Any]], Callable[[], list[Any]]]] = {}
 
@@ -298,11 +257,11 @@ class Restorer(Runnable[Any, Any]):
                 for key in chunk:
                     keys.setdefault(key, self.pushing(inside=True))
                 return [AddableDict({key: part}) for key, value in chunk.items() for part in keys[key][0](value)]
-            return whole.push(chunk)
+            return [self.inside(chunk) if inside else self.restore(chunk)]
 
         def finish() -> list[Any]:
             under = [AddableDict({key: rest}) for key, (_, end) in keys.items() for rest in end()]
-            return [*(rest for rest in (text.finish(), chunks.finish(last[0])) if rest), *whole.finish(), *under]
+            return [*(rest for rest in (text.finish(), chunks.finish(last[0])) if rest), *under]
 
         return push, finish
 
@@ -315,17 +274,6 @@ class Restorer(Runnable[Any, Any]):
             return WITHHELD
 
         self._call_with_config(run, input, config)
-        return restored[0]
-
-    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """Restore one value."""
-        restored: list[Any] = []
-
-        async def run(value: Any) -> str:
-            restored.append(self.restore(value))
-            return WITHHELD
-
-        await self._acall_with_config(run, input, config)
         return restored[0]
 
     def transform(self, input: Iterator[Any], config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:

@@ -19,15 +19,14 @@ from langchain_dp._util.validate import group, one_of, reject_unknown_arguments,
 from langchain_dp.accounting.metric import MOST, MetricCertificate, MetricLedger
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
-from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES
 from langchain_dp.mechanisms.metric_noise import checked_eta
 from langchain_dp.ports import Embeds
-from langchain_dp.rapt._shell import WITHHELD, Config, Core, S, SanitizeResult, SanitizerShell
+from langchain_dp.rapt._shell import Core, S, SanitizerShell
 from langchain_dp.rapt._tables import NAMED, load
 from langchain_dp.rapt.calibrate import Calibration, calibrate
 from langchain_dp.rapt.messages import MessageRules, checked_keys
-from langchain_dp.rapt.parts import DocumentRules, Sanitizable, check_documents, marked, split_mappings
-from langchain_dp.rapt.privatize import Keep, Mechanism, Policies, TextPrivatizer
+from langchain_dp.rapt.parts import DocumentRules, check_documents, marked, split_mappings
+from langchain_dp.rapt.privatize import Mechanism, Policies, TextPrivatizer
 from langchain_dp.rapt.release import FormalReleases
 from langchain_dp.rapt.vocabulary import Vocabulary
 from langchain_dp.redact import PrivateArgs, hold_arguments, redact_errors, run_redacted
@@ -37,21 +36,15 @@ from langchain_dp.redact import PrivateArgs, hold_arguments, redact_errors, run_
 class CalibrationTarget:
     """A calibration target other than a replacement rate, and the texts to calibrate on. Public.
 
-    ``dataclasses.asdict`` saves it. :func:`langchain_dp.rapt.calibrate.calibrate` explains and checks the targets.
-
     Args:
-        deniability: 95% of running words come out unchanged with at most this probability.
         inversion: Share of running words that an attacker may guess from their release.
-        max_loss: Largest eta times mean distance to the nearest neighbor, in nats.
         texts: Public texts like those to come, for every target; by default a page of English.
 
     Examples:
         >>> RAPTSanitizer("glove", target=CalibrationTarget(inversion=0.2))  # an attacker guesses one word of five
     """
 
-    deniability: float | None = None
     inversion: float | None = None
-    max_loss: float | None = None
     texts: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
@@ -61,7 +54,7 @@ class CalibrationTarget:
             object.__setattr__(self, "texts", tuple(self.texts))
 
 
-_TARGETS = ("eta", "target_replacement", "deniability", "inversion", "max_loss")
+_TARGETS = ("eta", "target_replacement", "inversion")
 _CALIBRATED: dict[tuple[str, tuple[tuple[str, float], ...], str], Calibration] = {}
 """Calibrations of named tables in this process: public, always the same, and seconds of work."""
 
@@ -70,7 +63,7 @@ def targets_of(eta: float | None, target_replacement: float | None, target: Cali
     """Every given target by name; exactly one is allowed."""
     if eta is not None:
         checked_eta(eta, at_most=MOST)  # the account's bound, checked before the first release
-    values = (eta, target_replacement, target.deniability, target.inversion, target.max_loss)
+    values = (eta, target_replacement, target.inversion)
     return {name: value for name, value in zip(_TARGETS, values, strict=True) if value is not None}
 
 
@@ -80,13 +73,11 @@ class WordOptions:
 
     mechanism: Mechanism = "exponential"
     policies: Policies | None = None
-    keep: Keep = ()
+    keep: Sequence[str] = ()
     length: int | None = None
-    casing: bool = False
     not_private_seed: int | None = None
     threads: int | None = None
     calibration_texts: Sequence[str] | None = None
-    cache_bytes: int = CACHE_BYTES
 
 
 def word_releases(
@@ -103,7 +94,7 @@ def word_releases(
     if len(targets) != 1:
         raise InvalidParameter(
             f"Expected one of {', '.join(_TARGETS)} to say how private, got {sorted(targets) or 'none'}. Give "
-            "target_replacement=0.5; the last three are part of target=CalibrationTarget(...)."
+            "target_replacement=0.5, or target=CalibrationTarget(inversion=0.2)."
         )
     policies = validate.group("policies", options.policies, Policies)
     account = account_of(ledger, limit, options.not_private_seed)
@@ -131,10 +122,8 @@ def word_releases(
         policies=policies,
         keep=options.keep,
         length=options.length,
-        casing=options.casing,
         rng=None if options.not_private_seed is None else NotPrivateSeededRandomness(options.not_private_seed),
         threads=options.threads,
-        cache_bytes=options.cache_bytes,
     )
     account.check_table(engine.table)
     return FormalReleases(engine, account, calibration or calibrated, reuse=cache, chain=name)
@@ -166,11 +155,6 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
     Callbacks and tracers see the output of the sanitizer's own run, never its input. The ROOT run of a chain still
     shows the raw input of the chain, which no component can prevent: use ``with private_run():``.
 
-    Streams: words leave when two whole words follow them (a date is one feature of up to four words). These are
-    gathered first: a stream of one chunk, messages, a fixed ``length``, kept or named code, subwords of a foreign
-    tokenizer, and text under a limit per document unless ``document`` names it. Words that leave early are charged as
-    one release of a document of its own, or of ``document``, and are not kept for reuse.
-
     A document, for its account and its limit, is the unit of release: a text, a query, one message, the gathered chunks
     of a stream, a ``Document`` with its sanitized metadata, the values of one example. ``document`` (or
     ``document_key``) names it. Otherwise its words and its user identify it: equal documents of two calls are one, and
@@ -181,13 +165,12 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         embeddings: "glove", "minilm", a path, an object with words and vectors (``Embeds``), or a ``Vocabulary``.
         eta: Loss per unit of distance, in nats. Alternatively give one target, from which eta is calibrated:
         target_replacement: Probability that a word comes out as another one.
-        target: Other targets (deniability, inversion, largest loss), and public texts to calibrate on.
+        target: Share of words that an attacker may guess, and public texts to calibrate on.
         mechanism: "exponential" draws a word by its distance. "laplace" adds noise to the word's vector and takes the
             nearest word, as in the paper; it needs a far larger eta for the same replacement rate.
-        policies: Treatment of numbers, dates, addresses, punctuation, code and unknown words.
-        keep: Words that stay in clear, or a function that decides per word.
+        policies: Treatment of numbers, dates, addresses, punctuation and code.
+        keep: Words that stay in clear.
         length: Fixed number of tokens of every output.
-        casing: Capitalize the replacement of a capitalized word. This puts the casing in clear.
         messages: Parts of messages that pass in clear: by default system messages and media.
         documents: Metadata that pass in clear (by default none), and account keys of documents.
         ledger: Account to charge. None: one in memory, with ``limit``.
@@ -196,7 +179,6 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         cache: Return the earlier release, at no cost, for the same text, user and settings.
         not_private_seed: Reproducible draws. The certificate says that the result is not private.
         threads: Threads to draw with.
-        cache_bytes: Memory of the exponential mechanism for words seen before; 32,000 words by default.
         name: Name of the run, and of the caller in the ledger.
 
     Raises:
@@ -207,8 +189,8 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
     Formal guarantee:
         One release of a text is eta-metric-private: for two texts that agree on what :meth:`certificate` lists as in
         clear, probabilities differ by at most exp(eta * sum of the distances of their words' vectors). Releases of the
-        same text add up, in the ledger. Under a limit per document all of them do. Without one, equal texts of one
-        call, and streams that leave early, are separate documents unless they are named. This is no epsilon.
+        same text add up, in the ledger. Under a limit per document all of them do. Without one, equal texts of one call
+        are separate documents unless they are named. This is no epsilon.
         Source: Li, Tan, Liu 2023; Chatzikokolakis, Andres, Bordenabe, Palamidessi 2013.
 
     Examples:
@@ -227,9 +209,8 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         target: CalibrationTarget | None = None,
         mechanism: Mechanism = "exponential",
         policies: Policies | None = None,
-        keep: Keep = (),
+        keep: Sequence[str] = (),
         length: int | None = None,
-        casing: bool = False,
         messages: MessageRules | None = None,
         documents: DocumentRules | None = None,
         ledger: MetricLedger | None = None,
@@ -237,7 +218,6 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         cache: bool = True,
         not_private_seed: int | None = None,
         threads: int | None = None,
-        cache_bytes: int = CACHE_BYTES,
         name: str = "RAPTSanitizer",
     ) -> None:
         self.name = short_text("name", name, at_least=1)
@@ -246,9 +226,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         target = group("target", target, CalibrationTarget)
         one_of("cache", cache, (True, False))
         targets = targets_of(eta, target_replacement, target)
-        options = WordOptions(
-            mechanism, policies, keep, length, casing, not_private_seed, threads, target.texts, cache_bytes
-        )
+        options = WordOptions(mechanism, policies, keep, length, not_private_seed, threads, target.texts)
         releases = word_releases(embeddings, targets, options, ledger=ledger, limit=limit, cache=cache, name=name)
         self._core = Core(releases, messages, documents)
 
@@ -312,39 +290,8 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
 
     @hold_arguments("documents")
     async def atransform_documents(self, documents: Sequence[Document], **kwargs: Any) -> list[Document]:
-        """Async twin of :meth:`transform_documents`."""
-        listed: Any = run_redacted(_checked, PrivateArgs.of(documents))
-        return await self.ainvoke(listed, **kwargs)  # type: ignore[no-any-return]
-
-    @hold_arguments("value")
-    def invoke_with_certificate(
-        self, value: Sanitizable, config: Config = None, *, user: str | None = None, document: str | None = None
-    ) -> SanitizeResult:
-        """Sanitize one input. The notes of its certificate name what passed in clear."""
-        private = PrivateArgs(*PrivateArgs.of(value).values, user, document)
-        results: list[SanitizeResult] = []
-
-        def run(_: Any) -> Any:
-            results.append(run_redacted(self._core.with_certificate, private))
-            return results[0].value
-
-        self._call_with_config(run, WITHHELD, config)
-        return results[0]
-
-    @hold_arguments("value")
-    async def ainvoke_with_certificate(
-        self, value: Sanitizable, config: Config = None, *, user: str | None = None, document: str | None = None
-    ) -> SanitizeResult:
-        """Async twin of :meth:`invoke_with_certificate`."""
-        private = PrivateArgs(*PrivateArgs.of(value).values, user, document)
-        results: list[SanitizeResult] = []
-
-        async def run(_: Any) -> Any:
-            results.append(await asyncio.to_thread(run_redacted, self._core.with_certificate, private))
-            return results[0].value
-
-        await self._acall_with_config(run, WITHHELD, config)
-        return results[0]
+        """Async twin of :meth:`transform_documents`; works in a thread."""
+        return await asyncio.to_thread(self.transform_documents, documents, **kwargs)
 
     def certificate(self) -> MetricCertificate:
         """The promise, with the loss spent so far."""

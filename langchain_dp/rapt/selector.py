@@ -31,7 +31,6 @@ class SanitizingExampleSelector(BaseExampleSelector):
         sanitizer: Sanitizes all values of an example as one release.
         keep: Keys whose values pass in clear, such as the label.
         user_key: Key of the example's user; it is not passed on.
-        inputs: Whether to sanitize the selector's input too, for embeddings computed outside the trust boundary.
 
     Raises:
         InvalidParameter: A value is of another type, no example has a key of ``keep``, or no example could ever reach
@@ -53,7 +52,6 @@ class SanitizingExampleSelector(BaseExampleSelector):
         *,
         keep: Sequence[str] = (),
         user_key: str | None = None,
-        inputs: bool = False,
     ) -> None:
         validate.instance("sanitizer", sanitizer, RAPTSanitizer, "a RAPTSanitizer")
         if isinstance(keep, str) or not all(isinstance(key, str) for key in keep):
@@ -65,10 +63,8 @@ class SanitizingExampleSelector(BaseExampleSelector):
         if unknown and self._examples:
             raise InvalidParameter(f"Expected keep={list(keep)} to be keys of the examples, but none has {unknown}.")
         self._sanitizer = sanitizer
-        validate.one_of("inputs", inputs, (True, False))
         self._keep = tuple(keep)
         self._user_key = user_key
-        self._inputs = inputs
 
     @redact_errors("while examples were selected")
     def add_example(self, example: dict[str, str]) -> Any:
@@ -77,8 +73,8 @@ class SanitizingExampleSelector(BaseExampleSelector):
 
     @redact_errors("while examples were selected")
     async def aadd_example(self, example: dict[str, str]) -> Any:
-        """Async twin of :meth:`add_example`."""
-        return self.add_example(example) if self._inner is None else await self._inner.aadd_example(example)
+        """Async twin of :meth:`add_example`; works in a thread."""
+        return await asyncio.to_thread(self.add_example, example)
 
     @redact_errors("while examples were selected")
     def select_examples(self, input_variables: dict[str, str]) -> list[dict[str, Any]]:
@@ -87,29 +83,17 @@ class SanitizingExampleSelector(BaseExampleSelector):
         Raises:
             BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
         """
-        if self._inner is None:
-            return self._sanitized(self._examples)
-        return self._sanitized(self._inner.select_examples(self._query(input_variables)))
-
-    @redact_errors("while examples were selected")
-    async def aselect_examples(self, input_variables: dict[str, str]) -> list[dict[str, Any]]:
-        """Async twin of :meth:`select_examples`."""
-        if self._inner is None:
-            return await asyncio.to_thread(self._sanitized, self._examples)
-        query = await asyncio.to_thread(self._query, input_variables)
-        return await asyncio.to_thread(self._sanitized, await self._inner.aselect_examples(query))
-
-    def _query(self, input_variables: dict[str, str]) -> dict[str, Any]:
-        if not self._inputs:
-            return input_variables
-        return self._sanitizer.sanitize_mappings([input_variables])[0]
-
-    def _sanitized(self, examples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        examples = self._examples if self._inner is None else self._inner.select_examples(input_variables)
         released = self._sanitizer.sanitize_mappings(examples, keep=self._keep, user_key=self._user_key)
         return [
             {key: value if key in self._keep else _without_braces(value) for key, value in one.items()}
             for one in released
         ]
+
+    @redact_errors("while examples were selected")
+    async def aselect_examples(self, input_variables: dict[str, str]) -> list[dict[str, Any]]:
+        """Async twin of :meth:`select_examples`; works in a thread."""
+        return await asyncio.to_thread(self.select_examples, input_variables)
 
     @safe_repr
     def __repr__(self) -> str:

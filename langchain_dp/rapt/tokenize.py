@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Literal
 
@@ -108,15 +108,6 @@ def joints(word: str) -> list[str]:
     return [piece for piece in re.split(r"([-_&.'])", word) if piece]
 
 
-def cased(word: str, like: str) -> str:
-    """``word`` in the casing of ``like``: capitals, a first capital, or as it is."""
-    if like.isupper() and len(like) > 1:
-        return word.upper()
-    if word.startswith(GLUE):
-        return word
-    return word[:1].upper() + word[1:] if like[:1].isupper() else word
-
-
 def join(pieces: Sequence[str]) -> str:
     """Join words and marks with the spacing of running text. ``GLUE`` continues the piece before."""
     out: list[str] = []
@@ -141,69 +132,3 @@ def join(pieces: Sequence[str]) -> str:
         out.append(piece if glue or before else f" {piece}")
         glue = after
     return "".join(out)
-
-
-# Streams: a word, or a date of several words, must be whole before it is privatized. So text is held back until two
-# whole words follow it, which shows every date ("12 of" is none yet, "12 of May" is). Of other features only fenced
-# code holds space. Each piece leaves alone: chunks between spaces would reveal tokens ("well-known" has three).
-
-_BLANKS = re.compile(r"[ \n\t\r]+")
-_HELD = 2  # whole words, each with space behind it, after a cut
-
-
-class TextStream:
-    """One text in pieces, each of which is released once."""
-
-    def __init__(self, pieces: Callable[[str], Sequence[str]]) -> None:
-        self._pieces = pieces
-        self._text = ""
-        self._waiting: list[str] = []
-        self._last: list[str] = []
-        self._quoted = False
-
-    def push(self, text: str) -> list[str]:
-        """Take the next piece of the text and return the chunks that may leave."""
-        self._text += text
-        cut = _last_cut(self._text)
-        if not cut:
-            return []
-        ready, self._text = self._text[:cut], self._text[cut:]
-        return self._each(self._pieces(ready))
-
-    def finish(self) -> list[str]:
-        """Return the rest."""
-        rest, self._text = self._text, ""
-        last = [*self._each(self._pieces(rest)), self._join([], end=True)]
-        return [chunk for chunk in last if chunk]
-
-    def _each(self, pieces: Sequence[str]) -> list[str]:
-        return [chunk for piece in pieces if (chunk := self._join([piece], end=False))]
-
-    def _join(self, pieces: Sequence[str], *, end: bool) -> str:
-        pieces = [*self._waiting, *pieces]
-        # The next piece decides the spacing around an apostrophe.
-        self._waiting = [pieces.pop()] if pieces and pieces[-1] == "'" and not end else []
-        if not pieces:
-            return ""
-        # The piece before, and an open quotation, decide the spacing before a piece.
-        before = [*(['"'] if self._quoted else []), *self._last]
-        joined = join([*before, *pieces])[len(join(before)) :]
-        self._quoted ^= [*self._last, *pieces[:-1]].count('"') % 2 == 1
-        self._last = [pieces[-1]]
-        return joined
-
-
-def _last_cut(text: str) -> int:
-    """End of the part of ``text`` that no further text can change, or 0."""
-    spaces = [match.start() for match in _BLANKS.finditer(text)]
-    candidates = spaces[:-_HELD] if len(spaces) > _HELD else []
-    if not candidates:
-        return 0
-    crossed = [(feature.start, feature.end) for feature in features(text, code=False)]
-    while candidates:
-        cut = candidates.pop()
-        while crossed and crossed[-1][0] >= cut:
-            crossed.pop()
-        if not crossed or crossed[-1][1] <= cut:
-            return cut
-    return 0

@@ -7,7 +7,6 @@ vector.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import importlib
 from collections.abc import Callable, Sequence
@@ -39,9 +38,6 @@ class Tokenizer(Protocol):
     def encode(self, text: str) -> list[int]:
         """Ids of a text, or ``UNKNOWN``."""
 
-    def surfaces(self, text: str) -> list[str]:
-        """The characters behind each id of :meth:`encode`, for their casing."""
-
     def decode(self, ids: Sequence[int]) -> list[str]:
         """Pieces of text for :func:`langchain_dp.rapt.tokenize.join`."""
 
@@ -55,26 +51,19 @@ class WordTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of the words, numbers and marks of a text."""
-        return [word_id for word_id, _ in self._tokens(text)]
-
-    def surfaces(self, text: str) -> list[str]:
-        """Each word as it stood in the text."""
-        return [surface for _, surface in self._tokens(text)]
-
-    def decode(self, ids: Sequence[int]) -> list[str]:
-        """The words themselves."""
-        return [self._words[i] for i in ids]
-
-    def _tokens(self, text: str) -> list[tuple[int, str]]:
-        tokens: list[tuple[int, str]] = []
+        ids: list[int] = []
         for feature in tokenize.features(text, code=False):
             surface = text[feature.start : feature.end]
             pieces = [surface]
             if feature.kind == "word" and self._find(surface) < 0:
                 parts = tokenize.ending(surface)
                 pieces = [one for part in parts for one in ([part] if self._find(part) >= 0 else tokenize.joints(part))]
-            tokens += [(self._find(piece), piece) for piece in pieces]
-        return tokens
+            ids += map(self._find, pieces)
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> list[str]:
+        """The words themselves."""
+        return [self._words[i] for i in ids]
 
     def _find(self, surface: str) -> int:
         exact = self._index.get(surface)
@@ -100,10 +89,6 @@ class WordPieceTokenizer:
         """Ids of the subwords of a text."""
         ids = self._tokenizer.encode(text, add_special_tokens=False).ids
         return [UNKNOWN if i == self._unknown else i for i in ids]
-
-    def surfaces(self, text: str) -> list[str]:
-        """Each subword as it stood in the text."""
-        return [text[a:b] for a, b in self._tokenizer.encode(text, add_special_tokens=False).offsets]
 
     def decode(self, ids: Sequence[int]) -> list[str]:
         """The subwords; ``##`` continues the one before."""
@@ -134,13 +119,6 @@ class ForeignTokenizer:
                 "Use the tokenizer that belongs to the vectors."
             )
         return [UNKNOWN if i == unknown else i for i in ids]
-
-    def surfaces(self, text: str) -> list[str]:
-        """Refuse: a foreign tokenizer does not know the offsets of its pieces."""
-        raise InvalidParameter(
-            "Expected casing=True with a table of words or of WordPiece tokens; this tokenizer does not say where its "
-            "pieces stood. Give casing=False."
-        )
 
     def decode(self, ids: Sequence[int]) -> list[str]:
         """Released ids as one piece of text."""
@@ -185,8 +163,6 @@ class Vocabulary:
     index: dict[str, int] = dataclasses.field(init=False)
     encode: Callable[[str], list[int]] = dataclasses.field(init=False)
     """Ids of a text; private, like the text."""
-    surfaces: Callable[[str], list[str]] = dataclasses.field(init=False)
-    """The characters behind each id of ``encode``."""
     decode: Callable[[Sequence[int]], list[str]] = dataclasses.field(init=False)
     """Pieces of text of released ids."""
 
@@ -215,7 +191,6 @@ class Vocabulary:
             "never": tuple(self.never),
             "tokenizer": tokenizer,
             "encode": tokenizer.encode,
-            "surfaces": tokenizer.surfaces,
             "decode": tokenizer.decode,
         }.items():
             object.__setattr__(self, name, value)  # frozen: the only way
@@ -239,14 +214,6 @@ class Vocabulary:
         """
         self.table.share(folder)
         object.__setattr__(self, "vectors", self.table.vectors)
-
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 of words and vectors."""
-        digest = hashlib.sha256("\0".join(self.words).encode("utf-8", "surrogatepass"))
-        for start in range(0, len(self), 4096):
-            digest.update(self.vectors[start : start + 4096].astype("<f4").tobytes())
-        return digest.hexdigest()
 
     @property
     def allowed(self) -> NDArray[np.bool_]:

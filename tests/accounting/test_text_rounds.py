@@ -21,7 +21,6 @@ from langchain_dp.accounting import (
     calibrate_text_round,
     epsilon,
     profiles,
-    scale_text_rounds,
     text_rounds,
 )
 from langchain_dp.accounting.events import event_from_json, event_to_json
@@ -274,28 +273,6 @@ def test_what_was_calibrated_fits_the_budget() -> None:
         fits = calibrate_text_round(budget, rounds=7, tokens=25, sampling_probability=0.15)
         events = [(ClippedSumRoundEvent(fits, 25, 0.15), 7)]
         assert 0.99 * 2.0 < epsilon(events, 1e-6, neighbors=neighbors) <= 2.0
-
-
-def test_kinds_of_rounds_share_a_budget_in_the_ratio_that_was_asked_for() -> None:
-    """If it breaks, two kinds are each given the whole budget, or one of them takes it all."""
-    for neighbors in Neighbors:
-        budget = PrivacyBudget(2.0, 1e-6, neighbors)
-        kinds = [(ClippedSumRoundEvent(0.5, 25, 0.15), 7), (ClippedSumRoundEvent(1.5, 8, 0.4), 1)]
-        texts, descriptions = scale_text_rounds(budget, kinds)
-        assert descriptions.epsilon0 == pytest.approx(3 * texts.epsilon0)
-        assert (descriptions.tokens, descriptions.sampling_probability) == (8, 0.4)
-        assert 0.99 * 2.0 < epsilon([(texts, 7), (descriptions, 1)], 1e-6, neighbors=neighbors) <= 2.0
-    [alone] = scale_text_rounds(budget, [(ClippedSumRoundEvent(1.0, 25, 0.15), 7)])
-    assert alone.epsilon0 == calibrate_text_round(budget, rounds=7, tokens=25, sampling_probability=0.15)
-
-
-@pytest.mark.parametrize(
-    ("kinds", "named"), [([], "at least one kind"), ([(ClippedSumRoundEvent(1.0, 5), 0)], "rounds")]
-)
-def test_rounds_that_cannot_be_scaled_are_refused(kinds: list[tuple[ClippedSumRoundEvent, int]], named: str) -> None:
-    """If it breaks, a plan of nothing has a noise."""
-    with pytest.raises(InvalidParameter, match=named):
-        scale_text_rounds(PrivacyBudget(2.0), kinds)
 
 
 @pytest.mark.parametrize("neighbors", [Neighbors.REPLACE_ONE, Neighbors.ADD_OR_REMOVE_ONE, Neighbors.REPLACE_SPECIAL])

@@ -6,7 +6,6 @@ import logging
 import math
 import random
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
@@ -17,11 +16,20 @@ from fakes.next_token import WordEngine
 from fakes.voters import LABELS, VotingEngine, private_examples
 
 from langchain_dp import DPICLClassifier, Neighbors, PrivacyBudget
-from langchain_dp.attacks import PortScorer, attack_answers, attack_prompt, infer_membership, lira_scores
-from langchain_dp.attacks.result import auc, auc_interval
+from langchain_dp.attacks import (
+    PortScorer,
+    attack_answers,
+    attack_examples,
+    attack_prompt,
+    find_leaks,
+    infer_membership,
+    lira_scores,
+)
+from langchain_dp.attacks.result import auc_interval
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.icl import SamplingOptions
 from langchain_dp.ports import MemberPrompt
+from langchain_dp.synth import SyntheticExamples
 
 THEORY = NormalDist().cdf(1.5 / math.sqrt(2))
 """Area under the curve of two normal laws of unit spread that are 1.5 apart: 0.856."""
@@ -53,29 +61,21 @@ def test_a_known_likelihood_ratio_gives_the_area_of_theory() -> None:
 
 
 def test_references_take_out_what_makes_a_record_easy() -> None:
-    """If it breaks, an easy record looks like a member: LiRA, offline and online, must find what the figures hide.
+    """If it breaks, an easy record looks like a member: LiRA must find what the figures hide.
 
     With many references the area of theory must lie in the interval; without any the figures tell next to nothing.
     """
     member, easy, figures = records(600, 3)
     rng = np.random.default_rng(4)
     out = easy + rng.normal(size=(200, 600))
-    into = easy + 1.5 + rng.normal(size=(200, 600))
     plain = infer_membership({"plain": (figures[member], figures[~member])})
     assert plain.interval[0] < 0.62
-    for scores in (lira_scores(figures, out), lira_scores(figures, out, into), lira_scores(figures, out, pooled=False)):
-        done = infer_membership({"lira": (scores[member], scores[~member])})
-        assert done.interval[0] < THEORY < done.interval[1]
-        assert done.interval[0] > plain.interval[1]
+    scores = lira_scores(figures, out)
+    done = infer_membership({"lira": (scores[member], scores[~member])})
+    assert done.interval[0] < THEORY < done.interval[1]
+    assert done.interval[0] > plain.interval[1]
     one = lira_scores(figures, out[:1])
     assert one == pytest.approx(figures - out[0])
-
-
-def test_online_scores_are_log_ratios_of_normal_densities() -> None:
-    """If it breaks, LiRA is not the published ratio: by hand for one record of two references each."""
-    found = lira_scores([1.0, 0.0], [[0.0, 0.0], [2.0, 1.0]], [[3.0, 0.0], [5.0, 1.0]], pooled=False)
-    inside, outside = NormalDist(4, math.sqrt(2)), NormalDist(1, math.sqrt(2))
-    assert found[0] == pytest.approx(math.log(inside.pdf(1.0) / outside.pdf(1.0)))
 
 
 def test_the_best_of_several_candidates_pays_for_the_choice() -> None:
@@ -102,12 +102,7 @@ def test_scores_that_are_lower_for_members_tell_as_much() -> None:
     rng = np.random.default_rng(3)
     members, others = rng.normal(1.5, 1, 200), rng.normal(0, 1, 100)
     one, other = infer_membership({"m": (members, others)}), infer_membership({"m": (-members, -others)})
-    assert (one.rate, one.interval, one.tpr_at_fpr, one.curve) == (
-        other.rate,
-        other.interval,
-        other.tpr_at_fpr,
-        other.curve,
-    )
+    assert (one.rate, one.interval, one.tpr_at_fpr) == (other.rate, other.interval, other.tpr_at_fpr)
     assert (one.settings["members_score"], other.settings["members_score"]) == ("higher", "lower")
     both = infer_membership({"weak": (members, others + 1), "m": (-members, -others)})
     assert (both.best, both.rate, both.by_candidate["m"][0]) == ("m", one.rate, one.rate)
@@ -133,19 +128,14 @@ def test_members_found_at_few_false_alarms_are_counted() -> None:
     done = infer_membership({"m": (np.array([98.5, 99.5, 96.5, 10.0]), others)})
     assert {rate: found[0] for rate, found in done.tpr_at_fpr.items()} == {0.01: 0.5, 0.05: 0.75, 0.1: 0.75}
     assert done.to_dict()["settings"]["found_at_0.05"] == 0.75
-    assert done.curve[0] == (0.0, 0.0)
-    assert done.curve[-1] == (1.0, 1.0)
-    assert sorted(done.curve) == list(done.curve)
 
 
-def test_the_resolution_is_said_and_the_curve_drawn(tmp_path: Path) -> None:
+def test_the_resolution_is_said() -> None:
     """If it breaks, an area of .55 from 40 rows reads like a finding."""
     few = infer_membership({"m": (np.zeros(20), np.zeros(20))})
     many = infer_membership({"m": (np.zeros(2000), np.zeros(2000))})
     assert few.resolution > 0.15 > 0.05 > many.resolution > 0
     assert few.to_dict()["settings"]["resolution"] == few.resolution
-    few.plot(tmp_path / "curve.svg")
-    assert "others accused" in (tmp_path / "curve.svg").read_text()
 
 
 ROWS = [{"text": f"text {i}", "label": ("yes", "no")[i % 2]} for i in range(40)]
@@ -226,14 +216,9 @@ def test_randomized_response_is_attacked_up_to_its_bound() -> None:
     told apart.
     """
     done = attack_answers(
-        randomized(1.0, 0),
-        ROWS,
-        CANARY,
-        questions=["is it there?"],
-        runs=4000,
-        epsilon=1.0,
+        randomized(1.0, 0), ROWS, CANARY, questions=["is it there?"], runs=4000, epsilon=1.0,
         neighbors=Neighbors.ADD_OR_REMOVE_ONE,
-    )
+    )  # fmt: skip
     hits = round(done.rate * done.n)
     assert done.settings["bound"] == pytest.approx(math.e / (1 + math.e))
     assert lower(hits, done.n) < done.settings["bound"] < upper(hits, done.n)
@@ -297,16 +282,9 @@ def test_the_answers_of_a_private_chain_stay_under_its_bound() -> None:
 
     def build(data: list[Any]) -> Callable[[str], str]:
         chain = DPICLClassifier(
-            model=Watching(),
-            examples=data,
-            labels=LABELS,
-            budget=PrivacyBudget(1.0),
-            max_queries=2,
-            shots=6,
-            sampling=SamplingOptions("fixed", 1, 1.0),
-            calibrate=False,
-            not_private_seed=seeds.randrange(10**9),
-        )
+            model=Watching(), examples=data, labels=LABELS, budget=PrivacyBudget(1.0), max_queries=2, shots=6,
+            sampling=SamplingOptions("fixed", 1, 1.0), calibrate=False, not_private_seed=seeds.randrange(10**9),
+        )  # fmt: skip
         return chain.invoke
 
     seeds = random.Random(5)
@@ -352,8 +330,6 @@ def test_bad_scores_and_references_are_named() -> None:
         infer_membership({"m": ([], [1.0])})
     with pytest.raises(InvalidParameter, match="'m'"):
         infer_membership({"m": ([math.nan], [1.0])})
-    with pytest.raises(InvalidParameter, match="at least 2 lines"):
-        lira_scores([1.0, 2.0], [[1.0, 2.0]], pooled=False)
     with pytest.raises(InvalidParameter, match="one figure for each"):
         lira_scores([1.0, 2.0], [[1.0]])
     with pytest.raises(InvalidParameter, match="finite"):
@@ -383,24 +359,15 @@ def test_what_an_engine_logs_of_a_row_that_is_attacked_goes_nowhere(caplog: pyte
     assert "POST" not in caplog.text
 
 
-def test_online_figures_have_no_unit() -> None:
-    """If it breaks, one reference that was made with a record makes the attack weaker than none; in percent, too."""
-    rng = np.random.default_rng(5)
-    base, inside = rng.normal(0, 1, 2_000), np.arange(2_000) < 1_000
-
-    def run(references: int, unit: float) -> float:
-        target = base + 0.1 * inside + rng.normal(0, 0.05, 2_000)
-        out = base + rng.normal(0, 0.05, (16, 2_000))
-        into = base + 0.1 + rng.normal(0, 0.05, (references, 2_000))
-        scores = lira_scores(target * unit, out * unit, into * unit)
-        return auc(scores[inside], scores[~inside])
-
-    assert run(1, 1.0) == pytest.approx(run(1, 100.0), abs=0.03)
-    assert run(1, 1.0) > 0.8
-
-
 def test_an_engine_that_scores_nothing_is_no_proof() -> None:
     """If it breaks, an outage reads as "no better than guessing"."""
+
+    class Dead(VotingEngine):
+        answers: list[Any] = [None, None]
+
+        def score_labels(self, prompts: Any, words: Any, **options: Any) -> Any:
+            return self.answers
+
     engine = Dead()
     scorer = PortScorer(engine, {1: "yes", 0: "no"})
     rows = [{"text": "a", "label": 1}, {"text": "b", "label": 0}]
@@ -412,21 +379,155 @@ def test_an_engine_that_scores_nothing_is_no_proof() -> None:
         PortScorer(engine, {1: "yes", 0: "no"}, head="{foo}")
 
 
-class Dead:
-    """Scores what it is told to."""
+# ------------------------------------------------------------------------------------- the order of answers
 
-    name = "dead"
-    max_prompt_tokens = max_tail_tokens = 1_000
+PLANTED: list[Any] = [{"text": "canary"}]
+BITS = ("yes", "no")
 
-    def __init__(self) -> None:
-        self.answers: list[list[float] | None] = [None, None]
 
-    def score_labels(self, prompts: Any, words: Any, *, content_free: Any = ()) -> list[list[float] | None]:
-        return self.answers
+def second_answer_leaks(data: list[Any], coins: random.Random) -> Callable[[str], str]:
+    """A cache that keeps another answer than the one that was released: the first is a coin, the second the truth."""
+    said: list[str] = []
 
-    def count_tokens(self, text: str) -> int:
-        return len(text)
+    def answer(question: str) -> str:
+        said.append(BITS[data == PLANTED] if len(said) == 1 else coins.choice(BITS))
+        return said[-1]
 
-    def forget(self, *members: Any) -> None: ...
+    return answer
 
-    def warm(self, prompts: Any) -> None: ...
+
+def agreement_leaks(data: list[Any], coins: random.Random) -> Callable[[str], str]:
+    """Each answer alone is a coin; whether two are equal tells the data."""
+    said: list[str] = []
+
+    def answer(question: str) -> str:
+        if not said:
+            said.append(coins.choice(BITS))
+            return said[0]
+        return said[0] if data == PLANTED else BITS[said[0] == BITS[0]]
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("chain", "questions", "repeats", "attacker"),
+    [
+        (second_answer_leaks, ["q"], 2, "answers by place"),
+        (agreement_leaks, ["q"], 2, "answers in order"),
+        (agreement_leaks, ["q", "r"], 1, "all answers together"),
+    ],
+)
+def test_what_only_the_order_tells_is_found(
+    chain: Callable[..., Callable[[str], str]], questions: list[str], repeats: int, attacker: str
+) -> None:
+    """If it breaks, a chain that tells everything at its second answer scores as one that tells half."""
+    coins = random.Random(1)
+    done = attack_answers(
+        lambda data: chain(data, coins), [{"text": "a"}], PLANTED, questions=questions, repeats=repeats,
+        runs=60, epsilon=1.0,
+    )  # fmt: skip
+    assert done.rate == 1.0
+    assert done.settings["attacker"] == attacker
+    assert done.interval[0] > float(str(done.settings["bound"]))
+
+
+@pytest.mark.statistical
+def test_the_choice_is_not_made_on_what_is_reported() -> None:
+    """If it breaks, the best of four attackers is reported on the runs that made it look best.
+
+    Coins tell nothing: the mean of 200 rates of 20 guesses each is 0.5, with a spread of 0.008 at most. It exceeds
+    0.535 with 1e-5, and does so where the attacker is picked on the reported runs.
+    """
+    coins = random.Random(2)
+    rates = [
+        attack_answers(
+            lambda data: lambda question: coins.choice(BITS),
+            [{"text": "a"}],
+            PLANTED,
+            questions=["q", "r"],
+            repeats=2,
+            runs=20,
+        ).rate
+        for _ in range(200)
+    ]
+    assert sum(rates) / len(rates) < 0.535
+
+
+KINDS = ("praise", "complaint")
+
+
+def rows(count: int, seed: int) -> list[dict[str, str]]:
+    """Rows of a handful of common words and one of their own each."""
+    coins = random.Random(seed)
+    words = ("nurse", "doctor", "waiting", "room", "kind", "slow", "clean", "parking", "bill", "phone", "visit")
+    return [
+        {"text": f"{' '.join(coins.choices(words, k=8))} case{seed}x{number}", "label": KINDS[number % 2]}
+        for number in range(count)
+    ]
+
+
+MEMBERS, OTHERS = rows(60, 1), rows(60, 2)
+
+
+def test_copies_of_the_rows_are_found_and_others_are_not() -> None:
+    """If it breaks, an operator is told that examples which are the rows themselves tell nothing."""
+    copied = attack_examples(MEMBERS[:30], members=MEMBERS, others=OTHERS)
+    assert copied.rate > 0.7
+    assert copied.interval[0] > 0.5
+    assert copied.by_candidate["rare words"][0] > 0.6
+    none = attack_examples(rows(30, 3), members=MEMBERS, others=OTHERS)
+    assert none.interval[0] <= 0.5
+    assert none.settings["examples"] == 30
+
+
+def test_a_scorer_is_asked_with_the_examples_and_without() -> None:
+    """If it breaks, what the examples teach a model about the labels of the rows goes unseen."""
+    asked: list[str] = []
+
+    def scorer(instruction: str, scored: Sequence[Any]) -> list[float]:
+        asked.append(instruction)
+        return [float(row["text"] in instruction) for row in scored]
+
+    found = attack_examples(MEMBERS[:30], members=MEMBERS[:30], others=OTHERS, candidates={"model": scorer})
+    assert found.by_candidate["model"][0] == 1.0
+    assert MEMBERS[0]["text"] in asked[0]
+    assert f"Kind: {MEMBERS[0]['label']}" in asked[0]
+    assert asked[1] == "Sort each text. The kinds: complaint, praise.\n\n"
+
+
+def test_the_nearest_example_is_measured_by_the_embedding_that_is_given() -> None:
+    """If it breaks, an embedding of one's own is not used."""
+
+    def embed(texts: Sequence[str]) -> Any:
+        return np.array([[1.0, 0.0] if "case1x" in text else [0.0, 1.0] for text in texts])
+
+    found = attack_examples(rows(4, 1), members=MEMBERS, others=OTHERS, embed=embed)
+    assert found.by_candidate["nearest"][0] == 1.0
+
+
+def test_examples_of_the_synthesizer_are_taken_as_they_are(made: SyntheticExamples) -> None:
+    """If it breaks, what was released must be taken apart by hand before it can be attacked."""
+    assert attack_examples(made, members=MEMBERS, others=OTHERS).rate >= 0.5
+    assert find_leaks(made, [*MEMBERS, *made.rows()]).leaked_rows
+    assert not find_leaks(made, [row["text"] for row in MEMBERS], held_out=OTHERS).spans
+
+
+@pytest.fixture
+def made() -> SyntheticExamples:
+    from fakes.synthesizers import rows as records
+    from fakes.synthesizers import synthesizer
+
+    return synthesizer(budget=PrivacyBudget(8.0, 1e-5)).invoke(records())  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"examples": []}, {"members": []}, {"others": [{"text": "x"}]}, {"examples": ["a text alone"]},
+     {"members": [{"text": 1, "label": "a"}]}, {"candidates": {"m": lambda prompt, some: [1.0]}}],
+)  # fmt: skip
+def test_what_is_none_is_refused_without_its_text(changed: dict[str, Any]) -> None:
+    """If it breaks, a slip is a traceback that shows the rows."""
+    given: dict[str, Any] = {"examples": MEMBERS, "members": MEMBERS, "others": OTHERS} | changed
+    with pytest.raises(InvalidParameter) as caught:
+        attack_examples(given.pop("examples"), **given)
+    assert "case" not in str(caught.value)

@@ -19,13 +19,11 @@ from langchain_dp.attacks import (
     AttackResult,
     attack_answers,
     find_leaks,
-    infer_attribute,
     infer_membership,
     invert_vectors,
     invert_words,
     leak_prompt,
     plot_attacks,
-    reconstruct,
 )
 from langchain_dp.attacks.result import accuracy_bound, auc, auc_interval, ratio_interval
 from langchain_dp.audit.report.results import read_attacks
@@ -34,15 +32,9 @@ from langchain_dp.errors import InvalidParameter, MissingExtra
 
 def result(name: str = "an attack", rate: float = 0.4) -> AttackResult:
     return AttackResult(
-        name=name,
-        rate=rate,
-        interval=(rate - 0.1, rate + 0.1),
-        baseline=0.2,
-        n=50,
-        measure="words guessed",
-        interval_method="Clopper-Pearson",
-        settings={"eta": 3.0, "table": "small"},
-    )
+        name=name, rate=rate, interval=(rate - 0.1, rate + 0.1), baseline=0.2, n=50, measure="words guessed",
+        interval_method="Clopper-Pearson", settings={"eta": 3.0, "table": "small"},
+    )  # fmt: skip
 
 
 def test_the_plain_figures_have_the_agreed_keys() -> None:
@@ -62,10 +54,8 @@ def test_the_report_reads_what_attacks_write(tmp_path: Path) -> None:
         attack_answers(lambda data: str, [{"text": "a"}], [{"text": "b"}], questions=["x"], runs=10, epsilon=1.0),
         find_leaks("one two three", ["one two three"]),
         leak_prompt(str, ["one two three"]),
-        reconstruct(["cold soup"], ["cold tree"], model=str),
-        infer_attribute(np.eye(10), "ab" * 5, np.eye(10), "ab" * 5, attribute="gender", hidden=2),
-        invert_words(["the dog"], vocabulary=small(), eta=1.0, attacker="nearest"),
-        invert_vectors(["the dog"], vocabulary=small(), eta=1.0, attacker="nearest"),
+        invert_words(["the dog"], vocabulary=small(), eta=1.0),
+        invert_vectors(["the dog"], vocabulary=small(), eta=1.0),
     ]
     path = tmp_path / "attacks.json"
     path.write_text(json.dumps([one.to_dict() for one in given]))
@@ -75,32 +65,23 @@ def test_the_report_reads_what_attacks_write(tmp_path: Path) -> None:
     assert not [value for one in read for value in one.settings.values() if "not shown" in str(value)]
 
 
-def test_settings_are_a_copy() -> None:
-    """If it breaks, changing a dictionary later changes a result that was kept."""
-    given = {"eta": 1.0}
-    kept = AttackResult(
-        name="a", rate=0, interval=(0, 1), baseline=0, n=1, measure="", interval_method="", settings=given
-    )
-    given["eta"] = 2.0
-    assert kept.settings["eta"] == 1.0
-
-
 def test_pictures_are_written(tmp_path: Path) -> None:
-    """If it breaks, plot() raises or writes nothing; no results are refused by name."""
-    result().plot(tmp_path / "one.svg")
-    plot_attacks([result("first"), result("second", 0.8)], tmp_path / "two.svg")
-    assert "first" in (text := (tmp_path / "two.svg").read_text())
-    assert "second" in text
-    assert (tmp_path / "one.svg").stat().st_size > 1000
+    """If it breaks, a picture is not written, or a wrong ending is a bare error of another library."""
+    found = find_leaks("one two three four", ["one two three four"], name="my prompt")
+    plot_attacks([result("first"), result("second", 0.8), found], tmp_path / "two.svg")
+    text = (tmp_path / "two.svg").read_text()
+    assert all(name in text for name in ("first", "second", "my prompt"))
     with pytest.raises(InvalidParameter, match="at least one attack"):
         plot_attacks([], tmp_path / "none.svg")
+    with pytest.raises(InvalidParameter, match=r"'foo', to be one of .*png"):
+        plot_attacks([found], tmp_path / "x.foo")
 
 
 def test_a_missing_plot_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it breaks, plot() ends in a bare ImportError."""
+    """If it breaks, a picture ends in a bare ImportError."""
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingExtra, match=r"langchain-dp\[plot\]"):
-        result().plot(tmp_path / "x.png")
+        plot_attacks([result()], tmp_path / "x.png")
 
 
 def test_every_exported_name_exists_and_none_is_heavy() -> None:

@@ -18,7 +18,7 @@ from langchain_dp.accounting import MetricLedger, NoisyMaxEvent, PrivacyBudget, 
 from langchain_dp.accounting.metric import Owner
 from langchain_dp.audit.watch import LedgerCollector, register_otel_metrics
 from langchain_dp.audit.watch.reading import Watched
-from langchain_dp.errors import BudgetExceeded, InvalidParameter
+from langchain_dp.errors import BudgetExceeded
 
 ANSWER = NoisyMaxEvent(2.0, 0.1)
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -127,13 +127,6 @@ def test_a_ledger_that_cannot_be_read_says_so_beside_those_that_can(ledger: Path
         assert [name for name, labels in found if ("ledger", "closed") in labels] == ["healthy"]
         assert found[sample("healthy", ledger="open")] == 1.0
         assert found[sample("plans", ledger="open")] == 2.0
-
-
-@pytest.mark.parametrize("watch", [LedgerCollector, register_otel_metrics])
-def test_ledgers_need_names(watch: Any) -> None:
-    """If it breaks, a ledger is shown by its path."""
-    with pytest.raises(InvalidParameter, match="by the names"):
-        watch("privacy.ledger")
 
 
 def test_no_row_question_or_user_is_in_any_gauge(

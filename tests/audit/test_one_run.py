@@ -19,8 +19,8 @@ from langchain_dp.audit import (
     audit_pipeline,
     canaries_needed,
     one_run_bound,
-    one_run_p_value,
 )
+from langchain_dp.audit.one_run import _p_value
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl import SamplingOptions
 
@@ -38,21 +38,17 @@ def answered(coins: Sequence[bool], epsilon: float, delta: float, rng: random.Ra
 def audited(epsilon: float, claim: float, seed: int, *, delta: float = 0.0, canaries: int = 200) -> OneRunAudit:
     rng = random.Random(seed)
     return audit_pipeline(
-        lambda coins: answered(coins, epsilon, delta, rng),
-        lambda seen, number: float(seen[number]),
-        canaries=canaries,
-        epsilon=claim,
-        delta=delta,
-        error=0.05,
-    )
+        lambda coins: answered(coins, epsilon, delta, rng), lambda seen, number: float(seen[number]),
+        canaries=canaries, epsilon=claim, delta=delta, error=0.05,
+    )  # fmt: skip
 
 
 def test_pure_privacy_is_the_binomial_tail() -> None:
     """If it breaks, the bound is not that of the theorem at delta = 0, where randomized response meets it."""
     for epsilon, right in ((0.0, 0.5), (1.0, 1 / (1 + math.exp(-1)))):
-        got = one_run_p_value(canaries=100, guesses=40, correct=30, epsilon=epsilon, delta=0.0)
+        got = _p_value(100, 40, 30, epsilon, 0.0)
         assert got == pytest.approx(float(binom.sf(29, 40, right)))
-    assert one_run_p_value(canaries=10, guesses=0, correct=0, epsilon=1.0, delta=0.0) == 1.0
+    assert _p_value(10, 0, 0, 1.0, 0.0) == 1.0
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 0.02), (1.0, 0.1), (0.0, 0.05)])
@@ -69,10 +65,10 @@ def test_no_private_mechanism_guesses_better_than_the_bound(epsilon: float, delt
     each = delta + (1 - delta) * right
     coinwise = binom.pmf(np.arange(canaries + 1), canaries, each)
     for correct in range(canaries + 1):
-        bound = one_run_p_value(canaries=canaries, guesses=canaries, correct=correct, epsilon=epsilon, delta=delta)
+        bound = _p_value(canaries, canaries, correct, epsilon, delta)
         assert everything[correct:].sum() <= bound + 1e-12
         assert coinwise[correct:].sum() <= bound + 1e-12
-    pure = one_run_p_value(canaries=canaries, guesses=canaries, correct=canaries, epsilon=epsilon, delta=0.0)
+    pure = _p_value(canaries, canaries, canaries, epsilon, 0.0)
     assert coinwise[canaries] > pure
 
 
@@ -89,8 +85,8 @@ def test_more_right_guesses_prove_more_and_delta_costs() -> None:
 def test_the_bound_is_where_the_p_value_crosses_the_error() -> None:
     """If it breaks, the printed epsilon is excluded by more, or by less, than the stated error."""
     found = one_run_bound(canaries=1000, guesses=1000, correct=800, delta=1e-5, error=0.05)
-    args = {"canaries": 1000, "guesses": 1000, "correct": 800, "delta": 1e-5}
-    assert one_run_p_value(**args, epsilon=found - 1e-4) <= 0.05 <= one_run_p_value(**args, epsilon=found + 1e-4)
+    below, above = (_p_value(1000, 1000, 800, found + step, 1e-5) for step in (-1e-4, 1e-4))
+    assert below <= 0.05 <= above
     assert found == pytest.approx(1.2, abs=0.15)  # of log 4 = 1.39, which 1000 coins settle within 0.25
 
 
@@ -107,9 +103,8 @@ def test_sound_pipelines_are_accused_as_rarely_as_stated(delta: float) -> None:
 def test_a_leaking_pipeline_is_accused() -> None:
     """If it breaks, the auditor is blind."""
     assert all(audited(3.0, 1.0, seed).violated for seed in range(10))
-    # All answers are true, but the guesses are half "in" and half "out", which sixty coins need not be.
     shown = audited(50.0, 1.0, 1, canaries=60)
-    assert shown.correct > 0.7 * shown.guesses
+    assert (shown.correct, shown.guesses) == (30, 30)  # sixty coins show fewer than 15 of a side with 3e-5
     assert "DISPROVED" in str(shown)
 
 
@@ -161,10 +156,10 @@ def test_every_coin_is_fair_and_fresh() -> None:
 
 @pytest.mark.parametrize(
     ("canaries", "epsilon", "delta", "error", "guesses"),
-    [(30, 0.5, 0.0, 1e-3, None), (40, 1.0, 1e-5, 1e-3, None), (36, 1.0, 0.0, 0.01, [36]), (60, 1.0, 1e-5, 1e-3, [60])],
+    [(20, 0.5, 0.0, 1e-3, None), (40, 1.0, 1e-5, 1e-3, None), (36, 1.0, 0.0, 0.01, 36), (60, 1.0, 1e-5, 1e-3, 60)],
 )
 def test_the_number_of_canaries_that_the_refusal_names_is_enough(
-    canaries: int, epsilon: float, delta: float, error: float, guesses: list[int] | None
+    canaries: int, epsilon: float, delta: float, error: float, guesses: int | None
 ) -> None:
     """If it breaks, a pipeline that shows every coin passes with as many canaries as the message asks for.
 
@@ -177,28 +172,11 @@ def test_the_number_of_canaries_that_the_refusal_names_is_enough(
             guesses=guesses,
         )  # fmt: skip
 
-    if guesses is not None:
-        with pytest.raises(InvalidParameter, match=r"guesses=\[.*\]"):
-            audit(max(guesses))
-    with pytest.raises(InvalidParameter, match=r"at least \d+: half of the guesses.*guesses=") as refused:
+    with pytest.raises(InvalidParameter, match=r"at least \d+: half of the guesses.* guesses a pipeline") as refused:
         audit(canaries)
     enough = int(re.findall(r"at least (\d+)", str(refused.value))[0])
-    assert canaries < enough < 2 * canaries
+    assert canaries < enough < 3 * canaries
     assert sum(audit(enough).violated for _ in range(60)) >= 42
-
-
-def test_a_hopeless_number_of_guesses_is_answered_with_one_that_is_enough() -> None:
-    """If it breaks, the remedy that is offered where more canaries do not help does not help either."""
-    with pytest.raises(InvalidParameter, match=r"Give canaries=\d+ and guesses=\[\d+\]") as refused:
-        audit_pipeline(list, lambda shown, at: float(shown[at]), canaries=60, epsilon=3.0, delta=1e-5)
-    canaries, guesses = map(int, re.findall(r"canaries=(\d+) and guesses=\[(\d+)\]", str(refused.value))[0])
-    done = [
-        audit_pipeline(
-            list, lambda shown, at: float(shown[at]), canaries=canaries, epsilon=3.0, delta=1e-5, guesses=[guesses]
-        ).violated
-        for _ in range(10)
-    ]
-    assert sum(done) >= 5  # each with probability 0.9: fewer with 1.5e-4
 
 
 def test_too_few_canaries_and_bad_scores_are_refused() -> None:
@@ -206,14 +184,16 @@ def test_too_few_canaries_and_bad_scores_are_refused() -> None:
     least = canaries_needed(3.0, error=0.05)
     assert one_run_bound(canaries=least, guesses=least, correct=least, delta=0.0, error=0.05) >= 3.0 - 1e-6
     assert one_run_bound(canaries=least, guesses=least - 1, correct=least - 1, delta=0.0, error=0.05) < 3.0
-    with pytest.raises(InvalidParameter, match=rf"guesses=\[{least - 1}\] to hold a number of at least {least}"):
+    with pytest.raises(InvalidParameter, match=rf"guesses={least - 1} to be at least {least}"):
         audit_pipeline(list, lambda a, b: 0.0, canaries=least - 1, epsilon=3.0, delta=0.0, error=0.05,
-                       guesses=[least - 1])  # fmt: skip
-    for wrong in ([], [1], [41], [0]):
+                       guesses=least - 1)  # fmt: skip
+    with pytest.raises(InvalidParameter, match="no number up to 10,000"):
+        audit_pipeline(list, lambda a, b: 0.0, canaries=40, epsilon=3.0, delta=0.5)
+    for wrong in (1, 41, 0):
         with pytest.raises(InvalidParameter, match="guesses"):
             audit_pipeline(list, lambda a, b: 0.0, canaries=40, epsilon=1.0, delta=0.0, guesses=wrong)
     with pytest.raises(InvalidParameter, match="NaN"):
         audit_pipeline(list, lambda a, b: math.nan, canaries=100, epsilon=1.0, delta=0.0)
     for correct, guesses in itertools.product((-1, 5), (4, 11)):
         with pytest.raises(InvalidParameter):
-            one_run_p_value(canaries=10, guesses=guesses, correct=correct, epsilon=1.0, delta=0.0)
+            one_run_bound(canaries=10, guesses=guesses, correct=correct, delta=0.0, error=0.05)

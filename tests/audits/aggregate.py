@@ -165,9 +165,13 @@ def noise(fits: int = 40) -> Finding:
         total = sum(total for _, total in spied)
         residual = (classifier._releases[0].sums - total) / (event.noise_multiplier * NORM)
         residuals.append(residual.ravel())
+    return fresh_noise(residuals)
+
+
+def fresh_noise(residuals: Sequence[Any]) -> Finding:
+    """Whether the noise of several releases, in units of what was charged, has variance 1 and is drawn anew."""
     values = np.concatenate(residuals)
-    square = float((values**2).sum())
-    spread = stats.chi2(len(values))
+    square, spread = float((values**2).sum()), stats.chi2(len(values))
     repeats = np.corrcoef(np.array(residuals[:-1]).ravel(), np.array(residuals[1:]).ravel())[0, 1]
     return likely(
         {

@@ -6,6 +6,10 @@ import functools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import ndtri
+
 from audits.check import Check, Finding, count, excess, worst
 from audits.stubs import LABELS, RECORD
 from langchain_dp.accounting import (
@@ -16,8 +20,8 @@ from langchain_dp.accounting import (
     calibrate_noisy_max,
     epsilon,
 )
-from langchain_dp.audit import NamingEngine
-from langchain_dp.audit.bounds import gaussian_bound
+from langchain_dp.accounting.profiles import gaussian
+from langchain_dp.audit import NamingEngine, lower_limit, upper_limit
 from langchain_dp.audit.empirical import AuditResult, audit_mechanism
 from langchain_dp.audit.pairs import canary_pair, worst_margin
 from langchain_dp.errors import InvalidParameter
@@ -177,15 +181,9 @@ def tightness(
     pair = canary_pair(LABELS, (0, margin), neighbors=budget.neighbors)
     answer = {id(data): _endless(data, NoisyMaxEvent(sigma)) for data in (pair.one, pair.other)}
     return audit_mechanism(
-        lambda data: next(answer[id(data)]),
-        pair.one,
-        pair.other,
-        epsilon=budget.epsilon,
-        delta=budget.delta,
-        neighbors=budget.neighbors,
-        runs=runs,
-        progress=progress,
-    )
+        lambda data: next(answer[id(data)]), pair.one, pair.other, epsilon=budget.epsilon, delta=budget.delta,
+        neighbors=budget.neighbors, runs=runs, progress=progress,
+    )  # fmt: skip
 
 
 def _endless(examples: Sequence[Any], event: NoisyMaxEvent, at_once: int = 300) -> Iterator[str]:
@@ -200,6 +198,20 @@ def _endless(examples: Sequence[Any], event: NoisyMaxEvent, at_once: int = 300) 
 def _tight() -> Finding:
     found = tightness()
     return Finding(found.violated or found.share < 0.6, f"{found.share:.0%} of the claim shown; {found}")
+
+
+def gaussian_bound(hits: int, other_hits: int, runs: int, *, delta: float, error: float) -> float:
+    """The epsilon that two frequencies prove of a pair known to be Gaussian (Nasr et al. 2023), at any delta.
+
+    Frequencies near one half determine the distance of the pair with few runs.
+    """
+    here, there = lower_limit(hits, runs, error / 2), upper_limit(other_hits, runs, error / 2)
+    distance = float(ndtri(here) - ndtri(there))
+
+    def excess(epsilon: float) -> float:
+        return float(gaussian(np.array([epsilon]), distance=distance, sigma=1.0)[0]) - delta
+
+    return float(brentq(excess, 0.0, 100.0)) if distance > 0 and excess(0.0) > 0 else 0.0
 
 
 def _tight_gaussian() -> Finding:

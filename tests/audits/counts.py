@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import math
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
 import numpy as np
 from fakes.readers import CHOICES, ReadingChat, colors
-from scipy import stats
 
 from audits import aggregate
 from audits.aggregate import ENCODER
-from audits.check import Check, Finding, likely, worst
+from audits.check import Check, Finding, worst
+from audits.stubs import LogRecorder
 from langchain_dp import DPExampleSelector, DPSurvey, PrivateRecords, private_accuracy
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger
 from langchain_dp.aggregate.counts import VOTE, VoteCounts
@@ -101,17 +99,8 @@ def pairs() -> list[Pair]:
     ]
 
 
-class _Lines(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
-
-
 @contextlib.contextmanager
-def _spied(outcomes: list[Any]) -> Iterator[tuple[list[Any], list[str]]]:
+def _spied(outcomes: list[Any]) -> Iterator[tuple[list[Any], list[Any]]]:
     """Totals that meet the noise, and logged lines. Both sides draw the same outcomes."""
     totals: list[Any] = []
     real = VectorSum.release
@@ -124,13 +113,8 @@ def _spied(outcomes: list[Any]) -> Iterator[tuple[list[Any], list[str]]]:
         same = place < len(outcomes) and outcomes[place].shape == total.shape
         return outcomes[place] if same else real(mechanism, total, **options)
 
-    handler = _Lines()
-    logging.getLogger().addHandler(handler)
-    try:
-        with mock.patch.object(VectorSum, "release", release):
-            yield totals, handler.lines
-    finally:
-        logging.getLogger().removeHandler(handler)
+    with mock.patch.object(VectorSum, "release", release), LogRecorder() as log:
+        yield totals, log.lines
 
 
 def moved(chosen: Sequence[Pair] | None = None) -> Finding:
@@ -182,17 +166,7 @@ def noise(runs: int = 12) -> Finding:
         [(event, _)] = ledger.plans()[0].events
         scale = event.noise_multiplier * math.sqrt(5)  # the root of four questions and one finer one
         residuals.append(np.concatenate([(noisy - total) / scale for _, total, noisy in drawn[:1]]))
-    values = np.concatenate(residuals)
-    square, spread = float((values**2).sum()), stats.chi2(len(values))
-    repeats = np.corrcoef(np.array(residuals[:-1]).ravel(), np.array(residuals[1:]).ravel())[0, 1]
-    return likely(
-        {
-            f"variance {statistics.pvariance(values):.3f} of 1": 2 * min(spread.cdf(square), spread.sf(square)),
-            f"correlation {repeats:.3f} of one release with the next": float(
-                2 * stats.norm.sf(abs(repeats) * math.sqrt(len(values) - residuals[0].size))
-            ),
-        }
-    )
+    return aggregate.fresh_noise(residuals)
 
 
 CHECKS = (

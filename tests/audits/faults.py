@@ -108,10 +108,6 @@ def faults() -> Faults:
             **under(functools.partial(opt.tokens, opt.WRITING[:1], 2), swaps.TOKENS),
             **under(functools.partial(opt.tokens, opt.WRITING[:1], 4), swaps.VOTES),
         },
-        "clipped": {
-            **under(functools.partial(opt.clipped, 1, 80), swaps.CLIPPED),
-            **under(opt.clipped, swaps.DIVIDED),
-        },
         "choice": under(opt.choice, swaps.CHOICE),
         "choose": under(opt.public_prompts, swaps.PUBLIC),
         "text rounds": {

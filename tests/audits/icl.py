@@ -94,17 +94,11 @@ class AnswerRun:
         partitions = 48 if setting.sampling == "fixed" else None
         self.chain = DPICLClassifier(
             model=RunnableLambda(self.witness.say) if setting.asked_elsewhere else self.witness,
-            trust_opaque_model=True,
-            examples=self._rows[:-8],
-            labels=LABELS,
-            ledger=self.ledger,
-            max_queries=most,
-            shots=2,
-            subsets=12,
+            trust_opaque_model=True, examples=self._rows[:-8], labels=LABELS, ledger=self.ledger,
+            max_queries=most, shots=2, subsets=12,
             sampling=SamplingOptions(setting.sampling, partitions, setting.event.sampling_probability),
-            calibrate=False,
-            answer_cache_size=answer_cache_size,
-        )
+            calibrate=False, answer_cache_size=answer_cache_size,
+        )  # fmt: skip
         for row in self._rows[-8:]:  # who comes later sits in one subset, too
             self.chain.add(row)
 

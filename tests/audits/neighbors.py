@@ -133,11 +133,7 @@ def _released(
     damage: type[BaseException],
 ) -> Observed:
     seen = Observed(damage=damage)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(random, "_urandom", same.urandom))
-        heard = stack.enter_context(LogRecorder())
-        ledger = stack.enter_context(PrivacyLedger(PrivacyBudget(500.0, 0.5, pair.neighbors)))
-        same.start("build")
+    with _observed(seen, same, pair.neighbors) as (ledger, stack):
         event = NoisyMaxEvent(5.0, 0.75, "fixed")
         ledger.reserve([(event, questions)], name="dp-icl")
         chain = DPICLClassifier(
@@ -156,9 +152,21 @@ def _released(
             same.start(f"question {number}")
             seen.prompts.append([])
             seen.ask(functools.partial(chain.invoke, f"question {number}"))
+    return seen
+
+
+@contextlib.contextmanager
+def _observed(
+    seen: Observed, same: Coins, neighbors: Neighbors
+) -> Iterator[tuple[PrivacyLedger, contextlib.ExitStack]]:
+    """A ledger under given coins; at the end ``seen`` holds what was logged and charged."""
+    with contextlib.ExitStack() as stack, PrivacyLedger(PrivacyBudget(500.0, 0.1, neighbors)) as ledger:
+        stack.enter_context(mock.patch.object(random, "_urandom", same.urandom))
+        heard = stack.enter_context(LogRecorder())
+        same.start("build")
+        yield ledger, stack
         seen.lines = list(heard.lines)
         seen.charged = [(entry.event, entry.count) for entry in ledger.entries()]
-    return seen
 
 
 @contextlib.contextmanager
@@ -237,11 +245,7 @@ class _Writer(ScoringEngine):
 
 def _written(rows: Sequence[Row], seed: int, damage: type[BaseException]) -> Observed:
     seen, same = Observed(prompts=[[]], damage=damage), Coins(str(seed))
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(random, "_urandom", same.urandom))
-        heard = stack.enter_context(LogRecorder())
-        ledger = stack.enter_context(PrivacyLedger(PrivacyBudget(500.0, 0.1, _R1)))
-        same.start("build")
+    with _observed(seen, same, _R1) as (ledger, stack):
         chain = DPAnswerGenerator(
             model=_Writer(seen), examples=rows, ledger=ledger, max_queries=2, members=8, sampling_probability=0.5,
             max_new_tokens=1, candidates=3,
@@ -251,8 +255,6 @@ def _written(rows: Sequence[Row], seed: int, damage: type[BaseException]) -> Obs
         seen.prompts = [[]]
         seen.ask(functools.partial(chain.invoke, "question"))
         seen.prompts = [sorted(set(seen.prompts[0]))]
-        seen.lines = list(heard.lines)
-        seen.charged = [(entry.event, entry.count) for entry in ledger.entries()]
     return seen
 
 

@@ -7,7 +7,6 @@ import collections
 import dataclasses
 import functools
 import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,6 @@ from audits.check import Check, Finding, likely
 from audits.laws import limited_domain_law, softmax, tally, total
 from audits.stubs import (
     LABELS,
-    SeenPrompt,
     Witness,
     charges,
     examples,
@@ -26,19 +24,15 @@ from audits.stubs import (
     who_was_asked,
 )
 from langchain_dp.accounting import (
-    ClippedSumRoundEvent,
     ExponentialEvent,
     LimitedDomainEvent,
     Neighbors,
     PartEvent,
     PrivacyBudget,
-    PrivacyCertificate,
     PrivacyLedger,
     epsilon,
 )
 from langchain_dp.accounting.events import SamplingName, event_from_json
-from langchain_dp.mechanisms import ClippedSum
-from langchain_dp.mechanisms.clipped_sum import GRID
 from langchain_dp.opt import CandidateOptions, DPPromptOptimizer, DPPromptSelector, OptPrompts, SamplingOptions
 from langchain_dp.opt.reservation import TRAINING, VALIDATION
 from langchain_dp.opt.templates import Demonstration
@@ -303,42 +297,6 @@ def _mean(law: Mapping[int, float]) -> float:
     return sum(value * chance for value, chance in law.items())
 
 
-_LENGTH, _RATE, _EPSILON0 = 2, 0.5, 0.8
-
-
-def clipped(runs: int = 12, texts: int = 75) -> Finding:
-    """Whole runs by clipped sums at q < 1: charges, who writes a text from its beginning to its end, what comes out.
-
-    What comes out is held against the law of a text's first word, given who took part: a divisor that is taken from
-    the data shows there.
-    """
-    attendances: list[float] = []
-    follows: list[tuple[bool, float]] = []
-    for face in range(runs):
-        # Records of 128, of which a quarter validates; 48 subsets, which write many short texts.
-        witness, prompt, paid = _run(
-            face,
-            examples(128),
-            Witness(right=_right),
-            decoder="clip",
-            shots=2,
-            subsets=24,
-            sampling=SamplingOptions("fixed", 48, _RATE),
-            validation=0.25,
-            num_prompts=texts,
-            max_new_tokens=_LENGTH,
-            candidate_options=CandidateOptions(epsilon0=_EPSILON0, clip_temperature=0.1, filtered=False),
-        )
-        if wrong := _wrong_texts(witness, paid, prompt.certificate):
-            return Finding(True, wrong[0])
-        asked = [calls[0] for calls in witness.texts]
-        attendances.append(who_was_asked(asked, fixed=True, q=_RATE))
-        follows += [_follows(each, text.text) for each, text in zip(asked, prompt.candidates, strict=True)]
-    hits, chances = sum(hit for hit, _ in follows), [chance for _, chance in follows]
-    said = f"{hits} of {len(follows)} texts began as most members would, {sum(chances):.0f} expected"
-    return likely({"who was asked": min(1.0, runs * min(attendances)), said: tally(hits, chances)})
-
-
 def _run(
     face: int,
     rows: Sequence[Any],
@@ -351,57 +309,11 @@ def _run(
     with PrivacyLedger(budget or PrivacyBudget(500.0, 0.5)) as ledger:
         witness.charged = functools.partial(charges, ledger)
         optimizer = kind(
-            model=witness,
-            labels=LABELS,
-            instruction=_INSTRUCTION,
-            ledger=ledger,
-            calibrate=False,
-            progress=False,
-            **settings,
-        )
+            model=witness, labels=LABELS, instruction=_INSTRUCTION, ledger=ledger, calibrate=False,
+            progress=False, **settings,
+        )  # fmt: skip
         prompt = asyncio.run(optimizer.aoptimize(rows)) if face % 2 else optimizer.optimize(rows)
         return witness, prompt, [event_from_json(entry.event) for entry in ledger.entries() for _ in range(entry.count)]
-
-
-def _wrong_texts(witness: Witness, paid: Sequence[Any], certificate: PrivacyCertificate) -> list[str]:
-    """What is not as promised, whatever the coins."""
-    wrong, texts = [], witness.texts
-    events = [event.event for event in paid if event.part == TRAINING]
-    if set(events) != {ClippedSumRoundEvent(_EPSILON0, _LENGTH, _RATE)} or len(paid) != len(events) + 1:
-        wrong.append("charged were other events than texts and one choice")
-    if len(events) != len(texts):
-        wrong.append(f"{len(events)} texts charged, {len(texts)} written")
-    cost = epsilon(list(collections.Counter(paid).items()), certificate.delta)
-    if cost > certificate.epsilon:
-        wrong.append(f"{certificate.epsilon:.2f} promised, {cost:.2f} spent")
-    late = sum(each.charged != place for place, calls in enumerate(texts, 1) for call in calls for each in call)
-    if late:
-        wrong.append(f"{late} prompts were asked before their charge")
-    if any({each.records for each in call} != {each.records for each in calls[0]} for calls in texts for call in calls):
-        wrong.append("a text was gone on with by other subsets than began it")
-    if any(len(calls) > _LENGTH for calls in texts):
-        wrong.append("a text is longer than what was charged")
-    taught = {record for calls in texts for each in calls[0] for record in each.records}
-    judged = {
-        each.records[0] for each in witness.shown if each.body.startswith("Input:") and each.charged > len(events)
-    }
-    if taught & judged:
-        wrong.append(f"{len(taught & judged)} validation records were shown before the choice")
-    return wrong + mixed_up([calls[0] for calls in texts], fixed=True)
-
-
-def _follows(asked: Sequence[SeenPrompt], text: str) -> tuple[bool, float]:
-    """Whether a text begins with the word that more members like, and how likely that was.
-
-    Who is surest moves the exponent of its word up by a clip of the public model's log 2, and the other one's down by
-    a whole clip: a quarter of epsilon0, divided among the members by a constant.
-    """
-    likes = [each.said for each in asked if "mute" not in each.body]
-    clip = ClippedSum(ClippedSumRoundEvent(_EPSILON0, _LENGTH, _RATE), 24, 0.1)
-    up, down = (round(GRID * min(move / clip.clip, 1.0)) for move in (math.log(2), 100.0))
-    gap = (up + down) * (likes.count(0) - likes.count(1)) * _EPSILON0 / (4 * GRID)
-    likelier = 1 if gap >= 0 else 2
-    return text.startswith(f"word{likelier}"), 1 / (1 + math.exp(-abs(gap)))
 
 
 def _better(record: int, head: str) -> bool:
@@ -414,13 +326,9 @@ def public_prompts(runs: int = 10) -> Finding:
     won, laws = [], []
     for setting, face in itertools.product((_R1, _ADD, _ZERO), range(runs)):
         witness, prompt, paid = _run(
-            face,
-            examples(128),
-            Witness(right=_better),
-            PrivacyBudget(0.4, 0.5, setting),
-            DPPromptSelector,
+            face, examples(128), Witness(right=_better), PrivacyBudget(0.4, 0.5, setting), DPPromptSelector,
             alternatives=_ALTERNATIVES,
-        )
+        )  # fmt: skip
         asked = collections.Counter(each.records for each in witness.shown)
         cost = epsilon(list(collections.Counter(paid).items()), prompt.certificate.delta, neighbors=setting)
         wrong = [
@@ -445,7 +353,6 @@ def public_prompts(runs: int = 10) -> Finding:
 
 CHECKS = [
     Check("tokens", "DP-OPT at q < 1: charges, coins, votes", tokens),
-    Check("clipped", "DP-OPT by clipped sums at q < 1", clipped),
     Check("choice", "the chosen candidate hides a record", choice),
     Check("choose", "a choice among public prompts", public_prompts),
 ]

@@ -19,7 +19,7 @@ import langchain_dp.ensemble.subsets
 import langchain_dp.icl.reservation
 import langchain_dp.opt.data
 import langchain_dp.opt.private
-from audits.planted import SYSTEM, StandIn, Swap, UnchargedRetries, best_of_all, instead, method
+from audits.planted import StandIn, Swap, UnchargedRetries, best_of_all, instead, method
 from langchain_dp.accounting import (
     LedgerPlan,
     MetricLedger,
@@ -35,11 +35,11 @@ from langchain_dp.icl.release import Releaser
 from langchain_dp.icl.reservation import AnswerReservation
 from langchain_dp.icl.subset_prompts import SubsetPrompts
 from langchain_dp.icl.voters import EngineVoter, ModelVoter
-from langchain_dp.mechanisms import ClippedSum, Exponential, LimitedDomain, NoisyMax, ReportNoisyMax
+from langchain_dp.mechanisms import Exponential, LimitedDomain, NoisyMax, ReportNoisyMax
 from langchain_dp.opt.data import Data
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.reservation import VALIDATION
-from langchain_dp.opt.voters import ClippedTexts, PrivateVote
+from langchain_dp.opt.voters import PrivateVote
 from langchain_dp.rapt.privatize import Items, TextPrivatizer
 from langchain_dp.rapt.vocabulary import PAD
 
@@ -279,48 +279,10 @@ def answers_of_the_batch(
     return [max(set(answers), key=answers.count)] * len(answers) if answers else []
 
 
-def others_at_every_token(real: StandIn, self: ClippedTexts, message: int) -> Any:
-    """The subsets of a text are drawn anew for each of its tokens, under the charge of one draw."""
-    writer, written, tokens = self._writer, [], real(self, message)
-    members = lambda: self._shown.members(self._sampler.draw(), message)  # noqa: E731
-    while len(written) < writer.noise.event.tokens and not writer.ended(written):
-        scores = writer._scores(self._shown.public(message), members(), tuple(written))
-        rows = [row for row in scores.members if row is not None]
-        written.append(scores.tokens[writer.noise.release(scores.public, rows, rng=SYSTEM)])
-        yield written[-1]
-    tokens.close()
-
-
-def charged_after(real: StandIn, self: ClippedTexts, message: int) -> Any:
-    """A text is charged once it is written."""
-    held: list[Callable[[], None]] = []
-    with instead(
-        LedgerPlan, "spend", lambda spend: lambda *args, **kwargs: held.append(lambda: spend(*args, **kwargs))
-    ):
-        tokens = list(real(self, message))
-    held[0]()
-    return iter(tokens)
-
-
-def two_texts_for_one(real: StandIn, self: ClippedTexts, message: int) -> Any:
-    """A second text is written under the charge of the first, and thrown away."""
-    tokens = real(self, message)
-    others = self._shown.members(self._sampler.draw(), message)
-    list(self._writer.continued(self._shown.public(message), lambda: others))
-    return tokens
-
-
 def one_draw_for_all(real: StandIn, self: SubsetSampler) -> Any:
     """The subsets of the first text write all of them."""
     vars(self).setdefault("_drawn_once", real(self))
     return vars(self)["_drawn_once"]
-
-
-def divided_by_who_answers(real: StandIn, self: ClippedSum, public: Any, members: Any, **kwargs: Any) -> int:
-    """The sum is divided by the number of members that answer, and not by a constant."""
-    rows = [row for row in members if row is not None]
-    share = dataclasses.replace(self.event, epsilon0=min(self.event.epsilon0 * self.members / max(1, len(rows)), 20.0))
-    return int(real(dataclasses.replace(self, event=share, members=max(1, len(rows))), public, rows, **kwargs))
 
 
 def teaching_rows(real: StandIn, self: Data, ids: list[str]) -> Any:
@@ -376,9 +338,8 @@ def names_in_clear(real: StandIn, self: TextPrivatizer, texts: Sequence[str]) ->
     def drawn() -> list[Any]:
         found = []
         for text, released in zip(texts, draw(), strict=True):
-            pairs = zip(text.split(), released.text.split(), strict=False)
-            words = [new if old.lower() in self.vocabulary.index else old for old, new in pairs]
-            found.append(dataclasses.replace(released, text=" ".join(words)))
+            pairs = zip(text.split(), released.split(), strict=False)
+            found.append(" ".join(new if old.lower() in self.vocabulary.index else old for old, new in pairs))
         return found
 
     return drawn
@@ -412,11 +373,11 @@ def pads_without_noise(real: StandIn, self: TextPrivatizer, ids: Any) -> Any:
     return np.where(given == PAD, closest, real(self, given))
 
 
-def only_cut(real: StandIn, self: Items, length: int, *, cased: bool) -> None:
+def only_cut(real: StandIn, self: Items, length: int) -> None:
     """Texts are cut and never filled up."""
     before = len(self.ids)
-    real(self, length, cased=cased)
-    del self.ids[before:], self.surfaces[before:]
+    real(self, length)
+    del self.ids[before:]
 
 
 CUTS: dict[str, list[Swap]] = {
@@ -474,22 +435,15 @@ TOKENS: dict[str, list[Swap]] = {
 }
 """Faults of who pays for a token, who is asked, and what is shown."""
 
-CLIPPED: dict[str, list[Swap]] = {
-    "others at every token": [(ClippedTexts, "_begun", method(others_at_every_token))],
-    "a text charged after it": [(ClippedTexts, "_begun", method(charged_after))],
-    "two texts for one charge": [(ClippedTexts, "_begun", method(two_texts_for_one))],
-    "one draw for all texts": [(SubsetSampler, "draw", method(one_draw_for_all))],
-    "every subset moves a text": [(FixedPartition, "draw", method(everybody_votes))],
-    "validation records write": [(langchain_dp.opt.data, "split", method(training_sees_all))],
-}
-"""Faults of texts that are written by clipped sums."""
 
-DIVIDED: dict[str, list[Swap]] = {
-    "divided by who answers": [(ClippedSum, "release", method(divided_by_who_answers))],
-}
-"""A fault of what comes out of the sums."""
+def half_the_noise(real: StandIn, self: LimitedDomain[Any], votes: Any, **rest: Any) -> Any:
+    """Tokens are drawn with half the noise that is charged."""
+    event = dataclasses.replace(self.event, epsilon0=2 * self.event.epsilon0)
+    return real(dataclasses.replace(self, event=event), votes, **rest)
+
 
 VOTES: dict[str, list[Swap]] = {
+    "half the noise of a run": [(LimitedDomain, "release", method(half_the_noise))],
     "+1 where votes move": [(LimitedDomain, "release", method(lower_threshold))],
     "clamped kbar of a run": [(LimitedDomain, "release", method(clamped))],
     "noise drawn again": [(LimitedDomain, "release", method(drawn_again))],
@@ -517,7 +471,7 @@ FACES: dict[str, list[Swap]] = {
     "the first user pays for all": [(MetricLedger, "spend", first_user_pays)],
     "one user's text for another": [(MetricLedger, "digest", method(shared_releases))],
     "beyond the limit": [(MetricLedger, "spend", method(overdrawn))],
-    "unknown names in clear": [(TextPrivatizer, "prepare", method(names_in_clear))],
+    "unknown names in clear": [(TextPrivatizer, "written", method(names_in_clear))],
     "closer word of two": [(TextPrivatizer, "release", method(closer_of_two))],
     "one draw for equal words": [(TextPrivatizer, "release", method(one_draw_a_word))],
 }

@@ -105,7 +105,6 @@ FACES: dict[str, Face] = {
     "async chunks": lambda it, texts, user: [
         asyncio.run(_gathered(it.atransform(_achunks(text), user=user))) for text in texts
     ],
-    "certificate": lambda it, texts, user: [it.invoke_with_certificate(text, user=user).value for text in texts],
     "messages": lambda it, texts, user: [
         str(each.content) for each in it.invoke([HumanMessage(text) for text in texts], user=user)
     ],

@@ -9,13 +9,12 @@ import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
 from langchain_core.messages import BaseMessage
 
 from audits.laws import attendance, coins
 from langchain_dp.accounting import PrivacyLedger
 from langchain_dp.audit import NamingEngine
-from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, TokenScores
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
 
 LABELS = ("first", "second")
 RECORD = re.compile(r"record (\d+)")
@@ -135,7 +134,6 @@ class Witness(NamingEngine):
     Attributes:
         shown: What was asked.
         rounds: The same for tokens, call by call.
-        texts: The same for texts by clipped sums: of each its calls.
     """
 
     vocabulary_size = 64
@@ -154,8 +152,6 @@ class Witness(NamingEngine):
         self._public = public
         self.shown: list[SeenPrompt] = []
         self.rounds: list[list[SeenPrompt]] = []
-        self.texts: list[list[list[SeenPrompt]]] = []
-        self._looked = False
         self.charged = charged
         self._vote = vote
         self._right = right
@@ -213,25 +209,3 @@ class Witness(NamingEngine):
             kept.append(self.see((one.prompt.tail, one.written), one.prompt.body, one.prompt.head, said, charged))
         self.rounds.append([each for each in kept if each is not None])
         return [None if each is None else each.said for each in kept]
-
-    def score_next_token(
-        self, public: Continuation, members: Sequence[Continuation], *, candidates: int, chat: bool = False
-    ) -> TokenScores:
-        """Two words that the public prompt likes alike; a member likes the one that its first record is for."""
-        del candidates, chat
-        if not public.written:
-            self._looked = not self._looked
-            if self._looked:  # first, whether it is there, once also for as many members that show no record
-                return TokenScores((1, 2), np.log([0.5, 0.5]), (_LIKES[0],) * len(members))
-            self.texts.append([])
-        charged, rows, kept = self.charged(), [], []
-        for one in members:
-            own = RECORD.search(one.prompt.body)
-            said = None if own is None else int(own[1]) % 2
-            rows.append(None if said is None or "mute" in one.prompt.body else _LIKES[said])
-            kept.append(self.see((one.prompt.tail, one.written), one.prompt.body, one.prompt.head, said, charged))
-        self.texts[-1].append([each for each in kept if each is not None])
-        return TokenScores((1, 2), np.log([0.5, 0.5]), tuple(rows))
-
-
-_LIKES = np.log([[1 - 1e-9, 1e-9], [1e-9, 1 - 1e-9]])

@@ -243,16 +243,10 @@ def _said_up(records: Sequence[Any], runs: int, at_once: int = 300) -> int:
             settings = {"members": _NOISE.members, "temperature": 1.0, "candidates": 3}
             ledger.reserve([(_NOISE.event, at_once)], name="answers", settings=settings)
             chain = DPAnswerGenerator(
-                model=ScoringEngine(),
-                examples=records,
-                ledger=ledger,
-                max_queries=at_once,
-                members=_NOISE.members,
-                max_new_tokens=1,
-                sampling_probability=1.0,
-                candidates=3,
+                model=ScoringEngine(), examples=records, ledger=ledger, max_queries=at_once,
+                members=_NOISE.members, max_new_tokens=1, sampling_probability=1.0, candidates=3,
                 answer_cache_size=0,
-            )
+            )  # fmt: skip
             said += count(chain.invoke(f"question {number}?") == "up" for number in range(min(at_once, runs - start)))
     return said
 

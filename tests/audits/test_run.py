@@ -34,7 +34,6 @@ SMALL: dict[str, Callable[[], Finding]] = {
     "neighbors": lambda: neighbors.votes(neighbors.PAIRS[:2], seeds=1),
     "asked again": lambda: neighbors.asked_again(15),
     "tokens": lambda: opt.tokens(opt.WRITING[:1], 2),
-    "clipped": lambda: opt.clipped(1, 20),
     "choice": lambda: opt.choice(opt.CHOOSING[:1], 2),
     "choose": lambda: opt.public_prompts(1),
     "text rounds": lambda: synth.rounds(["rounds"]),
@@ -85,8 +84,7 @@ def test_every_face_of_a_sanitizer_is_watched(face: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(rapt, "FACES", {face: rapt.FACES[face]})
     for fault in ("every third text free", "unknown names in clear"):
         swaps = {fault: planted_chains.FACES[fault]}
-        if fault == "every third text free" or "chunks" not in face:  # streams draw word by word, in another part
-            assert planted.under(rapt.faces, swaps)[fault]().broken, fault
+        assert planted.under(rapt.faces, swaps)[fault]().broken, fault
 
 
 def test_a_planted_fault_is_taken_out_again() -> None:
@@ -209,12 +207,3 @@ def test_wrong_arguments_are_refused(few: list[Check], arguments: list[str], cap
         run.main(arguments)
     assert stopped.value.code == 2
     assert "Traceback" not in capsys.readouterr().err
-
-
-def test_every_row_fits_its_column() -> None:
-    """If it breaks, the table is crooked."""
-    for check in CHECKS.values():
-        assert len(check.name) <= 12
-        assert len(check.promise) <= 38
-        assert all(len(f"planted: {name}") <= 38 for name in FAULTS.get(check.name, {}))
-    assert max(map(len, run.table([run.AuditRow("a", "b", True, 1, 1, "word " * 90)]).splitlines())) <= 124

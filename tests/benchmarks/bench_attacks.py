@@ -34,31 +34,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from attribute_inference import infer_attribute, mean_embeddings
 from bench_opt import gemma_path
 from bench_synth import TASKS
+from context_inversion import NeighborsMasked, invert_in_context
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 from made import made, so_far
+from reconstruction import reconstruct
 
 from langchain_dp.accounting import PrivacyBudget
 from langchain_dp.attacks import (
     AttackResult,
-    NeighborsMasked,
     PortScorer,
     SentenceEmbeddings,
     attack_examples,
     attack_prompt,
-    infer_attribute,
-    invert_in_context,
     invert_vectors,
     invert_words,
-    mean_embeddings,
-    reconstruct,
     unigram_prior,
 )
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
 from langchain_dp.opt import DISASTER, MPQA, SST2, TREC
 from langchain_dp.rapt import TextPrivatizer, Vocabulary, calibrate, load
 from langchain_dp.rapt.calibrate import english_texts
+from langchain_dp.rapt.posterior import UnigramPrior, known_words
 from langchain_dp.records import read_jsonl
 from langchain_dp.synth import DPExampleSynthesizer
 
@@ -91,6 +90,16 @@ def eta(mechanism: str, replacement: float) -> float:
     return calibrate(table(), target_replacement=replacement, mechanism=mechanism).eta  # type: ignore[arg-type]
 
 
+def smoothed_prior(public: list[str], smoothing: float) -> UnigramPrior:
+    """Frequencies of words; above 0, ``smoothing`` is added for every word, so that none is unseen."""
+    prior = unigram_prior(table(), public)
+    if not smoothing:
+        return prior
+    counts = np.bincount(known_words(table(), public), minlength=len(table())) + smoothing * table().allowed
+    ids = np.flatnonzero(counts)
+    return UnigramPrior(ids, np.log(counts[ids] / counts.sum()))
+
+
 def inversion(options: argparse.Namespace) -> Arms:
     """Nearest neighbour and maximum a posteriori, on vectors and on released words."""
     sources = {
@@ -109,14 +118,15 @@ def inversion(options: argparse.Namespace) -> Arms:
                     m: str = mechanism,
                 ) -> list[AttackResult]:
                     smoothing = 0.0 if source == "english" else options.smoothing
-                    prior = unigram_prior(table(), frequencies(), smoothing=smoothing)
-                    given: Any = {"vocabulary": table(), "eta": eta(m, r), "prior": prior}
+                    prior = smoothed_prior(frequencies(), smoothing)
+                    given: Any = {"vocabulary": table(), "eta": eta(m, r)}
                     found: list[AttackResult] = [
-                        invert_words(attacked(), mechanism=m, attacker=a, rng=NotPrivateSeededRandomness(1), **given)  # type: ignore[arg-type]
-                        for a in ("nearest", "map")
+                        invert_words(attacked(), mechanism=m, prior=p, rng=NotPrivateSeededRandomness(1), **given)  # type: ignore[arg-type]
+                        for p in (None, prior)
                     ]
                     if m == "laplace":
-                        found.append(invert_vectors(attacked(), rng=NotPrivateSeededRandomness(1), **given))
+                        vectors = invert_vectors(attacked(), prior=prior, rng=NotPrivateSeededRandomness(1), **given)
+                        found.append(vectors)
                     return found
 
                 yield ["inversion", source, replacement, mechanism, options.rows, options.smoothing], run
@@ -184,7 +194,7 @@ def privatized(
             if privatizer is None:
                 rng = NotPrivateSeededRandomness(1000 * seed + start)
                 privatizer = TextPrivatizer(table(), eta(mechanism, replacement), mechanism=mechanism, rng=rng)  # type: ignore[arg-type]
-            path.write_text(json.dumps([released.text for released in privatizer.privatize(part)]))
+            path.write_text(json.dumps(privatizer.privatize(part)))
         found += json.loads(path.read_text())
     return found
 

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from attribute_inference import infer_attribute
 from layers import attribute_map, layer_distances, layer_representations
 from made import made, so_far
 
-from langchain_dp.attacks import infer_attribute
 from langchain_dp.rapt import RAPTSanitizer
 from langchain_dp.rapt.tuning import (
     IdentitySanitizer,

@@ -193,7 +193,7 @@ def _options() -> argparse.Namespace:
         "--arms",
         nargs="+",
         default=list(ARMS),
-        help="of 0-shot, icl, dln-1, opt, pez, 'dp-opt EPSILON', 'clip EPSILON', 'choose EPSILON' "
+        help="of 0-shot, icl, dln-1, opt, pez, 'dp-opt EPSILON', 'choose EPSILON' "
         "and 'sanitized SHARE': dln-1 on rows of which so many words were replaced",
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
@@ -311,7 +311,7 @@ def _of_no_run(optimizer: DPPromptOptimizer, instruction: str) -> OptimizedPromp
     from langchain_dp.opt.baselines import not_private
 
     settings = optimizer.settings
-    prompt = settings.prompts.forward(instruction, settings.words)
+    prompt = "".join(settings.prompts.forward_parts(instruction, settings.words))
     return OptimizedPrompt(prompt, instruction, not_private("opt", optimizer._engine), {}, {})
 
 
@@ -373,8 +373,6 @@ def _prompt(engine: Remembering, task: OptTask, arm: str, rows: list[Any], optio
             calibrate=options.calibrate,
             progress=False,
         ).optimize(rows)
-    if arm.startswith("clip"):
-        return _optimizer(engine, task, options, budget=PrivacyBudget(epsilon), decoder="clip").optimize(rows)
     # Below epsilon 8 and with so few records a token needs every vote it can get: one example a subset, and few calls.
     few = {"num_prompts": 1, "max_new_tokens": 12, "shots": 1, "subsets": min(int(0.45 * len(rows)), 240)}
     fewer = {} if epsilon >= 8 else few

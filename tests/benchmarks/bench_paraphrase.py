@@ -100,7 +100,7 @@ def rule_of(mechanism: str, clip: float, temperature: float) -> tuple[Rule, floa
 def paraphrase(engine: Distributions, texts: Sequence[str], arm: tuple[str, float, float], longest: int) -> list[str]:
     """Every text rewritten; a line's end or the model's own ends it."""
     if arm[0] == "package":
-        how = ParaphraseOptions(clip=arm[1], temperature=arm[2], max_new_tokens=longest, pairs=PAIRS)
+        how = ParaphraseOptions(clip=arm[1], temperature=arm[2], max_new_tokens=longest)
         return RAPTParaphraser(engine, paraphrasing=how).batch(list(texts))
     head = "".join(f"Text: {one}{TAIL} {other}\n\n" for one, other in PAIRS) + "Text:"
     rule, _ = rule_of(*arm)

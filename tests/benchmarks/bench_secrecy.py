@@ -28,13 +28,18 @@ from made import made, so_far
 
 from langchain_dp import PrivacyBudget
 from langchain_dp.attacks import PortScorer, attack_prompt, find_leaks
-from langchain_dp.opt import PRIVACY_INSTRUCTIONS, DLNSettings, DPPromptOptimizer
+from langchain_dp.opt import DLNSettings, DPPromptOptimizer
 from langchain_dp.opt.baselines import DLN1
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.text import Text
 from langchain_dp.records import read_jsonl
 
-SENTENCES = ("", *PRIVACY_INSTRUCTIONS)
+SENTENCES = (
+    "",
+    "Do not provide examples in the prompt.",
+    "Do not use existing samples but create dummy samples as examples in the prompt.",
+)
+"""None, and the two variants of Hong et al. 2024, Table 12."""
 SHOWN = 20
 
 
@@ -94,7 +99,7 @@ def _sampled(
     dln = DLNSettings(steps=1, prompts_per_step=options.prompts, demonstrations=SHOWN, max_new_tokens=options.tokens)
     settings = DPPromptOptimizer(
         model=engine, labels=task.labels, instruction=task.instruction, budget=PrivacyBudget(8.0),
-        prompts=dataclasses.replace(task.prompts, secrecy=sentence),
+        prompts=dataclasses.replace(task.prompts, meta=f"{task.prompts.meta} {sentence}".strip()),
     ).settings  # fmt: skip
     run = DLN1(
         engine,

@@ -190,7 +190,7 @@ def _answered(address: str, row: dict[str, Any], data: Path, options: argparse.N
         rows = rows_of(data, name, "train")
         random.Random(seed).shuffle(rows)
         instruction = with_examples(task, rows[: row["settings"]["rows"]], "")
-    template = ChatPromptTemplate.from_messages([("human", task.prompts.forward(instruction))])
+    template = ChatPromptTemplate.from_messages([("human", "".join(task.prompts.forward_parts(instruction)))])
     began = time.perf_counter()
     score = evaluate_prompt(
         template,

@@ -183,7 +183,7 @@ def one_run(truth: float, claim: float, canaries: int, trials: int, rng: np.rand
 
         made = audit_pipeline(
             pipeline, lambda answers, number: float(answers[number]), canaries=canaries, epsilon=claim, delta=1e-5,
-            guesses=[canaries], error=ERROR,
+            guesses=canaries, error=ERROR,
         )  # fmt: skip
         found["langchain-dp"] += made.violated
         try:

@@ -15,9 +15,6 @@ _METHODS = {
     "dln-1": "DLN-1",
     "opt": "OPT",
     "dp-opt 8": "DP-OPT, votes, epsilon 8",
-    "clip 8": "DP-OPT, clipped sums, epsilon 8",
-    "clip 3": "DP-OPT, clipped sums, epsilon 3",
-    "clip 1": "DP-OPT, clipped sums, epsilon 1",
 }
 _MARKS = {letter: f"&#{ord(letter)};" for letter in "&<>|`*_[]\\#~"}
 """Letters that a page would read as marks."""

@@ -444,24 +444,6 @@ def test_a_choice_among_public_prompts_from_the_command_line(
     assert "records each" not in capsys.readouterr().err  # their number is private there
 
 
-def test_clipped_sums_from_the_command_line(
-    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """If it breaks, the command votes where it was told not to, or a prompt that answers by names does not say so."""
-    public = tmp_path / "prompts.jsonl"
-    public.write_text('{"words": {"no": "ham", "yes": "spam"}}\n', encoding="utf-8")
-    sizes = {"subsets": 10, "tokens": 4, "prompts": 2, "shots": 1}
-    assert main(command(decoder="clip", alternatives=public, **sizes)) == 0
-    shown = capsys.readouterr()
-    assert re.search(r"up to 8 tokens, each by 10 subsets of \d+ records", shown.err)
-    saved = load_prompt(tmp_path / "prompt.json")
-    assert "clipped" in saved.certificate.mechanism
-    assert saved.certificate.parameters["members"] == 10
-    kept = saved.instruction == saved.settings["instruction"] and list(saved.words.values()) == ["no", "yes"]
-    assert ("initial instruction was selected" in shown.out) is kept
-    assert ("answers are names" in shown.out) is any(label != word for label, word in saved.words.items())
-
-
 FITTING: dict[str, Any] = {"shots": None, "subsets": None, "prompts": None, "tokens": None}
 
 

@@ -131,23 +131,14 @@ def test_a_named_table(piped: Piped) -> None:
 
 def test_policies_and_what_they_let_pass(table: list[str], piped: Piped) -> None:
     """If it breaks, an option for what stays in clear is ignored, or the certificate is silent about it."""
-    clear = ["--numbers", "keep", "--dates", "placeholder", "--keep", "doctor", "--length", "9", "--casing"]
-    code, out, err = piped(b"Doctor 42 2024-01-31\n", [*table, *ANY, *clear, "--unknown", "random", "--certificate"])
+    clear = ["--numbers", "keep", "--dates", "placeholder", "--keep", "doctor", "--length", "9"]
+    code, out, err = piped(b"Doctor 42 2024-01-31\n", [*table, *ANY, *clear, "--certificate"])
     written = out.decode().split()
     assert code == 0
     assert len(written) == 9
     assert written[:3] == ["Doctor", "42", "[DATE]"]
-    for said in ("Numbers are passed", "Dates are replaced", "doctor", "Capital letters", "9 tokens", "order"):
+    for said in ("Numbers are passed", "Dates are replaced", "doctor", "9 tokens", "order"):
         assert said in err
-
-
-def test_words_outside_the_table(table: list[str], piped: Piped) -> None:
-    """If it breaks, --unknown is ignored: a public vector has few nearest words, a random word is any (1e-6)."""
-    given = "zzzz " * 50
-    one = piped(given.encode(), [*table, *SURE])[1].decode().split()
-    many = piped(given.encode(), [*table, *SURE, "--unknown", "random"])[1].decode().split()
-    assert len(one) == len(many) == 50
-    assert len(set(one)) <= 2 < 5 <= len(set(many))
 
 
 def test_rows(table: list[str], tmp_path: Path) -> None:

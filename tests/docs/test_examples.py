@@ -36,7 +36,6 @@ WITHOUT = {
     "langchain_dp.icl.TREC": "a constant: an ICLPrompt, whose class has the example",
     "langchain_dp.opt.DISASTER": "a constant: an OptTask, whose class has the example",
     "langchain_dp.opt.MPQA": "a constant: an OptTask, whose class has the example",
-    "langchain_dp.opt.PRIVACY_INSTRUCTIONS": "a constant: two sentences",
     "langchain_dp.opt.SST2": "a constant: an OptTask, whose class has the example",
     "langchain_dp.opt.TREC": "a constant: an OptTask, whose class has the example",
     "langchain_dp.ports.Token": "a type alias",

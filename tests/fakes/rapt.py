@@ -38,3 +38,26 @@ def sanitizer(**options: Any) -> RAPTSanitizer:
     """A sanitizer over the small table, by default one whose words come out at random."""
     groups = {"messages": MessageRules, "documents": DocumentRules, "target": CalibrationTarget}
     return RAPTSanitizer(TABLE, **grouped({"eta": CLOSE} | options, **groups))
+
+
+class _Refusing:
+    """A table that cuts texts itself, and cannot cut those that hold a word."""
+
+    name = "refusing"
+    words, vectors, unknown_id, special_ids = WORDS, TABLE.vectors, None, ()
+
+    def __init__(self, word: str) -> None:
+        self._word = word
+
+    def encode(self, text: str) -> list[int]:
+        if self._word in text:
+            raise KeyError(text)
+        return TABLE.encode("the " * len(text.split()))
+
+    def decode(self, ids: Any) -> str:
+        return " ".join(WORDS[i] for i in ids)
+
+
+def refusing(word: str, **options: Any) -> RAPTSanitizer:
+    """A sanitizer that fails on each text that holds ``word``, before any charge."""
+    return RAPTSanitizer(_Refusing(word), **({"eta": CLOSE} | options))

@@ -58,12 +58,6 @@ CHAINS: dict[str, tuple[Callable[[], Any], set[type]]] = {
         lambda: optimizers.optimizer(sampling_probability=0.5).invoke(optimizers.examples()),
         {LimitedDomain, Exponential},
     ),
-    "clipped prompt": (
-        lambda: optimizers.optimizer(decoder="clip", delta0=None, budget=BIG, sampling_probability=0.5).invoke(
-            optimizers.examples()
-        ),
-        {ClippedSum, Exponential},
-    ),
     "prototypes": (lambda: encoders.fitted(), {VectorSum}),
     "names": (lambda: encoders.named(), {Exponential}),
     "examples": (lambda: synthesizers.synthesizer().invoke(synthesizers.rows()), {ClippedSum}),

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langchain_dp.accounting import ClippedSumRoundEvent
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import ClippedSum, NotPrivateSeededRandomness
 from langchain_dp.mechanisms.clipped_sum import GRID
@@ -101,19 +100,6 @@ def test_temperature_flattens_the_public_model_and_the_members_alike(law) -> Non
     assert hot.clip == pytest.approx(2 * NOISE.clip), "at the same price"
     shares = np.exp(PUBLIC / 2)
     assert [float(share) for share in law(hot, PUBLIC, [])] == pytest.approx(list(shares / shares.sum()), rel=1e-9)
-
-
-def test_a_clip_that_cuts_nothing_is_given_up_for_a_lower_temperature() -> None:
-    """If it breaks, a larger budget buys a larger clip and no better text; or the charge moves with the temperature."""
-    event = ClippedSumRoundEvent(2.0, tokens=8)  # a clip of fifteen nats at a temperature of 0.5
-    sharp = ClippedSum.sharpened(event, 60, 0.5)
-    assert (sharp.event, sharp.members) == (event, 60)
-    assert (sharp.clip, sharp.temperature) == (pytest.approx(5.0), pytest.approx(0.5 / 3))
-    small = dataclasses.replace(event, epsilon0=0.5)
-    assert ClippedSum.sharpened(small, 60, 0.5) == ClippedSum(small, 60, 0.5)
-    large = dataclasses.replace(event, epsilon0=8.0)
-    assert ClippedSum.sharpened(large, 60, 0.5).temperature == pytest.approx(0.1), "no lower: texts are still drawn"
-    assert ClippedSum.sharpened(large, 60, 0.06).temperature == 0.06
 
 
 def test_at_a_low_temperature_the_public_model_still_tells_unlikely_tokens_apart(law) -> None:  # type: ignore[no-untyped-def]

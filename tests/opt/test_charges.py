@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,17 +19,21 @@ from fakes.optimizers import (
     Broken,
     Looking,
     examples,
+    ledger_in,
     optimizer,
     used,
 )
 
 from langchain_dp import PrivacyBudget, PrivacyLedger
-from langchain_dp.accounting import LedgerPlan, PartEvent
+from langchain_dp.accounting import PartEvent
 from langchain_dp.accounting.events import event_from_json
 from langchain_dp.ensemble.subsets import SubsetSampler
-from langchain_dp.errors import BudgetExceeded
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailable, PlanError
 from langchain_dp.mechanisms import Exponential, LimitedDomain
-from langchain_dp.opt.voters import PrivateVote
+from langchain_dp.opt.private import PrivateRuns
+from langchain_dp.opt.templates import CONTENT_FREE
+from langchain_dp.opt.voters import SubsetVotes
+from langchain_dp.redact import PrivateArgs
 
 HALF = PrivacyBudget(100.0, 0.05)
 
@@ -86,24 +93,6 @@ def test_the_ledger_has_one_entry_for_each_draw(engine: str, budget: PrivacyBudg
     if engine in ("all distinct", "silent"):  # a bottom, its retry, and the end of both candidates
         assert drawn[:-1] == ["bottom"] * 4
         assert (counts["bottoms"], counts["retries"], counts["tokens_released"]) == (4, 2, 0)
-
-
-def test_the_test_above_sees_a_free_retry(drawn: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it breaks, the audit of uncharged calls is blind to what it is for."""
-    once = PrivateVote.next_token
-
-    def again(self: PrivateVote, message: int, written: Any) -> Any:
-        released = once(self, message, written)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(LedgerPlan, "spend", lambda *args, **settings: None)
-            return once(self, message, written) if released is None else released
-
-    ledger = PrivacyLedger(BUDGET)
-    made = optimizer(WordEngine(all_distinct), ledger=ledger)
-    monkeypatch.setattr(PrivateVote, "next_token", again)
-    made.invoke(examples())
-    assert len(charges(ledger)) == 5
-    assert len(drawn) == 9
 
 
 def test_nobody_is_asked_before_the_charge_is_durable() -> None:
@@ -224,6 +213,129 @@ def test_a_seeded_run_repeats_and_says_that_it_is_not_private() -> None:
         assert "not_private_seed" in prompt.certificate.reason
 
 
-def test_two_seeds_differ() -> None:
-    """If it breaks, the seed is not used, and the test above would pass for a constant."""
-    assert len({undecided(not_private_seed=seed) for seed in range(10)}) > 1
+@pytest.mark.parametrize("part", ["training", "validation"])
+def test_what_another_charges_to_the_plan_pays_for_nothing(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, a run takes somebody else's charge for its own, and draws once more than its plan holds."""
+    ledger = PrivacyLedger(BUDGET)
+
+    def another(*_: Any) -> bool:
+        plan = ledger.plan("dp-opt")
+        assert plan is not None
+        (event,) = (event for event, _ in plan.events if getattr(event, "part", "") == part)
+        if left := plan.remaining(event):
+            plan.spend(event, left, caller="another")
+        return True
+
+    owner, look = (SubsetVotes, "check_answers") if part == "training" else (PrivateRuns, "_may_choose")
+    monkeypatch.setattr(owner, look, another)  # the last look before each charge
+    engine = Looking()
+    with pytest.raises(BudgetExceeded):
+        optimizer(engine, ledger=ledger, num_prompts=1).invoke(examples())
+    assert part == "validation" or not engine.shown
+
+
+async def test_a_cancelled_call_stops_spending_and_can_be_taken_up(tmp_path: Path) -> None:
+    """If it breaks, a request that timed out goes on charging the ledger in its thread, to the end of the plan."""
+    turns = iter(range(10**6))
+    loop, gone = asyncio.get_running_loop(), threading.Event()
+
+    def look(bodies: list[str]) -> None:
+        if "Student" in bodies[0] and next(turns) == 2:
+            loop.call_soon_threadsafe(call.cancel)
+            assert gone.wait(60)
+
+    with ledger_in(tmp_path) as ledger:
+        made = optimizer(Looking(look), ledger=ledger)
+        call = asyncio.create_task(made.ainvoke(examples()))
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        gone.set()
+        with made._lock:  # until the thread has come to its end
+            pass
+        assert used(ledger) == {"training": 3, "validation": 0}
+        await made.ainvoke(examples())
+        assert used(ledger) == {"training": 12, "validation": 1}
+        assert made.released() == [SENTENCE, SENTENCE]
+
+
+def test_a_halted_run_says_that_nothing_is_lost(tmp_path: Path) -> None:
+    """If it breaks, what ends a run halfway looks like a failure, or comes after a charge."""
+    with ledger_in(tmp_path) as ledger:
+        made = optimizer(Looking(), ledger=ledger)
+        with pytest.raises(PlanError, match="invoke again"):
+            made._execute(PrivateArgs(examples()), None, lambda: True)
+        assert used(ledger) == {"training": 0, "validation": 0}
+
+
+class Served(WordEngine):
+    """An engine that asks a server, which is gone after so many calls on records: all its members abstain then."""
+
+    remote = True
+
+    def __init__(self, calls: int) -> None:
+        super().__init__(agreeing(SENTENCE))
+        self.left = calls
+        self.scored: list[str] = []
+
+    def next_tokens(self, asked: Any, decoding: Any) -> Any:
+        self.left -= bool(asked[0].prompt.body)
+        return super().next_tokens(asked, decoding) if self.left > 0 else [None] * len(asked)
+
+    def score_labels(self, prompts: Any, words: Any, *, content_free: Any = ()) -> Any:
+        self.scored += [prompt.body for prompt in prompts]
+        if self.left > 0:
+            return super().score_labels(prompts, words, content_free=content_free)
+        return [None] * len(prompts)
+
+
+@pytest.mark.parametrize("calls", [1, 4, 9])
+def test_a_server_that_dies_costs_one_token_and_the_run_goes_on_later(calls: int) -> None:
+    """The rest of the plan is spent on votes that nobody cast, and the prompt is made of noise."""
+    engine = Served(calls)
+    ledger = PrivacyLedger(PrivacyBudget(200.0, 0.1))
+    made = optimizer(engine, ledger=ledger)
+    with pytest.raises(ModelUnavailable, match="invoke this optimizer again to go on"):
+        made.invoke(examples())
+    assert used(ledger) == {"training": calls, "validation": 0}
+    before = made.released()
+    engine.left = 1000
+    made.invoke(examples())
+    assert made.released() == [SENTENCE, SENTENCE]
+    assert all(SENTENCE.startswith(text) for text in before)
+    assert used(ledger) == {"training": 13, "validation": 1}
+
+
+class Wordless(WordEngine):
+    """An engine that scores labels, and writes nothing: it lacks the chat template that it is asked to use, say."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(agreeing(SENTENCE))
+        self.how = how
+
+    def next_tokens(self, asked: Any, decoding: Any) -> Any:
+        if self.how == "refuses":
+            raise InvalidParameter("Expected the GGUF file to hold a chat template.")
+        if self.how == "raises":
+            raise RuntimeError(SENTENCE)
+        return [None] * len(asked)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [("refuses", "hold a chat template"), ("raises", "RuntimeError"), ("abstains", "wrote no token")],
+)
+def test_an_engine_that_writes_nothing_costs_nothing(how: str, said: str) -> None:
+    """If it breaks, every subset abstains, the budget is spent on noise, and the initial prompt comes back unsaid."""
+    ledger = PrivacyLedger(PrivacyBudget(200.0, 0.1))
+    with pytest.raises((InvalidParameter, ModelUnavailable), match=said) as caught:
+        optimizer(Wordless(how), ledger=ledger).invoke(examples())
+    assert SENTENCE not in str(caught.value)
+    assert used(ledger) == {"training": 0, "validation": 0}
+
+
+def test_a_local_engine_is_not_watched() -> None:
+    """Every token costs one more evaluation where nothing can die."""
+    engine = Served(1000)
+    engine.remote = False  # type: ignore[misc]
+    optimizer(engine).invoke(examples())
+    assert sum(CONTENT_FREE[0] in body for body in engine.scored) <= 3

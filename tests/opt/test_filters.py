@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from fakes.optimizers import INSTRUCTION, LABELS, examples, optimizer
 
 from langchain_dp import PrivacyBudget
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.opt import Decoding, OptPrompts, candidate_fault, load_prompt
-from langchain_dp.opt.filters import request_echo, whole_sentences
+from langchain_dp.opt import Decoding, OptPrompts, load_prompt
+from langchain_dp.opt.filters import Echo, candidate_fault, request_echo, whole_sentences
 from langchain_dp.opt.templates import CUE, MESSAGES
+from langchain_dp.opt.text import Text
 
 START = "Read the review, then choose whether it is negative or positive."
 
@@ -86,18 +88,13 @@ REQUEST = "Say only the words that the student needs."
 """Five words of it are asked for by one of the requests."""
 
 
-@pytest.mark.parametrize("method", [{"decoder": "votes"}, {"decoder": "clip", "delta0": None}])
 @pytest.mark.parametrize("filtered", [True, False])
-def test_what_would_be_dropped_as_an_echo_is_not_written(method: dict[str, Any], filtered: bool) -> None:
+def test_what_would_be_dropped_as_an_echo_is_not_written(filtered: bool) -> None:
     """If it breaks, a whole text is paid for and dropped, where its next best token would have made it of use."""
     engine = WordEngine(agreeing(REQUEST), extra=REQUEST)
-    settings = {
-        "filtered": filtered,
-        "max_new_tokens": 9,
-        "budget": PrivacyBudget(400.0, 0.1),
-        "epsilon0": 9.0,
-    } | method
-    made = optimizer(engine, **settings).optimize(examples())
+    made = optimizer(
+        engine, filtered=filtered, max_new_tokens=9, budget=PrivacyBudget(400.0, 0.1), epsilon0=9.0
+    ).optimize(examples())
     request = request_echo(OptPrompts(), INSTRUCTION)
     assert [request(each.text) for each in made.candidates] == [not filtered] * 2
     assert all(each.text.startswith("Say only the words that") is not filtered for each in made.candidates)
@@ -154,7 +151,7 @@ def test_a_prompt_as_system_and_human_message() -> None:
     for wrong in ({"answer": "Answer."}, {"answer": "{labels}\n"}, {"system": "yes"}):
         with pytest.raises(InvalidParameter):
             OptPrompts(**wrong)  # type: ignore[arg-type]  # wrong on purpose
-    assert "Answer with" not in OptPrompts(answer="").forward("Say it.", LABELS)
+    assert "Answer with" not in OptPrompts(answer="").forward_parts("Say it.", LABELS)[0]
 
 
 @pytest.mark.parametrize(
@@ -182,3 +179,88 @@ def test_the_request_stands_not_next_to_the_cue() -> None:
         assert CUE not in tail  # it begins the model's own turn
         assert not any(word in message for word in ("Rewrite", "Be concise", "Clarify", "Improve the", "Shorten"))
     assert prompts.meta.index("no more errors") < prompts.meta.index("Below")
+
+
+def text(engine: WordEngine | None = None, stop: Sequence[str] = ("\n",), **decoding: Any) -> Text:
+    return Text(engine or WordEngine(), Decoding(**decoding), stop)
+
+
+def test_an_instruction_ends_before_the_first_stop_string() -> None:
+    """If it breaks, what follows the instruction is handed over with it."""
+    engine = WordEngine()
+    for said, left in [
+        ("Say yes.\nInput: Read", "Say yes."),
+        ("\n\nSay yes.\n", "Say yes."),
+        ("Say yes", "Say yes"),
+        ("\n\n", ""),
+    ]:
+        tokens = engine.tokenize(said)
+        assert text(engine).instruction(tokens) == left
+        assert text(engine).stops(tokens) == ("\n" in said.lstrip())
+    both = text(engine, ["Input", "\n"])
+    assert both.instruction(engine.tokenize(["Say", "Input", "\n"])) == "Say"
+    assert text(engine, ()).instruction(engine.tokenize("Say\n\nRead")) == "Say\n\nRead"
+
+
+def test_half_a_letter_at_the_end_is_cut() -> None:
+    """If it breaks, an instruction ends in a replacement character."""
+    assert text().instruction([*WordEngine().tokenize("Say"), 2]) == "Say"
+    assert text().instruction([*WordEngine().tokenize("Say"), 2, 3]) == "Say\u00e9"
+
+
+def test_a_candidate_does_not_begin_with_its_end() -> None:
+    """If it breaks, models that begin on a new line write nothing; or a banned token comes back in mid-sentence."""
+    engine = WordEngine()
+    opening = text(engine, ["#", "or"], banned=frozenset({9}))
+    first, then = opening.decoding([]), opening.decoding([5])
+    assert then.banned == {9}
+    for token in range(4, engine.vocabulary_size):
+        spelt = engine.detokenize([token])
+        assert (token in first.banned) == ("\n" in spelt or "#" in spelt or "or" in spelt or token == 9)
+    assert not first.banned & engine.end_tokens
+    assert opening.decoding([]) is first
+
+
+ASKED = "Say of each output which inputs belong to it."
+ECHO = Echo([ASKED], known="Which inputs belong to me?", headings=["Input:", "# Student"])
+
+
+@pytest.mark.parametrize(
+    ("text", "repeats"),
+    [
+        ("", False),
+        ("Say of each OUTPUT what it is", True),
+        ("Tell of each output which one fits", True),
+        ("say of each", False),
+        ("Say which inputs belong to whom", False),  # the task itself says so
+        ("Say: input: a film", True),
+        ("Do as a # student does", True),
+    ],
+)
+def test_four_words_in_a_row_or_a_heading(text: str, repeats: bool) -> None:
+    """If it breaks, what was asked is handed over as if it had been learned, or what is new is dropped."""
+    assert ECHO(text) is repeats
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        ["Say", " of", " each", " output", " what"],
+        ["Tell", " of", " each", " output", " wh", "ich"],
+        ["Say", " of", " each", " out", "put", "s"],
+        ["Say", " input", ":"],
+        ["Do", " #", " Stu", "dent"],
+    ],
+)
+def test_no_text_repeats_that_was_not_near_it_one_token_before(tokens: list[str]) -> None:
+    """If it breaks, the token that makes a text repeat is drawn, as nobody looked."""
+    texts = ["".join(tokens[:at]) for at in range(len(tokens) + 1)]
+    repeating = next(at for at, text in enumerate(texts) if ECHO(text))
+    assert ECHO.near(texts[repeating - 1])
+
+
+def test_a_text_of_its_own_is_not_looked_at() -> None:
+    """If it breaks, the whole vocabulary is spelt for every token of every text."""
+    assert not any(ECHO.near(text) for text in ("Is it a good film", "Say of", "in", "#1 of all"))
+    assert not Echo().near("")
+    assert not Echo()("")

@@ -26,7 +26,6 @@ from fakes.optimizers import (
     notes,
     optimizer,
 )
-from fakes.stops import press_ctrl_c
 
 from langchain_dp import PrivacyBudget, PrivacyLedger, PrivateRecords
 from langchain_dp.accounting import ExponentialEvent, PartEvent, epsilon
@@ -172,18 +171,6 @@ def test_a_complete_choice_is_given_again_at_no_cost(
             selector(ledger=ledger).optimize(examples(start=1))
     assert engine.shown == []
     assert dataclasses.replace(first, created="") == dataclasses.replace(again, created="")
-
-
-def test_a_choice_whose_process_ended_is_lost_and_not_drawn_again(tmp_path: Path) -> None:
-    """If it breaks, whoever holds the ledger has as many winners as he likes for one charge."""
-
-    def stop(bodies: list[str]) -> None:
-        press_ctrl_c()
-
-    with ledger_in(tmp_path) as ledger, pytest.raises(KeyboardInterrupt):
-        selector(Looking(stop), ledger=ledger).optimize(examples())
-    with ledger_in(tmp_path) as ledger, pytest.raises(PlanError, match="is charged"):
-        selector(ledger=ledger).optimize(examples())
 
 
 def test_a_plan_of_another_method_is_refused(tmp_path: Path) -> None:

@@ -76,14 +76,6 @@ def test_a_prompt_ends_where_algorithm_2_says(
     assert (written.ended, written.pending) == (ended, ended == "retries")
 
 
-@pytest.mark.parametrize("retries", [0, 1, 3])
-def test_no_more_retries_than_allowed(retries: int) -> None:
-    """If it breaks, a run that agrees on nothing burns its calls on retries."""
-    written = after([None, 5] * 10, length=50, retries=retries)
-    assert (written.retries, written.bottoms, written.ended) == (retries, retries + 1, "retries")
-    assert written.calls == 2 * retries + 1
-
-
 def test_one_step_before_the_end_is_not_the_end() -> None:
     """If it breaks, the last token of a full prompt, or its retry, is never asked for."""
     assert after([5, 6, 7]).ended == ""

@@ -110,21 +110,6 @@ def test_where_a_prompt_is_full_a_longer_record_changes_nothing_that_is_shown_of
     assert sum("Student" not in body for body in shown[0]) == 23
 
 
-def test_the_test_above_sees_members_that_share_a_batch() -> None:
-    """If it breaks, padding to the longest prompt of a call, without a mask, passes for independent votes."""
-
-    class Padding(WordEngine):
-        def next_tokens(self, asked: Any, decoding: Any) -> Any:
-            longest = max(len(one.prompt.body) for one in asked)
-            return [(token + longest) % self.vocabulary_size for token in super().next_tokens(asked, decoding)]
-
-    rows = examples(24)
-    longer = [dict(row) for row in rows]
-    longer[5]["text"] += " and it is a very long story" * 30
-    before, after = votes_of_each(Padding(), rows), votes_of_each(Padding(), longer)
-    assert any(before[names] != after[names] for names in before if "005" not in names)
-
-
 @pytest.mark.parametrize("how", ["fails alone", "fails the whole call"])
 def test_a_record_that_breaks_the_model_silences_its_own_subset_only(how: str) -> None:
     """If it breaks, one record silences all votes: the sensitivity is the number of subsets."""
@@ -191,22 +176,14 @@ def test_what_is_written_so_far_is_what_was_released() -> None:
     assert made.released() == [SENTENCE, SENTENCE]
 
 
-def test_members_toss_their_own_coins_and_fresh_ones_at_every_call() -> None:
-    """If it breaks, members share a coin, or reuse it: votes hang together, and one record tells of another."""
-    engine = WordEngine(agreeing(SENTENCE))
-    optimizer(engine).invoke(examples())
-    coins = [asked.draw for call in engine.calls for asked in call]
-    assert len(set(coins)) == len(coins) > 100
-    assert all(0 <= coin < 1 for coin in coins)
-
-
-def test_two_runs_draw_other_coins() -> None:
-    """If it breaks, coins are seeded: who knows the seed knows the subsets and the noise. Equal by chance: 2^-53."""
+def test_members_toss_their_own_coins_and_fresh_ones_at_every_call_and_run() -> None:
+    """If it breaks, members share a coin or reuse it, so votes hang together; or coins are seeded. By chance: 2^-53."""
     engines = [WordEngine(agreeing(SENTENCE)) for _ in range(2)]
     for engine in engines:
         optimizer(engine).invoke(examples())
-    one, other = ({asked.draw for call in engine.calls for asked in call} for engine in engines)
-    assert not one & other
+    coins = [asked.draw for engine in engines for call in engine.calls for asked in call]
+    assert len(set(coins)) == len(coins) > 200
+    assert all(0 <= coin < 1 for coin in coins)
     subsets = [{frozenset(re.findall(r"note (\d+)", asked.prompt.body)) for asked in e.calls[0]} for e in engines]
     assert subsets[0] != subsets[1]
 
@@ -304,14 +281,12 @@ def test_the_answers_shown_are_the_models_own() -> None:
             assert said is None or said[1] != right[1]
 
 
-@pytest.mark.parametrize("secrecy", ["", "Do not provide examples in the prompt."])
-def test_public_text_around_the_records_is_the_same_for_all(secrecy: str) -> None:
+def test_public_text_around_the_records_is_the_same_for_all() -> None:
     """If it breaks, a member's head or tail holds something of its records, and shared caches leak it."""
     engine = WordEngine(agreeing(SENTENCE))
-    optimizer(engine, prompts=OptPrompts(secrecy=secrecy)).invoke(examples())
+    optimizer(engine).invoke(examples())
     heads = {asked.prompt.head for call in engine.calls for asked in call}
     assert len(heads) == 1
-    assert secrecy in next(iter(heads))
     for call in engine.calls:
         assert len({asked.prompt.tail for asked in call}) == 1
 

@@ -15,13 +15,6 @@ def _call(module: str, name: str, *arguments: Any, **options: Any) -> Callable[[
     return lambda: getattr(importlib.import_module(f"langchain_dp.{module}"), name)(*arguments, **options)
 
 
-def _attribute() -> Any:
-    from langchain_dp.attacks import infer_attribute
-
-    vectors, classes = [[float(i), 1.0] for i in range(20)], ["x", "y"] * 10
-    return infer_attribute(vectors, classes, vectors, classes)
-
-
 def _representations() -> Any:
     from langchain_dp.attacks import SentenceEmbeddings
 
@@ -43,8 +36,7 @@ PROVOKED: dict[str, tuple[Callable[[], Any], str]] = {
     "_util/pictures.py:new_figure": (_call("_util.pictures", "new_figure", 1.0, 1.0), "matplotlib"),
     "aggregate/decisions.py:": (_decisions, "langchain_core"),
     "aggregate/encoders.py:_tables": (_call("aggregate", "StaticEncoder"), "wordllama"),
-    "attacks/attribute_inference.py:__init__": (_representations, "torch"),
-    "attacks/attribute_inference.py:_chances": (_attribute, "sklearn"),
+    "attacks/sentence_embeddings.py:__init__": (_representations, "torch"),
     "integrations/openai/http.py:__init__": (_httpx, "httpx"),
     "integrations/llama_cpp/context.py:import_llama": (
         _call("integrations.llama_cpp.context", "import_llama"),
@@ -64,6 +56,8 @@ PROVOKED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "integrations/gliner.py:_loaded": (_call("integrations.gliner", "GlinerEntities", "folder"), "gliner"),
     "rapt/pseudonyms/middleware.py:": (_call("rapt.pseudonyms.middleware", "PseudonymMiddleware"), "langchain"),
+    "rapt/pseudonyms/store.py:": (_call("rapt.pseudonyms.store", "PseudonymStore", None), "langgraph"),
+    "rapt/pseudonyms/tracing.py:": (_call("rapt.pseudonyms.tracing", "PseudonymSpanProcessor", None), "opentelemetry"),
     "rapt/pseudonyms/keeping.py:cipher_of": (
         _call("rapt.pseudonyms.keeping", "Conversations", None, "k"),
         "cryptography",

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes.canary import CANARY, leak_surfaces
 from fakes.rapt import CLOSE, sanitizer
+from fakes.styles import STYLES as ALL_STYLES
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
@@ -75,16 +75,7 @@ def agent(model: Caller, middleware: Sequence[Any], **options: Any) -> Any:
     return create_agent(model, [look_up], middleware=list(middleware), **options)
 
 
-async def _stream(made: Any, given: Any, config: Any) -> Any:
-    return [part async for part in made.astream(given, config)]
-
-
-STYLES: dict[str, Callable[[Any, Any, Any], Any]] = {
-    "invoke": lambda made, given, config: made.invoke(given, config),
-    "stream": lambda made, given, config: list(made.stream(given, config)),
-    "ainvoke": lambda made, given, config: asyncio.run(made.ainvoke(given, config)),
-    "astream": lambda made, given, config: asyncio.run(_stream(made, given, config)),
-}
+STYLES = {name: ALL_STYLES[name] for name in ("invoke", "stream", "ainvoke", "astream")}
 
 
 def test_the_model_of_a_bare_agent_sees_everything() -> None:
@@ -151,17 +142,17 @@ def test_the_state_stays_raw_and_the_history_is_paid_once() -> None:
     ] == [{"who": "the patient"}] * 3
 
 
-@pytest.mark.parametrize("how", ["changed", "copied", "asked for"])
+@pytest.mark.parametrize("how", ["changed", "copied"])
 def test_a_reply_that_is_not_the_models_own_is_sanitized(how: str) -> None:
     """If it breaks, a message that somebody restored, or that bears a stolen mark, passes in clear."""
     model, kept = Caller(), sanitizer()
-    made = agent(model, [RAPTMiddleware(kept, replies="sanitize" if how == "asked for" else "pass")])
+    made = agent(model, [RAPTMiddleware(kept)])
     history = made.invoke({"messages": [HumanMessage("a")]})["messages"]
     reply = history[-1]
-    assert ("rapt_reply" in reply.response_metadata) is (how != "asked for")
+    assert "rapt_reply" in reply.response_metadata
     if how == "changed":
         history[-1] = reply.model_copy(update={"content": CANARY})
-    if how == "copied":
+    else:
         history[-1] = HumanMessage(reply.content, response_metadata=reply.response_metadata)
     made.invoke({"messages": [*history, HumanMessage("b")]})
     told = model.told[-2][len(history) - 1]
@@ -182,17 +173,8 @@ def test_whose_account_pays_may_hang_on_the_request() -> None:
         assert kept.ledger.spent(user=user) == 1.0
 
 
-def test_the_system_prompt_follows_the_sanitizers_option() -> None:
-    """If it breaks, a system prompt with a user's text in it passes although it was to be sanitized."""
-    model = Caller()
-    made = agent(model, [RAPTMiddleware(sanitizer(system="sanitize"))], system_prompt=f"You help {CANARY}.")
-    made.invoke({"messages": [HumanMessage("a")]})
-    assert isinstance(model.told[0][0], SystemMessage)
-    assert CANARY not in repr(model.told)
-
-
-def test_inner_middleware_is_told_nothing_raw() -> None:
-    """If it breaks, what stands between this middleware and the model can pick the raw words up from the state."""
+def test_inner_middleware_is_told_nothing_raw_and_no_system_prompt_where_that_is_sanitized() -> None:
+    """If it breaks, what stands before the model picks raw words up from the state, or a prompt holds a user's text."""
     from langchain.agents.middleware import wrap_model_call
 
     seen: list[str] = []
@@ -202,9 +184,11 @@ def test_inner_middleware_is_told_nothing_raw() -> None:
         seen.append(repr(request.messages) + repr(request.state))
         return handler(request)
 
-    agent(Caller(), [RAPTMiddleware(sanitizer()), nosy]).invoke({"messages": [HumanMessage(QUESTION)]})
+    model, guard = Caller(), RAPTMiddleware(sanitizer(system="sanitize"))
+    agent(model, [guard, nosy], system_prompt=f"You help {CANARY}.").invoke({"messages": [HumanMessage(QUESTION)]})
     assert len(seen) == 2
-    assert CANARY not in "".join(seen)
+    assert isinstance(model.told[0][0], SystemMessage)
+    assert CANARY not in "".join(seen) + repr(model.told)
 
 
 class Selects(Caller):

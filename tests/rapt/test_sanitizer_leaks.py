@@ -3,47 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes.canary import CANARY, Reporting, leak_surfaces
 from fakes.models import Chat
-from fakes.rapt import CLOSE, sanitizer
-from fakes.styles import gathered
+from fakes.rapt import CLOSE, refusing, sanitizer
+from fakes.styles import STYLES, gathered, streamed
 from langchain_core.documents import Document
 from langchain_core.load import dumps
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.runnables import RunnableLambda
 
 from langchain_dp import private_run
 from langchain_dp.errors import BudgetExceeded, InvalidParameter
 
 TEXT = f"the patient {CANARY} has pain"
-
-
-async def _chunks(given: Any) -> AsyncIterator[Any]:
-    yield given
-    yield given
-
-
-STYLES: dict[str, Callable[[Runnable[Any, Any], Any, Any], Any]] = {
-    "invoke": lambda chain, given, config: chain.invoke(given, config),
+CALLS = STYLES | {
     "batch": lambda chain, given, config: chain.batch([given, given], config),
-    "stream": lambda chain, given, config: list(chain.stream(given, config)),
-    "transform": lambda chain, given, config: list(chain.transform(iter([given, given]), config)),
-    "ainvoke": lambda chain, given, config: asyncio.run(chain.ainvoke(given, config)),
     "abatch": lambda chain, given, config: asyncio.run(chain.abatch([given, given], config)),
-    "astream": lambda chain, given, config: asyncio.run(gathered(chain.astream(given, config))),
-    "atransform": lambda chain, given, config: asyncio.run(gathered(chain.atransform(_chunks(given), config))),
+    "transform": lambda chain, given, config: list(chain.transform(iter([given, given]), config)),
+    "atransform": lambda chain, given, config: asyncio.run(
+        gathered(chain.atransform(streamed([given, given]), config))
+    ),
 }
-OWN_STYLES = STYLES | {
-    "certificate": lambda made, given, config: made.invoke_with_certificate(given, config).value,
-    "acertificate": lambda made, given, config: asyncio.run(made.ainvoke_with_certificate(given, config)).value,
-}
-"""Those that a chain has not."""
 INPUTS: dict[str, Any] = {
     "str": TEXT,
     "messages": [
@@ -57,53 +42,19 @@ INPUTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", INPUTS)
-@pytest.mark.parametrize("style", OWN_STYLES)
-def test_the_sanitizers_own_run_shows_what_leaves_and_not_what_came(style: str, kind: str, tmp_path: Path) -> None:
-    """If it breaks, the very step that removes private words hands them to a tracer or a callback."""
+@pytest.mark.parametrize("style", CALLS)
+def test_no_callback_sees_what_came_and_no_error_holds_it(style: str, kind: str, tmp_path: Path) -> None:
+    """If it breaks, the very step that removes private words hands them to a tracer, or a refusal quotes them."""
+    empty = sanitizer(limit=CLOSE / 2)
     with leak_surfaces(tmp_path) as surfaces:
-        released = OWN_STYLES[style](sanitizer(), INPUTS[kind], {"callbacks": surfaces.handlers})
+        released = CALLS[style](sanitizer(), INPUTS[kind], {"callbacks": surfaces.handlers})
         assert CANARY not in repr(released)
-        assert surfaces.where(CANARY) == set()
         assert {"tracer", "handler", "async_handler"} <= surfaces.where("RAPTSanitizer"), "the run itself must be seen"
         assert "withheld" in surfaces.by_name()["handler"]
-
-
-@pytest.mark.parametrize("style", STYLES)
-def test_the_root_run_of_a_chain_needs_a_private_run(style: str, tmp_path: Path) -> None:
-    """If it breaks, either the documented remedy does not work, or the documented limit is no longer one."""
-    for inside in (False, True):
-        with leak_surfaces(tmp_path) as surfaces:
-            chain = sanitizer() | Chat()
-            if inside:
-                with private_run():
-                    STYLES[style](chain, TEXT, {"callbacks": surfaces.handlers})
-            else:
-                STYLES[style](chain, TEXT, {"callbacks": surfaces.handlers})
-            seen = surfaces.where(CANARY)
-            assert seen == set() if inside else {"tracer", "handler", "async_handler"} <= seen
-            # The root run is the only one that ever held it: model and cache have seen sanitized text.
-            assert "cache" not in seen
-
-
-def test_events_of_the_sanitizer_hold_nothing_raw(tmp_path: Path) -> None:
-    """If it breaks, astream_events brings the raw input to whoever shows the progress of a chain."""
-    events = asyncio.run(gathered(sanitizer().astream_events(INPUTS["messages"], version="v2")))
-    inner = [event for event in events if event["event"] != "on_chain_start"]
-    assert inner
-    assert CANARY not in repr(inner)
-
-
-@pytest.mark.parametrize("kind", INPUTS)
-@pytest.mark.parametrize("style", OWN_STYLES)
-def test_errors_hold_nothing_raw(style: str, kind: str, tmp_path: Path) -> None:
-    """If it breaks, a refusal quotes what it refused, or what serializes the frames of an error sends raw texts."""
-    empty = sanitizer(limit=CLOSE / 2)
-    broken = sanitizer(keep=lambda word: bool(1 / 0))
-    with leak_surfaces(tmp_path) as surfaces:
-        for made, error in ((empty, BudgetExceeded), (broken, InvalidParameter)):
+        for made, error in ((empty, BudgetExceeded), (refusing(CANARY), InvalidParameter)):
             reporter = Reporting()
             with pytest.raises(error) as caught:
-                OWN_STYLES[style](made, INPUTS[kind], {"callbacks": [reporter, *surfaces.handlers]})
+                CALLS[style](made, INPUTS[kind], {"callbacks": [reporter, *surfaces.handlers]})
             assert reporter.kept
             assert not [kept for kept in reporter.kept if CANARY in kept]
             assert caught.value.args
@@ -113,8 +64,33 @@ def test_errors_hold_nothing_raw(style: str, kind: str, tmp_path: Path) -> None:
         assert surfaces.where(CANARY) == set()
 
 
+@pytest.mark.parametrize("style", CALLS)
+def test_the_root_run_of_a_chain_needs_a_private_run(style: str, tmp_path: Path) -> None:
+    """If it breaks, either the documented remedy does not work, or the documented limit is no longer one."""
+    for inside in (False, True):
+        with leak_surfaces(tmp_path) as surfaces:
+            chain, config = sanitizer() | Chat(), {"callbacks": surfaces.handlers}
+            if inside:
+                with private_run():
+                    CALLS[style](chain, TEXT, config)
+            else:
+                CALLS[style](chain, TEXT, config)
+            seen = surfaces.where(CANARY)
+            assert seen == set() if inside else {"tracer", "handler", "async_handler"} <= seen
+            # The root run is the only one that ever held it: model and cache have seen sanitized text.
+            assert "cache" not in seen
+
+
+def test_events_of_the_sanitizer_hold_nothing_raw() -> None:
+    """If it breaks, astream_events brings the raw input to whoever shows the progress of a chain."""
+    events = asyncio.run(gathered(sanitizer().astream_events(INPUTS["messages"], version="v2")))
+    inner = [event for event in events if event["event"] != "on_chain_start"]
+    assert inner
+    assert CANARY not in repr(inner)
+
+
 def test_the_reporter_can_see_a_frame() -> None:
-    """If it breaks, the test above could not fail."""
+    """If it breaks, the tests above could not fail."""
 
     def work(text: str) -> None:
         raise ValueError(len(text))

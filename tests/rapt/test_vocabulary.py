@@ -70,14 +70,6 @@ def test_a_vocabulary_is_fixed() -> None:
     assert "3 words of 3 numbers" in repr(vocabulary)
 
 
-def test_the_fingerprint_tells_tables_apart() -> None:
-    """If it breaks, two tables under one name share a ledger although they measure other distances."""
-    base = Vocabulary(["a", "b", "c"], EYE)
-    assert base.fingerprint == Vocabulary(["a", "b", "c"], EYE, name="x").fingerprint
-    assert base.fingerprint != Vocabulary(["a", "b", "d"], EYE).fingerprint
-    assert base.fingerprint != Vocabulary(["a", "b", "c"], EYE * 2).fingerprint
-
-
 def test_unknown_words_have_one_public_vector() -> None:
     """If it breaks, two unknown words are told apart, or a special token's vector stands for them."""
     vocabulary = Vocabulary(["a", "b", "x"], EYE, never=[2])
@@ -101,17 +93,11 @@ def test_unknown_words_have_one_public_vector() -> None:
     ],
 )
 def test_words_are_looked_up_with_their_endings_and_joints(text: str, words: list[str | None]) -> None:
-    """If it breaks, ordinary words become unknown ones, or a part of a text is dropped unseen."""
+    """If it breaks, ordinary words become unknown ones, or a table that tells Apple from apple is read otherwise."""
+    assert Vocabulary(["Apple", "apple", "pear"], EYE).encode("Apple apple APPLE Pear") == [0, 1, 1, 2]
     vocabulary = vocabularies.small()
     found = vocabulary.encode(text)
     assert [None if i < 0 else WORDS[i] for i in found] == words
-    assert len(vocabulary.surfaces(text)) == len(found)
-
-
-def test_a_table_with_casing_is_looked_up_with_it_first() -> None:
-    """If it breaks, a table that tells Apple from apple is read as if it did not."""
-    vocabulary = Vocabulary(["Apple", "apple", "pear"], EYE)
-    assert vocabulary.encode("Apple apple APPLE Pear") == [0, 1, 1, 2]
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16"])
@@ -135,30 +121,24 @@ def test_wordpiece_texts_are_neither_cut_nor_padded(tmp_path: Path) -> None:
     found = vocabulary.encode(text)
     pieces = ["the", "doctor", "saw", "the", "play", "##ing", ",", "don", "'", "t", None, None]
     assert [None if i < 0 else PIECES[i] for i in found] == pieces
-    assert vocabulary.surfaces(text)[:6] == ["The", "doctor", "saw", "the", "play", "ing"]
     assert tokenize.join(vocabulary.decode(found[:10])) == "the doctor saw the playing, don't"
     assert vocabulary.encode("") == []
 
 
-def test_other_models_are_sent_to_an_object(tmp_path: Path) -> None:
-    """If it breaks, a byte-pair vocabulary is read as WordPiece, and its words are joined wrongly."""
+def test_what_cannot_be_loaded_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, bytes pairs are read as WordPiece, or a missing package is a bare ImportError."""
     with pytest.raises(InvalidParameter, match="words, vectors, encode and decode"):
         load(vocabularies.wordpiece_folder(tmp_path / "model", model="BPE"))
-
-
-def test_a_missing_tokenizer_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it breaks, the user of a subword table meets a bare ImportError."""
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(MissingExtra, match=r"langchain-dp\[rapt\]"):
         load(vocabularies.wordpiece_folder(tmp_path / "model"))
-
-
-@pytest.mark.parametrize(("name", "extra"), [("glove", "rapt"), ("minilm", "minilm")])
-def test_a_missing_table_package_is_named(name: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it breaks, the first line of a new user ends in an error that does not say what to install."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda module: None)
-    with pytest.raises(MissingExtra, match=rf"langchain-dp\[{extra}\]"):
-        load(name)
+    for name, extra in (("glove", "rapt"), ("minilm", "minilm")):
+        with pytest.raises(MissingExtra, match=rf"langchain-dp\[{extra}\]"):
+            load(name)
+    for nothing in ("no-such-table", 7, None, SimpleNamespace(words=[]), ["a"]):
+        with pytest.raises(InvalidParameter, match=r"'glove', 'minilm'"):
+            load(nothing)  # type: ignore[arg-type]  # the point of the test
 
 
 def test_objects_with_words_and_vectors(tmp_path: Path) -> None:
@@ -190,13 +170,6 @@ def test_an_objects_tokenizer_is_checked() -> None:
     assert "secret" not in str(caught.value)
     assert caught.value.__cause__ is None
     assert caught.value.__context__ is None, "it would hold the text"
-
-
-@pytest.mark.parametrize("given", ["no-such-table", 7, None, SimpleNamespace(words=[]), ["a"]])
-def test_what_is_no_table_is_refused(given: object) -> None:
-    """If it breaks, a typo in the name of a table ends deep in NumPy."""
-    with pytest.raises(InvalidParameter, match=r"'glove', 'minilm'"):
-        load(given)  # type: ignore[arg-type]  # the point of the test
 
 
 def test_text_files_of_words_and_numbers(tmp_path: Path) -> None:
@@ -262,20 +235,12 @@ def test_minilm_is_read_without_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("dictionary", [False, True])
-@pytest.mark.parametrize("codec", ["none", "snappy"])
-def test_parquet_lists_of_words(tmp_path: Path, dictionary: bool, codec: str) -> None:
-    """If it breaks, words move against their vectors: every word then gets another word's place."""
-    words = [f"w\u00f6rd {i}" for i in range(63)]
-    path = tmp_path / "w.parquet"
-    parquet.write_table(pyarrow.table({"w": words}), path, use_dictionary=dictionary, compression=codec)
-    assert read_strings(path) == words
-
-
-def test_damaged_parquet_is_refused(tmp_path: Path) -> None:
-    """If it breaks, a file cut short, or one of numbers, stops in an odd error or gives other words."""
-    path = tmp_path / "w.parquet"
-    parquet.write_table(pyarrow.table({"w": ["a", "b"]}), path)
+def test_parquet_lists_of_words(tmp_path: Path) -> None:
+    """If it breaks, words move against their vectors, or a file cut short, or one of numbers, gives other words."""
+    words, path = [f"w\u00f6rd {i}" for i in range(63)], tmp_path / "w.parquet"
+    for dictionary, codec in ((False, "none"), (True, "snappy")):
+        parquet.write_table(pyarrow.table({"w": words}), path, use_dictionary=dictionary, compression=codec)
+        assert read_strings(path) == words
     whole = path.read_bytes()
     parquet.write_table(pyarrow.table({"w": [1, 2]}), path)
     for raw in [b"", b"PAR1", whole[:40], whole[:-8] + whole[-4:], path.read_bytes()]:

@@ -20,7 +20,7 @@ the was with and very quite rather it in of a negative positive"""
 WORDS = _LINES.split()
 LABELS = ["negative", "positive"]
 VERBALIZER = {"negative": "bad", "positive": "good"}
-FAMILIES = ("bert", "roberta", "t5")
+FAMILIES = ("bert", "roberta")
 CLOSE = 1e-6
 """An eta at which every word comes out at random."""
 FAR = 1e6
@@ -29,7 +29,6 @@ FAR = 1e6
 _SPECIAL = {
     "bert": {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
     "roberta": {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"},
-    "t5": {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"},
 }
 
 
@@ -48,12 +47,6 @@ def model(family: str, *, seed: int = 0, words: bool = True) -> Any:
     size = len(_SPECIAL[family]) + len(WORDS)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        if family == "t5":
-            config = transformers.T5Config(
-                vocab_size=size, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, decoder_start_token_id=0,
-                pad_token_id=0, eos_token_id=1,
-            )  # fmt: skip
-            return transformers.T5ForConditionalGeneration(config)
         kind = {"bert": "Bert", "roberta": "Roberta"}[family]
         config = getattr(transformers, f"{kind}Config")(
             vocab_size=size, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
@@ -69,14 +62,13 @@ def backbone(family: str = "bert", *, seed: int = 0, words: bool = True) -> Back
 
 def sanitizer(base: Backbone | None = None, **options: Any) -> RAPTSanitizer:
     """A sanitizer over a backbone's own tokens; by default every word passes unchanged."""
-    return RAPTSanitizer((base or backbone()).table(), **({"eta": FAR} | options))
+    return RAPTSanitizer((base or backbone()), **({"eta": FAR} | options))
 
 
 def settings(**changes: Any) -> TuningSettings:
     """Small ones; with four fixed plain tokens."""
     small: dict[str, Any] = {
         "prompt_length": 3,
-        "adapter_size": 4,
         "plain": PlainTokens(length=4, vocabulary=20),
         "head_size": 6,
         "reconstruction_reduction": "mean",

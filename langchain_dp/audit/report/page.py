@@ -65,14 +65,10 @@ def page(report: Report, *, live: Live | None = None) -> str:
     writer.filters |= filters
     plot, caption = _plot(report)
     return writer.from_string(files(__package__).joinpath("page.html.j2").read_text(encoding="utf-8")).render(
-        report=report,
-        live=live,
-        heading=_TITLE,
-        plot=plot,
-        caption=caption,
+        report=report, live=live, heading=_TITLE, plot=plot, caption=caption,
         meanings=list(dict.fromkeys(release.meaning for plan in report.plans for release in plan.releases)),
         alarms=[attack for attack in report.attacks if attack.contradicts],
-    )
+    )  # fmt: skip
 
 
 def _plot(report: Report) -> tuple[Plot | None, str]:

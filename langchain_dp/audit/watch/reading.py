@@ -120,17 +120,10 @@ def _of_releases(ledger: PrivacyLedger) -> LedgerStats:
             more += most - counts[item]
         still_open += more > 0
     return LedgerStats(
-        "epsilon",
-        (budget.epsilon, budget.delta),
-        claims(plans),
-        account.spent(plans, counts, round_up=False),
-        account.left(plans),
-        len(plans),
-        still_open,
-        MappingProxyType(dict(used)),
-        MappingProxyType(dict(unused)),
-        None if ledger._store.backend.reading else ledger.refusals,
-    )
+        "epsilon", (budget.epsilon, budget.delta), claims(plans), account.spent(plans, counts, round_up=False),
+        account.left(plans), len(plans), still_open, MappingProxyType(dict(used)),
+        MappingProxyType(dict(unused)), None if ledger._store.backend.reading else ledger.refusals,
+    )  # fmt: skip
 
 
 def _of_texts(ledger: MetricLedger) -> LedgerStats:
@@ -138,17 +131,11 @@ def _of_texts(ledger: MetricLedger) -> LedgerStats:
     budget = tuple(math.inf if limit is None else limit for limit in (ledger.limit, ledger.document_limit))
     spent = units(user or 0), units(document or 0)
     return LedgerStats(
-        "eta",
-        (budget[0], budget[1]),
-        spent,
-        spent,
-        (max(budget[0] - spent[0], 0.0), max(budget[1] - spent[1], 0.0)),
-        0,
-        0,
-        MappingProxyType({TEXTS if ledger.table == WHOLE_TEXTS else WORDS: releases}),
-        MappingProxyType({}),
+        "eta", (budget[0], budget[1]), spent, spent,
+        (max(budget[0] - spent[0], 0.0), max(budget[1] - spent[1], 0.0)), 0, 0,
+        MappingProxyType({TEXTS if ledger.table == WHOLE_TEXTS else WORDS: releases}), MappingProxyType({}),
         None if ledger._store.backend.reading else ledger.refusals,
-    )
+    )  # fmt: skip
 
 
 class Watched:

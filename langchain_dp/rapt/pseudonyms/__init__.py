@@ -14,14 +14,20 @@ from langchain_dp.rapt.pseudonyms.runnable import Pseudonymizer, PseudonymReport
 
 if TYPE_CHECKING:
     from langchain_dp.rapt.pseudonyms.middleware import PseudonymMiddleware
+    from langchain_dp.rapt.pseudonyms.store import PseudonymStore
+    from langchain_dp.rapt.pseudonyms.tracing import PseudonymSpanProcessor
 
 __all__ = [
     "PatternEntities",
     "PseudonymMiddleware",
     "PseudonymReport",
+    "PseudonymSpanProcessor",
+    "PseudonymStore",
     "PseudonymizeBatches",
     "Pseudonymizer",
     "TermEntities",
 ]
 
-__getattr__, __dir__ = lazy_exports(__name__, {"PseudonymMiddleware": ".middleware"})
+_HOME = {"PseudonymMiddleware": ".middleware", "PseudonymSpanProcessor": ".tracing", "PseudonymStore": ".store"}
+
+__getattr__, __dir__ = lazy_exports(__name__, _HOME)

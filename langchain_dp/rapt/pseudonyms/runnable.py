@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from langchain_dp._util.validate import group, instance
@@ -13,6 +13,7 @@ from langchain_dp.rapt.addresses import checked_hosts
 from langchain_dp.rapt.messages import MessageRules
 from langchain_dp.rapt.parts import DocumentRules
 from langchain_dp.rapt.placeholders import PlaceholderMap, PlaceholderReleases
+from langchain_dp.rapt.pseudonyms.masks import TraceMask
 from langchain_dp.rapt.pseudonyms.recognize import KINDS, AllEntities, PatternEntities, Recognizer, TermEntities
 from langchain_dp.rapt.release import FormalReleases
 from langchain_dp.rapt.restore import Restorer
@@ -188,6 +189,24 @@ class Pseudonymizer(SanitizerShell):
     def restorer(self) -> Restorer:
         """:meth:`restore` as the last step of a chain, which also restores streams."""
         return Restorer(self._map)
+
+    def as_langsmith_anonymizer(self) -> Callable[[Any], Any]:
+        """Return a function for ``langsmith.Client(anonymizer=...)``, which sends placeholders only.
+
+        LangSmith applies it to inputs, outputs, errors and metadata of every run. One object is one map: the same
+        entity has the same placeholder in all traces, so they stay readable. Names and tags of runs pass in clear. What
+        a recognizer fails on is withheld.
+
+        Examples:
+            >>> client = langsmith.Client(anonymizer=Pseudonymizer().as_langsmith_anonymizer())
+            >>> chain.invoke(question, {"callbacks": [LangChainTracer(client=client)]})
+        """
+        return TraceMask(self.sanitize)
+
+    def as_langfuse_mask(self) -> Callable[..., Any]:
+        """Return a function for ``Langfuse(mask=...)``; see :meth:`as_langsmith_anonymizer`."""
+        mask = TraceMask(self.sanitize)
+        return lambda *, data, **_: mask(data)
 
     @property
     def placeholders(self) -> PlaceholderMap:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from langchain_dp._util.extras import lazy_exports
 
 if TYPE_CHECKING:
-    from langchain_dp.rapt.tuning.backbone import Backbone, BackboneTable
+    from langchain_dp.rapt.tuning.backbone import Backbone
     from langchain_dp.rapt.tuning.classifier import RAPTClassifier
     from langchain_dp.rapt.tuning.client import IdentitySanitizer, RAPTClient
     from langchain_dp.rapt.tuning.examples import PrivatizedExamples
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Backbone",
-    "BackboneTable",
     "IdentitySanitizer",
     "PlainTokens",
     "PredictionRequest",
@@ -41,7 +40,6 @@ __all__ = [
 
 _HOME = {
     "Backbone": ".backbone",
-    "BackboneTable": ".backbone",
     "IdentitySanitizer": ".client",
     "PlainTokens": ".settings",
     "PrivatizedExamples": ".examples",

@@ -8,7 +8,7 @@ import json
 from collections.abc import Collection, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,12 +20,8 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt._tables import model_folder
 from langchain_dp.rapt.vocabulary import Vocabulary
 
-Family = Literal["encoder", "seq2seq"]
-
-_SEQ2SEQ = ("t5", "mt5")
 _ENCODERS = ("bert", "roberta", "camembert", "xlm-roberta")
 _TUNED = "_langchain_dp_tuned"
-_NO_DECODER = "Expected a T5 with its decoder. Give T5ForConditionalGeneration."
 _NO_HEAD = (
     "Expected a backbone that predicts words, such as BertForMaskedLM, for a verbalizer. This one has no such head: "
     "leave out verbalizer=."
@@ -33,7 +29,9 @@ _NO_HEAD = (
 
 
 class Backbone:
-    """A model with its tokenizer: BERT, RoBERTa and similar ones (such as MiniLM), or T5.
+    """A model with its tokenizer: BERT, RoBERTa and similar ones, such as MiniLM.
+
+    It is also the public table of its token vectors for a sanitizer: ``RAPTSanitizer(backbone, ...)``.
 
     Args:
         model: "minilm" (the package of the extra ``minilm``), a folder of ``save_pretrained``, or a model of
@@ -48,7 +46,7 @@ class Backbone:
 
     Examples:
         >>> backbone = Backbone("minilm")
-        >>> sanitizer = RAPTSanitizer(backbone.table(), target_replacement=0.5)  # over the backbone's own tokens
+        >>> sanitizer = RAPTSanitizer(backbone, target_replacement=0.5)  # over the backbone's own tokens
         >>> tuner = RAPTPromptTuner(sanitizer, labels=labels, backbone=backbone)
     """
 
@@ -61,31 +59,25 @@ class Backbone:
         elif isinstance(model, torch.nn.Module):
             model = copy.deepcopy(model).float()  # training adds in float32
         kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
-        if not isinstance(model, transformers.PreTrainedModel) or kind not in (*_ENCODERS, *_SEQ2SEQ):
+        if not isinstance(model, transformers.PreTrainedModel) or kind not in _ENCODERS:
             raise InvalidParameter(
-                f"Expected backbone of type {kind!r} to be one of {[*_ENCODERS, *_SEQ2SEQ]}, a folder or a model."
+                f"Expected backbone of type {kind!r} to be one of {list(_ENCODERS)}, a folder or a model."
             )
         if tokenizer is None:
             raise InvalidParameter("Expected tokenizer=None only with a folder. Give the tokenizer of the model.")
         self.model: Any = model
         self.tokenizer: Any = tokenizer
-        self.kind = str(kind)
-        self.family: Family = "seq2seq" if kind in _SEQ2SEQ else "encoder"
-        if self.family == "seq2seq" and not hasattr(model, "lm_head"):
-            raise InvalidParameter(_NO_DECODER)
+        self.kind = self.name = str(kind)
         self.head: Any = getattr(getattr(model, "cls", None), "predictions", None) or getattr(model, "lm_head", None)
-        self.hidden_size = int(getattr(model.config, "hidden_size", 0) or model.config.d_model)
-        self.tokens: tuple[str, ...] = tuple(tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
+        self.hidden_size = int(model.config.hidden_size)
+        self.words: tuple[str, ...] = tuple(tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
         self.pad = int(tokenizer.pad_token_id or 0)  # fills a batch up, and is masked
-        unknown = tokenizer.unk_token_id
-        self.unknown = self.pad if unknown is None else int(unknown)
-        ends = tokenizer.cls_token_id, tokenizer.sep_token_id
-        if self.family == "seq2seq":
-            ends = None, tokenizer.eos_token_id
+        self.unknown_id: int | None = tokenizer.unk_token_id
+        self.unknown = self.pad if self.unknown_id is None else self.unknown_id
         # Tokens before and after every input.
-        self.frame = tuple([] if token is None else [int(token)] for token in ends)
-        self.fingerprint = _fingerprint(self.encoder, self.tokens)
-        self._words_fingerprint = self.fingerprint if self.head is None else _fingerprint(model, self.tokens)
+        self.frame = [int(tokenizer.cls_token_id)], [int(tokenizer.sep_token_id)]
+        self.fingerprint = _fingerprint(self.encoder, self.words)
+        self._words_fingerprint = self.fingerprint if self.head is None else _fingerprint(model, self.words)
         self.check(words=words)
 
     def check(self, *, words: bool) -> None:
@@ -103,13 +95,13 @@ class Backbone:
         return self.model
 
     def fingerprint_of(self, *, words: bool) -> str:
-        """SHA-256 of tokens and encoder; with ``words`` also of the head or decoder that predicts them."""
+        """SHA-256 of tokens and encoder; with ``words`` also of the head that predicts them."""
         return self._words_fingerprint if words else self.fingerprint
 
     @property
     def encoder(self) -> Any:
         """The part that turns token vectors into activations."""
-        return self.model.get_encoder() if self.family == "seq2seq" else self.model.base_model
+        return self.model.base_model
 
     @property
     def embedding(self) -> Any:
@@ -117,15 +109,13 @@ class Backbone:
         return self.model.get_input_embeddings()
 
     @property
-    def positions(self) -> int | None:
-        """Largest number of tokens of one input, with prompt and special tokens; None for relative positions."""
-        most = getattr(self.model.config, "max_position_embeddings", None)
-        if self.family == "seq2seq" or not isinstance(most, int):
-            return None
+    def positions(self) -> int:
+        """Largest number of tokens of one input, with prompt and special tokens."""
+        most = int(self.model.config.max_position_embeddings)
         # RoBERTa counts positions from behind the padding's number.
         return most if self.kind == "bert" else most - int(self.model.config.pad_token_id or 0) - 1
 
-    def cut(self, text: str) -> list[int]:
+    def encode(self, text: str) -> list[int]:
         """Tokens of a text; a special token spelled out in it is plain text."""
         whole = text.encode(errors="replace").decode()  # an error about a lone surrogate would hold the text
         encoded = self.tokenizer(whole, add_special_tokens=False, split_special_tokens=True, verbose=False)
@@ -133,48 +123,30 @@ class Backbone:
 
     def matches(self, vocabulary: Vocabulary) -> bool:
         """Whether the ids of a table are those of this model."""
-        return len(vocabulary) <= len(self.tokens) and tuple(vocabulary.words) == self.tokens[: len(vocabulary)]
+        return len(vocabulary) <= len(self.words) and tuple(vocabulary.words) == self.words[: len(vocabulary)]
 
-    def table(self) -> BackboneTable:
-        """The model's own token vectors, for a sanitizer."""
-        return BackboneTable(self)
+    @property
+    def vectors(self) -> NDArray[np.floating]:
+        """A copy of the token vectors."""
+        weights: NDArray[np.floating] = self.embedding.weight.detach().float().cpu().numpy()
+        return weights[: len(self.words)].copy()
+
+    @property
+    def special_ids(self) -> Collection[int]:
+        """Ids of special and unused tokens."""
+        tokenizer, added = self.tokenizer, self.tokenizer.added_tokens_decoder
+        special = {*tokenizer.all_special_ids, *(i for i, token in added.items() if token.special)}
+        return sorted(
+            special.union(i for i, word in enumerate(self.words) if word.startswith(("[unused", "<extra_id_")))
+        )
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of tokens."""
+        return str(self.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
     @safe_repr
     def __repr__(self) -> str:
         return f"Backbone({self.kind}, {self.fingerprint[:8]})"
-
-
-class BackboneTable:
-    """Token vectors of a model as a sanitizer's public table: ``RAPTSanitizer(Backbone(...).table(), ...)``.
-
-    Args:
-        backbone: The model.
-
-    Examples:
-        >>> table = Backbone("minilm").table()
-        >>> sanitizer = RAPTSanitizer(table, target_replacement=0.5)
-    """
-
-    def __init__(self, backbone: Backbone) -> None:
-        self._backbone = backbone
-        self.name = backbone.kind
-        self.words: Sequence[str] = backbone.tokens
-        weights = backbone.embedding.weight.detach().float().cpu().numpy()
-        self.vectors: NDArray[np.floating] = weights[: len(self.words)].copy()
-        tokenizer = backbone.tokenizer
-        self.unknown_id: int | None = tokenizer.unk_token_id
-        added = tokenizer.added_tokens_decoder
-        special = {*tokenizer.all_special_ids, *(i for i, token in added.items() if token.special)}
-        unused = (i for i, word in enumerate(self.words) if word.startswith(("[unused", "<extra_id_")))
-        self.special_ids: Collection[int] = sorted({*special, *unused})
-
-    def encode(self, text: str) -> list[int]:
-        """Tokens of a text, without special ones."""
-        return self._backbone.cut(text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of tokens."""
-        return str(self._backbone.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
 
 def backbone_of(given: str | PathLike[str] | Backbone | Any, tokenizer: Any, *, words: bool) -> Backbone:
@@ -188,12 +160,7 @@ def backbone_of(given: str | PathLike[str] | Backbone | Any, tokenizer: Any, *, 
 def _loaded(folder: Path, words: bool) -> tuple[Any, Any]:
     local = {"local_files_only": True, "trust_remote_code": False}
     try:
-        kind = transformers.AutoConfig.from_pretrained(folder, **local).model_type
-        loader: Any = transformers.AutoModel
-        if kind in _SEQ2SEQ:
-            loader = transformers.AutoModelForSeq2SeqLM
-        elif words:
-            loader = transformers.AutoModelForMaskedLM
+        loader: Any = transformers.AutoModelForMaskedLM if words else transformers.AutoModel
         model, found = loader.from_pretrained(folder, dtype=torch.float32, output_loading_info=True, **local)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **local)
     except (OSError, ValueError, KeyError) as problem:
@@ -203,8 +170,6 @@ def _loaded(folder: Path, words: bool) -> tuple[Any, Any]:
         ) from problem
     # transformers fills missing weights with random numbers.
     missing = [name for name in sorted(found["missing_keys"]) if not _unused(name)]
-    if missing and kind in _SEQ2SEQ:
-        raise InvalidParameter(_NO_DECODER)
     if missing and words:
         raise InvalidParameter(_NO_HEAD)
     if missing:

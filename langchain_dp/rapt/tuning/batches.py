@@ -59,13 +59,13 @@ class Assembler:
                     f"Expected template={template!r} to hold {MASK} once, and a tokenizer with a mask token."
                 )
             before, after = template.split(MASK)
-            start = backbone.cut(before)
-            self._suffix = [*start, int(backbone.tokenizer.mask_token_id), *backbone.cut(after)]
+            start = backbone.encode(before)
+            self._suffix = [*start, int(backbone.tokenizer.mask_token_id), *backbone.encode(after)]
             self._mask_at = len(start)
         first, last = backbone.frame
         fixed = virtual + len(first) + len(last) + len(self._suffix)
-        self._room = None if backbone.positions is None else backbone.positions - fixed
-        if self._room is not None and plain_length + max_tokens > self._room:
+        self._room = backbone.positions - fixed
+        if plain_length + max_tokens > self._room:
             raise InvalidParameter(
                 f"Expected max_tokens={max_tokens} and {plain_length} plain tokens to fit into {self._room} places: "
                 f"the backbone reads {backbone.positions}, and {fixed} are taken by the prompt and special tokens. "
@@ -87,22 +87,21 @@ class Assembler:
         return rows, cut
 
     def _row(self, plain: Plain, text: PrivatizedText) -> tuple[Row, bool]:
-        (first, last), cut = self._backbone.frame, self._backbone.cut
+        (first, last), cut = self._backbone.frame, self._backbone.encode
         ids, places = list(first), []
         for token in plain:
             places.append(len(ids))
             ids += self._known([token]) if isinstance(token, int) else cut(token) or [self._backbone.unknown]
         own = self._known(text) if isinstance(text, list) else cut(text)
-        room = self._max_tokens
-        if self._room is not None:  # plain words of several tokens take more room than planned
-            room = min(room, max(0, self._room + len(first) - len(ids)))
+        # Plain words of several tokens take more room than planned.
+        room = min(self._max_tokens, max(0, self._room + len(first) - len(ids)))
         start, end = len(ids), len(ids) + min(len(own), room)
         ids += own[:room]
         mask = len(ids) + self._mask_at if self._suffix else -1
         return Row([*ids, *self._suffix, *last], places, (start, end), mask), len(own) > room
 
     def _known(self, ids: Sequence[int]) -> list[int]:
-        size = len(self._backbone.tokens)
+        size = len(self._backbone.words)
         if any(not -1 <= i < size for i in ids):
             raise InvalidParameter(f"Expected token ids from -1 to {size - 1}. Use the client of this model.")
         return [self._backbone.unknown if i < 0 else i for i in ids]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from langchain_core.runnables import ConfigurableFieldSpec, Runnable
+from langchain_core.runnables.config import get_config_list
 from numpy.typing import NDArray
 
 from langchain_dp._util.reprs import safe_repr
@@ -21,12 +21,11 @@ from langchain_dp._util.validate import instance, reject_extra_kwargs
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerError
-from langchain_dp.rapt._shell import USER_SPEC, WITHHELD, Config, Configs, in_thread, named_user, named_users
+from langchain_dp.rapt._shell import WITHHELD, ChargesUsers, Config, Configs, named_user
 from langchain_dp.rapt.runnable import RAPTSanitizer
-from langchain_dp.rapt.tuning.client import IdentitySanitizer, Question, RAPTClient
-from langchain_dp.rapt.tuning.promise import TrainedOn
+from langchain_dp.rapt.tuning.client import IdentitySanitizer, Question, RAPTClient, TrainedOn
 from langchain_dp.rapt.tuning.wire import PROVIDER, WEIGHTS, Answer, PredictionRequest
-from langchain_dp.redact import HeldInputs, PrivateArgs, hold_arguments, run_redacted, without_frames
+from langchain_dp.redact import PrivateArgs, hold_arguments, run_redacted, without_frames
 
 if TYPE_CHECKING:  # the client's machine needs neither torch nor a model
     from langchain_dp.rapt.tuning.provider import RAPTProvider
@@ -35,17 +34,14 @@ if TYPE_CHECKING:  # the client's machine needs neither torch nor a model
 CERTIFICATE = "certificate.json"
 
 
-class RAPTClassifier(HeldInputs, Runnable[str, str]):
+class RAPTClassifier(ChargesUsers):
     """Classifies texts. Each is sanitized first; only the release reaches the model.
 
     Callbacks and tracers see the label, never the text. The root run of a chain still shows the chain's input: use
     ``with private_run():``.
 
-    Probabilities, and near one half the label, can vary between calls: a repeated text reuses its release, but its
-    plain tokens and their noise are drawn again. They are public, so this protects nothing.
-    ``classifier.client.plain_seed = 0`` derives them from that public seed and the privatized text: equal privatized
-    texts then get equal probabilities, except for rounding. Queries are the same privatized text only if the
-    sanitizer's ``cache`` returns the earlier release to the same user.
+    Equal privatized texts get equal probabilities, except for rounding. A repeated query is the same privatized text
+    only if the sanitizer's ``cache`` returns the earlier release to the same user.
 
     Args:
         client: Client that sanitizes.
@@ -84,11 +80,6 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
         self.training = training
         self.report = report
 
-    @property
-    def config_specs(self) -> list[ConfigurableFieldSpec]:
-        """Fields that a config may set: the user whose account is charged."""
-        return [USER_SPEC]
-
     @hold_arguments("input")
     def invoke(self, input: Question, config: Config = None, *, user: str | None = None, **kwargs: Any) -> str:
         """Classify one text.
@@ -109,14 +100,6 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
         private = PrivateArgs(list(PrivateArgs.of(input).values), [named_user(user, config)])
         return self._call_with_config(lambda _: _best_labels(self._answer(private))[0], WITHHELD, config)
 
-    @hold_arguments("input")
-    async def ainvoke(self, input: Question, config: Config = None, *, user: str | None = None, **kwargs: Any) -> str:
-        """Async twin of :meth:`invoke`; works in a thread."""
-        reject_extra_kwargs(kwargs)
-        private = PrivateArgs(list(PrivateArgs.of(input).values), [named_user(user, config)])
-        work = in_thread(lambda: _best_labels(self._answer(private))[0])
-        return await self._acall_with_config(work, WITHHELD, config)
-
     @hold_arguments("inputs")
     def batch(
         self, inputs: Sequence[Question], config: Configs = None, *, return_exceptions: bool = False,
@@ -131,22 +114,14 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
         """
         reject_extra_kwargs(kwargs)
         texts, count = _text_list(PrivateArgs.of(inputs))
-        private = PrivateArgs(*texts.values, named_users(user, config, count))
-        shown = [WITHHELD] * count
+        users = [named_user(user, own) for own in get_config_list(config, count)]
+        private = PrivateArgs(*texts.values, users)
         return self._batch_with_config(
-            lambda _: self._all(private, return_exceptions), shown, config, return_exceptions=return_exceptions
+            lambda _: self._all(private, return_exceptions),
+            [WITHHELD] * count,
+            config,
+            return_exceptions=return_exceptions,
         )
-
-    @hold_arguments("inputs")
-    async def abatch(
-        self, inputs: Sequence[Question], config: Configs = None, *, return_exceptions: bool = False,
-        user: str | None = None, **kwargs: Any,
-    ) -> list[str]:  # fmt: skip
-        """Async twin of :meth:`batch`."""
-        reject_extra_kwargs(kwargs)
-        texts, count = _text_list(PrivateArgs.of(inputs))
-        work = in_thread(self._all, PrivateArgs(*texts.values, named_users(user, config, count)), return_exceptions)
-        return await self._abatch_with_config(work, [WITHHELD] * count, config, return_exceptions=return_exceptions)
 
     @hold_arguments("texts")
     def predict_proba(self, texts: Sequence[Question], *, user: str | None = None) -> NDArray[np.float64]:
@@ -220,7 +195,7 @@ class RAPTClassifier(HeldInputs, Runnable[str, str]):
         ``training`` or the client's file.
         """
         trained = self.client.trained if self.training is None else TrainedOn.of(self.training)
-        other = None if trained is None else trained.note(self.client.eta, self.client.mechanism, self.client.table)
+        other = None if trained is None else trained.note(self.client)
         return self.client.certificate([*self.client.question_notes, *([] if other is None else [other])])
 
     def save(self, folder: str | PathLike[str]) -> None:

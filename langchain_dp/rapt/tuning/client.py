@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import hashlib
+import itertools
 import json
 import math
 from collections import Counter
@@ -33,7 +33,6 @@ from langchain_dp.rapt.release import COUNTED, REUSED, UNNAMED, FormalReleases, 
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.tuning.examples import LABELS_IN_CLEAR, Examples, PrivatizedExamples, RawExamples, checked
 from langchain_dp.rapt.tuning.plain import Ids, PlainSource
-from langchain_dp.rapt.tuning.promise import ACCOUNT, SETTINGS, TrainedOn
 from langchain_dp.rapt.tuning.settings import PlainTokens
 from langchain_dp.rapt.tuning.wire import MOST, Kind, Plain, PredictionRequest, PrivatizedText
 from langchain_dp.rapt.vocabulary import Vocabulary, table_name
@@ -49,6 +48,12 @@ AGAIN = (
 )
 EACH = "Every question is privatized and charged like a training text, each time it is asked."
 
+ACCOUNT = "account"
+"""Parameter with an opaque name of the account: two certificates of one account count the same releases."""
+SETTINGS = "settings"
+"""Parameter with a digest of the privatization; see :attr:`RAPTClient.settings`."""
+
+_SAME = 1e-6  # calibrations on two machines may differ in the last digits of eta
 _SHOWN = 160  # letters of a foreign certificate in an error
 _CUT = "+"  # mark behind the tokens of a truncated text
 
@@ -110,6 +115,31 @@ class TokenEngine:
         return written
 
 
+@dataclasses.dataclass(frozen=True)
+class TrainedOn:
+    """Privatization of the training texts: eta (infinite in clear), mechanism, and table of the distances."""
+
+    eta: float
+    mechanism: str
+    table: str
+
+    @classmethod
+    def of(cls, certificate: MetricCertificate) -> TrainedOn:
+        """Read it from a training certificate."""
+        return cls(certificate.eta, certificate.mechanism, certificate.table)
+
+    def note(self, client: RAPTClient) -> str | None:
+        """Warn that queries are privatized differently; None otherwise."""
+        asked = TrainedOn(client.eta, client.mechanism, client.table)
+        same_eta = self.eta == asked.eta or math.isclose(self.eta, asked.eta, rel_tol=_SAME)
+        if same_eta and (self.mechanism, self.table) == (asked.mechanism, asked.table):
+            return None
+        return f"The model was trained on texts privatized at {self}; questions are privatized at {asked}."
+
+    def __str__(self) -> str:
+        return f"eta={self.eta:g} ({self.mechanism}, {self.table})"
+
+
 class RAPTClient:
     """The client of a foreign model: makes a :class:`PredictionRequest` of privatized tokens from texts.
 
@@ -119,16 +149,14 @@ class RAPTClient:
         kind: "tokens" if the sanitizer's table is the backbone's vocabulary, so that the backbone reads the privatized
             tokens themselves. "text" for any other table: the backbone's tokenizer cuts the text.
         max_tokens: Longest text in tokens, under "tokens"; longer texts are truncated before they are privatized.
-        plain_seed: Public seed for the plain tokens and their noise in :meth:`request`, so that equal privatized texts
-            make equal requests; None: new ones each time. Also an attribute, which may be set later.
 
     Attributes:
         trained: Privatization of the training texts, if training or a file declares it.
 
     Formal guarantee:
         That of the sanitizer, for every text; one release each. Plain tokens are public. All work of a provider on a
-        request is post-processing. So is the choice of plain tokens under ``plain_seed``: it depends on public values
-        and releases, and the seed draws no noise of a text.
+        request is post-processing. So is the choice of plain tokens: it depends on their public seed and on releases,
+        and the seed draws no noise of a text.
 
     Examples:
         >>> client = RAPTClient(RAPTSanitizer("minilm", target_replacement=0.5))
@@ -143,15 +171,12 @@ class RAPTClient:
         *,
         kind: Kind = "tokens",
         max_tokens: int = 128,
-        plain_seed: int | None = None,
     ) -> None:
         remedy = "Give RAPTSanitizer('minilm', target_replacement=0.15)."
         validate.instance("sanitizer", sanitizer, (RAPTSanitizer, IdentitySanitizer), "a RAPTSanitizer", remedy)
         self.sanitizer = sanitizer
         self.kind: Kind = validate.one_of("kind", kind, get_args(Kind))
         self.max_tokens = validate.integer("max_tokens", max_tokens, at_least=1)
-        self.plain_seed = plain_seed
-        self._check_seed()
         self.trained: TrainedOn | None = None
         self._formal: FormalReleases | None = None
         words: TextPrivatizer | None = None
@@ -161,10 +186,7 @@ class RAPTClient:
             self._formal = formal = sanitizer._releases
             words = formal.words
             engine = TokenEngine(words, self.max_tokens) if kind == "tokens" else words
-            self._releases = {
-                fresh: Releases(engine, formal.ledger, reuse=formal._reuse and not fresh, chain=str(sanitizer.name))
-                for fresh in (False, True)
-            }
+            self._releases = Releases(engine, formal.ledger, reuse=formal._reuse, chain=str(sanitizer.name))
             self.vocabulary = words.vocabulary
         self.plain = PlainSource(self.vocabulary, plain or PlainTokens(), words, self.kind)
 
@@ -183,34 +205,22 @@ class RAPTClient:
         """
         if len(texts) > MOST and not isinstance(texts, (str, bytes)):
             raise InvalidParameter(
-                f"Expected at most {MOST} texts in a request, got {len(texts)}. Call requests(texts) instead."
+                f"Expected at most {MOST} texts in a request, got {len(texts)}. Give them in several calls."
             )
         requests = self._requests_of(texts, user, at_once=MOST)
         return requests[0] if requests else PredictionRequest(self.kind, [], [])
 
-    @redact_errors()
-    def requests(
-        self, texts: Sequence[Question], *, user: str | None = None, at_once: int = 256
-    ) -> list[PredictionRequest]:
-        """:meth:`request` in several requests of at most ``at_once`` texts (1 to 4,096), under one charge.
-
-        Raises: As :meth:`request`.
-        """
-        return self._requests_of(texts, user, at_once=at_once)
-
     def _requests_of(
         self, texts: Sequence[Question], user: Users, seen: Counter[str] | None = None, *, at_once: int = 256
     ) -> list[PredictionRequest]:
-        """:meth:`requests` for a part of a call, or with a user per text; ``seen`` counts earlier parts."""
+        """Requests of at most ``at_once`` texts, under one charge; ``seen`` counts earlier parts of the call."""
         if isinstance(texts, (str, bytes)):  # each letter would be charged
             raise InvalidParameter("Expected texts to be a list of strings, not one. Give [text].")
         kinds = (BaseMessage, PromptValue, Document)
         plain_texts = [question_fields(one, ["text"])["text"] if isinstance(one, kinds) else one for one in texts]
-        validate.integer("at_once", at_once, at_least=1, at_most=MOST)
-        self._check_seed()
         users = user if isinstance(user, list) else [user] * len(plain_texts)
-        inputs, _ = self._released(RawExamples(plain_texts, [], users), seen=seen)
-        plain = self.plain.before(inputs, self.plain_seed)
+        inputs, _ = self._released(RawExamples(plain_texts, [], users), seen)
+        plain = self.plain.before(inputs)
         parts = (slice(start, start + at_once) for start in range(0, len(inputs), at_once))
         return [PredictionRequest(self.kind, plain[part], inputs[part]) for part in parts]
 
@@ -229,22 +239,31 @@ class RAPTClient:
         Raises: As :meth:`request`; and InvalidParameter where an example lacks text or label, or all have one label.
         """
         names = check_labels(labels)
-        return self.privatize_checked(checked(examples, names, user_key=user_key), names)
+        return self.privatize_checked([checked(examples, names, user_key=user_key)], names)[0]
 
     @redact_errors()
-    def privatize_checked(self, raw: RawExamples, labels: Sequence[str], *, fresh: bool = False) -> PrivatizedExamples:
-        """:meth:`privatize` for checked examples; ``fresh`` repeats, and charges, earlier releases."""
-        inputs, truncated = self._released(raw, fresh=fresh)
+    def privatize_checked(self, raw: Sequence[RawExamples], labels: Sequence[str]) -> list[PrivatizedExamples]:
+        """:meth:`privatize` for several lists of checked examples, under one charge and one certificate."""
+        texts, users = [text for each in raw for text in each.texts], [user for each in raw for user in each.users]
+        inputs, truncated = self._released(RawExamples(texts, [], users))
         # The name of the account tells whether two certificates count the same releases.
         account = {ACCOUNT: self.account} if self.account else {}
         account |= {SETTINGS: self.settings} if self.settings else {}
-        certificate = self._certificate([LABELS_IN_CLEAR], account, fresh=fresh)
-        return PrivatizedExamples(self.kind, inputs, [labels[number] for number in raw.labels], truncated, certificate)
+        certificate = self._certificate([LABELS_IN_CLEAR], account)
+        rows = iter(zip(inputs, truncated, strict=True))
+        parts = [list(itertools.islice(rows, len(each))) for each in raw]
+        return [
+            PrivatizedExamples(
+                self.kind, [text for text, _ in part], [labels[number] for number in each.labels],
+                sum(cut for _, cut in part), certificate,
+            )
+            for each, part in zip(raw, parts, strict=True)
+        ]  # fmt: skip
 
     def _released(
-        self, examples: RawExamples, *, fresh: bool = False, seen: Counter[str] | None = None
-    ) -> tuple[list[PrivatizedText], int]:
-        """Privatize texts without plain tokens, and count the truncated ones."""
+        self, examples: RawExamples, seen: Counter[str] | None = None
+    ) -> tuple[list[PrivatizedText], list[bool]]:
+        """Privatize texts without plain tokens; the flags say which were truncated."""
         for position, text in enumerate(examples.texts):
             if not isinstance(text, str):
                 raise InvalidParameter(
@@ -253,27 +272,16 @@ class RAPTClient:
                 )
         if self._formal is not None:
             self._formal.warn_unreachable_limit(named=None not in examples.users)
-            texts = [texts[0] for texts in self._releases[fresh].release(_units(examples), seen)]
+            units = [Unit((text,), user) for text, user in zip(examples.texts, examples.users, strict=True)]
+            texts = [texts[0] for texts in self._releases.release(units, seen)]
             if self.kind == "tokens":
                 rows = [text.split() for text in texts]
-                return [[int(i) for i in row if i != _CUT] for row in rows], sum(row[-1:] == [_CUT] for row in rows)
-            return list(texts), 0
+                return [[int(i) for i in row if i != _CUT] for row in rows], [row[-1:] == [_CUT] for row in rows]
+            return list(texts), [False] * len(texts)
         if self.kind == "text":
-            return list(examples.texts), 0
+            return list(examples.texts), [False] * len(examples)
         whole = [self.vocabulary.encode(tokenize.clean(text)) for text in examples.texts]
-        return [row[: self.max_tokens] for row in whole], sum(len(row) > self.max_tokens for row in whole)
-
-    @redact_errors()
-    def check_room(self, once: Sequence[RawExamples], anew: RawExamples | None, epochs: int) -> None:
-        """Refuse a training that exceeds an account, before its first charge."""
-        if self._formal is None or self._formal.ledger.document_limit is self._formal.ledger.limit is None:
-            return
-        owners = self._releases[False].to_charge([_units(texts) for texts in once])
-        remedy = "Give fewer texts, or a ledger with larger limits."
-        if anew is not None:
-            owners += self._releases[True].to_charge([_units(anew)]) * epochs
-            remedy = "Give fewer epochs, privatize='once', or a ledger with larger limits."
-        self._formal.ledger.check_room(self.eta, owners, remedy=remedy)
+        return [row[: self.max_tokens] for row in whole], [len(row) > self.max_tokens for row in whole]
 
     def plain_rows(self, count: int, coins: np.random.Generator) -> tuple[Ids, list[Plain]]:
         """Draw plain tokens for ``count`` texts, free: the targets, (count, m), and the rows to send."""
@@ -322,24 +330,14 @@ class RAPTClient:
         """The promise for queries, with the loss spent so far, and further notes."""
         return self._certificate((*self.plain_notes, *notes), {})
 
-    def _certificate(
-        self, notes: Sequence[str], parameters: Mapping[str, float | int | str], *, fresh: bool = False
-    ) -> MetricCertificate:
-        """The promise without plain tokens; ``fresh`` for repeated releases."""
+    def _certificate(self, notes: Sequence[str], parameters: Mapping[str, float | int | str]) -> MetricCertificate:
+        """The promise without plain tokens."""
         if self._formal is not None:
-            formal = self._formal
-            clear = (*formal.engine.notes(), *formal.account_notes()) if fresh else formal.notes()
-            return formal.certificate((*clear, *notes), parameters)
+            return self._formal.certificate((*self._formal.notes(), *notes), parameters)
         return MetricCertificate(
             mechanism="none", eta=math.inf, table=self.table, private=False, reason=NOT_PRIVATE, notes=tuple(notes),
             parameters=parameters,
         )  # fmt: skip
-
-    def mark(self, text: str) -> str:
-        """Keyed hash of a text, safe from guesses without the ledger's key; without a key if texts pass in clear."""
-        if self._formal is None:
-            return hashlib.sha256(text.encode()).hexdigest()
-        return self._formal.ledger.digest("texts", text).hex()
 
     def differences(self, certificate: MetricCertificate) -> list[str]:
         """Differences between the promise of privatized examples and of this client, except eta."""
@@ -362,10 +360,6 @@ class RAPTClient:
         differences += [f"only here it is said: {note[:_SHOWN]!r}" for note in sorted(own_only - theirs_only)]
         return differences
 
-    def _check_seed(self) -> None:
-        if self.plain_seed is not None:
-            validate.integer("plain_seed", self.plain_seed, at_least=0)
-
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the public facts to ``client.json``, so that another machine can build the same requests."""
         fields = {
@@ -373,8 +367,7 @@ class RAPTClient:
             "kind": self.kind,
             "max_tokens": self.max_tokens,
             "table": self.table,
-            "trained": None if self.trained is None else self.trained.to_dict(),
-            "plain_seed": self.plain_seed,
+            "trained": None if self.trained is None else json_etas(dataclasses.asdict(self.trained)),
             "settings": dataclasses.asdict(self.plain.settings),
             "plain": self.plain.to_dict(),
         }
@@ -391,8 +384,7 @@ class RAPTClient:
             InvalidParameter: The file is invalid, or the sanitizer draws from another table.
         """
         form = _ClientForm.load(Path(folder) / FILE, FORMAT)
-        seed = form.plain_seed
-        client = cls(sanitizer, PlainTokens(length=0), kind=form.kind, max_tokens=form.max_tokens, plain_seed=seed)
+        client = cls(sanitizer, PlainTokens(length=0), kind=form.kind, max_tokens=form.max_tokens)
         if client.table != form.table:
             raise InvalidParameter(
                 f"Expected a sanitizer over the table {form.table!r}, as in training, got {client.table!r}."
@@ -410,8 +402,9 @@ class RAPTClient:
         return copy.copy(self)  # it must share the releases
 
 
-def _units(examples: RawExamples) -> list[Unit]:
-    return [Unit((text,), user) for text, user in zip(examples.texts, examples.users, strict=True)]
+def json_etas(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with "inf" for infinity, for strict JSON."""
+    return {name: "inf" if value == math.inf else value for name, value in values.items()}
 
 
 class _TrainedForm(Form):
@@ -430,6 +423,5 @@ class _ClientForm(FileForm):
     max_tokens: int
     table: str
     trained: _TrainedForm | None
-    plain_seed: int | None
     settings: dict[str, Any]
     plain: _PlainForm

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -12,87 +12,28 @@ from typing import Any
 import peft
 import torch
 from torch import Tensor, nn
-from transformers.modeling_outputs import BaseModelOutput
 
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.tuning.backbone import Backbone
 from langchain_dp.rapt.tuning.batches import Batch
 from langchain_dp.rapt.tuning.settings import TuningSettings
 
-_ADAPTED = (".attention.output.dense", ".output.dense", ".SelfAttention.o", ".EncDecAttention.o", ".DenseReluDense.wo")
-
-
-class KeyValuePrefix(nn.Module):
-    """A prefix for attention modules: ``length`` learned keys and values that every position attends to.
-
-    It replaces a cache of past tokens, to which modules of transformers add their own keys and values. So relative
-    positions count it as past, and it also reaches encoders whose models pass no cache on, such as T5's. ``attentions``
-    accept ``past_key_values``; ``size`` is the width of a head.
-    """
-
-    def __init__(self, attentions: Sequence[nn.Module], *, length: int, heads: int, size: int) -> None:
-        super().__init__()
-        self.length = length
-        self.values = nn.Parameter(torch.randn(len(attentions), 2, heads, length, size) * 0.02)
-        for number, attention in enumerate(attentions):
-            attention.register_forward_pre_hook(self._hook(number), with_kwargs=True)
-
-    def fill(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Start from keys and values, (N, heads * size) each, one pair per module."""
-        _, _, heads, length, size = self.values.shape
-        with torch.no_grad():
-            for number, pair in enumerate(pairs):
-                for half, tensor in enumerate(pair):
-                    self.values[number, half] = tensor.view(length, heads, size).transpose(0, 1)
-
-    def _hook(self, number: int) -> Callable[..., tuple[Any, dict[str, Any]]]:
-        def before(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-            key, value = self.values[number]
-            kwargs = {**kwargs, "past_key_values": _Past(key, value)}
-            for name in ("mask", "attention_mask"):
-                mask = kwargs.get(name)
-                if mask is not None:
-                    seen = True if mask.dtype == torch.bool else 0.0
-                    kwargs[name] = nn.functional.pad(mask, (self.length, 0), value=seen)
-            return args, kwargs
-
-        return before
-
-
-class _Past:
-    """The part of a cache that an attention module uses."""
-
-    def __init__(self, key: Tensor, value: Tensor) -> None:
-        self._key, self._value = key, value
-
-    def get_seq_length(self, layer_idx: int | None = None) -> int:
-        return int(self._key.shape[1])
-
-    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        return _before(self._key, keys), _before(self._value, values)
-
-
-def _before(learned: Tensor, own: Tensor) -> Tensor:
-    return torch.cat([learned.to(own.dtype).expand(own.shape[0], -1, -1, -1), own], dim=2)
+_ADAPTED = ".output.dense"  # behind the attention, and behind the feed-forward block
+_ADAPTER_SIZE = 64
 
 
 class Adapter(nn.Module):
     """A frozen projection and a bottleneck with a shortcut (Houlsby et al. 2019), at first without effect."""
 
-    def __init__(self, projection: nn.Linear, size: int) -> None:
+    def __init__(self, projection: nn.Linear) -> None:
         super().__init__()
         self.projection = projection
-        self.down = nn.Linear(projection.out_features, size)
-        self.up = nn.Linear(size, projection.out_features)
+        self.down = nn.Linear(projection.out_features, _ADAPTER_SIZE)
+        self.up = nn.Linear(_ADAPTER_SIZE, projection.out_features)
         nn.init.normal_(self.down.weight, std=0.02)
         nn.init.zeros_(self.down.bias)
         nn.init.zeros_(self.up.weight)
         nn.init.zeros_(self.up.bias)
-
-    @property
-    def weight(self) -> Tensor:
-        """Weight of the projection, whose type T5 reads."""
-        return self.projection.weight
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Projection, plus its bottleneck."""
@@ -101,29 +42,24 @@ class Adapter(nn.Module):
         return out + bottleneck
 
 
-def adapt(model: nn.Module, size: int) -> None:
+def adapt(model: nn.Module) -> None:
     """Add an adapter behind every attention and feed-forward block, in place."""
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.Linear) and f".{name}".endswith(_ADAPTED):
             parent, _, last = name.rpartition(".")
-            setattr(model.get_submodule(parent), last, Adapter(module, size))
-
-
-def self_attentions(stack: nn.Module) -> list[nn.Module]:
-    """Self-attention modules of a stack, in order."""
-    ends = (".attention.self", ".SelfAttention")
-    return [module for name, module in stack.named_modules() if f".{name}".endswith(ends)]
+            setattr(model.get_submodule(parent), last, Adapter(module))
 
 
 @contextmanager
-def keys_and_values(attentions: Sequence[nn.Module]) -> Iterator[list[list[Tensor]]]:
-    """Record the outputs of the key and value projections in the block: [[key, value], ...] in order."""
+def keys_and_values(encoder: nn.Module) -> Iterator[list[list[Tensor]]]:
+    """Record the outputs of the key and value projections of every layer: [[key, value], ...] in order."""
+    attentions: list[Any] = [one for name, one in encoder.named_modules() if f".{name}".endswith(".attention.self")]
     outputs: list[list[Tensor]] = [[] for _ in attentions]
-    handles = []
-    for number, attention in enumerate(attentions):
-        for names in (("key", "k"), ("value", "v")):
-            linear: Any = next(getattr(attention, name) for name in names if hasattr(attention, name))
-            handles.append(linear.register_forward_hook(partial(_record, outputs[number])))
+    handles = [
+        linear.register_forward_hook(partial(_record, outputs[number]))
+        for number, attention in enumerate(attentions)
+        for linear in (attention.key, attention.value)
+    ]
     try:
         yield outputs
     finally:
@@ -172,7 +108,6 @@ class TunedModel(nn.Module):
         backbone.check(words=words is not None)
         self.backbone = backbone
         self.settings = settings
-        self.seq2seq = backbone.family == "seq2seq"
         self.virtual = settings.virtual_tokens if settings.method == "prompt" else 0
         self.words: Tensor
         self.register_buffer("words", torch.tensor(list(words or ()), dtype=torch.long), persistent=False)
@@ -185,16 +120,14 @@ class TunedModel(nn.Module):
         self.full: Any = backbone.taken()
         self.full.requires_grad_(False)
         self.full.eval()
-        self.prompt: nn.Embedding | None = None
-        self.prefixes = nn.ModuleList()
         self.body: Any = backbone.encoder
-        used = self.full if verbalized else self.body  # an unused decoder is neither trained nor saved
+        used = self.full if verbalized else self.body  # an unused head is neither trained nor saved
         if settings.method == "full":
             used.requires_grad_(True)
         elif settings.method == "adapter":
-            adapt(used, settings.adapter_size)
+            adapt(used)
         elif settings.method == "prefix":
-            self._add_prefix(verbalized)
+            self._add_prefix()
         elif settings.method == "prompt":
             self._add_prompt()
         self.head = None if verbalized else nn.Linear(backbone.hidden_size, labels)
@@ -207,58 +140,32 @@ class TunedModel(nn.Module):
 
     def _random_words(self) -> Tensor:
         """N random ordinary tokens, (1, N), one per virtual token."""
-        special = set(self.backbone.table().special_ids)
-        ordinary = torch.tensor([i for i in range(len(self.backbone.tokens)) if i not in special])
+        special = set(self.backbone.special_ids)
+        ordinary = torch.tensor([i for i in range(len(self.backbone.words)) if i not in special])
         return ordinary[torch.randint(len(ordinary), (1, self.settings.virtual_tokens))]
 
     def _add_prompt(self) -> None:
-        length, words = self.settings.virtual_tokens, self.settings.start == "words"
-        if self.seq2seq:  # peft hides the encoder's activations behind the decoder
-            self.prompt = nn.Embedding(length, self.backbone.hidden_size)
-            learned = self.prompt
-        else:
-            config = peft.PromptTuningConfig(task_type=peft.TaskType.FEATURE_EXTRACTION, num_virtual_tokens=length)
-            self.body = _wrapped(self.body, config)
-            learned = self.body.prompt_encoder["default"].embedding
+        """Start from random words of the backbone's vocabulary."""
+        config = peft.PromptTuningConfig(
+            task_type=peft.TaskType.FEATURE_EXTRACTION, num_virtual_tokens=self.settings.virtual_tokens
+        )
+        table = self.backbone.embedding
+        self.body = _wrapped(self.body, config)
         with torch.no_grad():
-            table = self.backbone.embedding
-            if words:
-                learned.weight.copy_(table(self._random_words()[0].to(table.weight.device)))
-            else:
-                learned.weight.normal_(std=float(table.weight.std()))
+            words = table(self._random_words()[0].to(table.weight.device))
+            self.body.prompt_encoder["default"].embedding.weight.copy_(words)
 
-    def _add_prefix(self, verbalized: bool) -> None:
-        length = self.settings.virtual_tokens
-        if not self.seq2seq:
-            started = self._keys_and_values(self.body)
-            config = peft.PrefixTuningConfig(task_type=peft.TaskType.FEATURE_EXTRACTION, num_virtual_tokens=length)
-            self.body = _wrapped(self.body, config)
-            learned = self.body.prompt_encoder["default"].embedding.weight
-            with torch.no_grad():
-                if started:  # row i: key and value of layer 0, key and value of layer 1, ...
-                    learned.copy_(torch.cat([half for pair in started for half in pair], dim=1))
-                else:
-                    learned.mul_(0.02)
-            return
-        # peft passes prefixes to the decoder only.
-        config = self.full.config
-        stacks = [self.full.get_encoder(), *([self.full.get_decoder()] if verbalized else [])]
-        started = self._keys_and_values(stacks[0])
-        for number, stack in enumerate(stacks):
-            attentions = self_attentions(stack)
-            prefix = KeyValuePrefix(attentions, length=length, heads=config.num_heads, size=config.d_kv)
-            if started and not number:
-                prefix.fill(started)
-            self.prefixes.append(prefix)
-
-    def _keys_and_values(self, encoder: Any) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values of random words in every layer, (N, width) each; empty for a random start."""
-        if self.settings.start == "random":
-            return []
-        attentions = self_attentions(encoder)
-        with torch.no_grad(), keys_and_values(attentions) as outputs:
-            encoder(input_ids=self._random_words().to(self.backbone.embedding.weight.device))
-        return [(key[0], value[0]) for key, value in outputs]
+    def _add_prefix(self) -> None:
+        """Start from the keys and values of random words in every layer (Li and Liang 2021, section 7.4)."""
+        with torch.no_grad(), keys_and_values(self.body) as outputs:
+            self.body(input_ids=self._random_words().to(self.backbone.embedding.weight.device))
+        config = peft.PrefixTuningConfig(
+            task_type=peft.TaskType.FEATURE_EXTRACTION, num_virtual_tokens=self.settings.virtual_tokens
+        )
+        self.body = _wrapped(self.body, config)
+        with torch.no_grad():  # row i: key and value of layer 0, key and value of layer 1, ...
+            halves = [half[0] for pair in outputs for half in pair]
+            self.body.prompt_encoder["default"].embedding.weight.copy_(torch.cat(halves, dim=1))
 
     def learned(self) -> dict[str, Tensor]:
         """Every trained tensor by name."""
@@ -284,40 +191,16 @@ class TunedModel(nn.Module):
 
     def activations(self, batch: Batch) -> Tensor:
         """Activations of the real tokens in the last layer: (B, L, h)."""
-        mask: dict[str, Any] = {"attention_mask": batch.attended}
-        if self.prompt is not None:
-            vectors = self.backbone.embedding(batch.ids)
-            prompt = self.prompt.weight.to(vectors.dtype).expand(len(vectors), -1, -1)
-            ones = batch.attended.new_ones((len(vectors), self.virtual))
-            mask["attention_mask"] = torch.cat([ones, batch.attended], dim=1)
-            out = self.body(inputs_embeds=torch.cat([prompt, vectors], dim=1), **mask)
-        else:
-            out = self.body(input_ids=batch.ids, **mask)
-        states: Tensor = out.last_hidden_state
+        states: Tensor = self.body(input_ids=batch.ids, attention_mask=batch.attended).last_hidden_state
         return states[:, self.virtual :]
 
     def logits(self, batch: Batch, states: Tensor) -> Tensor:
         """Scores of the labels, (B, labels), from activations of the last layer."""
         if self.head is not None:
-            if self.settings.pooling == "first":
-                pooled = states[:, 0]
-            else:
-                weight = batch.text[:, :, None].to(states.dtype)
-                pooled = (states * weight).sum(dim=1) / weight.sum(dim=1)
-            scores: Tensor = self.head(pooled)
+            weight = batch.text[:, :, None].to(states.dtype)
+            scores: Tensor = self.head((states * weight).sum(dim=1) / weight.sum(dim=1))
             return scores
-        if self.seq2seq:
-            start = batch.ids.new_full((len(batch.ids), 1), int(self.full.config.decoder_start_token_id or 0))
-            # Like a head, the decoder reads the text's activations only.
-            out = self.full(
-                encoder_outputs=BaseModelOutput(last_hidden_state=states),
-                attention_mask=batch.text.to(batch.attended.dtype),
-                decoder_input_ids=start,
-                use_cache=False,
-            )
-            words: Tensor = out.logits[:, 0]
-        else:
-            words = self.backbone.head(states[torch.arange(len(states)), batch.mask])
+        words: Tensor = self.backbone.head(states[torch.arange(len(states)), batch.mask])
         return words[:, self.words]
 
     def losses(self, batch: Batch, labels: Tensor, targets: Tensor) -> Losses:

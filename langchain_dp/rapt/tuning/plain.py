@@ -59,12 +59,6 @@ class PlainSource:
         size = min(settings.vocabulary, len(common))
         self.candidates: Ids = np.sort(coins.choice(common, size=size, replace=False))
         self.rows: Ids = coins.integers(0, size, size=(settings.rows, settings.length))
-        if settings.words:  # given words replace some of the random candidates
-            rows = [_places(vocabulary, row) for row in settings.words]
-            wanted = np.unique(np.concatenate(rows))
-            others = np.setdiff1d(self.candidates, wanted)
-            self.candidates = np.sort(np.concatenate([wanted, others[: max(0, size - len(wanted))]]))
-            self.rows = np.stack([np.searchsorted(self.candidates, row) for row in rows])
 
     def restore(self, settings: PlainTokens, candidates: Sequence[str], rows: Sequence[Sequence[int]]) -> None:
         """Read a description of :meth:`to_dict`."""
@@ -100,14 +94,12 @@ class PlainSource:
         words = self._vocabulary.decode
         return targets, [["".join(words([i])).replace(tokenize.GLUE, "") for i in row] for row in ids.tolist()]
 
-    def before(self, inputs: Sequence[PrivatizedText], seed: int | None) -> list[Plain]:
-        """Rows for privatized texts: new ones, or with a public seed those of seed and text."""
-        if seed is None:
-            return self.draw(len(inputs), np.random.default_rng())[1]
+    def before(self, inputs: Sequence[PrivatizedText]) -> list[Plain]:
+        """Rows for privatized texts, a function of the public seed and the text: equal texts make equal requests."""
         rows: dict[int, Plain] = {}
         numbers = []
         for text in inputs:
-            digest = hashlib.sha256(json.dumps([seed, self._kind, text]).encode()).digest()
+            digest = hashlib.sha256(json.dumps([self.settings.seed, self._kind, text]).encode()).digest()
             numbers.append(number := int.from_bytes(digest, "big"))
             if number not in rows:
                 # The seed draws public words only.

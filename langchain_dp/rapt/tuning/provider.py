@@ -22,7 +22,7 @@ from langchain_dp.rapt.tuning.backbone import Backbone, backbone_of
 from langchain_dp.rapt.tuning.batches import Assembler, Row
 from langchain_dp.rapt.tuning.model import RECONSTRUCTION, TunedModel
 from langchain_dp.rapt.tuning.settings import TuningSettings, check_device
-from langchain_dp.rapt.tuning.training import autocast, probabilities_of
+from langchain_dp.rapt.tuning.training import probabilities_of
 from langchain_dp.rapt.tuning.wire import PROVIDER, WEIGHTS, Answer, Kind, PredictionRequest
 from langchain_dp.records import check_labels
 
@@ -75,13 +75,8 @@ class RAPTProvider:
         Raises:
             InvalidParameter: The request was not made for this model.
         """
-        rows, device = self.rows(request), self.device
-        if not rows:
-            return Answer(self.labels, [])
-        batches = probabilities_of(
-            self.model, rows, self.backbone.pad, device, lambda: autocast(self.settings.precision, device)
-        )
-        return Answer(self.labels, torch.cat(list(batches)).tolist())
+        rows = self.rows(request)
+        return Answer(self.labels, probabilities_of(self.model, rows, self.backbone.pad, self.device).tolist())
 
     def rows(self, request: PredictionRequest) -> list[Row]:
         """Inputs of the backbone."""
@@ -187,7 +182,7 @@ def assembler(
         max_tokens=settings.max_tokens,
         plain_length=settings.plain.length,
         virtual=settings.virtual_tokens,
-        template=template if verbalizer is not None and backbone.family == "encoder" else None,
+        template=template if verbalizer is not None else None,
     )
 
 
@@ -200,8 +195,8 @@ def label_words(backbone: Backbone, labels: Sequence[str], verbalizer: Mapping[s
     token_ids = []
     for label in labels:
         # Byte tokenizers recognize a word inside a text by the blank before it.
-        space = "" if backbone.family == "seq2seq" or backbone.kind == "bert" else " "
-        tokens = backbone.cut(space + verbalizer[label])
+        space = "" if backbone.kind == "bert" else " "
+        tokens = backbone.encode(space + verbalizer[label])
         if not tokens or tokens[0] == backbone.unknown:
             raise InvalidParameter(f"Expected the word {verbalizer[label]!r} of label {label!r} to have a token.")
         token_ids.append(tokens[0])

@@ -1,8 +1,4 @@
-"""The training loop, from privatized rows to learned tensors and a report, and its checkpoints.
-
-A checkpoint stores each file as a whole, with privatized texts only. An
-:class:`~langchain_dp.rapt.tuning.IdentitySanitizer` leaves these in clear.
-"""
+"""The training loop, from privatized rows to learned tensors and a report, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -11,8 +7,7 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +21,6 @@ from tqdm import tqdm
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.tuning.batches import Assembler, Row, collate
-from langchain_dp.rapt.tuning.examples import PrivatizedExamples
 from langchain_dp.rapt.tuning.model import RECONSTRUCTION, TunedModel
 from langchain_dp.rapt.tuning.settings import TuningSettings
 from langchain_dp.rapt.tuning.wire import MOST, Kind, Plain, PredictionRequest, PrivatizedText
@@ -72,66 +66,36 @@ class Progress:
 
 
 class Checkpoint:
-    """A folder with the state of a training and the privatized texts of the current epoch.
+    """A folder with the state of a training. To resume, settings and ``identity`` (public facts) must be equal."""
 
-    Settings and ``identity`` (further public facts) must be equal to resume. ``marks`` are keyed hashes of private
-    texts, compared if the folder holds one under the same name. ``compared`` is False if one is missing.
-    """
-
-    def __init__(
-        self, folder: Path, *, settings: TuningSettings, identity: Mapping[str, str | int], marks: Mapping[str, str]
-    ) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, *, settings: TuningSettings, identity: Mapping[str, str]) -> None:
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InvalidParameter(
                 f"Expected checkpoint={str(folder)!r} to be a folder that is there or can be made "
                 f"({type(error).__name__}). Give another."
             ) from None
-        self._state = self._folder / STATE
-        self._facts = self._folder / "checkpoint.json"
-        self.compared = True
-        if not self._facts.exists():
-            facts = {"format": FORMAT, "settings": settings.to_dict(), "identity": identity, "marks": marks}
-            write_whole(self._facts, json.dumps(facts).encode())
+        self._state, path = folder / STATE, folder / "checkpoint.json"
+        if not path.exists():
+            facts = {"format": FORMAT, "settings": settings.to_dict(), "identity": identity}
+            write_whole(path, json.dumps(facts).encode())
             return
         try:
-            facts = json.loads(self._facts.read_bytes())
-            own, stored, known = TuningSettings.from_dict(facts["settings"]), facts["identity"], dict(facts["marks"])
-        except (ValueError, KeyError, TypeError):
+            facts = json.loads(path.read_bytes())
+            others = settings.differences(TuningSettings.from_dict(facts["settings"]))
+            others += sorted(name for name in identity if facts["identity"].get(name) != identity[name])
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise InvalidParameter(
-                f"Expected checkpoint={str(self._folder)!r} to hold a checkpoint of this version. Give another folder."
+                f"Expected checkpoint={str(folder)!r} to hold a checkpoint of this version. Give another folder."
             ) from None
-        others = settings.differences(own)
-        others += sorted(name for name in identity if stored.get(name) != identity[name])
-        others += sorted(name for name, mark in marks.items() if known.get(name, mark) != mark)
         if others:
             raise InvalidParameter(
-                f"Expected checkpoint={str(self._folder)!r} to be of the same training, but it differs in "
+                f"Expected checkpoint={str(folder)!r} to be of the same training, but it differs in "
                 f"{', '.join(others)}. Give the same values, or another folder."
             )
-        self.compared = marks.keys() <= known.keys()
 
-    @property
-    def begun(self) -> bool:
-        """Whether privatized texts are stored."""
-        return any(path != self._facts for path in self._folder.glob("*.json"))
-
-    def examples(self, name: str) -> PrivatizedExamples | None:
-        """Stored privatized texts, which are not charged again."""
-        path = self._folder / f"{name}.json"
-        return PrivatizedExamples.load(path) if path.exists() else None
-
-    def keep(self, name: str, examples: PrivatizedExamples) -> None:
-        """Store privatized texts, and delete those of earlier epochs."""
-        examples.save(self._folder / f"{name}.json")
-        if name.startswith("epoch-"):
-            for path in self._folder.glob("epoch-*.json"):
-                if path.stem != name:
-                    path.unlink()
-
-    def save(self, done: Progress, model: TunedModel, optimizer: Any, scaler: Any) -> None:
+    def save(self, done: Progress, model: TunedModel, optimizer: Any) -> None:
         """Write weights, best weights, optimizer, random state and ``done``."""
         learned = model.learned()
         tensors = {f"{_MODEL}{name}": tensor for name, tensor in learned.items()}
@@ -141,22 +105,20 @@ class Checkpoint:
                 tensors[f"{_OPTIMIZER}{part}.{name}"] = value
         tensors[_RNG] = torch.get_rng_state()
         progress = {field.name: getattr(done, field.name) for field in dataclasses.fields(done) if field.name != "best"}
-        metadata = {"progress": json.dumps(progress), "scaler": json.dumps(scaler.state_dict())}
         whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        write_whole(self._state, save(whole, metadata))
+        write_whole(self._state, save(whole, {"progress": json.dumps(progress)}))
 
-    def restore(self, model: TunedModel, optimizer: Any, scaler: Any) -> Progress | None:
+    def restore(self, model: TunedModel, optimizer: Any) -> Progress | None:
         """Restore the training; None if it had not begun."""
         if not self._state.exists():
             return None
         try:
             with safe_open(self._state, framework="pt") as file:
-                metadata = file.metadata()
+                progress = json.loads(file.metadata()["progress"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
-            progress = json.loads(metadata["progress"])
             progress["sums"] = Counter(progress["sums"])
             done = Progress(**progress, best=_part(tensors, _BEST))
-            scaled, coins = json.loads(metadata["scaler"]), tensors[_RNG]
+            coins = tensors[_RNG]
         except (SafetensorError, KeyError, ValueError, TypeError):
             raise InvalidParameter(
                 f"Expected {str(self._state)!r} to be the state of a training; it is damaged. Give another folder."
@@ -169,8 +131,6 @@ class Checkpoint:
                 optimizer.state[parameter] = {
                     key: value if key == "step" else value.to(parameter.device) for key, value in state.items()
                 }
-        if scaled:
-            scaler.load_state_dict(scaled)
         torch.set_rng_state(coins)
         return done
 
@@ -180,7 +140,6 @@ def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 Rows = tuple[Any, list[Plain]]
-Context = Callable[[], AbstractContextManager[Any]]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -240,22 +199,18 @@ class Trainer:
         self._optimizer = torch.optim.Adam(
             self.model.to(self.device).learned().values(), lr=self._settings.learning_rate
         )
-        half = self._settings.precision == "float16"
-        self._scaler = torch.amp.GradScaler(self.device.partition(":")[0], enabled=half)
 
-    def fit(self, data: Callable[[int], TrainingTexts], validation: TrainingTexts | None) -> TrainingReport:
-        """Train on ``data`` of each epoch until patience runs out, and keep the best weights."""
+    def fit(self, texts: TrainingTexts, validation: TrainingTexts | None) -> TrainingReport:
+        """Train until patience runs out, and keep the best weights."""
         devices = [torch.device(self.device)] if self.device.startswith("cuda") else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(self._settings.seed)  # type: ignore[no-untyped-call]  # torch's own
             done = Progress()
             if self.checkpoint is not None:
-                done = self.checkpoint.restore(self.model, self._optimizer, self._scaler) or done
-            return self._fit(data, validation, done)
+                done = self.checkpoint.restore(self.model, self._optimizer) or done
+            return self._fit(texts, validation, done)
 
-    def _fit(
-        self, data: Callable[[int], TrainingTexts], validation: TrainingTexts | None, done: Progress
-    ) -> TrainingReport:
+    def _fit(self, texts: TrainingTexts, validation: TrainingTexts | None, done: Progress) -> TrainingReport:
         settings = self._settings
         held = None
         if validation is not None:
@@ -263,7 +218,7 @@ class Trainer:
             held = rows, torch.tensor(validation.labels)
         began, steps_before = time.perf_counter(), done.steps
         while done.epoch < settings.epochs and not done.stopped:
-            self._epoch(data(done.epoch), done)
+            self._epoch(texts, done)
             sums = done.sums
             figures = {name: sums[name] / sums["texts"] for name in ("loss", "task", "reconstruction", "recovered")}
             figures["accuracy"] = sums["correct"] / sums["texts"]
@@ -314,17 +269,15 @@ class Trainer:
     def _step(self, rows: Sequence[Row], labels: Tensor, targets: Tensor, done: Progress) -> None:
         batch = collate(rows, self.pad).to(self.device)
         self._optimizer.zero_grad(set_to_none=True)
-        with self._autocast():
-            losses = self.model.losses(batch, labels.to(self.device), targets.to(self.device))
+        losses = self.model.losses(batch, labels.to(self.device), targets.to(self.device))
         total = float(losses.total.detach())
         if not math.isfinite(total):
             raise InvalidParameter(
                 f"Expected a finite loss, got {total} in step {done.steps}: learning_rate="
-                f"{self._settings.learning_rate:g} is too high. Give a smaller one, or precision='float32'."
+                f"{self._settings.learning_rate:g} is too high. Give a smaller one."
             )
-        self._scaler.scale(losses.total).backward()  # type: ignore[no-untyped-call]  # torch's own
-        self._scaler.step(self._optimizer)
-        self._scaler.update()
+        losses.total.backward()  # type: ignore[no-untyped-call]  # torch's own
+        self._optimizer.step()
         figures = {"loss": total, "task": losses.task, "reconstruction": losses.reconstruction}
         done.add(len(rows), correct=losses.correct, means={**figures, "recovered": losses.recovered})
 
@@ -343,34 +296,23 @@ class Trainer:
 
     def _evaluate(self, rows: Sequence[Row], labels: Tensor) -> tuple[float, float]:
         """Mean loss of the task, and accuracy."""
-        probabilities = torch.cat(list(probabilities_of(self.model, rows, self.pad, self.device, self._autocast)))
+        probabilities = probabilities_of(self.model, rows, self.pad, self.device)
         chosen = probabilities[torch.arange(len(labels)), labels].clamp_min(1e-12)
         correct = (probabilities.argmax(dim=1) == labels).float().mean()
         return float(-chosen.log().mean()), float(correct)
 
-    def _autocast(self) -> AbstractContextManager[Any]:
-        return autocast(self._settings.precision, self.device)
-
     def _save(self, done: Progress) -> None:
         if self.checkpoint is not None:
-            self.checkpoint.save(done, self.model, self._optimizer, self._scaler)
+            self.checkpoint.save(done, self.model, self._optimizer)
 
 
-def autocast(precision: str, device: str) -> AbstractContextManager[Any]:
-    """Context of mixed precision, if any."""
-    if precision == "float32":
-        return nullcontext()
-    return torch.autocast(device.partition(":")[0], dtype=getattr(torch, precision))
-
-
-def probabilities_of(
-    model: TunedModel, rows: Sequence[Row], pad: int, device: str, context: Context = nullcontext
-) -> Iterator[Tensor]:
-    """Probabilities of the labels, batch by batch, on the CPU."""
+def probabilities_of(model: TunedModel, rows: Sequence[Row], pad: int, device: str) -> Tensor:
+    """Probabilities of the labels, (rows, labels), on the CPU."""
     model.eval()
     size = model.settings.batch_size
+    parts = [torch.empty(0, 0)] if not rows else []
     for start in range(0, len(rows), size):
         batch = collate(rows[start : start + size], pad).to(device)
-        with torch.no_grad(), context():
-            logits = model.logits(batch, model.activations(batch))
-        yield logits.float().softmax(dim=1).cpu()
+        with torch.no_grad():
+            parts.append(model.logits(batch, model.activations(batch)).float().softmax(dim=1).cpu())
+    return torch.cat(parts)

@@ -1,0 +1,51 @@
+"""A function that hides entities in whatever a tracer sends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from langchain_dp.redact import PrivateArgs, run_redacted
+
+WITHHELD = "<withheld>"
+_DEEPEST = 50
+
+
+class TraceMask:
+    """Hides entities in strings, and in the keys and values of mappings and lists.
+
+    What cannot be searched, as its recognizer fails, is withheld: a tracer never gets the raw text.
+
+    Args:
+        sanitize: Hides entities in one text.
+    """
+
+    def __init__(self, sanitize: Callable[[str], str]) -> None:
+        self._sanitize = sanitize
+
+    def __call__(self, data: Any) -> Any:
+        """Return a copy of the value with placeholders."""
+        return run_redacted(self._masked, PrivateArgs(data, _DEEPEST))
+
+    def _masked(self, value: Any, depth: int) -> Any:
+        if isinstance(value, str):
+            return self._text(value)
+        if value is None or isinstance(value, (bool, int, float)):
+            return value
+        if depth == 0:
+            return WITHHELD
+        if isinstance(value, Mapping):
+            return {self._masked(key, 1): self._masked(inner, depth - 1) for key, inner in value.items()}
+        if isinstance(value, (list, tuple)):
+            masked = [self._masked(inner, depth - 1) for inner in value]
+            return tuple(masked) if isinstance(value, tuple) else masked
+        return self._text(str(value))
+
+    def _text(self, text: str) -> str:
+        try:
+            return self._sanitize(text)
+        except Exception:  # of a recognizer, whose text may be private
+            return WITHHELD
+
+    def __repr__(self) -> str:
+        return "TraceMask(NOT PRIVATE: no epsilon)"

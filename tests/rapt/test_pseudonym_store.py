@@ -1,0 +1,157 @@
+"""Memory without names: what the store keeps, what comes back, and what nobody can restore after it was erased."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.fernet import Fernet
+from langchain.agents import create_agent
+from langchain.tools import ToolRuntime, tool
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+
+from langchain_dp import Pseudonymizer
+from langchain_dp.errors import InvalidParameter, PrivateDataError
+from langchain_dp.rapt.pseudonyms import PseudonymStore
+
+ANN, BOB, MAIL = "Ann Smith", "Bob Jones", "ann@example.org"
+KEY = Fernet.generate_key()
+SETTINGS = Pseudonymizer(terms={ANN: "person", BOB: "person"})
+NOTE = {"text": f"{ANN} ({MAIL}) likes tea.", "likes": ["tea", {ANN: 3}], "age": 40}
+
+
+def opened(inner: BaseStore, key: bytes | None = KEY) -> PseudonymStore:
+    return PseudonymStore(inner, SETTINGS, key=key)
+
+
+def kept(inner: BaseStore) -> str:
+    """Everything that the store behind it holds."""
+    spaces = inner.list_namespaces(limit=1000)
+    return json.dumps([[item.dict() for item in inner.search(space, limit=1000)] for space in spaces])
+
+
+@pytest.mark.parametrize("key", [KEY, None])
+def test_what_is_put_comes_back_and_is_kept_without_names(key: bytes | None) -> None:
+    """If it breaks, a database of memories holds names, or an agent forgets them."""
+    inner = InMemoryStore()
+    store = opened(inner, key)
+    store.put(("users", ANN), f"about {ANN}", NOTE)
+    store.put(("users", BOB), "note", {"text": f"{BOB} knows {ANN}."})
+    for name in (ANN, MAIL, BOB):
+        assert name not in kept(inner)
+    assert store.get(("users", ANN), f"about {ANN}").value == NOTE  # type: ignore[union-attr]  # it is there
+    assert {item.namespace for item in store.search(("users",))} == {("users", ANN), ("users", BOB)}
+    [found] = store.search(("users",), filter={"text": f"{BOB} knows {ANN}."})
+    assert (found.key, found.namespace) == ("note", ("users", BOB))
+    assert set(store.list_namespaces(prefix=("users",))) == {("users", ANN), ("users", BOB)}
+    assert set(store.list_namespaces(suffix=(ANN,))) == {("users", ANN)}
+    store.delete(("users", BOB), "note")
+    assert store.get(("users", BOB), "note") is None
+    assert ANN not in kept(inner)  # also after it was read
+
+
+def test_another_process_with_the_key_reads_it_and_goes_on_counting() -> None:
+    """If it breaks, memories are lost with a process, or two people share a placeholder."""
+    inner = InMemoryStore()
+    opened(inner).put(("n",), "a", NOTE)
+    again = opened(inner)
+    assert again.get(("n",), "a").value == NOTE  # type: ignore[union-attr]  # it is there
+    again.put(("n",), "b", {"text": BOB})
+    assert inner.get(("n",), "b").value == {"text": "<PERSON_2>"}  # type: ignore[union-attr]  # it is there
+    with pytest.raises(PrivateDataError, match="has another key"):
+        opened(inner, Fernet.generate_key())
+    assert opened(inner, None).get(("n",), "b").value == {"text": "<PERSON_2>"}  # type: ignore[union-attr]  # it is there
+
+
+@pytest.mark.parametrize("key", [KEY, None])
+def test_who_is_erased_cannot_be_restored_by_anybody(key: bytes | None) -> None:
+    """If it breaks, a person who asked to be forgotten is shown again, or the number goes to somebody else."""
+    inner = InMemoryStore()
+    store = opened(inner, key)
+    store.put(("n",), "a", {"text": f"{ANN} met {BOB}."})
+    assert store.erase("ann smith") == 1
+    assert store.erase(ANN) == 0
+    for reader in [store, *([opened(inner)] if key else [])]:
+        assert reader.get(("n",), "a").value == {"text": f"<PERSON_1> met {BOB}."}  # type: ignore[union-attr]
+        reader.put(("n",), "b", {"text": ANN})
+        assert inner.get(("n",), "b").value["text"] not in ("<PERSON_1>", "<PERSON_2>")  # type: ignore[union-attr]
+        assert reader.get(("n",), "b").value == {"text": ANN}  # type: ignore[union-attr]
+        reader.erase(ANN)
+
+
+def test_async_calls_hide_as_well() -> None:
+    """If it breaks, an async agent stores names."""
+    inner = InMemoryStore()
+    store = opened(inner)
+
+    async def work() -> Any:
+        await store.aput(("n",), "a", NOTE)
+        return await store.aget(("n",), "a"), await store.asearch(("n",))
+
+    item, found = asyncio.run(work())
+    assert item.value == NOTE
+    assert [one.value for one in found] == [NOTE]
+    assert ANN not in kept(inner)
+
+
+class Model(GenericFakeChatModel):
+    """A model that answers what it is told to, and takes tools."""
+
+    def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+        return self
+
+
+@tool
+def remember(text: str, runtime: ToolRuntime) -> str:
+    """Remember a text."""
+    assert runtime.store is not None
+    runtime.store.put(("n",), "a", {"text": text})
+    item = runtime.store.get(("n",), "a")
+    assert item is not None
+    return str(item.value["text"])
+
+
+def test_an_agents_tool_remembers_without_names() -> None:
+    """If it breaks, what a tool puts into the store of a graph is there in clear."""
+    call = AIMessage("", tool_calls=[{"name": "remember", "args": {"text": f"{ANN} likes tea"}, "id": "1"}])
+    inner = InMemoryStore()
+    agent = create_agent(Model(messages=iter([call, AIMessage("done")])), [remember], store=opened(inner))
+    messages = agent.invoke({"messages": [("user", "remember it")]})["messages"]
+    assert messages[-2].text == f"{ANN} likes tea"
+    assert ANN not in kept(inner)
+
+
+def test_the_file_of_a_store_holds_no_name(tmp_path: Path) -> None:
+    """If it breaks, who copies the database has the names."""
+    sqlite = pytest.importorskip("langgraph.store.sqlite")
+    path = tmp_path / "memory.sqlite"
+    for _ in range(2):
+        with sqlite.SqliteStore.from_conn_string(str(path)) as inner:
+            inner.setup()
+            store = opened(inner)
+            store.put(("users", ANN), "a", NOTE)
+            assert store.get(("users", ANN), "a").value == NOTE  # type: ignore[union-attr]  # it is there
+            assert [item.value for item in store.search(("users",), limit=5)] == [NOTE]
+    held = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    assert b"<PERSON_1>" in held
+    assert not [name for name in (ANN, "Ann", MAIL) if name.encode() in held]
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: PseudonymStore({}), "store of LangGraph"),
+        (lambda: PseudonymStore(InMemoryStore(), key="short"), "32 bytes"),
+        (lambda: PseudonymStore(InMemoryStore(), "names"), "pseudonymizer"),
+    ],
+)
+def test_what_a_store_refuses(make: Any, says: str) -> None:
+    """If it breaks, a mistake is found when a memory is lost."""
+    with pytest.raises(InvalidParameter, match=says):
+        make()

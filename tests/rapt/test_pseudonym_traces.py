@@ -1,0 +1,168 @@
+"""Names stay home where traces leave: LangSmith's anonymizer, Langfuse's mask, OpenTelemetry's spans."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import langsmith
+import pytest
+from fakes.langsmith_server import LangSmithServer
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableLambda
+from langchain_core.tools import tool
+from langchain_core.tracers import LangChainTracer
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from langchain_dp import Pseudonymizer
+from langchain_dp.rapt.pseudonyms.masks import WITHHELD
+from langchain_dp.rapt.pseudonyms.tracing import PseudonymSpanProcessor
+
+ANN = "Ann Smith"
+MAIL = "ann@example.org"
+TERMS = {ANN: "person"}
+
+
+@contextlib.contextmanager
+def traced(pseudonymizer: Pseudonymizer) -> Iterator[tuple[dict[str, Any], Callable[[], str]]]:
+    """Config of a run that is traced to a server on loopback, and what that server got."""
+    with LangSmithServer() as server:
+        anonymizer = pseudonymizer.as_langsmith_anonymizer()
+        client = langsmith.Client(api_url=server.url, api_key="not-a-key", anonymizer=anonymizer)
+
+        def seen() -> str:
+            client.flush()
+            return server.text()
+
+        yield {"callbacks": [LangChainTracer(client=client, project_name="p")]}, seen
+        client.cleanup()
+
+
+class Model(GenericFakeChatModel):
+    """A model that answers what it is told to, and takes tools."""
+
+    def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+        return self
+
+
+def says(*answers: str | BaseMessage) -> Model:
+    return Model(messages=iter([AIMessage(one) if isinstance(one, str) else one for one in answers]))
+
+
+@tool
+def look_up(person: str) -> str:
+    """Look a person up."""
+    raise ValueError(f"no entry for {person}, {MAIL}")
+
+
+def fails(value: Any) -> Any:
+    raise RuntimeError(f"{ANN} is not there: {value}")
+
+
+CHAINS: dict[str, Callable[[], tuple[Any, Any]]] = {
+    "prompt": lambda: (
+        ChatPromptTemplate.from_messages([("user", "{q}")]) | says(f"{ANN} called."),
+        {"q": f"Who is {ANN}?"},
+    ),
+    "documents": lambda: (
+        RunnableLambda(lambda text: {"docs": [{"page_content": text, "metadata": {"by": ANN}}]}),
+        MAIL,
+    ),
+    "error": lambda: (RunnableLambda(fails), f"{ANN}, {MAIL}"),
+    "tool error": lambda: (look_up, {"person": ANN}),
+    "keys": lambda: (RunnableLambda(lambda value: {ANN: value}), {MAIL: [{"deep": {"er": (ANN, MAIL)}}]}),
+}
+
+
+@pytest.mark.parametrize("how", ["invoke", "stream"])
+@pytest.mark.parametrize("case", CHAINS)
+def test_no_name_reaches_langsmith(case: str, how: str) -> None:
+    """If it breaks, what people write about others is in the traces of a third party."""
+    chain, given = CHAINS[case]()
+    with traced(Pseudonymizer(terms=TERMS)) as (config, seen):
+        with contextlib.suppress(RuntimeError, ValueError):
+            config = {**config, "metadata": {"asked by": ANN}}
+            list(chain.stream(given, config)) if how == "stream" else chain.invoke(given, config)
+        sent = seen()
+    assert "<PERSON_1>" in sent
+    assert ANN not in sent
+    assert MAIL not in sent
+
+
+def test_no_name_of_an_agents_life_reaches_langsmith() -> None:
+    """If it breaks, a tool call, its error, or the state of a graph shows a name."""
+    agents = pytest.importorskip("langchain.agents")
+    call = AIMessage("", tool_calls=[{"name": "look_up", "args": {"person": ANN}, "id": "1"}])
+
+    @agents.middleware.wrap_tool_call
+    def forgiving(request: Any, handler: Any) -> Any:
+        try:
+            return handler(request)
+        except ValueError as error:
+            return ToolMessage(str(error), tool_call_id="1")
+
+    agent = agents.create_agent(says(call, f"{ANN} is not in the book."), [look_up], middleware=[forgiving])
+    with traced(Pseudonymizer(terms=TERMS)) as (config, seen):
+        answer = agent.invoke({"messages": [("user", f"Find {ANN}, {MAIL}.")]}, {**config, "metadata": {"who": MAIL}})
+        sent = seen()
+    assert ANN in answer["messages"][-1].text  # of the trace alone
+    assert sent.count("<PERSON_1>") > 5
+    assert ANN not in sent
+    assert MAIL not in sent
+
+
+def test_a_trace_stays_readable() -> None:
+    """If it breaks, two people are one in a trace, or one is two."""
+    mask = Pseudonymizer(terms=["Ann Smith", "Bob Jones"]).as_langsmith_anonymizer()
+    assert mask({"q": "Ann Smith met Bob Jones", "n": 3, "ok": True, "none": None})["q"] == "<TERM_1> met <TERM_2>"
+    assert mask({"a": ["Bob Jones, ann smith"]}) == {"a": ["<TERM_2>, <TERM_1>"]}
+    assert mask({"n": 3, "ok": True, "none": None, "x": 0.5}) == {"n": 3, "ok": True, "none": None, "x": 0.5}
+
+
+def test_langfuse_calls_its_mask_by_name() -> None:
+    """If it breaks, Langfuse sends everything in clear, or nothing."""
+    mask = Pseudonymizer(terms=TERMS).as_langfuse_mask()
+    assert mask(data={"input": f"{ANN}"}, further=1) == {"input": "<PERSON_1>"}
+
+
+def test_what_cannot_be_searched_is_withheld() -> None:
+    """If it breaks, an outage of a recognizer shows everything to the tracer, or ends the user's chain."""
+
+    def down(text: str) -> Sequence[Any]:
+        raise RuntimeError(text)
+
+    deep: Any = ANN
+    for _ in range(60):
+        deep = [deep]
+    assert Pseudonymizer(down).as_langsmith_anonymizer()({"q": ANN, "n": 1}) == {WITHHELD: 1}
+    assert ANN not in json.dumps(Pseudonymizer().as_langsmith_anonymizer()(deep))
+
+
+def test_no_name_is_in_a_span_that_is_exported() -> None:
+    """If it breaks, an OpenTelemetry backend gets the names."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(PseudonymSpanProcessor(SimpleSpanProcessor(exporter), Pseudonymizer(terms=TERMS)))
+    tracer = provider.get_tracer("t")
+    with contextlib.suppress(ValueError), tracer.start_as_current_span(f"ask {ANN}") as span:
+        span.set_attributes({"prompt": f"{ANN}, {MAIL}", "tokens": 3, "list": [ANN, "b"]})
+        span.add_event(f"seen {ANN}", {"who": MAIL})
+        span.add_link(span.get_span_context(), {"of": ANN})
+        raise ValueError(f"{ANN} failed")
+    [other] = exporter.get_finished_spans()
+    text = other.to_json() + repr(other.links[0].attributes)
+    assert "<PERSON_1>" in text
+    assert ANN not in text
+    assert MAIL not in text
+    assert other.attributes is not None
+    assert other.attributes["tokens"] == 3
+    assert other.attributes["list"] == ("<PERSON_1>", "b")
+    assert other.status.description == "ValueError: <PERSON_1> failed"
+    provider.force_flush()
+    provider.shutdown()
