@@ -114,9 +114,6 @@ ANSWERED: dict[str, Callable[[], Any]] = {
     "a state as the question": lambda: classifier().invoke({"messages": [("user", "x")]}),
     "behind a prompt": lambda: (ChatPromptTemplate.from_template("{t}") | classifier()).invoke({"t": "x"}),
     "a str as the prompt": lambda: classifier(prompt="Review: {text}\nMood:").invoke("x"),
-    "a template as the prompt": lambda: classifier(prompt=ChatPromptTemplate.from_template("{text}\nMood:")).invoke(
-        "x"
-    ),
     "labels as a tuple": lambda: classifier(labels=("positive", "negative")).invoke("x"),
     "labels as keys": lambda: classifier(labels={"positive": 1, "negative": 2}.keys()).invoke("x"),
     "a tool": lambda: classifier().as_tool().invoke({"text": "x"}),
@@ -252,6 +249,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "a generator's chat with a blank": lambda: chat().invoke(" "),
     "a generator's chat with tools": lambda: chat().bind_tools([print]),
     "a generator's chat with a schema": lambda: chat().with_structured_output({"title": "a", "type": "object"}),
+    "a template as the prompt": lambda: classifier(prompt=ChatPromptTemplate.from_template("{text}\nMood:")),
     "a chat face with tools": lambda: ChatDPICL(classifier=classifier()).bind_tools([print]),
     "a stop that is a number": lambda: chat().invoke("where is it", stop=3),  # type: ignore[arg-type]
     "a chat face with a stop of numbers": lambda: ChatDPICL(classifier=classifier()).invoke("x", stop=[3]),  # type: ignore[list-item]

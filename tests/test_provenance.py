@@ -112,7 +112,6 @@ TAKERS: dict[str, tuple[Callable[..., PrivacyCertificate], Callable[[OptimizedPr
     "the labels of public examples": (free, lambda made: {"labels": made.words}, 0.0),
     "the words of votes": (icl, lambda made: {"prompt": ICLPrompt("{text}", "Label:", words=made.words)}, 3.0),
     "the instruction of votes": (icl, lambda made: {"prompt": ICLPrompt("{text}", "Label:", made.instruction)}, 3.0),
-    "a template of votes": (icl, lambda made: {"prompt": handed(made.certificate, system="Sort.").template()}, 3.0),
     "the labels of votes": (
         icl,
         lambda made: {

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from langchain_dp._util.rounding import bound
 from langchain_dp.cli.parser import FAILED, INTERRUPTED, UNREAD, WrongArguments
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, LangChainDPError, LedgerMismatch, PlanError
-from langchain_dp.records.checks import as_seen
 
 if TYPE_CHECKING:
     from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
@@ -57,6 +56,8 @@ def read_off(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], str]:
 
     They stand in the private rows and are not shown.
     """
+    from langchain_dp.records.checks import as_seen
+
     labels = sorted({str(row["label"]) for row in rows})
     found = f"there {'are' if len(labels) > 1 else 'is'} {len(labels)} in {len(rows)} rows"
     if len(labels) < 2:
