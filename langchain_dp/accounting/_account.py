@@ -266,12 +266,12 @@ class Account(SharedOnCopy):
         """
         plans = self.store.plans()
         spent, reserved = self.spent(plans, round_up=False), claims(plans)
-        more = f", and {fits} more would fit. Ask for less; a" if fits else ". A"
+        more = f", and {fits} more would fit. Ask for less." if fits else "."
         if whole is not None:
-            more = f", and it would fit into epsilon={whole[0]:.6g}, delta={whole[1]:g}. Ask for that share; a"
+            more = f", and it would fit into epsilon={whole[0]:.6g}, delta={whole[1]:g}. Ask for that share."
         refusal = BudgetExceeded(
-            f"{sentence} Nothing was charged{more} larger budget is a weaker promise and needs a new ledger. (Spent so "
-            f"far: epsilon={spent[0]:.6g}, delta={spent[1]:g}; reserved: epsilon={reserved[0]:.6g}, "
+            f"{sentence} Nothing was charged{more} Another ledger over the same records adds up with this one. (Spent "
+            f"so far: epsilon={spent[0]:.6g}, delta={spent[1]:g}; reserved: epsilon={reserved[0]:.6g}, "
             f"delta={reserved[1]:g}; budget: {self.budget}.)",
             asked=asked,
             spent=spent,

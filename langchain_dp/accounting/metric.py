@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
@@ -184,38 +183,6 @@ class MetricLedger(BaseLedger):
         """
         if self.table not in (None, table):
             raise _other_table(table, str(self.table))
-
-    def check_room(self, eta: float, owners: Sequence[Owner], *, remedy: str) -> None:
-        """Refuse releases whose charges, in several calls, could not all succeed. Nothing is charged.
-
-        Args:
-            eta: Loss of each, as of :meth:`spend`.
-            owners: One per release of all calls.
-            remedy: Remedy for the message.
-
-        Raises:
-            BudgetExceeded: An account has too little left for all of its releases.
-        """
-        cost, limits = ticks(eta), self._store.limits
-        _, document, user, _ = self._store.summary()
-        accounts: list[tuple[Whose, int | None, int | None, list[str | None]]] = [
-            ("document", limits.document, document, [owner.document for owner in owners]),
-            ("user", limits.user, user, [owner.user for owner in owners]),
-        ]
-        for whose, limit, most, names in accounts:
-            for name, times in Counter(names).items():
-                if name is None or limit is None or (most or 0) + times * cost <= limit:
-                    continue
-                spent = self._store.spent(whose, self._store.digest(whose, name))
-                if spent + times * cost > limit:
-                    raise self._too_many(whose, times, eta, spent, limit, remedy)
-
-    def _too_many(self, whose: Whose, times: int, eta: float, spent: int, limit: int, remedy: str) -> BudgetExceeded:
-        return self._refused(
-            f"This would cost one {whose} {times} x eta {eta:g}; {units(limit - spent):g} of {units(limit):g} is left "
-            f"for it. Nothing was charged and nothing released. {remedy}",
-            f"{times} x ", whose, eta, spent, limit, (limit - spent) // ticks(eta),
-        )  # fmt: skip
 
     def _exceeded(self, refused: Shortfall, eta: float, cost: int) -> BudgetExceeded:
         limit = self._store.limits.of(refused.whose)

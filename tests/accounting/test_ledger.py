@@ -339,7 +339,7 @@ def test_a_refusal_reads_like_a_sentence(ledger: PrivacyLedger) -> None:
         votes.spend(VOTE)
     assert str(refused.value).startswith(
         f"0 of 5 are left in the plan 'p'. This question would cost epsilon {one_more:.3g}; 0 of {votes.epsilon:.4g} "
-        "is left. Nothing was charged. A larger budget is a weaker promise"
+        "is left. Nothing was charged. Another ledger over the same records"
     )
     with pytest.raises(BudgetExceeded, match=r"^0 of 5 are left in the plan 'p'\. These 7,000,000 questions would go"):
         votes.spend(VOTE, 7_000_000)

@@ -320,29 +320,3 @@ def test_a_refusal_reads_like_a_sentence_and_the_repr_shows_what_is_left() -> No
     assert repr(ledger).endswith("releases=1, user_spent=1.5, user_left=0.5, document_spent=1.5, document_left=1.5)")
     ledger.close()
     assert repr(ledger).endswith("closed or in use)")
-
-
-def test_room_is_told_before_anything_is_charged() -> None:
-    """If it breaks, work of several charges begins though a later one will be refused; or what fits is refused."""
-    ledger = MetricLedger(3.0, document_limit=2.0)
-    ledger.spend(1.0, [Owner("letter", "ann")], table="t")
-    for owners, fits in (
-        ([Owner("letter", "ann")], True),
-        ([Owner("letter", "ann")] * 2, False),
-        ([Owner("note", "ann")] * 2, True),
-        ([Owner("note", "ann"), Owner("card", "ann")] * 2, False),
-        ([Owner(f"page {i}", "bob") for i in range(3)], True),
-        ([Owner(f"page {i}", "bob") for i in range(4)], False),
-        ([Owner(f"page {i}") for i in range(9)], True),
-    ):
-        if fits:
-            ledger.check_room(1.0, owners, remedy="Write less.")
-            continue
-        with pytest.raises(
-            BudgetExceeded, match=r"x eta 1; .* is left for it\. Nothing was charged .* Write less"
-        ) as no:
-            ledger.check_room(1.0, owners, remedy="Write less.")
-        assert not any(name in str(no.value) for name in ("letter", "ann", "bob"))
-        assert no.value.fits == round(no.value.budget[0] - no.value.spent[0])
-    assert len(list(ledger.entries())) == 1
-    MetricLedger().check_room(1.0, [Owner("letter", "ann")] * 99, remedy="")

@@ -104,7 +104,7 @@ class MetricStore(LedgerStore):
         if expected is not None and expected != self.limits:
             raise LedgerMismatch(
                 f"The metric ledger {self.path} has {_described(self.limits)}, not {_described(expected)}. Open it "
-                "with its own limits; a larger limit is a weaker promise and needs a new ledger."
+                "with its own limits. What another ledger over the same texts releases adds up with this one."
             )
 
     def _check_totals(self, connection: Connection, entries: int) -> None:
