@@ -36,7 +36,7 @@ def kept(inner: BaseStore) -> str:
     return json.dumps([[item.dict() for item in inner.search(space, limit=1000)] for space in spaces])
 
 
-@pytest.mark.parametrize("key", [KEY, None])
+@pytest.mark.parametrize("key", [KEY, None], ids=["key", "no key"])
 def test_what_is_put_comes_back_and_is_kept_without_names(key: bytes | None) -> None:
     """If it breaks, a database of memories holds names, or an agent forgets them."""
     inner = InMemoryStore()
@@ -69,7 +69,7 @@ def test_another_process_with_the_key_reads_it_and_goes_on_counting() -> None:
     assert opened(inner, None).get(("n",), "b").value == {"text": "<PERSON_2>"}  # type: ignore[union-attr]  # it is there
 
 
-@pytest.mark.parametrize("key", [KEY, None])
+@pytest.mark.parametrize("key", [KEY, None], ids=["key", "no key"])
 def test_who_is_erased_cannot_be_restored_by_anybody(key: bytes | None) -> None:
     """If it breaks, a person who asked to be forgotten is shown again, or the number goes to somebody else."""
     inner = InMemoryStore()
