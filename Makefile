@@ -85,6 +85,7 @@ bench-accuracy: $(READY)
 # Needs LANGCHAIN_DP_DATA: a folder with agnews/, trec/, sst2/, amazon/, mpqa/, disaster/ and trustpilot/. Ten minutes.
 bench-prototypes: $(READY)
 	$(BIN)/python tests/benchmarks/bench_prototypes.py --speed
+	$(BIN)/python tests/benchmarks/bench_prototypes.py --parts 1000000
 	$(BIN)/python tests/benchmarks/bench_prototypes.py
 
 # Needs LANGCHAIN_DP_DATA: a folder with sst2/ and trec/. Takes hours; goes on where it stopped.
