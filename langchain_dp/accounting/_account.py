@@ -78,6 +78,14 @@ class BaseLedger(SharedOnCopy):
         """Absolute path of the file, or the URL of the schema; None in memory."""
         return self._store.path
 
+    def verify(self) -> None:
+        """Add up all entries again. Opening a large ledger adds up the newest ones alone, up to 100,000.
+
+        Raises:
+            LedgerCorrupt: Counts and entries do not agree.
+        """
+        self._store.verify()
+
     @property
     def refusals(self) -> int:
         """How often this object, in this process, refused a charge or a plan beyond the budget."""

@@ -36,6 +36,7 @@ class Ledger(JsonOptions):
     examples = """\
   langchain-dp ledger privacy.ledger
   langchain-dp ledger privacy.ledger --json
+  langchain-dp ledger privacy.ledger --verify
   langchain-dp ledger privacy.ledger --serve --port 8787
 """
     notes = """\
@@ -43,6 +44,7 @@ A file, or a schema of PostgreSQL by its URL without a password, "postgresql://u
 Both kinds: counted in epsilon (DP-ICL, DP-OPT), or in eta (sanitized texts). It is read and not changed, also while
 others charge it. No text of a record is in it; names of plans and chains that read like a text are not shown. Spent is
 what the releases so far cost inside their plans; reserved is the promise. The two are never added.
+Opening a ledger of more than 100,000 entries adds up those that came since its last sum. --verify adds up all.
 --serve: the report page on http://127.0.0.1:8787, which keeps itself up to date until Ctrl-C, with /healthz, and
 /metrics for Prometheus. It has no login: it is for browsers on this machine, unless --allow-remote says otherwise.
 Extra: watch.
@@ -53,6 +55,7 @@ reserved, spent and left by "epsilon" and "delta". Of a ledger in eta these are 
 of a "document", and its one plan has name, made and releases.
 """
     file: str = Argument(metavar="PLACE", help="file or postgresql:// URL of a ledger, of either kind")
+    verify: bool = Option(False, "--verify", help="first add up every entry again, also of a large ledger")
     serve: bool = Option(False, "--serve", help="show it as a page in a browser, until Ctrl-C")
     interval: float = Option(2.0, parser=positive, metavar="SECONDS", help="between two looks")
     host: str = Option("127.0.0.1", help="address to serve on")
@@ -73,6 +76,9 @@ of a "document", and its one plan has name, made and releases.
         self._check()
         watched = Watched(self.file)
         try:
+            if self.verify:
+                watched.open().verify()
+                note("every entry was added up")
             if self.serve:
                 return serve(watched, self.host, self.port, every=self.interval, allow_remote=self.allow_remote)
             found = watched.report()

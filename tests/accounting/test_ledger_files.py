@@ -23,8 +23,10 @@ from langchain_dp.accounting.events import ExponentialEvent, NoisyMaxEvent
 from langchain_dp.accounting.ledger import PrivacyLedger
 from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.accounting.pld import epsilon
-from langchain_dp.accounting.store import backend
+from langchain_dp.accounting.store import backend, plans
+from langchain_dp.accounting.store.backend import Connection
 from langchain_dp.accounting.store.base import is_there
+from langchain_dp.accounting.store.plans import PlanStore
 from langchain_dp.audit.report.opening import open_ledger
 from langchain_dp.audit.watch.reading import Watched
 from langchain_dp.errors import (
@@ -138,7 +140,7 @@ def test_a_ledger_of_another_version_is_refused(path: pathlib.Path, version: int
     """If this fails, a ledger of another schema is misread, and its budget spent twice."""
     _sql(f"PRAGMA user_version = {version}")(path)
     for opened in (lambda: PrivacyLedger(BUDGET, path), lambda: open_ledger(path)):
-        with pytest.raises(LedgerCorrupt, match=rf"schema={version} .*ledger\.db to be 4\. Use the version"):
+        with pytest.raises(LedgerCorrupt, match=rf"schema={version} .*ledger\.db to be 5\. Use the version"):
             opened()
 
 
@@ -496,3 +498,55 @@ def test_what_is_no_path_and_no_number_is_refused_in_our_words(use: Callable[[],
     """If it breaks, a slip ends in an error of Python's own, or in advice on something else."""
     with pytest.raises(InvalidParameter, match=re.escape(says)):
         use()
+
+
+def _ten_entries(path: pathlib.Path | str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten entries, of which eight are added up."""
+    monkeypatch.setattr(plans, "_ADDED_UP", 4)
+    with PrivacyLedger(BUDGET, path) as ledger:
+        plan = ledger.reserve([(FAINT, 100)], name="q", delta=1e-6)
+        for _ in range(9):
+            plan.spend(FAINT, 2)
+        ledger.verify()
+
+
+@on_both
+def test_opening_adds_up_new_entries_alone(path: pathlib.Path | str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this fails, a ledger of millions of entries opens for many seconds."""
+    _ten_entries(path, monkeypatch)
+    before: list[int] = []
+    real = PlanStore._checked
+
+    def seen(self: PlanStore, connection: Connection) -> int:
+        before.append(real(self, connection))
+        return before[-1]
+
+    monkeypatch.setattr(PlanStore, "_checked", seen)
+    with PrivacyLedger(BUDGET, path) as ledger:
+        assert ledger.plan("q").remaining(FAINT) == 82
+    assert before == [8]
+
+
+@pytest.mark.parametrize(
+    ("change", "at_opening"),
+    [
+        ("UPDATE entries SET count = count + 1 WHERE id = 2", False),
+        ("UPDATE entries SET count = count + 1 WHERE id = 9", True),
+        ("DELETE FROM entries WHERE id = 9", True),
+        ("UPDATE checked SET total = total + 1", True),
+        ("UPDATE items SET used = used + 1", True),
+        ("UPDATE items SET used = used + 1; UPDATE checked SET total = total + 1", False),
+    ],
+)
+def test_a_change_by_hand_is_found(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, change: str, at_opening: bool
+) -> None:
+    """If this fails, counts and entries of a large ledger may contradict each other, and nobody is told."""
+    _ten_entries(path, monkeypatch)
+    edited(path, change)
+    if at_opening:
+        with pytest.raises(LedgerCorrupt, match="is damaged"):
+            PrivacyLedger(BUDGET, path)
+        return
+    with PrivacyLedger(BUDGET, path) as ledger, pytest.raises(LedgerCorrupt, match="do not equal the sum"):
+        ledger.verify()

@@ -236,7 +236,7 @@ def test_other_tables_and_other_kinds_are_refused(postgres: Server, url: str, tm
         "UPDATE store SET newest = 0",
         "DELETE FROM store",
         "TRUNCATE entries",
-        "TRUNCATE ledger, store, items, plans, journals, entries, forgotten, answers, quotas",
+        "TRUNCATE ledger, store, items, checked, plans, journals, entries, forgotten, answers, quotas",
         "UPDATE quotas SET used = used - 1",
         "UPDATE quotas SET used = 4",
         "UPDATE quotas SET most = 10000",

@@ -75,7 +75,9 @@ def test_a_full_ledger_refuses_another_chain_and_says_how_much_is_left() -> None
     with pytest.raises(BudgetExceeded, match=r"epsilon=0, delta=0 left to reserve.*budget=") as caught:
         classifier(ledger=ledger, name="late")
     assert (caught.value.fits, caught.value.budget) == (0, (50.0, 1e-5))
-    with pytest.raises(BudgetExceeded, match=r"^The plan 'late' of 5 .*epsilon=0, delta=0 are not .*charged\. Another ledger"):
+    with pytest.raises(
+        BudgetExceeded, match=r"^The plan 'late' of 5 .*epsilon=0, delta=0 are not .*charged\. Another ledger"
+    ):
         classifier(ledger=ledger, budget=HALF, name="late")
     assert [plan.name for plan in ledger.plans()] == ["all of it"]
 

@@ -98,7 +98,7 @@ class Backend(abc.ABC):
         """Return the ledger's error for an ``error`` of the database after ``wait`` seconds."""
 
     @abc.abstractmethod
-    def damage(self, connection: Connection) -> str:
+    def damage(self, connection: Connection, *, pages: bool) -> str:
         """Return damage that the database finds in itself, or an empty text."""
 
     @abc.abstractmethod

@@ -81,6 +81,7 @@ class LedgerStore(abc.ABC):
 
     _charges: ClassVar[str]  # word for entries in messages
     _wrong: ClassVar[tuple[str, str]]  # SQL that counts totals unlike the sum of their entries, and a word for them
+    _wrong_since: ClassVar[str] = ""  # the same, for totals and entries since the last check; empty if there is none
     _orphaned: ClassVar[str]  # SQL condition on an entry that belongs to nothing
 
     def __init__(self, backend: Backend) -> None:
@@ -139,17 +140,33 @@ class LedgerStore(abc.ABC):
         connection.execute(*_insert("ledger", row))
         return ledger_id
 
-    def _verify(self, connection: Connection) -> None:
-        """Check the database, the terms, and that totals and entries agree."""
-        if wrong := self.backend.damage(connection):
-            raise self.damaged(wrong)
+    def verify(self) -> None:
+        """Add up all entries again, also those that were added up before. Raises LedgerCorrupt."""
+        with self.read() as connection:
+            self._verify(connection, whole=True)
+
+    def _checked(self, connection: Connection) -> int:
+        """Return the id of the last entry that was added up already; 0 for none."""
+        return 0
+
+    def _verify(self, connection: Connection, *, whole: bool = False) -> None:
+        """Check the database, the terms, and that totals and entries agree: those since the last check, or all."""
+        before = self._checked(connection)
+        since = 0 if whole else before
+        if damage := self.backend.damage(connection, pages=not since):
+            raise self.damaged(damage)
         self._check_terms(connection)
-        wrong = connection.execute(self._wrong[0]).fetchone()[0]
+        wrong = connection.execute(self._wrong_since, (before,)).fetchone()[0] if before else 0
+        if not since:
+            wrong += connection.execute(self._wrong[0]).fetchone()[0]
         if wrong:
             raise self.damaged(f"{wrong} {self._wrong[1]} do not equal the sum of their {self._charges}")
         entries, newest, orphans = connection.execute(
-            f"SELECT count(*), coalesce(max(id), 0), count(*) FILTER (WHERE {self._orphaned}) FROM entries"  # noqa: S608  # no value in it
+            f"SELECT count(*), coalesce(max(id), ?), count(*) FILTER (WHERE {self._orphaned}) FROM entries "  # noqa: S608  # no value in it
+            "WHERE id > ?",
+            (since, since),
         ).fetchone()
+        entries += since
         # Ids are handed out without gaps, and the database remembers the last one.
         handed_out = self.backend.newest_id(connection)
         if entries != newest or newest != handed_out or orphans:

@@ -57,6 +57,10 @@ class StoredPlan:
     quotas: Mapping[str, Any] | None = None  # None if every user may use it up
 
 
+_ADDED_UP = 100_000
+"""Entries between two sums that are kept."""
+
+
 class UserRefused(Exception):
     """Too few releases are left in a user's quota. Nothing was charged."""
 
@@ -69,6 +73,11 @@ class PlanStore(LedgerStore):
         "SELECT count(*) FROM items LEFT JOIN (SELECT item, sum(count) AS total FROM entries GROUP BY item) AS sums "
         "USING (item) WHERE used <> coalesce(total, 0) OR plan NOT IN (SELECT plan FROM plans)",
         "used counts",
+    )
+    _wrong_since = (
+        "SELECT count(*) FROM items LEFT JOIN checked USING (item) LEFT JOIN (SELECT item, sum(count) AS since FROM "
+        "entries WHERE id > ? GROUP BY item) AS sums USING (item) WHERE used <> coalesce(checked.total, 0) + "
+        "coalesce(since, 0) OR plan NOT IN (SELECT plan FROM plans)"
     )
     _orphaned = "item NOT IN (SELECT item FROM items)"
 
@@ -218,7 +227,21 @@ class PlanStore(LedgerStore):
             return None
         if user_id is not None:
             _charge_user(connection, item, count, *user_id)
-        return self._enter(connection, time=now(), item=item, count=count, caller=caller)
+        newest = self._enter(connection, time=now(), item=item, count=count, caller=caller)
+        if newest[0] % _ADDED_UP == 0:
+            self._add_up(connection, newest[0])
+        return newest
+
+    def _add_up(self, connection: Connection, entry: int) -> None:
+        """Keep the sums of all entries so far, so that opening adds up later ones alone."""
+        connection.execute(
+            "INSERT INTO checked (item, total, entry) SELECT item, sum(count), ? FROM entries WHERE id > ? GROUP BY "
+            "item ON CONFLICT (item) DO UPDATE SET total = checked.total + excluded.total, entry = excluded.entry",
+            (entry, self._checked(connection)),
+        )
+
+    def _checked(self, connection: Connection) -> int:
+        return int(connection.execute("SELECT coalesce(max(entry), 0) FROM checked").fetchone()[0])
 
     def _check_own(self, connection: Connection, plan: StoredPlan, event: str) -> None:
         """Refuse a file in which the event's row is gone or belongs to another plan."""

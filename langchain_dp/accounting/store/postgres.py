@@ -317,7 +317,7 @@ class Postgres(Backend):
             )
         return LedgerCorrupt(f"The {name} is damaged or not a {kind.name} ({why}). {kind.restore}")
 
-    def damage(self, connection: Connection) -> str:
+    def damage(self, connection: Connection, *, pages: bool) -> str:
         """Return missing triggers, or tables that a crash would empty. The server checks its pages itself."""
         return missing(connection, self._place.schema, self.kind)
 

@@ -68,7 +68,7 @@ LEDGER = LedgerKind(
     opener="PrivacyLedger(budget, path)",
     restore="Restore it from a copy that holds every spend; a new ledger would forget what was released.",
     application_id=0x4C445042,  # "LDPB"
-    version=4,
+    version=5,
     terms="epsilon REAL NOT NULL, delta REAL NOT NULL, neighbors TEXT NOT NULL",
     charges="item INTEGER NOT NULL REFERENCES items, count INTEGER NOT NULL CHECK (count >= 1)",
     others=(
@@ -78,6 +78,8 @@ LEDGER = LedgerKind(
         "CREATE TABLE IF NOT EXISTS items (item INTEGER PRIMARY KEY AUTOINCREMENT, plan INTEGER NOT NULL REFERENCES "
         "plans, event TEXT NOT NULL, max_count INTEGER NOT NULL CHECK (max_count >= 1), used INTEGER NOT NULL DEFAULT "
         "0 CHECK (used BETWEEN 0 AND max_count), UNIQUE (plan, event))",
+        "CREATE TABLE IF NOT EXISTS checked (item INTEGER PRIMARY KEY REFERENCES items, total INTEGER NOT NULL, "
+        "entry INTEGER NOT NULL)",
         "CREATE TABLE IF NOT EXISTS journals (plan INTEGER PRIMARY KEY REFERENCES plans, state TEXT NOT NULL)",
         "CREATE TABLE IF NOT EXISTS forgotten (place INTEGER PRIMARY KEY AUTOINCREMENT, plan INTEGER NOT NULL "
         "REFERENCES plans, record BLOB NOT NULL, time TEXT NOT NULL, UNIQUE (plan, record))",
@@ -93,6 +95,7 @@ LEDGER = LedgerKind(
             "NEW.used < OLD.used OR NEW.max_count <> OLD.max_count OR NEW.event <> OLD.event OR NEW.plan <> OLD.plan",
             "a used count never falls and a plan never changes",
         ),
+        Rule("checked_on", "UPDATE ON checked", "NEW.total < OLD.total OR NEW.entry < OLD.entry", "sums never fall"),
         Rule("no_item_removal", "DELETE ON items", "", "plans are never removed"),
         Rule("no_plan_edit", "UPDATE ON plans", "", "plans are never edited"),
         Rule("no_plan_removal", "DELETE ON plans", "", "plans are never removed"),
