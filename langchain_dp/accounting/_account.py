@@ -168,6 +168,7 @@ class Account(SharedOnCopy):
         self.store = store
         self.prepaid = None if prepay_block is None else Prepaid(store, prepay_block)
         self.refusals = Refusals()
+        self.family: str | None = None  # name of the ledgers that share no record with this one
         self._known: dict[tuple[object, ...], float] = {}
         self._lock = threading.Lock()
         forks.renew_lock(self)

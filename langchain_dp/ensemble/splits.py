@@ -21,7 +21,8 @@ from pathlib import Path
 
 from langchain_dp._util.callers import warn_caller
 from langchain_dp._util.machine import state_folder
-from langchain_dp.accounting import PrivacyLedger
+from langchain_dp.accounting import LedgerPlan, PrivacyLedger
+from langchain_dp.accounting._account import Account
 from langchain_dp.errors import BudgetSplitWarning
 from langchain_dp.records import CheckedShards, PrivateRecords
 from langchain_dp.records.files import READING
@@ -36,7 +37,7 @@ CREATE TABLE IF NOT EXISTS marks (mark BLOB NOT NULL, ledger TEXT NOT NULL, PRIM
 """
 
 
-def note_ledger(records: PrivateRecords | CheckedShards, ledger: PrivacyLedger) -> None:
+def note_ledger(records: PrivateRecords | CheckedShards, charged: PrivacyLedger | LedgerPlan) -> None:
     """Note which ledger is charged for records, and warn if another one was.
 
     Any record that both have is enough. Of larger sets the fingerprints with the smallest values are kept, so two sets
@@ -44,7 +45,7 @@ def note_ledger(records: PrivateRecords | CheckedShards, ledger: PrivacyLedger) 
 
     Args:
         records: The private records.
-        ledger: The ledger that is charged for them.
+        charged: The ledger that is charged for them, or a plan of it.
     """
     folder = state_folder()
     if folder is None:
@@ -52,12 +53,12 @@ def note_ledger(records: PrivateRecords | CheckedShards, ledger: PrivacyLedger) 
     with contextlib.suppress(OSError, sqlite3.Error):  # the promise does not hang on a note
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         marks = run_redacted(_marks, PrivateArgs(records, _key(folder)), READING)
-        others = _noted(folder, marks, ledger)
+        others = _noted(folder, marks, charged._account)
         if others and not run_redacted(_is_sample, PrivateArgs(records), READING):
-            _warn(ledger, others)
+            _warn(charged._account, others)
 
 
-def _warn(ledger: PrivacyLedger, others: list[tuple[str, float]]) -> None:
+def _warn(ledger: Account, others: list[tuple[str, float]]) -> None:
     listed = ", ".join(f"{place} (epsilon {epsilon:g})" for place, epsilon in others[:_SHOWN])
     more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
     total = ledger.budget.epsilon + sum(epsilon for _, epsilon in others)
@@ -97,12 +98,12 @@ def _key(folder: Path) -> bytes:
     return file.read_bytes()
 
 
-def _noted(folder: Path, marks: list[bytes], ledger: PrivacyLedger) -> list[tuple[str, float]]:
+def _noted(folder: Path, marks: list[bytes], ledger: Account) -> list[tuple[str, float]]:
     """Note the ledger, and return place and epsilon of the others that know one of the marks."""
     places = ", ".join("?" * len(marks))
     with contextlib.closing(sqlite3.connect(folder / "records.sqlite", timeout=_WAIT)) as notes, notes:
         notes.executescript(_SCHEMA)
-        own = getattr(ledger, "family", ledger._store.ledger_id)  # blocks share no record
+        own = ledger.family or ledger.store.ledger_id
         notes.execute("INSERT OR REPLACE INTO ledgers VALUES (?, ?, ?)", (own, _place(ledger), ledger.budget.epsilon))
         notes.executemany("INSERT OR IGNORE INTO marks VALUES (?, ?)", [(mark, own) for mark in marks])
         found = notes.execute(
@@ -113,7 +114,8 @@ def _noted(folder: Path, marks: list[bytes], ledger: PrivacyLedger) -> list[tupl
         return [(place, epsilon) for _, place, epsilon in found]
 
 
-def _place(ledger: PrivacyLedger) -> str:
-    if ledger.path is None:
+def _place(ledger: Account) -> str:
+    path = ledger.store.path
+    if path is None:
         return "one in memory"
-    return ledger.path if "://" in ledger.path else Path(ledger.path).name
+    return path if "://" in path else Path(path).name

@@ -23,6 +23,7 @@ from langchain_dp.ensemble.answers import KEPT
 from langchain_dp.ensemble.questions import ChecksBatches, Question, question_texts, user_of, user_specs
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise
 from langchain_dp.ensemble.scheme import SamplingOptions, Scheme, sampling_from
+from langchain_dp.ensemble.splits import note_ledger
 from langchain_dp.ensemble.tools import ExitBehavior, private_tool
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.icl import prompts
@@ -191,6 +192,8 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             quotas=None if quotas is None else validate.group("quotas", quotas, Quotas),
             before=self._warn_if_noisy,
         )
+        if self._rng.private:
+            note_ledger(self._records, reservation.plan)
         self._subset_prompts = SubsetPrompts(self._records, reservation.scheme, self._shot, self._rng)
         self._replicas: Replicas | None = None
         if replicas:
@@ -506,6 +509,8 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             quotas=self.quotas if quotas is None else validate.group("quotas", quotas, Quotas),
             before=self._warn_if_noisy,
         )
+        if self._rng.private:
+            note_ledger(self._records, reservation.plan)
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin.name = reservation.plan.name

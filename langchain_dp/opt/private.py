@@ -34,6 +34,7 @@ from langchain_dp.ensemble.runs import (
     run_lock,
 )
 from langchain_dp.ensemble.scheme import Scheme
+from langchain_dp.ensemble.splits import note_ledger
 from langchain_dp.ensemble.subsets import KEYED, SubsetSampler
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import Exponential
@@ -137,6 +138,8 @@ class PrivateRuns(PrivateRun):
         scheme = self._scheme(journal)
         self._reservation = reservation = self._reserved(journal, scheme, len(records))
         self._journal = journal
+        if self._rng.private:
+            note_ledger(records, self._ledger)
         budget = reservation.budget
         warn_weak_promise(weak_promise_reasons(budget.epsilon, budget.delta, *scheme.least_records(len(records))))
         if journal.winner is None and not self._may_choose(reservation):

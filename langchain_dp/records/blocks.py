@@ -212,7 +212,7 @@ class BlocksLedger(PrivacyLedger):
         super().__init__(budget, paths[newest])
         self._newest = newest
         self._others = {name: PrivacyLedger(budget, paths[name]) for name in others}
-        self.family = str(paths[newest].parent.resolve())
+        self._account.family = str(paths[newest].parent.resolve())
 
     def reserved(self) -> tuple[float, float]:
         """Return the most that is reserved in one of the blocks."""

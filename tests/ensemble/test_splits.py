@@ -9,8 +9,17 @@ from typing import Any
 
 import pytest
 from fakes.encoders import WordEncoder
+from langchain_core.language_models import FakeListChatModel
 
-from langchain_dp import DPLabelNamer, DPPrototypeClassifier, PrivacyBudget, PrivacyLedger, RecordShards
+from langchain_dp import (
+    DPICLClassifier,
+    DPLabelNamer,
+    DPPrototypeClassifier,
+    PrivacyBlocks,
+    PrivacyBudget,
+    PrivacyLedger,
+    RecordShards,
+)
 from langchain_dp.errors import BudgetSplitWarning
 from langchain_dp.sample import load
 
@@ -63,6 +72,28 @@ def test_one_ledger_or_other_records_or_no_privacy_do_not_warn(tmp_path: Path) -
         fit(ROWS, ledger=ledger, budget=half, name="second")
         fit(OTHERS, budget=BUDGET)
         fit(ROWS, budget=BUDGET, not_private_seed=1)
+
+    assert warned(work) == []
+
+
+def test_a_vote_over_records_that_prototypes_were_charged_for_warns() -> None:
+    """If it breaks, the classes that ask a model are not warned of."""
+    fit(ROWS, budget=BUDGET)
+    model = FakeListChatModel(responses=["A"])
+    vote = functools.partial(DPICLClassifier, model=model, examples=ROWS, labels=["A", "B"], shots=1, subsets=4)
+    [text] = warned(lambda: vote(budget=PrivacyBudget(2.0, 1e-6), max_queries=1))
+    assert "epsilon 3" in text
+
+
+def test_blocks_of_one_folder_do_not_warn(tmp_path: Path) -> None:
+    """If it breaks, each new month is said to add up with the old one."""
+    rows = [{**row, "time": f"2026-1{n % 2}-01"} for n, row in enumerate(ROWS)]
+    blocks = PrivacyBlocks(tmp_path, PrivacyBudget(2.0, 1e-5))
+
+    def work() -> None:
+        for names in (["2026-10"], ["2026-10", "2026-11"]):
+            records, ledger = blocks.select(rows, names)
+            fit(records, ledger=ledger, budget=PrivacyBudget(1.0, 1e-6), name=str(len(names)))
 
     assert warned(work) == []
 
