@@ -1,7 +1,7 @@
-"""Warns if the same private records are charged to a second ledger: what both release adds up, and neither says so.
+"""Warns if the same private records are charged to a second ledger: both add up, and neither shows the sum.
 
-Each ledger that is charged for records leaves a note in the user's state folder: keyed fingerprints of up to 64 of the
-records, the ledger's id, its place and its epsilon. The key lies beside it, readable by the user alone. The note is no
+Each charged ledger leaves a note in the user's state folder. It holds keyed fingerprints of up to 64 records, and the
+ledger's id, place and epsilon. The key lies beside it, readable by the user alone. The note is no
 part of the promise. Where the folder cannot be written, there is none.
 """
 
@@ -40,8 +40,8 @@ CREATE TABLE IF NOT EXISTS marks (mark BLOB NOT NULL, ledger TEXT NOT NULL, PRIM
 def note_ledger(records: PrivateRecords | CheckedShards, charged: PrivacyLedger | LedgerPlan) -> None:
     """Note which ledger is charged for records, and warn if another one was.
 
-    Any record that both have is enough. Of larger sets the fingerprints with the smallest values are kept, so two sets
-    that overlap by a tenth are recognized in 99 of 100 cases.
+    Any record that both have is enough. Of larger sets the 64 smallest fingerprints are kept. Two sets that overlap by
+    a tenth are then recognized in 99 of 100 cases.
 
     Args:
         records: The private records.
@@ -81,7 +81,7 @@ def _marks(records: PrivateRecords | CheckedShards, key: bytes) -> list[bytes]:
 
 
 def _is_sample(records: PrivateRecords | CheckedShards) -> bool:
-    """Whether the records are this package's own, which nobody needs to protect."""
+    """Return whether the records are this package's own, which nobody needs to protect."""
     if isinstance(records, CheckedShards) or not len(records):
         return False
     text = json.dumps(records.get(records.ids()[0])["text"], ensure_ascii=False)

@@ -41,7 +41,7 @@ class PrivacyBlocks:
         budget_per_block: The most that all releases about the records of one block may cost.
         by: Length of a block: "day", "week", "month" or "year".
         time_key: Key of the time that a record came in: a date, a datetime, or a str that begins with an ISO date. It
-            must be public: who sees a block's ledger learns when there were records.
+            must be public: a block's ledger shows when there were records.
 
     Raises:
         InvalidParameter: An argument is out of bounds.
@@ -288,7 +288,7 @@ def _day(value: Any) -> datetime.date | None:
 
 
 def _is_name(name: str, by: str) -> bool:
-    """Whether a block may have this name, which is also that of a file."""
+    """Return whether a block may have this name, which is also that of a file."""
     first = {"day": name, "week": None, "month": f"{name}-01", "year": f"{name}-01-01"}[by]
     with contextlib.suppress(ValueError):
         day = datetime.date.fromisocalendar(int(name[:4]), int(name[6:]), 1) if first is None else _day(first)

@@ -164,7 +164,7 @@ class CheckedShards:
         return self._count
 
     def unit_notes(self) -> tuple[str, ...]:
-        """What a certificate says of the unit: nothing, as it is one record."""
+        """Notes of a certificate on the unit of privacy: none, as it is one record."""
         return ()
 
     def total(self, step: Step[Any]) -> Any:

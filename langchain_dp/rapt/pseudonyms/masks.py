@@ -1,4 +1,4 @@
-"""A function that hides entities in whatever a tracer sends."""
+"""A function that hides entities in the values of a tracer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DEEPEST = 50
 class TraceMask:
     """Hides entities in strings, and in the keys and values of mappings and lists.
 
-    What cannot be searched, as its recognizer fails, is withheld: a tracer never gets the raw text.
+    If a recognizer fails on a text, the text is withheld: a tracer never gets it raw.
 
     Args:
         sanitize: Hides entities in one text.

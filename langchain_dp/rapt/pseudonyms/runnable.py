@@ -194,8 +194,8 @@ class Pseudonymizer(SanitizerShell):
         """Return a function for ``langsmith.Client(anonymizer=...)``, which sends placeholders only.
 
         LangSmith applies it to inputs, outputs, errors and metadata of every run. One object is one map: the same
-        entity has the same placeholder in all traces, so they stay readable. Names and tags of runs pass in clear. What
-        a recognizer fails on is withheld.
+        entity has the same placeholder in all traces, so they stay readable. Names and tags of runs pass in clear. A
+        text on which a recognizer fails is withheld.
 
         Examples:
             >>> client = langsmith.Client(anonymizer=Pseudonymizer().as_langsmith_anonymizer())

@@ -34,11 +34,11 @@ _PAGE = 100
 
 
 class PseudonymStore(BaseStore):
-    """Hides entities in what an agent remembers, in any store of LangGraph. NOT formal privacy.
+    """Hides entities in the memory of an agent, in any store of LangGraph. NOT formal privacy.
 
-    Values, keys and namespaces are hidden before they reach the store, and restored for whoever reads through this
-    object with the key. So tools and nodes work with names, and the database holds placeholders. :meth:`erase` drops
-    the entry of a person: every memory of that person then keeps its placeholder, and nobody can restore the name.
+    Values, keys and namespaces are hidden before they reach the store, and this object restores them for its callers. So
+    tools and nodes work with names, and the database holds placeholders. :meth:`erase` drops the entry of a person. Every
+    memory of that person then keeps its placeholder, and nobody can restore the name.
 
     The map of placeholders lies in the same store, one encrypted item per entity. Use one process at a time: two would
     give one placeholder to two people. Searches compare hidden texts, so a semantic search finds people by placeholder.
@@ -55,7 +55,7 @@ class PseudonymStore(BaseStore):
         MissingExtra: A key is given, and cryptography is not installed.
 
     Formal guarantee:
-        None: what no recognizer finds is kept in clear.
+        None: text that no recognizer finds is kept in clear.
 
     Examples:
         >>> store = PseudonymStore(InMemoryStore(), Pseudonymizer(terms=["Ann Smith"]), key=key)
@@ -77,7 +77,7 @@ class PseudonymStore(BaseStore):
         self._names = settings.new_conversation()
         if self._names.sanitizes_the_rest:
             raise InvalidParameter(
-                "Expected a pseudonymizer without remaining_text_sanitizer=: what is remembered must come back."
+                "Expected a pseudonymizer without remaining_text_sanitizer=: memories must come back unchanged."
             )
         self._cipher: Any = None if key is None else cipher_of(key)
         self._kept: set[str] = set()
