@@ -36,9 +36,9 @@ _PAGE = 100
 class PseudonymStore(BaseStore):
     """Hides entities in the memory of an agent, in any store of LangGraph. NOT formal privacy.
 
-    Values, keys and namespaces are hidden before they reach the store, and this object restores them for its callers. So
-    tools and nodes work with names, and the database holds placeholders. :meth:`erase` drops the entry of a person. Every
-    memory of that person then keeps its placeholder, and nobody can restore the name.
+    Values, keys and namespaces are hidden before they reach the store, and this object restores them for its callers.
+    So tools and nodes work with names, and the database holds placeholders. :meth:`erase` drops the entry of a person.
+    Every memory of that person then keeps its placeholder, and nobody can restore the name.
 
     The map of placeholders lies in the same store, one encrypted item per entity. Use one process at a time: two would
     give one placeholder to two people. Searches compare hidden texts, so a semantic search finds people by placeholder.
