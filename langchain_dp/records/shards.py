@@ -50,7 +50,8 @@ class RecordShards:
     examples, if an encoder reads them. The release is the same, to the last bit, as that of all records in memory.
 
     Each record is a unit of its own: records of one user may lie in several parts. Where users have several, join each
-    user's records into one text first, or give :class:`~langchain_dp.PrivateRecords` with ``user_key``.
+    user's records into one text first, or give :class:`~langchain_dp.PrivateRecords` with ``user_key``. An ``id`` that
+    occurs twice is refused within ``batch_size`` rows alone.
 
     In a script, a pool of processes asks for ``if __name__ == "__main__":`` around the call.
 
@@ -88,7 +89,7 @@ class RecordShards:
     ) -> None:
         self._read = functools.partial(PrivateRecords, text_key=text_key, label_key=label_key, label=label)
         self._read()  # it checks the keys
-        self._workers = validate.integer("workers", workers or processors(), at_least=1)
+        self._workers = validate.integer("workers", processors() if workers is None else workers, at_least=1)
         self._batch_size = validate.integer("batch_size", batch_size, at_least=1)
         self._dataset = parts if hasattr(parts, "map_batches") else None
         self._parts = [] if self._dataset is not None else list(_divided(parts, self._batch_size))

@@ -145,7 +145,7 @@ def test_a_missing_label_names_its_part() -> None:
         (lambda: RecordShards([]), "at least one part"),
         (lambda: RecordShards(ROWS), "not of type dict"),
         (lambda: RecordShards(7), "or a dataset of Ray"),
-        (lambda: RecordShards([list], workers=-1), "workers"),
+        (lambda: RecordShards([list], workers=0), "workers"),
         (lambda: RecordShards([list], text_key=""), "text_key"),
         (lambda: fitted(RecordShards([list], workers=1)), "at least one record"),
         (
