@@ -121,6 +121,10 @@ class OptPrompts(MadeOfFields):
         """The cue; the label word follows it after a space."""
         return "Output:"
 
+    def forward(self, instruction: str, words: Sequence[str] = ()) -> str:
+        """Return the forward prompt as a template over the input's variables, with the instruction's braces escaped."""
+        return "".join(self.forward_parts(instruction, words))
+
     def forward_parts(self, instruction: str, words: Sequence[str] = ()) -> tuple[str, str]:
         """Return the forward prompt as a template, with the instruction's braces escaped.
 
