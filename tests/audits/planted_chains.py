@@ -153,6 +153,7 @@ def still_asked(real: StandIn, self: SubsetPrompts, record_id: str) -> Any:
     shot = self._shots[record_id]
     stale = real(self, record_id)
     self._shots[record_id] = shot
+    self._shown[record_id] = [record_id]  # without user_key a record is its own user
     self._sampler.add(record_id)
     return stale
 

@@ -23,6 +23,7 @@ if __name__ == "__main__":  # before numpy: threads of two processes would wait 
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent.parent))  # run as a script, from anywhere, and by its worker processes
 
+os.environ["LANGCHAIN_DP_STATE"] = ""  # audits charge one data set to many ledgers
 from audits import accountant, aggregate, chains, coins, counts, draws, icl, neighbors, opt, rapt, synth
 from audits.check import Check, Finding
 from audits.faults import CLASSIC, faults
