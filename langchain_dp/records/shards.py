@@ -75,8 +75,6 @@ class RecordShards:
         >>> DPPrototypeClassifier.fit(examples, labels=["praise", "complaint"], budget=PrivacyBudget(1.0))
     """
 
-    user_key = None
-
     def __init__(
         self,
         parts: str | PathLike[str] | Iterable[str | PathLike[str] | Part] | Any,

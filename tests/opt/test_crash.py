@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.forked import end_of
 from fakes.optimizers import (
     Looking,
     calls_of,
@@ -59,14 +60,7 @@ def test_a_kill_while_candidates_are_compared_loses_the_choice(tmp_path: Path) -
 
 def killed(work: Callable[[], object]) -> bool:
     """Whether a child that does this work was killed on the way."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            work()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    return end_of(work) == -signal.SIGKILL
 
 
 SMALL: dict[str, Any] = {"partitions": 8, "shots": 1, "epsilon0": 8.0, "num_prompts": 1, "max_new_tokens": 3}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 from fakes.batches import STEPS, KilledAlways, KilledOnce, table_folder
+from fakes.ray_cluster import ray_cluster
 from langchain_dp.integrations.ray import map_private_batches
 
 from langchain_dp.accounting.metric import MetricLedger
@@ -38,20 +38,9 @@ def rows() -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'langchain-dp[ray]'")
-    pytest.importorskip("ray.data", reason="ray is there without ray[data]")
-    here = str(Path(__file__).parent.parent)
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        object_store_memory=100 * 2**20,
-        runtime_env={"env_vars": {"PYTHONPATH": here}},
-    )
-    yield ray
-    ray.shutdown()
+def ray() -> Iterator[Any]:
+    with ray_cluster() as ray:
+        yield ray
 
 
 def test_workers_die_and_no_document_has_two_texts(ray: Any, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from fakes.encoders import WordEncoder
+from fakes.ray_cluster import ray_cluster
 
 from langchain_dp import DPPrototypeClassifier, PrivacyBudget, RecordShards
 from langchain_dp.errors import InvalidParameter
@@ -20,21 +21,10 @@ KEYS = {"text_key": "body", "label_key": "kind"}
 
 
 @pytest.fixture(scope="module")
-def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'langchain-dp[ray]'")
-    pytest.importorskip("ray.data", reason="ray is there without ray[data]")
-    here = str(Path(__file__).parent.parent)
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        object_store_memory=100 * 2**20,
-        runtime_env={"env_vars": {"PYTHONPATH": here}},
-    )
-    ray.data.DataContext.get_current().enable_progress_bars = False
-    yield ray
-    ray.shutdown()
+def ray() -> Iterator[Any]:
+    with ray_cluster() as ray:
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        yield ray
 
 
 def fitted(examples: Any, **options: Any) -> DPPrototypeClassifier[str]:
