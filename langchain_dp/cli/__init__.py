@@ -58,7 +58,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         NoTextKeptWarning,
     ):  # what a command shows, plan or certificate, says it
         warnings.simplefilter("ignore", said)
-    in_lines, warnings.formatwarning = warnings.formatwarning, lambda message, *_: f"{line(message)}\n"
+    in_lines, warnings.formatwarning = (
+        warnings.formatwarning,
+        lambda message, *_: f"{line(options.in_options(str(message)))}\n",
+    )
     try:
         code = options.run()
         sys.stdout.flush()  # here, where it is known what to say of a reader that is gone

@@ -2,63 +2,36 @@
 
 from __future__ import annotations
 
-import contextlib
 import statistics
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typer import Option
 
-from langchain_dp.cli.options import (
-    ROWS,
-    DeltaOptions,
-    FileOptions,
-    JsonOptions,
-    LabelOptions,
-    ledger_budget,
-    promised,
-    run_ledger,
-)
+from langchain_dp.cli.options import ROWS, FileOptions, LabelOptions, promised
 from langchain_dp.cli.parser import DONE, positive
-from langchain_dp.cli.runs import charging, check_apart, check_out, explained, opened, read_off, whole_budget
+from langchain_dp.cli.runs import check_out, read_off
 from langchain_dp.cli.show import note, print_json
+from langchain_dp.cli.spending import DataLedger, SpendingOptions, show_forecast
 from langchain_dp.errors import InvalidParameter
 
 if TYPE_CHECKING:
-    from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
     from langchain_dp.records import PrivateRecords
 
 
-class ChargedOptions(DeltaOptions, JsonOptions):
+class ChargedOptions(SpendingOptions):
     """One release over private rows, and its ledger."""
 
     data: Path = Option(help=f"{ROWS}: the private rows")
     out: Path = Option(help="JSON file to write: the result and its certificate")
-    epsilon: float = promised(parser=positive, help="the budget of this release")
+    epsilon: float = promised(parser=positive, help="what this release may spend")
     user_key: str | None = Option(
         None, metavar="NAME", help="column of the user: then the promise holds for all rows of one user"
     )
-    ledger: str | None = run_ledger()
-    ledger_budget: tuple[float, float] | None = ledger_budget()
 
-    @property
-    def budget(self) -> PrivacyBudget:
-        """The promise."""
-        from langchain_dp.accounting import PrivacyBudget
-
-        return PrivacyBudget(self.epsilon, self.delta)
-
-    @contextlib.contextmanager
-    def charged(self) -> Iterator[PrivacyLedger]:
-        """The ledger beside --out, or the one that is named."""
-        check_apart(self.out, self.ledger)
-        path = self.ledger or f"{self.out}.ledger"
-        with opened(path, whole_budget(path, self.budget, self.ledger_budget)) as ledger:
-            if not self.json:
-                note(charging(ledger, path))
-            with explained():
-                yield ledger
+    def own_account(self) -> DataLedger:
+        """The ledger of the private rows."""
+        return self.account(self.data, self.out)
 
 
 class ReleaseOptions(ChargedOptions, FileOptions, LabelOptions):
@@ -85,15 +58,16 @@ class FitPrototypes(ReleaseOptions):
     path = "fit"
     what = "Release a private classifier of texts: one noisy sum, then any number of queries."
     examples = """\
-  langchain-dp fit --data tickets.jsonl --labels praise complaint --epsilon 1 --out classifier.json
-  langchain-dp fit --data tickets.jsonl --epsilon 1 --out classifier.json --user-key customer --test test.jsonl
+  langchain-dp fit --data tickets.jsonl --labels praise complaint --epsilon 1 --budget 3 --out classifier.json
+  langchain-dp fit --data tickets.jsonl --epsilon 1 --budget 3 --out classifier.json --user-key customer \\
+      --test test.jsonl
   langchain-dp fit --data tickets.jsonl --epsilon 1 --out classifier.json --plan
 """
     notes = """\
 The file holds the prototypes of the labels and their certificate, and may be shown to anybody:
-DPPrototypeClassifier.load(FILE) answers any number of queries. The ledger beside it keeps the release: the same command
+DPPrototypeClassifier.load(FILE) answers any number of queries. The ledger of --data keeps the release: the same command
 writes the same file again at no cost.
---json: {"labels", "examples", "certificate"}, with {"accuracy"} under --test; the plan under --plan.
+--json: {"labels", "certificate", "left"}, with {"accuracy"} under --test; the plan under --plan.
 """
     name: str = promised("prototypes", help="name of the release in the ledger")
     test: Path | None = Option(None, help="rows to score the classifier on")
@@ -106,14 +80,13 @@ writes the same file again at no cost.
         check_out(self.out, lambda path: DPPrototypeClassifier.load(path), "a saved classifier")
         records, labels = self.records()
         test = self.read(self.test) if self.test else []
-        forecast = DPPrototypeClassifier.plan(len(records.users()), labels=labels, budget=self.budget)
+        account = self.own_account()
+        share = account.share(self.epsilon, self.name, plan=self.plan)
+        forecast = DPPrototypeClassifier.plan(len(records.users()), labels=labels, budget=share)
         if self.plan:
-            print_json(forecast.to_dict()) if self.json else print(forecast)
-            return DONE
-        with self.charged() as ledger:
-            classifier = DPPrototypeClassifier.fit(
-                records, labels=labels, budget=self.budget, ledger=ledger, name=self.name
-            )
+            return show_forecast(forecast, account.after(share, self.name), as_json=self.json)
+        with account.opened(records, quiet=self.json) as ledger:
+            classifier = DPPrototypeClassifier.fit(records, labels=labels, budget=share, ledger=ledger, name=self.name)
         classifier.save(self.out)
         accuracy = None
         if test:
@@ -121,12 +94,12 @@ writes the same file again at no cost.
             accuracy = statistics.mean(answer == row["label"] for answer, row in zip(answers, test, strict=True))
         if self.json:
             shown: dict[str, Any] = {"labels": labels, "certificate": classifier.certificate().to_dict()}
-            print_json(shown if accuracy is None else {**shown, "accuracy": accuracy})
+            print_json(shown | ({} if accuracy is None else {"accuracy": accuracy}) | account.in_json())
             return DONE
         print(f"{forecast}\n\n{classifier.certificate()}\n")
         if accuracy is not None:
             print(f"right on {accuracy:.1%} of the {len(test):,} rows of {self.test}")
-        print(f"Classifier and certificate: {self.out}")
+        print(f"Classifier and certificate: {self.out}\n{account}")
         return DONE
 
 
@@ -136,13 +109,13 @@ class NameLabels(ReleaseOptions):
     path = "name"
     what = "Name labels that are codes, by counting the public topics that their private texts are nearest to."
     examples = """\
-  langchain-dp name --data tickets.jsonl --epsilon 0.5 --out names.json
-  langchain-dp name --data tickets.jsonl --epsilon 0.5 --out names.json --words topics.txt --user-key customer
+  langchain-dp name --data tickets.jsonl --epsilon 0.5 --budget 3 --out names.json
+  langchain-dp name --data tickets.jsonl --epsilon 0.5 --budget 3 --out names.json --words topics.txt
 """
     notes = """\
 Without --words, the names come from some 200 topics of tickets, mail, news, medicine, law and finance. A file of
 --words holds a name a line, or "name: description"; it must be public.
---json: what the file holds, {"names", "descriptions", "margin", "certificate"}.
+--json: what the file holds, {"names", "descriptions", "margin", "certificate"}, and {"left"}.
 """
     name: str = promised("label-names", help="name of the release in the ledger")
     words: Path | None = Option(None, help="public names to choose from, one a line")
@@ -157,13 +130,15 @@ Without --words, the names come from some 200 topics of tickets, mail, news, med
         check_out(self.out, LabelNames.load, "saved names")
         records, labels = self.records()
         namer = DPLabelNamer(None if self.words is None else _words(self.words))
-        with self.charged() as ledger:
-            found = namer.fit(records, labels=labels, budget=self.budget, ledger=ledger, name=self.name)
+        account = self.own_account()
+        share = account.share(self.epsilon, self.name)
+        with account.opened(records, quiet=self.json) as ledger:
+            found = namer.fit(records, labels=labels, budget=share, ledger=ledger, name=self.name)
         write_whole(self.out, strict_json(found.to_dict()))
         if self.json:
-            print_json(found.to_dict())
+            print_json(found.to_dict() | account.in_json())
             return DONE
-        print(f"{found}\n\n{found.certificate}\n\nNames and certificate: {self.out}")
+        print(f"{found}\n\n{found.certificate}\n\nNames and certificate: {self.out}\n{account}")
         return DONE
 
 

@@ -49,7 +49,7 @@ is invented. With records of real people nobody sees them, not even in a log.
 """
 
 _NEXT = """\
-On messages of your own: langchain-dp fit --data FILE.jsonl --epsilon 1 --out classifier.json --test TEST.jsonl
+On messages of your own: langchain-dp fit --data FILE.jsonl --epsilon 1 --budget 3 --out classifier.json
 What votes would cost: langchain-dp plan icl --help\
 """
 

@@ -15,26 +15,15 @@ from langchain_dp._util.rounding import took
 from langchain_dp.cli.options import (
     ROWS,
     FileOptions,
-    JsonOptions,
     ModelOptions,
     WriterOptions,
-    ledger_budget,
     of_run,
     promised,
-    run_ledger,
 )
 from langchain_dp.cli.parser import DONE, INTERRUPTED, WrongArguments, not_negative, positive
-from langchain_dp.cli.runs import (
-    ESTIMATED,
-    charging,
-    check_apart,
-    check_out,
-    explained,
-    opened,
-    read_off,
-    whole_budget,
-)
+from langchain_dp.cli.runs import ESTIMATED, check_out, read_off
 from langchain_dp.cli.show import note, print_json, progress, show
+from langchain_dp.cli.spending import DataLedger, SpendingOptions
 from langchain_dp.errors import InvalidParameter, PlanError
 
 if TYPE_CHECKING:
@@ -61,38 +50,37 @@ _TOGETHER = 16
 """Rows between two steps of a progress bar."""
 
 
-class Optimize(JsonOptions, ModelOptions, FileOptions, WriterOptions):
+class Optimize(SpendingOptions, ModelOptions, FileOptions, WriterOptions):
     """Writes a prompt."""
 
     path = "optimize"
     what = "Write a prompt from private rows with a model on this machine (DP-OPT)."
     examples = """\
   langchain-dp optimize --data train.jsonl --task sst2 --epsilon 8 --out prompt.json --plan
-  langchain-dp optimize --data train.jsonl --task sst2 --epsilon 8 --out prompt.json --test test.jsonl
-  langchain-dp optimize --data train.jsonl --task trec --epsilon 1 --out prompt.json --method choose \\
+  langchain-dp optimize --data train.jsonl --task sst2 --epsilon 8 --budget 10 --out prompt.json --test test.jsonl
+  langchain-dp optimize --data train.jsonl --task trec --epsilon 1 --budget 10 --out prompt.json --method choose \\
       --alternatives prompts.jsonl
-  langchain-dp optimize --data tickets.jsonl --labels praise complaint --epsilon 8 --out prompt.json \\
+  langchain-dp optimize --data tickets.jsonl --labels praise complaint --epsilon 8 --budget 10 --out prompt.json \\
       --instruction "Classify the message as praise or complaint." --shots 3 --subsets 48 --prompts 3 --tokens 20
 """
     notes = """\
-The file holds "prompt", ready for any chat model, and its "certificate". Beside it lie a ledger, which holds what was
-released, and the ledger's key: whoever has both can test guesses at the rows. After Ctrl-C the same command goes on,
-but not from within the last step, "selecting"; a finished one gives the same prompt again, at no cost.
+The file holds "prompt", ready for any chat model, and its "certificate". Beside --data lie its ledger, which holds what
+was released, and the ledger's key: whoever has both can test guesses at the rows. After Ctrl-C the same command goes
+on, but not from within the last step, "selecting"; a finished one gives the same prompt again, at no cost.
 Without --shots, --subsets, --prompts, --tokens and --validation as many rows, votes and tokens are taken as fit the
 budget and a few minutes (--effort); where nothing fits, it says what would, and spends nothing. With one of them, the
 others are those of --task, or of DPPromptOptimizer.
 --method choose writes nothing: it chooses between the instruction and those of --alternatives, and needs far fewer
 rows. With the other methods they are candidates, too. Its one step is "selecting": Ctrl-C there loses the budget.
 --json: what the file holds, {"instruction", "prompt", "certificate", "settings", ...}, with {"test": {"before",
-"after"}} under --test. --plan is `langchain-dp plan opt` with the tokens counted by the model that would write.
+"after"}} under --test, and {"left"}. --plan is `langchain-dp plan opt` with the tokens counted by the model that would
+write.
 """
     said: ClassVar = WriterOptions.said | {"examples_count": "the number of rows of --data,"}
     writes_with: ClassVar = (*WriterOptions.writes_with, "temperature", "chat")
     data: Path = Option(help=f"{ROWS}: the private rows")
     out: Path = Option(help="JSON file to write: the prompt and its certificate")
-    epsilon: float = promised(parser=positive, help="the budget")
-    ledger: str | None = run_ledger()
-    ledger_budget: tuple[float, float] | None = ledger_budget()
+    epsilon: float = promised(parser=positive, help="what this run may spend")
     name: str = promised("dp-opt", help="name of the run in the ledger")
     seed_not_private: int | None = promised(None, min=0, help="reproducible coins, noise: the result is NOT private")
     temperature: float | None = of_run(None, parser=not_negative, help="of the votes; 0 is the most probable token")
@@ -104,44 +92,40 @@ rows. With the other methods they are candidates, too. Its one step is "selectin
 
     def run(self) -> int:
         """Run the command; returns the exit code."""
-        from langchain_dp.accounting.store.base import is_there
         from langchain_dp.opt import load_prompt
         from langchain_dp.records import PrivateRecords
 
-        task, budget = known_task(self), _budget(self)
+        task = known_task(self)
+        if self.method != "choose":
+            self.check_constants()
         check_out(self.out, load_prompt, "a saved prompt")
-        check_apart(self.out, self.ledger)
+        account = self.account(self.data, self.out, self.neighbors)
         rows = self.read(self.data)
         records = PrivateRecords(rows)
         labels = labels_of(self, task, rows)
         test = self.read(self.test) if self.test else []
-        path = _ledger_path(self)
-        whole = path and whole_budget(path, budget, self.ledger_budget)
+        seeded = self.seed_not_private is not None
+        budget = account.share(self.epsilon, self.name, plan=self.plan or seeded)
+        ledger: PrivacyLedger | None = None
         with contextlib.ExitStack() as held:
-            ledger = held.enter_context(opened(path, whole)) if path and whole and is_there(path) else None
             engine = held.enter_context(self.engine(cache_bytes=_half_of_memory(), max_tokens=self.max_tokens))
             optimizer = optimizer_for(self, engine, task, labels, budget, count=len(rows))
             if self.test:
                 _check_test(test, optimizer.settings)
             if self.plan:
-                show(optimizer.plan(records), self, counted_by=engine.name)
+                show(optimizer.plan(records), self, counted_by=engine.name, after=account.after(budget, self.name))
                 return DONE
-            if path and whole:
-                before = ""
-                if ledger is None or ledger.plan(self.name) is None:
+            if not seeded:
+                if self.name not in account.plans:
                     plan = optimizer.check(records)  # what cannot run is refused before a ledger is made
-                    before = _before(plan) + _SMALL * (self.model is None and self.method != "choose")
-                if ledger is None:
-                    ledger = held.enter_context(opened(path, whole))
-                if before and not self.json:
-                    note(before)
-                    note(charging(ledger, path))
+                    if not self.json:
+                        note(_before(plan) + _SMALL * (self.model is None and self.method != "choose"))
+                ledger = held.enter_context(account.opened(records, quiet=self.json))
                 optimizer = optimizer_for(self, engine, task, labels, budget, ledger, count=len(rows))
             try:
-                with explained():
-                    prompt = optimizer.optimize(records)
+                prompt = optimizer.optimize(records)
             except KeyboardInterrupt:
-                note(_interrupted(optimizer, ledger, path))
+                note(_interrupted(optimizer, ledger, account.name))
                 return INTERRUPTED
             except PlanError:
                 if optimizer.released():  # of a run that can go no further, or it would not be known yet
@@ -149,8 +133,7 @@ rows. With the other methods they are candidates, too. Its one step is "selectin
                 raise
             prompt.save(self.out)
             scores = _scores(engine, optimizer.settings, prompt, test)
-        settings = optimizer.settings
-        _show(prompt, scores, self, instruction=settings.instruction, words=settings.words)
+        _show(prompt, scores, self, optimizer.settings, None if seeded else account)
         return DONE
 
 
@@ -170,21 +153,6 @@ def labels_of(options: WriterOptions, task: OptTask | None, rows: Sequence[dict[
     labels, said = read_off(rows)
     note(said)
     return labels
-
-
-def _budget(options: Optimize) -> PrivacyBudget:
-    from langchain_dp.accounting import PrivacyBudget
-
-    if options.method != "choose":
-        options.check_constants()
-    return PrivacyBudget(options.epsilon, options.delta, options.neighbors)
-
-
-def _ledger_path(options: Optimize) -> str | None:
-    """Ledger to charge; None where nothing is charged: a plan, a seeded run."""
-    if options.plan or options.seed_not_private is not None:
-        return None
-    return options.ledger or f"{options.out}.ledger"
 
 
 def optimizer_for(
@@ -274,7 +242,7 @@ def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _interrupted(optimizer: PromptRunnable, ledger: PrivacyLedger | None, path: str | None) -> str:
+def _interrupted(optimizer: PromptRunnable, ledger: PrivacyLedger | None, path: str) -> str:
     """One line: what is kept, where, and how to go on. Released values only."""
     from langchain_dp.opt.reservation import VALIDATION
 
@@ -362,16 +330,22 @@ def _check_test(rows: Sequence[Mapping[str, Any]], settings: Settings) -> None:
 
 
 def _show(
-    prompt: OptimizedPrompt, scores: dict[str, PromptScore], options: Optimize, *, instruction: str, words: list[str]
+    prompt: OptimizedPrompt,
+    scores: dict[str, PromptScore],
+    options: Optimize,
+    settings: Settings,
+    account: DataLedger | None,
 ) -> None:
     if options.json:
         tested = {name: dataclasses.asdict(score) for name, score in scores.items()}
-        print_json(prompt.to_dict() | ({"test": tested} if tested else {}))
+        print_json(
+            prompt.to_dict() | ({"test": tested} if tested else {}) | ({} if account is None else account.in_json())
+        )
         return
     print(f"{prompt}\n")
     if called := [f"{word} -> {label}" for label, word in prompt.words.items() if word != label]:
         print(f"Its answers are names: {', '.join(called)}. OptimizedPrompt.chain(model) puts the labels back.\n")
-    if prompt.instruction == instruction and list(prompt.words.values()) == words:
+    if prompt.instruction == settings.instruction and list(prompt.words.values()) == settings.words:
         print("The initial instruction was selected: no other prompt did better by enough.\n")
     if prompt.candidates:
         print("written, and paid for:")
@@ -382,4 +356,4 @@ def _show(
         print("\nWhich label the local model says after it:\n" + scores["after"].table() + "\n")
         if scores["after"].accuracy < scores["before"].accuracy:
             print("On these rows the initial instruction answers more right: keep it. The choice is by noisy counts.\n")
-    print(f"Prompt and certificate: {options.out}")
+    print("\n".join([f"Prompt and certificate: {options.out}", *([] if account is None else [str(account)])]))

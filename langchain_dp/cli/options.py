@@ -32,19 +32,6 @@ promised, of_icl, of_task, of_run = (
 ledger_at = functools.partial(promised, None, metavar="PLACE")
 """A ledger to charge. No path: a URL would lose a slash."""
 
-run_ledger = functools.partial(
-    ledger_at,
-    help="ledger to charge, made if absent: file or postgresql:// URL (default: beside --out, .ledger after its name)",
-)
-ledger_budget = functools.partial(
-    promised,
-    None,
-    parser=positive,
-    metavar="EPSILON DELTA",
-    help="budget of a ledger that several runs share, each under its own --name (default: this run's)",
-)
-"""Where a run that is begun and ended by one command is charged."""
-
 
 def _two_labels(labels: list[str] | None) -> list[str] | None:
     if labels and len(labels) < 2:
@@ -121,7 +108,7 @@ class DeltaOptions(Options):
     delta: float = promised(1e-05, parser=tiny)
 
 
-class ConstantOptions(DeltaOptions):
+class ConstantOptions(Options):
     """The relation, and what add/remove needs, where nothing may be derived from the number of rows."""
 
     neighbors: Neighboring = promised(
@@ -163,7 +150,7 @@ class ExampleOptions(FileOptions):
         return super().in_options(message.replace("for all with label=", "for all with --labels"))
 
 
-class BudgetOptions(ConstantOptions):
+class BudgetOptions(ConstantOptions, DeltaOptions):
     """The promise of a ledger."""
 
     epsilon: float = promised(parser=positive, help="the budget")

@@ -29,7 +29,6 @@ _IN_CODE = {
     "; of texts without labels name one for all with label=": "",
     "with budget=": "with --epsilon",
     "without budget=": "without --epsilon",
-    "delta= of reserve(), or budget=PrivacyBudget(1.0, 5e-6) of a chain": "--delta",
     "see released(), and take one": "take one",
     "released() has what it wrote": "its file has what it wrote",
     "labels_from_data": "whether --labels are named",

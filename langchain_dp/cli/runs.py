@@ -5,16 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from langchain_dp._util.rounding import bound
 from langchain_dp.cli.parser import FAILED, INTERRUPTED, UNREAD, WrongArguments
-from langchain_dp.errors import BudgetExceeded, InvalidParameter, LangChainDPError, LedgerMismatch, PlanError
-
-if TYPE_CHECKING:
-    from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
+from langchain_dp.errors import InvalidParameter, LangChainDPError
 
 T = TypeVar("T")
 
@@ -88,58 +84,6 @@ def read_off(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], str]:
     return labels, told
 
 
-@contextlib.contextmanager
-def explained() -> Iterator[None]:
-    """Say in terms of the command what to do about a run that was started otherwise."""
-    try:
-        yield
-    except (BudgetExceeded, LedgerMismatch, PlanError) as error:
-        error.args = (
-            f"{error} Here: the options it was started with go on with that run; another --out, or --ledger, starts a "
-            "new one with a budget of its own, and over the same rows the two epsilons add up. Where several runs "
-            "share a ledger, --ledger-budget opens it.",
-        )
-        raise
-
-
-def whole_budget(path: str, budget: PrivacyBudget, whole: tuple[float, float] | None) -> PrivacyBudget:
-    """Return the budget of the ledger that a run charges, before a model is loaded for it.
-
-    ``whole`` is the epsilon and delta of a ledger that several runs share; None: those of the run.
-    """
-    from langchain_dp.accounting import PrivacyBudget
-    from langchain_dp.accounting.store.base import file_at, is_url
-
-    if whole is not None and (whole[0] < budget.epsilon or whole[1] < budget.delta):
-        raise WrongArguments(
-            f"Expected --ledger-budget {whole[0]:g} {whole[1]:g} to be no less than this run's --epsilon "
-            f"{budget.epsilon:g} and --delta {budget.delta:g}. Give the whole ledger more, or the run less."
-        )
-    if not is_url(path) and not os.path.exists(file := file_at(path)):
-        check_folder(Path(file), "--ledger")
-    return budget if whole is None else PrivacyBudget(*whole, budget.neighbors)
-
-
-def opened(path: str, budget: PrivacyBudget) -> PrivacyLedger:
-    """The ledger of this budget that a run charges."""
-    from langchain_dp.accounting import PrivacyLedger
-
-    with explained():
-        return PrivacyLedger(budget, path)
-
-
-def charging(ledger: PrivacyLedger, path: str) -> str:
-    """Which ledger a run charges, and what is reserved of it: who mistypes a path sees that he has made a new one."""
-    from langchain_dp.accounting.store.base import is_url
-
-    place = "in the database" if is_url(path) else path  # a URL may hold a password
-    epsilon, delta = ledger.reserved()
-    if not epsilon:
-        return f"Charges a new ledger, {place}, of {ledger.budget}."
-    kept = f"epsilon = {bound(epsilon)} and delta = {bound(delta)} of it are reserved"
-    return f"Charges the ledger {place}, of {ledger.budget}; {kept}."
-
-
 def check_out(out: Path, load: Callable[[Path], T], what: str) -> T | None:
     """Check the place of a result, and return the older one there. Only an older result may be replaced."""
     check_folder(out, "--out")
@@ -171,7 +115,7 @@ def check_apart(out: Path, ledger: str | None) -> None:
     place = file_at(ledger)
     if os.path.realpath(out) in (place, f"{place}{SUFFIX}", f"{place}-journal"):
         raise WrongArguments(
-            f"Expected --out {out} to be another file than --ledger {ledger} and what lies beside it: what is written "
+            f"Expected --out {out} to be another file than the ledger {ledger} and what lies beside it: what is written "
             "would take its place, and with it what was spent. Name another."
         )
 

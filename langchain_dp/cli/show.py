@@ -18,6 +18,7 @@ from langchain_dp.errors import MissingExtra
 
 if TYPE_CHECKING:
     from langchain_dp.cli.options import JsonOptions
+    from langchain_dp.cli.spending import DataLedger
     from langchain_dp.icl import ICLPlanReport
     from langchain_dp.opt import OptPlanReport
     from langchain_dp.rapt import Calibration
@@ -186,8 +187,10 @@ def progress(what: str, total: int | None, unit: str, *, shown: bool = True) -> 
         yield Advance(functools.partial(bar.advance, task), None if quiet else above)
 
 
-def show(found: Plan, options: JsonOptions, *, counted_by: str, on_rows: bool = True) -> None:
-    """Show what a run would cost, and by whose tokens, on what rows, that was counted."""
+def show(
+    found: Plan, options: JsonOptions, *, counted_by: str, on_rows: bool = True, after: DataLedger | None = None
+) -> None:
+    """Show what a run would cost and leave, and by whose tokens, on what rows, that was counted."""
     if on_rows:
         counted_by += ", on the private rows: keep these figures to yourself"
     if options.json:
@@ -195,10 +198,12 @@ def show(found: Plan, options: JsonOptions, *, counted_by: str, on_rows: bool = 
         plain["weak"] = [options.in_options(point) for point in plain["weak"]]
         if "warning" in plain:
             plain["warning"] = options.in_options(plain["warning"])
-        print_json(plain | {"tokens_counted_by": counted_by})
+        left = {} if after is None else after.in_json()
+        print_json(plain | {"tokens_counted_by": counted_by} | left)
     else:
         lines = [options.in_options(line) if "WARNING" in line else line for line in str(found).split("\n")]
-        print("\n".join([*lines, f"  counted by   {counted_by}"]))
+        left_line = [] if after is None else [f"\nNothing was spent. It would leave: {after}"]
+        print("\n".join([*lines, f"  counted by   {counted_by}", *left_line]))
 
 
 def show_calibration(calibration: Calibration, *, as_json: bool, releases: int | None = None) -> None:

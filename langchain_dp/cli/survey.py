@@ -17,6 +17,7 @@ from langchain_dp.cli.options import ModelOptions, promised
 from langchain_dp.cli.parser import DONE
 from langchain_dp.cli.runs import check_out
 from langchain_dp.cli.show import print_json, strict_json
+from langchain_dp.cli.spending import show_forecast
 from langchain_dp.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -29,8 +30,10 @@ class SurveyConversations(ChargedOptions, ModelOptions):
     path = "survey"
     what = "Ask typed questions of private conversations, and release noisy tables of the answers."
     examples = """\
-  langchain-dp survey --data chats.jsonl --ask "mood: calm, angry" --epsilon 1 --out survey.html --user-key user_id
-  langchain-dp survey --data chats.jsonl --questions questions.json --epsilon 1 --out survey.html --reader model
+  langchain-dp survey --data chats.jsonl --ask "mood: calm, angry" --epsilon 1 --budget 3 --out survey.html \\
+      --user-key user_id
+  langchain-dp survey --data chats.jsonl --questions questions.json --epsilon 1 --budget 3 --out survey.html \\
+      --reader model
   langchain-dp survey --data chats.jsonl --questions questions.json --epsilon 1 --out survey.html --plan
 """
     notes = """\
@@ -38,7 +41,7 @@ class SurveyConversations(ChargedOptions, ModelOptions):
 "choices"}, where choices are names, or names with descriptions; "text" is the question in words, and "below" has finer
 choices by choice. The encoder puts a conversation to the nearest description: good for topics. A model reads it: better
 for moods and outcomes, and slower. The page and survey.json beside it may be shown to anybody.
---json: what survey.json holds, {"tables", "records", "unit", "certificate"}; the plan under --plan.
+--json: what survey.json holds, {"tables", "records", "unit", "certificate"}, and {"left"}; the plan under --plan.
 """
     out: Path = Option(help="HTML page to write; tables and certificate go to a JSON file beside it")
     ask: list[str] | None = Option(None, metavar='"NAME: A, B"', help="a question with its choices")
@@ -57,23 +60,24 @@ for moods and outcomes, and slower. The page and survey.json beside it may be sh
         if self.reader not in ("encoder", "model"):
             raise InvalidParameter(f"Expected --reader {self.reader!r} to be encoder or model.")
         saved = self.out.with_suffix(".json")
-        if saved == self.out:
-            raise InvalidParameter(f"Expected --out {self.out} to be an HTML page. The JSON file is written beside it.")
+        if self.out.suffix.lower() not in (".html", ".htm"):
+            raise InvalidParameter(f"Expected --out {self.out} to end in .html. The JSON file is written beside it.")
         check_out(saved, Survey.load, "a saved survey")
         records = conversations(read_rows(self.data), text_key=self.text_key, user_key=self.user_key)
         with self._asking() as survey:
+            account = self.own_account()
+            share = account.share(self.epsilon, self.name, plan=self.plan)
             if self.plan:
-                forecast = survey.plan(len(records.users()), budget=self.budget)
-                print_json(forecast.to_dict()) if self.json else print(forecast)
-                return DONE
-            with self.charged() as ledger:
-                result = survey.run(records, budget=self.budget, ledger=ledger, name=self.name)
+                forecast = survey.plan(len(records.users()), budget=share)
+                return show_forecast(forecast, account.after(share, self.name), as_json=self.json)
+            with account.opened(records, quiet=self.json) as ledger:
+                result = survey.run(records, budget=share, ledger=ledger, name=self.name)
         result.save(saved)
         result.to_html(self.out, title=self.title)
         if self.json:
-            print_json(result.to_dict())
+            print_json(result.to_dict() | account.in_json())
             return DONE
-        print(f"{result}\n\n{result.certificate}\n\nPage: {self.out}\nTables and certificate: {saved}")
+        print(f"{result}\n\n{result.certificate}\n\nPage: {self.out}\nTables and certificate: {saved}\n{account}")
         return DONE
 
     @contextlib.contextmanager
@@ -117,13 +121,14 @@ class ScoreChains(ReleaseOptions):
     path = "score"
     what = "Release how often chains are right on private labelled rows, with error bars."
     examples = """\
-  langchain-dp score --data tickets.jsonl --chain classifier.json --epsilon 0.5 --out score.json
-  langchain-dp score --data tickets.jsonl --chain app:first_chain app:second_chain --epsilon 0.5 --out score.json
+  langchain-dp score --data tickets.jsonl --chain classifier.json --epsilon 0.5 --budget 3 --out score.json
+  langchain-dp score --data tickets.jsonl --chain app:first_chain app:second_chain --epsilon 0.5 --budget 3 \\
+      --out score.json
 """
     notes = """\
 A chain is a file that `langchain-dp fit` wrote, or MODULE:NAME of a LangChain Runnable in a module of this folder. Each
 row is an isolated call. Chains that are named together are compared in one release.
---json: what the file holds, {"scores": [{"chain", "accuracy", "low", "high", ...}]}.
+--json: what the file holds, {"scores": [{"chain", "accuracy", "low", "high", ...}]}, and {"left"}.
 """
     chain: list[str] = Option(help="a saved classifier, or MODULE:NAME of a chain in Python")
     name: str = promised("accuracy", help="name of the release in the ledger")
@@ -136,11 +141,14 @@ row is an isolated call. Chains that are named together are compared in one rele
         from langchain_dp._util.whole_files import write_whole
         from langchain_dp.aggregate import private_accuracy
 
+        check_out(self.out, lambda path: json.loads(path.read_text("utf-8"))["scores"], "saved scores")
         chains = [_chain(one) for one in self.chain]
         records, labels = self.records()
-        with self.charged() as ledger:
+        account = self.own_account()
+        share = account.share(self.epsilon, self.name)
+        with account.opened(records, quiet=self.json) as ledger:
             scores = private_accuracy(
-                chains, records, labels=labels, budget=self.budget, ledger=ledger, name=self.name,
+                chains, records, labels=labels, budget=share, ledger=ledger, name=self.name,
                 trust_opaque_model=self.trust_opaque_model,
             )  # fmt: skip
         result = {
@@ -148,11 +156,11 @@ row is an isolated call. Chains that are named together are compared in one rele
         }
         write_whole(self.out, strict_json(result))
         if self.json:
-            print_json(result)
+            print_json(result | account.in_json())
             return DONE
         for name, score in zip(self.chain, scores, strict=True):
             print(f"{name}: {score}")
-        print(f"\n{scores[0].certificate}\n\nScores and certificate: {self.out}")
+        print(f"\n{scores[0].certificate}\n\nScores and certificate: {self.out}\n{account}")
         return DONE
 
 

@@ -11,35 +11,18 @@ import typer
 from typer import Option
 
 from langchain_dp._util.rounding import took
-from langchain_dp.cli.options import (
-    ROWS,
-    DeltaOptions,
-    ExampleOptions,
-    JsonOptions,
-    ModelOptions,
-    ledger_budget,
-    promised,
-    run_ledger,
-)
+from langchain_dp.cli.options import ROWS, ExampleOptions, ModelOptions, promised
 from langchain_dp.cli.parser import DONE, INTERRUPTED, WrongArguments, positive
-from langchain_dp.cli.runs import (
-    ESTIMATED,
-    charging,
-    check_apart,
-    check_out,
-    explained,
-    opened,
-    read_off,
-    whole_budget,
-)
+from langchain_dp.cli.runs import ESTIMATED, check_out, read_off
 from langchain_dp.cli.show import Advance, note, print_json, progress, show
+from langchain_dp.cli.spending import DataLedger, SpendingOptions
 from langchain_dp.errors import InvalidParameter
 
 if TYPE_CHECKING:
     from langchain_dp.synth import DPExampleSynthesizer, SynthesisPlan, SyntheticExample, SyntheticExamples
 
 
-class Synthesize(JsonOptions, ModelOptions, ExampleOptions, DeltaOptions):
+class Synthesize(SpendingOptions, ModelOptions, ExampleOptions):
     """Writes examples."""
 
     said: ClassVar = ModelOptions.said | ExampleOptions.said
@@ -47,24 +30,22 @@ class Synthesize(JsonOptions, ModelOptions, ExampleOptions, DeltaOptions):
     what = "Write examples from private rows with a model on this machine: for any use, for ever."
     examples = """\
   langchain-dp synthesize --data train.jsonl --epsilon 3 --count 64 --out synthetic.jsonl --plan
-  langchain-dp synthesize --data train.jsonl --epsilon 3 --count 64 --out synthetic.jsonl
+  langchain-dp synthesize --data train.jsonl --epsilon 3 --budget 5 --count 64 --out synthetic.jsonl
   langchain-dp synthesize --labels sports business --out public.jsonl --alone
-  langchain-dp synthesize --data tickets.jsonl --epsilon 3 --out synthetic.jsonl \\
+  langchain-dp synthesize --data tickets.jsonl --epsilon 3 --budget 5 --out synthetic.jsonl \\
       --describe "praise=messages that praise a clinic" --describe "complaint=messages that complain of it"
 """
     notes = """\
 The first line of the file holds the certificate, every other one {"text", "label"}, with "dropped" and why where a
-public filter left it out. Beside it lie a ledger, which holds what was released, and the ledger's key: whoever has both
-can test guesses at the rows. After Ctrl-C the same command goes on with the next token. Neighbours replace one row. A
-description must not be taken from the rows: the model is told it, and it counts as public.
+public filter left it out. Beside --data lie its ledger, which holds what was released, and the ledger's key: whoever
+has both can test guesses at the rows. After Ctrl-C the same command goes on with the next token. Neighbours replace one
+row. A description must not be taken from the rows: the model is told it, and it counts as public.
 --alone shows no row to the model: where the names of the labels say what they mean, look first whether that will do.
---json: {"examples", "dropped", "certificate"}; with --plan {"clip", "members", "verdict", ...}.
+--json: {"examples", "dropped", "certificate", "left"}; with --plan {"clip", "members", "verdict", ...}.
 """
     out: Path = Option(help="JSONL file to write: certificate and examples")
     data: Path | None = Option(None, help=f"{ROWS}: the private rows (required without --alone)")
-    epsilon: float | None = promised(None, parser=positive, help="the budget (required without --alone)")
-    ledger: str | None = run_ledger()
-    ledger_budget: tuple[float, float] | None = ledger_budget()
+    epsilon: float | None = promised(None, parser=positive, help="what this run may spend (required without --alone)")
     name: str = promised("synthesis", help="name of the run in the ledger")
     max_tokens: int | None = Option(None, min=1, help="context of one row, in tokens (default: the engine's)")
     alone: bool = Option(
@@ -77,8 +58,8 @@ description must not be taken from the rows: the model is told it, and it counts
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.alone and (self.plan or self.ledger or self.ledger_budget):
-            raise typer.BadParameter("expected --alone without --plan, --ledger and --ledger-budget: it spends nothing")
+        if self.alone and (self.plan or self.ledger or self.budget):
+            raise typer.BadParameter("expected --alone without --plan, --ledger and --budget: it spends nothing")
         if not self.alone and (self.data is None or self.epsilon is None):
             raise typer.BadParameter("expected --data and --epsilon to be given; --alone does without")
         if self.data is None and not (self.labels or self.describe):
@@ -87,49 +68,45 @@ description must not be taken from the rows: the model is told it, and it counts
     def run(self) -> int:
         """Run the command; returns the exit code."""
         from langchain_dp.accounting import PrivacyBudget
-        from langchain_dp.accounting.store.base import is_there
         from langchain_dp.records import PrivateRecords, check_records
         from langchain_dp.synth import SynthesisPrompts, SyntheticExamples
 
         saved = check_out(self.out, SyntheticExamples.load, "saved examples")
-        check_apart(self.out, self.ledger)
         rows, labels = read(self, self.data)
         records = PrivateRecords(rows)
         if not self.alone:
             check_records(records, list(labels), SynthesisPrompts().variables)
+        account = None if self.alone or self.data is None else self.account(self.data, self.out)
         # The model alone spends nothing of it: any number will do.
-        budget = PrivacyBudget(self.epsilon or 1.0, self.delta)
-        path = None if self.alone or self.plan else self.ledger or f"{self.out}.ledger"
-        whole = budget if path is None else whole_budget(path, budget, self.ledger_budget)
+        budget = PrivacyBudget(1.0)
+        paid = None if self.plan or saved is None or not _was_paid_for(saved) else saved
+        if paid is not None and (account is None or self.name not in account.plans):
+            _refuse(self.out)
+        if account is not None and self.epsilon is not None:
+            budget = account.share(self.epsilon, self.name, plan=self.plan)
         with contextlib.ExitStack() as held:
-            ledger = held.enter_context(opened(path, whole)) if path is not None and is_there(path) else None
-            paid = None if self.plan or saved is None or not _was_paid_for(saved) else saved
-            if paid is not None and (ledger is None or ledger.plan(self.name) is None):
-                _refuse(self.out)
             if not self.json:
                 note("loading the model ...")
             engine = held.enter_context(self.engine(slots=min(self.members + 10, 250), max_tokens=self.max_tokens))
-            if self.alone:
+            if account is None:
                 with progress("writing", -(-self.count // len(labels)) * len(labels), "texts") as advance:
                     on_text = _said(advance, quiet=self.json)
                     examples = synthesizer_for(self, engine, labels, budget=budget, progress=on_text).public_examples()
-                self._save(examples)
+                self._save(examples, None)
                 return DONE
             plan = synthesizer_for(self, engine, labels, budget=budget).plan(records)
-            if path is None:
-                show(plan, self, counted_by=engine.name)
+            if self.plan:
+                show(plan, self, counted_by=engine.name, after=account.after(budget, self.name))
                 return DONE
-            ledger = ledger or held.enter_context(opened(path, whole))
-            begun = ledger.plan(self.name) is not None
+            begun = self.name in account.plans
             if not begun and not self.json:
                 note(_before(plan))
-                note(charging(ledger, path))
+            ledger = held.enter_context(account.opened(records, quiet=self.json))
             charged = sum(entry.count for entry in ledger.entries())
-            share = None if begun and self.ledger_budget is None else budget  # it keeps the share it took
-            with explained(), progress("writing", plan.examples, "texts") as advance:
+            with progress("writing", plan.examples, "texts") as advance:
                 on_text = _said(advance, quiet=self.json)
                 chain = synthesizer_for(
-                    self, engine, labels, name=self.name, ledger=ledger, budget=share, progress=on_text
+                    self, engine, labels, name=self.name, ledger=ledger, budget=budget, progress=on_text
                 )
                 if paid is not None and not _texts(paid) <= _texts(chain.released()):
                     _refuse(self.out)
@@ -138,16 +115,18 @@ description must not be taken from the rows: the model is told it, and it counts
                 try:
                     examples = chain.invoke(records)
                 except KeyboardInterrupt:
-                    note(f"interrupted; what is written is kept in {path}. The same command again goes on from there.")
+                    note(
+                        f"interrupted; what is written is kept in {account.name}. The same command goes on from there."
+                    )
                     return INTERRUPTED
             if begun and not self.json and charged == sum(entry.count for entry in ledger.entries()):
-                note(f"This run was complete: its examples are given out again from {path}, and nothing was charged.")
-            self._save(examples)
+                note(f"This run was complete: {account.name} gives its examples out again. Nothing was charged.")
+        self._save(examples, account)
         return DONE
 
-    def _save(self, examples: SyntheticExamples) -> None:
+    def _save(self, examples: SyntheticExamples, account: DataLedger | None) -> None:
         examples.save(self.out)
-        _show(examples, self)
+        _show(examples, self, account)
 
 
 def _was_paid_for(examples: SyntheticExamples) -> bool:
@@ -235,10 +214,11 @@ def _said(advance: Advance, *, quiet: bool) -> Callable[[SyntheticExample], None
     return told
 
 
-def _show(examples: SyntheticExamples, options: Synthesize) -> None:
+def _show(examples: SyntheticExamples, options: Synthesize, account: DataLedger | None) -> None:
     if options.json:
         dropped = [one.row() | {"dropped": one.dropped} for one in examples.dropped]
         certificate = examples.certificate.to_dict()
-        print_json({"examples": examples.rows(), "dropped": dropped, "certificate": certificate})
+        shown = {"examples": examples.rows(), "dropped": dropped, "certificate": certificate}
+        print_json(shown | ({} if account is None else account.in_json()))
         return
-    print(f"{examples}: {options.out}")
+    print(f"{examples}: {options.out}" + ("" if account is None else f"\n{account}"))

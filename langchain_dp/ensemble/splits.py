@@ -58,6 +58,18 @@ def note_ledger(records: PrivateRecords | CheckedShards, charged: PrivacyLedger 
             _warn(charged._account, others)
 
 
+def holds_other_rows(records: PrivateRecords, ledger: PrivacyLedger) -> bool:
+    """Return whether a ledger was charged for records, as far as is noted, and for none of these."""
+    folder = state_folder()
+    with contextlib.suppress(OSError, sqlite3.Error):
+        if folder is not None and (folder / "records.sqlite").exists():
+            marks = set(run_redacted(_marks, PrivateArgs(records, _key(folder)), READING))
+            with contextlib.closing(sqlite3.connect(folder / "records.sqlite", timeout=_WAIT)) as notes:
+                known = notes.execute("SELECT mark FROM marks WHERE ledger = ?", (_id(ledger._account),)).fetchall()
+            return bool(known) and marks.isdisjoint(mark for (mark,) in known)
+    return False
+
+
 def _warn(ledger: Account, others: list[tuple[str, float]]) -> None:
     listed = ", ".join(f"{place} (epsilon {epsilon:g})" for place, epsilon in others[:_SHOWN])
     more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
@@ -103,7 +115,7 @@ def _noted(folder: Path, marks: list[bytes], ledger: Account) -> list[tuple[str,
     places = ", ".join("?" * len(marks))
     with contextlib.closing(sqlite3.connect(folder / "records.sqlite", timeout=_WAIT)) as notes, notes:
         notes.executescript(_SCHEMA)
-        own = ledger.family or ledger.store.ledger_id
+        own = _id(ledger)
         notes.execute("INSERT OR REPLACE INTO ledgers VALUES (?, ?, ?)", (own, _place(ledger), ledger.budget.epsilon))
         notes.executemany("INSERT OR IGNORE INTO marks VALUES (?, ?)", [(mark, own) for mark in marks])
         found = notes.execute(
@@ -112,6 +124,10 @@ def _noted(folder: Path, marks: list[bytes], ledger: Account) -> list[tuple[str,
             (*marks, own),
         )
         return [(place, epsilon) for _, place, epsilon in found]
+
+
+def _id(ledger: Account) -> str:
+    return ledger.family or ledger.store.ledger_id
 
 
 def _place(ledger: Account) -> str:

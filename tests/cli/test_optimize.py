@@ -62,6 +62,7 @@ def command(tmp_path: Path, engines: list[Engine]) -> Command:
             "instruction": "Say yes or no.",
             "labels": ["no", "yes"],
             "epsilon": 8,
+            "budget": 8,
             "shots": 3,
             "subsets": 40,
             "prompts": 2,
@@ -80,7 +81,7 @@ def command(tmp_path: Path, engines: list[Engine]) -> Command:
 
 def without_time(err: str) -> list[str]:
     """Lines of stderr but those that say at the start what will be written, for how long, and what is charged."""
-    begins = r"up to \d+ tokens, each by|: Charges "
+    begins = r"up to \d+ tokens, each by|: Made "
     return [line for line in err.strip().splitlines() if not re.search(begins, line)]
 
 
@@ -121,6 +122,7 @@ def test_json_is_one_object_and_nothing_else(
     assert main(command(json=True, test=test)) == 0
     shown = json.loads(capsys.readouterr().out)
     scores = shown.pop("test")
+    assert shown.pop("left") == {"epsilon": 0.0, "delta": 0.0}
     assert shown == json.loads((tmp_path / "prompt.json").read_text(encoding="utf-8"))
     assert {"prompt", "certificate"} <= shown.keys()
     assert scores.keys() == {"before", "after"}
@@ -177,13 +179,12 @@ def test_another_budget_for_a_run_that_was_started_is_explained(
     capsys.readouterr()
     assert main(command(epsilon=4)) == 1
     line = one_line(capsys)
-    assert "epsilon=8.0" in line
-    assert "epsilon=4.0" in line
-    assert "another --out" in line
+    assert "budget.epsilon was 8.0, now 4.0" in line
+    assert "another --name" in line
     assert main(command(shots=2)) == 1
     line = one_line(capsys)
     assert "shots" in line
-    assert "another --out" in line
+    assert "another --name" in line
 
 
 SECRET = "secret words"
@@ -197,7 +198,7 @@ SECRET = "secret words"
         ({}, [{"text": SECRET, "label": "maybe"}] * 300, "labels"),
         ({}, [{"text": SECRET, "label": "yes"}] * 9, "at least subsets"),
         ({"labels": None}, [{"text": SECRET, "label": "yes"}] * 300, "2 different labels"),
-        ({"epsilon": 501}, None, "epsilon=501"),
+        ({"epsilon": 501, "budget": 501}, None, "epsilon=501"),
         ({"out": "no-such-folder/prompt.json"}, None, "no-such-folder"),
     ],
 )
@@ -226,10 +227,10 @@ def test_bad_input_is_one_line(
         ({"out": "train.jsonl"}, "--out"),
         ({"out": "."}, "--out"),
         ({"ledger": "none/new.db"}, "folder of --ledger "),
-        ({"ledger": "prompt.json"}, "to be another file than --ledger"),
+        ({"ledger": "prompt.json"}, "to be another file than the ledger"),
         ({"epsilon": None}, "--epsilon"),
         ({"epsilon": -1}, "--epsilon: expected a number above 0, found '-1'"),
-        ({"delta": 1}, "--delta: expected a number between 0 and 1"),
+        ({"budget": [8, 1]}, "a DELTA below 1"),
         ({"instruction": None}, "--instruction"),
         ({"instruction": ""}, "--instruction"),
         ({"shots": 0}, "--shots: expected a whole number of at least 1, found '0'"),
@@ -264,7 +265,7 @@ def test_a_test_row_that_cannot_be_scored_is_found_before_anything_is_paid(
     line = one_line(capsys)
     assert "test row 1" in line
     assert SECRET not in line
-    assert not (tmp_path / "prompt.json.ledger").exists()
+    assert not (tmp_path / "train.jsonl.ledger").exists()
     assert main(command(test=write(tmp_path / "test.jsonl", []))) == 1
     assert "test.jsonl to hold at least one row" in one_line(capsys)
 
@@ -305,7 +306,7 @@ def test_a_seed_repeats_the_run_and_takes_the_promise_away(
         prompts.append(json.loads(capsys.readouterr().out))
     assert prompts[0]["instruction"] == prompts[1]["instruction"]
     assert not prompts[0]["certificate"]["private"]
-    assert not (tmp_path / "prompt.json.ledger").exists()
+    assert not (tmp_path / "train.jsonl.ledger").exists()
 
 
 def test_the_choices_are_those_of_the_library() -> None:
@@ -357,11 +358,11 @@ def test_ctrl_c_keeps_what_was_paid_for_and_the_same_command_goes_on(
     command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """If it breaks, an interrupted run loses tokens that are paid for, or pays for them again."""
-    ledger_file = tmp_path / "prompt.json.ledger"
+    ledger_file = tmp_path / "train.jsonl.ledger"
     code, lines = interrupted(2, command(), ledger_file)
     assert code == 130
     assert len(lines) == 1
-    for part in ("interrupted", "2 tokens of 1 candidates", "prompt.json.ledger", "same command"):
+    for part in ("interrupted", "2 tokens of 1 candidates", "train.jsonl.ledger", "same command"):
         assert part in lines[0]
     assert not (tmp_path / "prompt.json").exists()
     [kept] = [json.loads(text)["written"] for text in journals(ledger_file)]
@@ -380,16 +381,16 @@ def test_ctrl_c_while_candidates_are_compared_says_what_is_left(
     command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """If it breaks, the command promises to go on with a choice that it may not make again, or hides what was paid."""
-    code, lines = interrupted(10, command(), tmp_path / "prompt.json.ledger")
+    code, lines = interrupted(10, command(), tmp_path / "train.jsonl.ledger")
     assert code == 130
     assert len(lines) == 1
     assert "same command" not in lines[0]
-    for part in ("candidates were compared", "cannot be made again", "prompt.json.ledger", repr(SAID)):
+    for part in ("candidates were compared", "cannot be made again", "train.jsonl.ledger", repr(SAID)):
         assert part in lines[0]
     assert main(command()) == 1
     said = capsys.readouterr().err
     assert repr(SAID) in said
-    assert "another --out" in said
+    assert "another --name" in said
     assert engines[0].calls == []
 
 
@@ -440,6 +441,7 @@ def test_a_choice_among_public_prompts_from_the_command_line(
         assert said in capsys.readouterr().err
     public.write_text('{"instruction": "Is it spam?"}\n', encoding="utf-8")
     of_number = {"alternatives": public, "neighbors": "add-or-remove-one", "out": tmp_path / "third.json"}
+    of_number["ledger"] = tmp_path / "third.ledger"
     assert main(command(method="choose", **of_number, **sizes)) == 0
     assert "records each" not in capsys.readouterr().err  # their number is private there
 

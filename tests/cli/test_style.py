@@ -23,12 +23,8 @@ from fakes.next_token import ClosingEngine, agreeing
 from fakes.scorer import ClosingScorer
 
 from langchain_dp import DPPrototypeClassifier, Pseudonymizer, __version__, cli
-from langchain_dp.accounting import ExponentialEvent, NoisyMaxEvent, PrivacyBudget, PrivacyLedger
+from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, PrivacyLedger
 from langchain_dp.cli import main
-from langchain_dp.cli.optimize import Optimize
-from langchain_dp.cli.synthesize import Synthesize
-from langchain_dp.ensemble.reservation import affordable
-from langchain_dp.errors import BudgetExceeded
 from langchain_dp.rapt import Vocabulary, _tables
 from langchain_dp.rapt.calibrate import english_texts
 
@@ -254,7 +250,7 @@ def test_the_examples_are_true(example: str, place: Path, monkeypatch: pytest.Mo
         ("fit --data", "--data: expected one argument"),
         ("fit --data --json", "--data: expected one argument"),
         ("plan icl --labels --json", "--labels: expected at least one argument"),
-        ("optimize --ledger-budget 3", "--ledger-budget: expected 2 arguments"),
+        ("optimize --budget 3 1e-5 1", "--budget: expected EPSILON, or EPSILON and a DELTA below 1, found 3 numbers"),
         ("plan icl --labels=a --shots 2", "--labels: expected at least two labels, found 'a' alone"),
         ("plan rapt --eta 1 --replacement 0.4", "--eta: not allowed with argument --target-replacement"),
         ("demo train.jsonl", "expected no further argument, found 'train.jsonl': write the name of its option"),
@@ -346,20 +342,6 @@ def test_a_model_is_called_as_it_is_typed() -> None:
         assert said == "Expected --model 'x.gguf' to be a GGUF file that exists."
 
 
-def test_a_share_of_a_ledger_is_called_as_it_is_typed(tmp_path: Path) -> None:
-    """If it breaks, who shares a ledger among commands is told to call reserve()."""
-    budget = PrivacyBudget(1.0, 1e-5)
-    with PrivacyLedger(budget, tmp_path / "l.db") as ledger:
-        ledger.reserve([(ExponentialEvent(0.1), 1)], name="all", epsilon=0.5, delta=1e-5)
-        for ask in (lambda: affordable(ledger, None), lambda: affordable(ledger, PrivacyBudget(0.5, 1e-5))):
-            with pytest.raises(BudgetExceeded) as caught:
-                ask()
-            for command in (Optimize, Synthesize):
-                said = object.__new__(command).in_options(str(caught.value))
-                assert "give each plan a share of delta, too: --delta" in said
-                assert not re.search(r"reserve\(\)|PrivacyBudget\(1.0|budget=", said)
-
-
 def test_a_reader_that_left_ends_a_command_without_a_word(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -434,12 +416,12 @@ RUNS = {
     "plan synthesize": "plan synthesize --data tickets.jsonl --epsilon 3 --count 4",
     "plan answers": "plan answers --data tickets.jsonl --epsilon 3 --queries 4 --members 10",
     "plan rapt": "plan rapt --releases 3",
-    "fit": "fit --data tickets.jsonl --epsilon 3 --out classifier.json --test test2.jsonl",
-    "name": "name --data tickets.jsonl --epsilon 3 --out names.json --words topics.txt",
-    "survey": "survey --data chats.jsonl --ask mood:calm,angry --epsilon 3 --out survey.html --user-key user_id",
-    "score": "score --data tickets.jsonl --chain classifier.json --epsilon 3 --out score.json",
-    "optimize": f"optimize --data tickets.jsonl --epsilon 60 {SMALL} --test test2.jsonl --out prompt.json",
-    "synthesize": "synthesize --data tickets.jsonl --epsilon 3 --count 4 --members 10 --out synthetic.jsonl",
+    "fit": "fit --data tickets.jsonl --epsilon 3 --budget 3 --out classifier.json --test test2.jsonl",
+    "name": "name --data tickets.jsonl --epsilon 3 --budget 3 --out names.json --words topics.txt",
+    "survey": "survey --data chats.jsonl --ask mood:calm,angry --epsilon 3 --budget 3 --out survey.html --user-key user_id",
+    "score": "score --data tickets.jsonl --chain classifier.json --epsilon 3 --budget 3 --out score.json",
+    "optimize": f"optimize --data tickets.jsonl --epsilon 60 --budget 60 {SMALL} --test test2.jsonl --out prompt.json",
+    "synthesize": "synthesize --data tickets.jsonl --epsilon 3 --budget 3 --count 4 --members 10 --out synthetic.jsonl",
     "sanitize": "sanitize --in in.txt --out out.txt --overwrite --certificate",
     "ledger": "ledger privacy.ledger",
     "audit": "audit --ledger privacy.ledger --out report.html",
@@ -534,10 +516,10 @@ def test_completion_is_installed_for_the_command(tmp_path: Path, monkeypatch: py
 # ---------------------------------------------------------------------------------------------- ledgers by their URLs
 
 CHARGES = {
-    "survey": "survey --data chats.jsonl --ask mood:calm,angry --epsilon 3 --out survey.html --user-key user_id",
-    "score": "score --data tickets.jsonl --chain classifier.json --epsilon 3 --out score.json",
-    "optimize": f"optimize --data tickets.jsonl --epsilon 60 {SMALL} --out prompt.json",
-    "synthesize": "synthesize --data tickets.jsonl --epsilon 3 --count 4 --members 10 --out synthetic.jsonl",
+    "survey": "survey --data chats.jsonl --ask mood:calm,angry --epsilon 3 --budget 3 --out survey.html --user-key user_id",
+    "score": "score --data tickets.jsonl --chain classifier.json --epsilon 3 --budget 3 --out score.json",
+    "optimize": f"optimize --data tickets.jsonl --epsilon 60 --budget 60 {SMALL} --out prompt.json",
+    "synthesize": "synthesize --data tickets.jsonl --epsilon 3 --budget 3 --count 4 --members 10 --out synthetic.jsonl",
     "sanitize": "sanitize --in in.txt --out out.txt --overwrite",
 }
 

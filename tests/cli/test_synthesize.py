@@ -40,6 +40,7 @@ def command(tmp_path: Path, engines: list[Engine]) -> Callable[..., list[str]]:
 
     def arguments(*more: str) -> list[str]:
         given = ["synthesize", "--data", str(data), "--epsilon", "3", "--out", str(tmp_path / "made.jsonl")]
+        more = more if "--alone" in more or "--budget" in more else (*more, "--budget", "3")
         return [*given, "--count", "6", "--tokens", "8", "--members", "10", "--labels", "delivery", "billing", *more]
 
     return arguments
@@ -56,28 +57,8 @@ def test_a_run_writes_examples_with_their_certificate(
     assert made.certificate.epsilon == 3.0
     assert "Worth it?" in shown.err
     assert "epsilon = 3" in shown.out
-    ledger = PrivacyLedger(PrivacyBudget(3.0), tmp_path / "made.jsonl.ledger")
+    ledger = PrivacyLedger(PrivacyBudget(3.0), tmp_path / "train.jsonl.ledger")
     assert sum(entry.count for entry in ledger.entries()) == 3
-
-
-def test_runs_take_their_shares_of_one_ledger(
-    command: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """If it breaks, a run takes all that others have left, under a plan that was shown for another budget."""
-    place = tmp_path / "shared.ledger"
-    shared = ["--ledger", str(place), "--ledger-budget", "7", "3e-5"]
-    for name in ("first", "second"):
-        assert main(command(*shared, "--name", name, "--out", str(tmp_path / f"{name}.jsonl"))) == 0
-        said = capsys.readouterr().err
-        assert f"Charges {'a new' if name == 'first' else 'the'} ledger" in said
-        assert ("epsilon = 3 and delta = 1e-05 of it are reserved" in said) == (name == "second")
-        assert SyntheticExamples.load(tmp_path / f"{name}.jsonl").certificate.epsilon == 3.0
-    assert main(command(*shared, "--name", "third", "--out", str(tmp_path / "third.jsonl"))) == 1
-    said = capsys.readouterr().err
-    assert "another --out, or --ledger" in said
-    assert "over the same rows the two epsilons add up" in said
-    with PrivacyLedger(PrivacyBudget(7.0, 3e-5), place) as ledger:
-        assert ledger.reserved() == pytest.approx((6.0, 2e-5))
 
 
 def test_a_certificate_says_that_labels_were_read_off_the_rows(
@@ -93,7 +74,7 @@ def test_a_certificate_says_that_labels_were_read_off_the_rows(
         if read:  # the same run never counts as one whose labels are a constant
             assert main(asked) == 1
             assert "other settings: whether --labels are named changed" in capsys.readouterr().err
-        for left in tmp_path.glob("made.jsonl*"):
+        for left in (*tmp_path.glob("made.jsonl*"), *tmp_path.glob("train.jsonl.ledger*")):
             left.unlink()
 
 
@@ -116,7 +97,8 @@ def test_texts_without_labels_take_the_one_that_is_named(
     """If it breaks, a file of notes must be given labels by hand."""
     data = tmp_path / "notes.jsonl"
     data.write_text("".join(json.dumps({"text": row["text"]}) + "\n" for row in rows()), encoding="utf-8")
-    asked = ["synthesize", "--data", str(data), "--epsilon", "3", "--count", "3", "--tokens", "8", "--members", "10"]
+    asked = ["synthesize", "--data", str(data), "--epsilon", "3", "--budget", "3", "--count", "3"]
+    asked += ["--tokens", "8", "--members", "10"]
     given = ["--describe", "note=notes of customers", "--out", str(tmp_path / "made.jsonl")]
     assert main([*asked, *given]) == 0
     assert "read off" not in capsys.readouterr().err
@@ -189,7 +171,7 @@ def test_descriptions_reach_the_model_and_name_labels(command: Callable[..., lis
     ("more", "code", "said"),
     [
         (["--describe", "delivery"], 2, "LABEL=TEXT"),
-        (["--out", "made.jsonl", "--ledger", "made.jsonl"], 2, "to be another file than --ledger made.jsonl"),
+        (["--out", "made.jsonl", "--ledger", "made.jsonl"], 2, "to be another file than the ledger made.jsonl"),
         (["--describe", "other=x"], 2, "none of them"),
         (["--describe", "billing=x", "--describe", "billing=y"], 2, "say once what 'billing' means"),
         (["--labels", "billing", "billing"], 2, "--labels to name ['billing'] once"),
@@ -239,9 +221,9 @@ def test_a_weak_promise_is_said_before_the_charge(
     command: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """If it breaks, nobody is told that what is bought promises nothing."""
-    assert main(command("--delta", "0.5")) == 0
+    assert main(command("--budget", "3", "0.5")) == 0
     said = capsys.readouterr().err
-    assert "WARNING: delta=0.5" in said[: said.index("Charges")]
+    assert "WARNING: delta=0.5" in said[: said.index("Made")]
 
 
 def test_labels_that_hardly_differ_are_told(
@@ -293,11 +275,11 @@ def test_an_interrupted_run_goes_on(
     assert main(command()) == 0
     complete = capsys.readouterr().err
     assert "was complete" in complete
-    assert "nothing was charged" in complete
+    assert "Nothing was charged" in complete
     again += complete
-    assert "Charges" not in again, "nothing new is charged, or only what was announced"
+    assert "Made" not in again, "there is no second ledger"
     assert "Writes" not in again
-    ledger = PrivacyLedger(PrivacyBudget(3.0), tmp_path / "made.jsonl.ledger")
+    ledger = PrivacyLedger(PrivacyBudget(3.0), tmp_path / "train.jsonl.ledger")
     assert sum(entry.count for entry in ledger.entries()) == 3
 
 
@@ -339,8 +321,8 @@ def test_what_is_wrong_with_rows_or_ledger_is_said_before_the_model_is_loaded(
     assert "label" in capsys.readouterr().err
     assert main(command("--ledger", str(tmp_path / "none" / "new.db"))) == 1
     assert f"folder of --ledger {tmp_path / 'none' / 'new.db'}" in capsys.readouterr().err
-    assert main(command("--ledger", str(tmp_path / "new.db"), "--ledger-budget", "2", "1e-5")) == 2
-    assert "--ledger-budget 2 1e-05 to be no less than this run's --epsilon 3" in capsys.readouterr().err
+    assert main(command("--ledger", str(tmp_path / "new.db"), "--budget", "2")) == 1
+    assert "Expected --epsilon 3 to be at most 2" in capsys.readouterr().err
     assert not (tmp_path / "new.db").exists()
     assert not engines
-    assert not (tmp_path / "made.jsonl.ledger").exists()
+    assert not (tmp_path / "train.jsonl.ledger").exists()
