@@ -115,8 +115,8 @@ def check_apart(out: Path, ledger: str | None) -> None:
     place = file_at(ledger)
     if os.path.realpath(out) in (place, f"{place}{SUFFIX}", f"{place}-journal"):
         raise WrongArguments(
-            f"Expected --out {out} to be another file than the ledger {ledger} and what lies beside it: what is written "
-            "would take its place, and with it what was spent. Name another."
+            f"Expected --out {out} to be another file than the ledger {ledger} and what lies beside it: what is "
+            "written would take its place, and with it what was spent. Name another."
         )
 
 

@@ -418,7 +418,7 @@ RUNS = {
     "plan rapt": "plan rapt --releases 3",
     "fit": "fit --data tickets.jsonl --epsilon 3 --budget 3 --out classifier.json --test test2.jsonl",
     "name": "name --data tickets.jsonl --epsilon 3 --budget 3 --out names.json --words topics.txt",
-    "survey": "survey --data chats.jsonl --ask mood:calm,angry --epsilon 3 --budget 3 --out survey.html --user-key user_id",
+    "survey": "survey --data chats.jsonl --ask mood:calm,angry --epsilon 3 --budget 3 --out s.html --user-key user_id",
     "score": "score --data tickets.jsonl --chain classifier.json --epsilon 3 --budget 3 --out score.json",
     "optimize": f"optimize --data tickets.jsonl --epsilon 60 --budget 60 {SMALL} --test test2.jsonl --out prompt.json",
     "synthesize": "synthesize --data tickets.jsonl --epsilon 3 --budget 3 --count 4 --members 10 --out synthetic.jsonl",
@@ -516,7 +516,7 @@ def test_completion_is_installed_for_the_command(tmp_path: Path, monkeypatch: py
 # ---------------------------------------------------------------------------------------------- ledgers by their URLs
 
 CHARGES = {
-    "survey": "survey --data chats.jsonl --ask mood:calm,angry --epsilon 3 --budget 3 --out survey.html --user-key user_id",
+    "survey": "survey --data chats.jsonl --ask mood:calm,angry --epsilon 3 --budget 3 --out s.html --user-key user_id",
     "score": "score --data tickets.jsonl --chain classifier.json --epsilon 3 --budget 3 --out score.json",
     "optimize": f"optimize --data tickets.jsonl --epsilon 60 --budget 60 {SMALL} --out prompt.json",
     "synthesize": "synthesize --data tickets.jsonl --epsilon 3 --budget 3 --count 4 --members 10 --out synthetic.jsonl",
