@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from dp_accounting.dp_event import DpEvent
 from scipy.optimize import brentq
+from tqdm import tqdm
 
 from langchain_dp._util import validate
 from langchain_dp._util.rounding import bound
@@ -144,11 +145,13 @@ def _vector_sum_noise(target: float, delta: float, neighbors: Neighbors, release
 
 
 def _rounded_up(cost: Callable[[float], float], target: float, sigma: float) -> float:
-    """The next noise scale of 4 decimals that the accountant finds within the target."""
+    """Return a noise scale of 4 decimals that the accountant finds within the target: the next, or soon after it."""
     step = 10.0**-_DIGITS
     sigma = round(math.ceil(sigma / step) * step, _DIGITS)
+    tried = 0
     while cost(sigma) > target:
-        sigma = round(sigma + step, _DIGITS)
+        tried += 1
+        sigma = round(sigma + step * 2 ** max(tried - 8, 0), _DIGITS)  # of 10**7 releases rounding hides single steps
     return sigma
 
 
@@ -284,8 +287,21 @@ def max_releases(event: DpEvent, budget: PrivacyBudget) -> int:
 def _smallest(
     cost: Callable[[float], float], target: float, *, start: float, name: str, most: float = math.exp(40)
 ) -> float:
-    """Return the root of ``cost(x) = target`` for a decreasing cost, x up to ``most``, to 5 digits (in log x)."""
+    """Return the root of ``cost(x) = target`` for a decreasing cost, x up to ``most``, to 5 digits (in log x).
 
+    On a terminal a bar shows the steps of a search that takes more than 5 seconds.
+    """
+    with tqdm(desc="calibrating noise", unit="step", disable=None, delay=5) as bar:
+
+        def counted(x: float) -> float:
+            value = cost(x)
+            bar.update()
+            return value
+
+        return _root(counted, target, start=start, name=name, most=most)
+
+
+def _root(cost: Callable[[float], float], target: float, *, start: float, name: str, most: float) -> float:
     @functools.cache  # brentq asks for both ends again
     def excess(log_x: float) -> float:
         value = cost(math.exp(log_x))

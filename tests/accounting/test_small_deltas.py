@@ -57,8 +57,9 @@ def test_noise_grows_gently_down_to_the_smallest_delta() -> None:
 
 @pytest.mark.parametrize(
     ("sigma", "count", "delta"),
-    [(20.0, 100, 2e-13), (20.0, 100, 1e-12), (60.0, 1000, 2e-12), (200.0, 10_000, 2e-11), (600.0, 100_000, 2e-10)],
-)
+    [(20.0, 100, 2e-13), (20.0, 100, 1e-12), (60.0, 1000, 2e-12), (200.0, 10_000, 2e-11), (600.0, 100_000, 2e-10),
+     (2000.0, 1_000_000, 2e-9), (6000.0, 10_000_000, 2e-8)],
+)  # fmt: skip
 def test_the_epsilon_of_many_releases_is_no_less_than_the_exact_one(sigma: float, count: int, delta: float) -> None:
     """If it breaks, rounding takes off what was lost, and a printed epsilon is too small."""
     found, true = epsilon([(NoisyMaxEvent(sigma), count)], delta), exact(sigma, count, delta)
