@@ -155,7 +155,8 @@ def _composed(events: Sequence[tuple[DpEvent, int]], delta: float, neighbors: Ne
         if any(_exceeds_grid(event, count, neighbors, interval, delta) for event, count in group):
             return math.inf
     try:
-        return _epsilon(_of_groups(groups, neighbors), delta)
+        loss = _of_groups(groups, neighbors)
+        return math.inf if loss is None else _epsilon(loss, delta)
     except UnsupportedEventError as error:
         message = str(error)
     raise UnsupportedEvent(message)
@@ -175,13 +176,17 @@ def _interval(event: DpEvent, neighbors: Neighbors, finest: float) -> float:
     return finest if too_many <= 1 else min(own, finest * 2.0 ** math.ceil(math.log2(too_many)))
 
 
-def _of_groups(groups: Mapping[float, Sequence[tuple[DpEvent, int]]], neighbors: Neighbors) -> PrivacyLossDistribution:
-    """Compose each group on its own grid, and the groups on the coarsest."""
+def _of_groups(
+    groups: Mapping[float, Sequence[tuple[DpEvent, int]]], neighbors: Neighbors
+) -> PrivacyLossDistribution | None:
+    """Compose each group on its own grid, and the groups on the coarsest; None if an event is not private."""
     coarsest, whole = max(groups), None
     for interval, group in groups.items():
         accountant = _Accountant(neighbors, interval)
         for event, count in group:
             accountant.compose(event, count)
+        if accountant._contains_non_dp_event:
+            return None
         one = _coarser(accountant._pld, coarsest)
         whole = one if whole is None else whole.compose(one)
     return whole
