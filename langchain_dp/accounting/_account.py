@@ -16,7 +16,7 @@ from langchain_dp._util import forks, validate
 from langchain_dp._util.rounding import rounded_up
 from langchain_dp.accounting.budget import PrivacyBudget, weak_promise_reasons
 from langchain_dp.accounting.calibrate import max_releases
-from langchain_dp.accounting.certificate import PrivacyCertificate
+from langchain_dp.accounting.certificate import ROUNDED, PrivacyCertificate
 from langchain_dp.accounting.events import (
     MetricEvent,
     Neighbors,
@@ -350,7 +350,7 @@ class BudgetHolder(SharedOnCopy):
             event = event_from_json(events[0])
         epsilon, delta = claims(plans)
         added = [POOLED] if any(plan.quotas is not None for plan in plans) else []
-        added += ["spent is rounded up"] if round_up else []
+        added += [ROUNDED] if round_up else []
         if private:
             added += [point for point in weak_promise_reasons(epsilon, delta) if point not in notes]
         if account.prepaid is not None and any(plan.quotas is None for plan in plans):

@@ -7,6 +7,7 @@ import html
 import importlib.metadata
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -23,6 +24,9 @@ PUBLIC_COUNT = "the number of records is public"
 
 INCLUDING = "released text went into this: what it cost is counted as reserved, and added up"
 """Note of a certificate with more than one source by :meth:`PrivacyCertificate.including`."""
+
+ROUNDED = "spent is rounded up"
+"""Note of a certificate that composes rarely; see ``spent(round_up=True)`` of a ledger."""
 
 _RELATIONS = {
     Neighbors.REPLACE_ONE: "replace one record",
@@ -246,6 +250,23 @@ class PrivacyCertificate(BaseCertificate):
         spent = tuple(loss_in(value) for value in values["spent"])
         sources = tuple(ReleaseCost(**{**each, "epsilon": loss_in(each["epsilon"])}) for each in values["sources"])
         return {**values, "epsilon": loss_in(values["epsilon"]), "spent": spent, "sources": sources}
+
+    def sign(self, key: str | os.PathLike[str]) -> str:
+        """Return the certificate as signed text, which anybody with the public key can check.
+
+        The text holds this certificate, the ledger's id, and the version and a hash of this package's code. Check it
+        with ``langchain-dp ledger --check``, or ``SignedCertificate.read``.
+
+        Args:
+            key: PEM file of an Ed25519 private key.
+
+        Raises:
+            InvalidParameter: The file is no such key.
+            MissingExtra: cryptography is not installed.
+        """
+        from langchain_dp.accounting.signing import sign
+
+        return sign(self, key)
 
     def as_sources(self) -> tuple[ReleaseCost, ...]:
         """Return the costs of using releases of this certificate as input; none if it cost nothing."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from typer import Argument, Option
@@ -38,6 +39,7 @@ class Ledger(JsonOptions):
   langchain-dp ledger privacy.ledger --json
   langchain-dp ledger privacy.ledger --verify
   langchain-dp ledger privacy.ledger --serve --port 8787
+  langchain-dp ledger --check certificate.json --public-key public.pem --ledger privacy.ledger
 """
     notes = """\
 A file, or a schema of PostgreSQL by its URL without a password, "postgresql://user@host/database?schema=name".
@@ -48,13 +50,19 @@ Opening a ledger of more than 100,000 entries adds up those that came since its 
 --serve: the report page on http://127.0.0.1:8787, which keeps itself up to date until Ctrl-C, with /healthz, and
 /metrics for Prometheus. It has no login: it is for browsers on this machine, unless --allow-remote says otherwise.
 Extra: watch.
+--check: verify a certificate that certificate().sign(key) signed, and say what it claims. With --ledger: that it is
+this ledger's, which holds at least what it says. Extra: encrypted. With --json {"certificate", "ledger", "version",
+"code", "same_code"}.
 --json: {"kind", "unit", "budget", "reserved", "spent", "left", "total", "plans": [{"name", "made", "epsilon", "delta",
 "spent", "parts", "releases": [{"mechanism", "parameters", "used", "most", "left", "first", "last", "chains"}],
 "quotas": [{"name", "used", "most"}], "each"}], "facts"}; "each" is the share of a user without a name; budget,
 reserved, spent and left by "epsilon" and "delta". Of a ledger in eta these are by the fullest account of a "user" and
 of a "document", and its one plan has name, made and releases.
 """
-    file: str = Argument(metavar="PLACE", help="file or postgresql:// URL of a ledger, of either kind")
+    file: str | None = Argument(None, metavar="PLACE", help="file or postgresql:// URL of a ledger, of either kind")
+    check: Path | None = Option(None, metavar="FILE", help="a signed certificate to check instead")
+    public_key: Path | None = Option(None, metavar="FILE", help="PEM of the Ed25519 public key that --check trusts")
+    ledger: str | None = Option(None, metavar="PLACE", help="the ledger that --check compares with")
     verify: bool = Option(False, "--verify", help="first add up every entry again, also of a large ledger")
     serve: bool = Option(False, "--serve", help="show it as a page in a browser, until Ctrl-C")
     interval: float = Option(2.0, parser=positive, metavar="SECONDS", help="between two looks")
@@ -64,6 +72,14 @@ of a "document", and its one plan has name, made and releases.
 
     def _check(self) -> None:
         """Refuse options that would be ignored."""
+        if self.check is None and (found := self.given(("public_key", "ledger"))):
+            raise WrongArguments(f"Expected {', '.join(found)} together with --check.")
+        if self.check is None and self.file is None:
+            raise WrongArguments("Expected PLACE to be given, or --check.")
+        if self.check is not None and (self.file is not None or self.public_key is None or self.serve or self.verify):
+            raise WrongArguments(
+                "Expected --check with --public-key, without PLACE, --serve and --verify. Name a ledger with --ledger."
+            )
         if (found := self.given(("interval", "host", "port", "allow_remote"))) and not self.serve:
             raise WrongArguments(f"Expected {', '.join(found)} together with --serve.")
         if self.serve and self.json:
@@ -74,7 +90,9 @@ of a "document", and its one plan has name, made and releases.
         from langchain_dp.audit.watch.reading import Watched
 
         self._check()
-        watched = Watched(self.file)
+        if self.check is not None and self.public_key is not None:
+            return _check_certificate(self.check, self.public_key, self.ledger, as_json=self.json)
+        watched = Watched(self.file or "")
         try:
             if self.verify:
                 watched.open().verify()
@@ -87,6 +105,30 @@ of a "document", and its one plan has name, made and releases.
             return DONE
         finally:
             watched.close()
+
+
+def _check_certificate(path: Path, public_key: Path, ledger: str | None, *, as_json: bool) -> int:
+    """Verify a signed certificate, and say what it claims; returns the exit code."""
+    from langchain_dp.accounting.signing import SignedCertificate, code_digest
+    from langchain_dp.audit.report.opening import open_ledger
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        text = ""
+    signed = SignedCertificate.read(text, public_key)
+    if ledger is not None:
+        with open_ledger(ledger) as opened:
+            signed.check_ledger(opened)
+    if as_json:
+        plain = {"certificate": signed.certificate.to_dict(), "ledger": signed.ledger, "version": signed.version}
+        print(strict_json(plain | {"code": signed.code, "same_code": signed.code == code_digest()}))
+        return DONE
+    print(f"The signature is right: the owner of the key signed this text.\n{signed.in_plain_words()}")
+    if ledger is not None:
+        print("The ledger is that one, and holds at least what the certificate says.")
+    print(f"\n{signed.certificate}")
+    return DONE
 
 
 def _parts(found: Report, ledger: PrivacyLedger | MetricLedger) -> Parts:
