@@ -24,7 +24,7 @@ from langchain_dp._util.validate import reject_extra_kwargs
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate, VectorSumEvent, calibrate_vector_sum
 from langchain_dp.accounting.events import count_is_public
-from langchain_dp.accounting.provenance import MadeWith, costs_of_inputs
+from langchain_dp.accounting.provenance import MadeWith, ReleaseCost, costs_of_inputs
 from langchain_dp.aggregate.encoders import (
     StaticEncoder,
     check_dimensions,
@@ -398,6 +398,10 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
     def certificate(self) -> PrivacyCertificate:
         """The promise of the classifier. It does not change with queries."""
         return self._certificate
+
+    def as_sources(self) -> tuple[ReleaseCost, ...]:
+        """Return what the classifier cost: what is measured or made with it includes that."""
+        return self._certificate.as_sources()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the classifier to a JSON file with its certificate. It holds nothing but what was released.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from typer import Option
 
-from langchain_dp.cli.options import ROWS, FileOptions, LabelOptions, promised
+from langchain_dp.cli.options import ROWS, FileOptions, LabelOptions, made_with, promised
 from langchain_dp.cli.parser import DONE, positive
 from langchain_dp.cli.runs import check_out, read_off
 from langchain_dp.cli.show import note, print_json
@@ -86,7 +86,9 @@ writes the same file again at no cost.
         if self.plan:
             return show_forecast(forecast, account.after(share, self.name), as_json=self.json)
         with account.opened(records, quiet=self.json) as ledger:
-            classifier = DPPrototypeClassifier.fit(records, labels=labels, budget=share, ledger=ledger, name=self.name)
+            classifier = DPPrototypeClassifier.fit(
+                records, labels=labels, budget=share, ledger=ledger, name=self.name, made_with=made_with(self.data)
+            )
         classifier.save(self.out)
         accuracy = None
         if test:
@@ -133,7 +135,9 @@ Without --words, the names come from some 200 topics of tickets, mail, news, med
         account = self.own_account()
         share = account.share(self.epsilon, self.name)
         with account.opened(records, quiet=self.json) as ledger:
-            found = namer.fit(records, labels=labels, budget=share, ledger=ledger, name=self.name)
+            found = namer.fit(
+                records, labels=labels, budget=share, ledger=ledger, name=self.name, made_with=made_with(self.data)
+            )
         write_whole(self.out, strict_json(found.to_dict()))
         if self.json:
             print_json(found.to_dict() | account.in_json())

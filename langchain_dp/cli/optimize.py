@@ -17,6 +17,7 @@ from langchain_dp.cli.options import (
     FileOptions,
     ModelOptions,
     WriterOptions,
+    made_with,
     of_run,
     promised,
 )
@@ -173,7 +174,8 @@ def optimizer_for(
     own |= {"instruction": instruction, "alternatives": _alternatives(options.alternatives)}
     own |= {"labels_from_data": not (options.labels or task)} | _given(prompts=task and task.prompts)
     if isinstance(options, Optimize):
-        own |= {"name": options.name} | _given(not_private_seed=options.seed_not_private)
+        own |= {"name": options.name, "made_with": made_with(options.data)}
+        own |= _given(not_private_seed=options.seed_not_private)
     if options.method == "choose":
         return DPPromptSelector.auto(examples_count=count, effort=options.effort, **own)
     if isinstance(options, Optimize):
@@ -195,9 +197,12 @@ def optimizer_for(
 
 def _alternatives(path: Path | None) -> list[PromptAlternative]:
     """The public prompts of a file."""
-    from langchain_dp.opt import PromptAlternative
+    from langchain_dp.opt import PromptAlternative, load_prompt
     from langchain_dp.records import read_jsonl
 
+    if path is not None and path.suffix.lower() == ".json":
+        written = load_prompt(path)
+        return [PromptAlternative(written.instruction, written.words)]
     found = []
     for number, row in enumerate([] if path is None else read_jsonl(path), start=1):
         if not row or row.keys() - {"instruction", "words"}:

@@ -79,7 +79,8 @@ class FileOptions(Options):
         """Rows of a file, with ``text`` and ``label``: ``label``, where it has no such column."""
         from langchain_dp.records import PrivateRecords, read_rows
 
-        rows = read_rows(path)
+        made = _synthetic(path)
+        rows = read_rows(path) if made is None else made.rows()
         if not rows:
             raise InvalidParameter(f"Expected {path} to hold at least one row, but it holds none. Give more rows.")
         try:
@@ -87,6 +88,22 @@ class FileOptions(Options):
         except InvalidParameter as error:  # of --data or of --test
             raise InvalidParameter(f"{error} The file is {path}.") from None
         return [dict(records.get(name)) for name in records.ids()]
+
+
+def _synthetic(path: Path) -> Any:
+    """Return the examples of a file of ``langchain-dp synthesize``, whose first line holds the certificate; or None."""
+    with path.open("rb") as file:
+        if not file.read(16).startswith(b'{"certificate"'):
+            return None
+    from langchain_dp.synth import SyntheticExamples
+
+    return SyntheticExamples.load(path)
+
+
+def made_with(path: Path) -> list[Any]:
+    """Return the certificates of the released texts in a file of rows. Plain rows carry none."""
+    made = _synthetic(path)
+    return [] if made is None else [made.certificate]
 
 
 class RowOptions(FileOptions):
@@ -138,7 +155,9 @@ class ExampleOptions(FileOptions):
     labels: list[str] | None = Option(
         None, help="the public labels (default: those found in --data); one alone for texts without labels"
     )
-    describe: list[str] | None = of_run(None, metavar="LABEL=TEXT", help="what a label means, public; for each label")
+    describe: list[str] | None = of_run(
+        None, metavar="LABEL=TEXT", help="what a label means, public; for each label. Or a file of `langchain-dp name`"
+    )
     count: int = of_run(64, min=1, help="examples, all labels together; rounded up to as many of each")
     tokens: int = of_run(40, min=1, help="tokens of one example at most")
     members: int = of_run(30, min=2, help="members that are expected to take part in one example")
@@ -184,7 +203,9 @@ class WriterOptions(LabelOptions, ConstantOptions):
     )
     method: Literal["dp-opt", "choose"] = of_run("dp-opt", help="choose: write nothing, choose among --alternatives")
     alternatives: Path | None = of_run(
-        None, help="JSONL of {instruction, words}: public prompts that may be handed over, too; words are by label"
+        None,
+        help="JSONL of {instruction, words}: public prompts that may be handed over, too; words are by label. "
+        "Or a .json of `langchain-dp optimize`, whose cost is added",
     )
     shots: int | None = of_run(None, min=1, help=f"examples of one subset (default: {_FITTING})")
     subsets: int | None = of_run(None, min=1, help=f"expected votes on one answer (default: {_FITTING})")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from typer import Option
 
 from langchain_dp.cli.aggregate import ChargedOptions, ReleaseOptions
-from langchain_dp.cli.options import ModelOptions, promised
+from langchain_dp.cli.options import ModelOptions, made_with, promised
 from langchain_dp.cli.parser import DONE
 from langchain_dp.cli.runs import check_out
 from langchain_dp.cli.show import print_json, strict_json
@@ -149,7 +149,7 @@ row is an isolated call. Chains that are named together are compared in one rele
         with account.opened(records, quiet=self.json) as ledger:
             scores = private_accuracy(
                 chains, records, labels=labels, budget=share, ledger=ledger, name=self.name,
-                trust_opaque_model=self.trust_opaque_model,
+                trust_opaque_model=self.trust_opaque_model, made_with=made_with(self.data),
             )  # fmt: skip
         result = {
             "scores": [{**score.to_dict(), "chain": name} for name, score in zip(self.chain, scores, strict=True)]

@@ -11,7 +11,7 @@ import typer
 from typer import Option
 
 from langchain_dp._util.rounding import took
-from langchain_dp.cli.options import ROWS, ExampleOptions, ModelOptions, promised
+from langchain_dp.cli.options import ROWS, ExampleOptions, ModelOptions, made_with, promised
 from langchain_dp.cli.parser import DONE, INTERRUPTED, WrongArguments, positive
 from langchain_dp.cli.runs import ESTIMATED, check_out, read_off
 from langchain_dp.cli.show import Advance, note, print_json, progress, show
@@ -106,7 +106,14 @@ row. A description must not be taken from the rows: the model is told it, and it
             with progress("writing", plan.examples, "texts") as advance:
                 on_text = _said(advance, quiet=self.json)
                 chain = synthesizer_for(
-                    self, engine, labels, name=self.name, ledger=ledger, budget=budget, progress=on_text
+                    self,
+                    engine,
+                    labels,
+                    name=self.name,
+                    ledger=ledger,
+                    budget=budget,
+                    progress=on_text,
+                    made_with=made_with(self.data),
                 )
                 if paid is not None and not _texts(paid) <= _texts(chain.released()):
                     _refuse(self.out)
@@ -149,6 +156,11 @@ def given(options: ExampleOptions) -> dict[str, str]:
     """The labels that were named, with what is said of them; none if none were."""
     said = {}
     for each in options.describe or ():
+        if "=" not in each and Path(each).is_file():
+            from langchain_dp.aggregate.names import LabelNames
+
+            said |= LabelNames.load(each).descriptions
+            continue
         label, found, text = each.partition("=")
         if not found or not label.strip() or not text.strip():
             raise WrongArguments('Expected --describe to be LABEL=TEXT, as in --describe "A=late parcels".')

@@ -36,6 +36,15 @@ def write(path: str, rows: list[dict[str, str]]) -> None:
     Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+def write_chain() -> None:
+    """A module with a chain."""
+    sys.modules.pop("app", None)
+    Path("app.py").write_text(
+        "from langchain_core.language_models import FakeListChatModel\n"
+        "chain = FakeListChatModel(responses=['praise'])\n"
+    )
+
+
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with private rows, and models of a few words."""
@@ -102,10 +111,7 @@ def test_more_than_is_left_is_refused_before_any_work(
 def test_without_a_terminal_the_first_command_names_the_total(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """If it breaks, a script makes a ledger of a total that nobody chose."""
     line = COMMANDS[name].replace("classifier.json", "app:chain") if name == "score" else COMMANDS[name]
-    Path("app.py").write_text(
-        "from langchain_core.language_models import FakeListChatModel\n"
-        "chain = FakeListChatModel(responses=['praise'])\n"
-    )
+    write_chain()
     assert run(line) == 1
     assert "Expected --budget: tickets.jsonl has no ledger yet." in capsys.readouterr().err
     assert not list(Path().glob("*ledger*"))
@@ -313,3 +319,40 @@ def test_a_tenth_taken_ten_times_is_all(capsys: pytest.CaptureFixture[str]) -> N
     for number in range(10):
         assert run(f"{COMMANDS['name']} --name n{number} --budget 1", 0.1) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "epsilon 0 of 1 left for tickets.jsonl"
+
+
+# ------------------------------------------------------------------------------------ files know what their texts cost
+
+MADE = {
+    "rows": ("synthesize", "fit --out made.json", "synthetic.jsonl"),
+    "rows to score on": ("synthesize", "score --chain app:chain --out made.json", "synthetic.jsonl"),
+    "a classifier": ("fit", "score --chain classifier.json --out made.json", "tickets.jsonl"),
+    "names": ("name", "synthesize --describe names.json --count 4 --members 10 --out made.json", "tickets.jsonl"),
+    "a prompt": (
+        "optimize",
+        "optimize --instruction y --method choose --alternatives prompt.json --name second --out made.json",
+        "tickets.jsonl",
+    ),
+}  # fmt: skip
+
+
+def certificate_in(path: str) -> dict[str, object]:
+    """The certificate of a file that a command wrote."""
+    text = Path(path).read_text()
+    found = json.loads(text.splitlines()[0] if text.startswith('{"certificate"') else text)
+    return found["scores"][0]["certificate"] if "scores" in found else found["certificate"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_what_is_made_with_a_file_of_another_command_names_the_sum(made: str) -> None:
+    """If it breaks, the certificate of a last step is shown as that of the result, which went through two."""
+    first, second, data = MADE[made]
+    write_chain()
+    assert run(f"{COMMANDS[first]} --budget 30", 13 if first == "optimize" else 3) == 0
+    before = certificate_in(COMMANDS[first].split("--out ")[1].split()[0])
+    budget = " --budget 2" if data == "synthetic.jsonl" else ""
+    assert run(f"{second}{budget}", 2, data) == 0
+    after = certificate_in("made.json")
+    assert after["epsilon"] == pytest.approx(before["epsilon"] + 2)  # type: ignore[operator]
+    assert before["sources"][0] in after["sources"]  # type: ignore[index,operator]
+    assert len(after["sources"]) == 2  # type: ignore[arg-type]
