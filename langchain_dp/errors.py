@@ -141,5 +141,9 @@ class BudgetSplitWarning(UserWarning):
     """The same records were charged to several ledgers. What they release adds up, and none of them shows the sum."""
 
 
+class OtherRecordsWarning(UserWarning):
+    """A plan goes on with other records than those it was charged for. These have what is left of it."""
+
+
 class BudgetLowWarning(UserWarning):
     """80% of a plan are used. It comes once, before the next answer is charged; `answers_left()` counts the others."""

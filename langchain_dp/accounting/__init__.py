@@ -29,6 +29,7 @@ from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
 from langchain_dp.accounting.pld import epsilon
 from langchain_dp.accounting.provenance import ReleaseCost
 from langchain_dp.accounting.quotas import Quotas
+from langchain_dp.accounting.signing import SignedCertificate
 
 __all__ = [
     "ClippedSumRoundEvent",
@@ -46,6 +47,7 @@ __all__ = [
     "PrivacyLedger",
     "Quotas",
     "ReleaseCost",
+    "SignedCertificate",
     "VectorSumEvent",
     "calibrate_limited_domain",
     "calibrate_noisy_max",

@@ -51,6 +51,11 @@ class SignedCertificate:
         ledger: Id of the ledger that was charged; empty if none was.
         version: Version of the package that signed it.
         code: SHA-256 of that package's code.
+
+    Examples:
+        >>> text = ledger.certificate().sign("key.pem")  # doctest: +SKIP
+        >>> SignedCertificate.read(text, "public.pem").certificate.epsilon  # doctest: +SKIP
+        3.0
     """
 
     certificate: PrivacyCertificate

@@ -23,7 +23,7 @@ from langchain_dp._util.callers import warn_caller
 from langchain_dp._util.machine import state_folder
 from langchain_dp.accounting import LedgerPlan, PrivacyLedger
 from langchain_dp.accounting._account import Account
-from langchain_dp.errors import BudgetSplitWarning
+from langchain_dp.errors import BudgetSplitWarning, OtherRecordsWarning
 from langchain_dp.records import CheckedShards, PrivateRecords
 from langchain_dp.records.files import READING
 from langchain_dp.redact import PrivateArgs, run_redacted
@@ -38,7 +38,7 @@ CREATE TABLE IF NOT EXISTS marks (mark BLOB NOT NULL, ledger TEXT NOT NULL, PRIM
 
 
 def note_ledger(records: PrivateRecords | CheckedShards, charged: PrivacyLedger | LedgerPlan) -> None:
-    """Note which ledger is charged for records, and warn if another one was.
+    """Note which ledger is charged for records. Warn if another one was, or if the plan was charged for other records.
 
     Any record that both have is enough. Of larger sets the 64 smallest fingerprints are kept. Two sets that overlap by
     a tenth are then recognized in 99 of 100 cases.
@@ -53,9 +53,18 @@ def note_ledger(records: PrivateRecords | CheckedShards, charged: PrivacyLedger 
     with contextlib.suppress(OSError, sqlite3.Error):  # the promise does not hang on a note
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         marks = run_redacted(_marks, PrivateArgs(records, _key(folder)), READING)
-        others = _noted(folder, marks, charged._account)
-        if others and not run_redacted(_is_sample, PrivateArgs(records), READING):
-            _warn(charged._account, others)
+        plan = charged.name if isinstance(charged, LedgerPlan) else None
+        other_rows = plan is not None and _none_known(folder, marks, _id(charged._account, plan))
+        others = _noted(folder, marks, charged._account, plan)
+        if (others or other_rows) and not run_redacted(_is_sample, PrivateArgs(records), READING):
+            if others:
+                _warn(charged._account, others)
+            if other_rows:
+                warn_caller(
+                    f"The plan {plan!r} of {_place(charged._account)} was charged for other records, and for none of "
+                    "these. These have what is left of it. Give other records another ledger.",
+                    OtherRecordsWarning,
+                )
 
 
 def holds_other_rows(records: PrivateRecords, ledger: PrivacyLedger) -> bool:
@@ -63,11 +72,17 @@ def holds_other_rows(records: PrivateRecords, ledger: PrivacyLedger) -> bool:
     folder = state_folder()
     with contextlib.suppress(OSError, sqlite3.Error):
         if folder is not None and (folder / "records.sqlite").exists():
-            marks = set(run_redacted(_marks, PrivateArgs(records, _key(folder)), READING))
-            with contextlib.closing(sqlite3.connect(folder / "records.sqlite", timeout=_WAIT)) as notes:
-                known = notes.execute("SELECT mark FROM marks WHERE ledger = ?", (_id(ledger._account),)).fetchall()
-            return bool(known) and marks.isdisjoint(mark for (mark,) in known)
+            marks = run_redacted(_marks, PrivateArgs(records, _key(folder)), READING)
+            return _none_known(folder, marks, _id(ledger._account))
     return False
+
+
+def _none_known(folder: Path, marks: list[bytes], holder: str) -> bool:
+    """Return whether marks are noted of a ledger, or of a plan, and none of these."""
+    with contextlib.closing(sqlite3.connect(folder / "records.sqlite", timeout=_WAIT)) as notes, notes:
+        notes.executescript(_SCHEMA)
+        known = notes.execute("SELECT mark FROM marks WHERE ledger = ?", (holder,)).fetchall()
+    return bool(known) and set(marks).isdisjoint(mark for (mark,) in known)
 
 
 def _warn(ledger: Account, others: list[tuple[str, float]]) -> None:
@@ -110,14 +125,16 @@ def _key(folder: Path) -> bytes:
     return file.read_bytes()
 
 
-def _noted(folder: Path, marks: list[bytes], ledger: Account) -> list[tuple[str, float]]:
+def _noted(folder: Path, marks: list[bytes], ledger: Account, plan: str | None) -> list[tuple[str, float]]:
     """Note the ledger, and return place and epsilon of the others that know one of the marks."""
     places = ", ".join("?" * len(marks))
     with contextlib.closing(sqlite3.connect(folder / "records.sqlite", timeout=_WAIT)) as notes, notes:
         notes.executescript(_SCHEMA)
         own = _id(ledger)
         notes.execute("INSERT OR REPLACE INTO ledgers VALUES (?, ?, ?)", (own, _place(ledger), ledger.budget.epsilon))
-        notes.executemany("INSERT OR IGNORE INTO marks VALUES (?, ?)", [(mark, own) for mark in marks])
+        holders = [own] if plan is None else [own, _id(ledger, plan)]  # a plan is in no row of ledgers: it is no other
+        noted = [(mark, holder) for holder in holders for mark in marks]
+        notes.executemany("INSERT OR IGNORE INTO marks VALUES (?, ?)", noted)
         found = notes.execute(
             f"SELECT DISTINCT ledgers.id, place, epsilon FROM marks JOIN ledgers ON ledger = id "  # noqa: S608  # marks
             f"WHERE mark IN ({places}) AND id != ? ORDER BY ledgers.rowid",
@@ -126,8 +143,9 @@ def _noted(folder: Path, marks: list[bytes], ledger: Account) -> list[tuple[str,
         return [(place, epsilon) for _, place, epsilon in found]
 
 
-def _id(ledger: Account) -> str:
-    return ledger.family or ledger.store.ledger_id
+def _id(ledger: Account, plan: str | None = None) -> str:
+    own = ledger.family or ledger.store.ledger_id
+    return own if plan is None else f"{own} {plan}"
 
 
 def _place(ledger: Account) -> str:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, PrivacyCertificate, PrivacyLedger
-from langchain_dp.accounting.signing import SignedCertificate
+from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, PrivacyCertificate, PrivacyLedger, SignedCertificate
 from langchain_dp.cli import main
 from langchain_dp.errors import InvalidParameter, LedgerMismatch, MissingExtra
 

@@ -20,7 +20,7 @@ from langchain_dp import (
     PrivacyLedger,
     RecordShards,
 )
-from langchain_dp.errors import BudgetSplitWarning
+from langchain_dp.errors import BudgetSplitWarning, OtherRecordsWarning
 from langchain_dp.sample import load
 
 BUDGET = PrivacyBudget(1.0, 1e-6)
@@ -83,6 +83,21 @@ def test_a_vote_over_records_that_prototypes_were_charged_for_warns() -> None:
     vote = functools.partial(DPICLClassifier, model=model, examples=ROWS, labels=["A", "B"], shots=1, subsets=4)
     [text] = warned(lambda: vote(budget=PrivacyBudget(2.0, 1e-6), max_queries=1))
     assert "epsilon 3" in text
+
+
+def test_a_plan_that_goes_on_with_wholly_other_records_warns(tmp_path: Path) -> None:
+    """If it breaks, a file of the wrong data is queried under the plan of the right one, without a word."""
+    vote = functools.partial(
+        DPICLClassifier, model=FakeListChatModel(responses=["A"]), labels=["A", "B"], shots=1, subsets=4, max_queries=1,
+        budget=PrivacyBudget(2.0, 1e-6), ledger=tmp_path / "tickets.ledger",
+    )  # fmt: skip
+    for rows, warns in ((ROWS, False), (ROWS, False), (ROWS[:36] + OTHERS[:4], False), (OTHERS[5:], True)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            vote(examples=rows)
+        found = [str(one.message) for one in caught if one.category is OtherRecordsWarning]
+        assert len(found) == warns
+    assert "tickets.ledger was charged for other records, and for none of these" in found[0]
 
 
 def test_blocks_of_one_folder_do_not_warn(tmp_path: Path) -> None:
