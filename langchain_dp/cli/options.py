@@ -100,9 +100,9 @@ def _synthetic(path: Path) -> Any:
     return SyntheticExamples.load(path)
 
 
-def made_with(path: Path) -> list[Any]:
+def made_with(path: Path | None) -> list[Any]:
     """Return the certificates of the released texts in a file of rows. Plain rows carry none."""
-    made = _synthetic(path)
+    made = None if path is None else _synthetic(path)
     return [] if made is None else [made.certificate]
 
 

@@ -154,7 +154,7 @@ def _refuse(out: Path) -> NoReturn:
 
 def given(options: ExampleOptions) -> dict[str, str]:
     """The labels that were named, with what is said of them; none if none were."""
-    said = {}
+    said: dict[str, str] = {}
     for each in options.describe or ():
         if "=" not in each and Path(each).is_file():
             from langchain_dp.aggregate.names import LabelNames
