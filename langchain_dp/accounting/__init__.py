@@ -29,7 +29,7 @@ from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
 from langchain_dp.accounting.pld import epsilon
 from langchain_dp.accounting.provenance import ReleaseCost
 from langchain_dp.accounting.quotas import Quotas
-from langchain_dp.accounting.signing import SignedCertificate
+from langchain_dp.accounting.signed import SignedCertificate
 
 __all__ = [
     "ClippedSumRoundEvent",

@@ -17,6 +17,7 @@ from langchain_dp._util.rounding import bound
 from langchain_dp.accounting.budget import neighbors_from, weak_promise_reasons
 from langchain_dp.accounting.events import Neighbors, count_is_public
 from langchain_dp.accounting.provenance import ReleaseCost, check_neighbors, merged, sources_of
+from langchain_dp.accounting.signing import code_digest, signed_text
 from langchain_dp.errors import InvalidParameter
 
 PUBLIC_COUNT = "the number of records is public"
@@ -264,9 +265,9 @@ class PrivacyCertificate(BaseCertificate):
             InvalidParameter: The file is no such key.
             MissingExtra: cryptography is not installed.
         """
-        from langchain_dp.accounting.signing import sign
-
-        return sign(self, key)
+        ledger = self.sources[0].ledger if self.sources else ""
+        fields = {"certificate": self.to_dict(), "code": code_digest(), "ledger": ledger, "version": library_version()}
+        return signed_text(fields, key)
 
     def as_sources(self) -> tuple[ReleaseCost, ...]:
         """Return the costs of using releases of this certificate as input; none if it cost nothing."""

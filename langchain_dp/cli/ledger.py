@@ -109,7 +109,8 @@ of a "document", and its one plan has name, made and releases.
 
 def _check_certificate(path: Path, public_key: Path, ledger: str | None, *, as_json: bool) -> int:
     """Verify a signed certificate, and say what it claims; returns the exit code."""
-    from langchain_dp.accounting.signing import SignedCertificate, code_digest
+    from langchain_dp.accounting import SignedCertificate
+    from langchain_dp.accounting.signing import code_digest
     from langchain_dp.audit.report.opening import open_ledger
 
     try:

@@ -1,0 +1,109 @@
+"""Signed certificates, which anybody with the public key can check elsewhere.
+
+A signed certificate is one line of JSON: the certificate, the id of its ledger, the package's version, a hash of the
+package's code, and an Ed25519 signature of all of this. It is checked byte by byte: other blanks or digits are refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from typing import Self
+
+from langchain_dp._util.rounding import bound
+from langchain_dp.accounting.certificate import INCLUDING, ROUNDED, PrivacyCertificate, one_line
+from langchain_dp.accounting.ledger import PrivacyLedger
+from langchain_dp.accounting.metric import MetricLedger
+from langchain_dp.accounting.signing import code_digest, verified
+from langchain_dp.errors import LedgerMismatch
+
+
+@dataclasses.dataclass(frozen=True)
+class SignedCertificate:
+    """A certificate whose signature was verified.
+
+    Args:
+        certificate: The certificate.
+        ledger: Id of the ledger that was charged; empty if none was.
+        version: Version of the package that signed it.
+        code: SHA-256 of that package's code.
+
+    Examples:
+        >>> text = ledger.certificate().sign("key.pem")  # doctest: +SKIP
+        >>> SignedCertificate.read(text, "public.pem").certificate.epsilon  # doctest: +SKIP
+        3.0
+    """
+
+    certificate: PrivacyCertificate
+    ledger: str
+    version: str
+    code: str
+
+    @classmethod
+    def read(cls, text: str, public_key: str | os.PathLike[str]) -> Self:
+        """Read the text of :meth:`PrivacyCertificate.sign`, and verify its signature.
+
+        Args:
+            text: The signed certificate.
+            public_key: PEM file of the Ed25519 public key.
+
+        Raises:
+            InvalidParameter: It is no signed certificate, it was changed, or another key signed it.
+            MissingExtra: cryptography is not installed.
+        """
+        fields = verified(text, public_key)
+        certificate = PrivacyCertificate.from_dict(fields["certificate"])
+        return cls(certificate, fields["ledger"], fields["version"], fields["code"])
+
+    def check_ledger(self, ledger: PrivacyLedger | MetricLedger) -> None:
+        """Check that a ledger is the certificate's, and holds at least what the certificate says.
+
+        Raises:
+            LedgerMismatch: It is another ledger, or an older copy of this one.
+        """
+        own = ledger._store.ledger_id
+        if own != self.ledger or not isinstance(ledger, PrivacyLedger):
+            raise LedgerMismatch(
+                f"The certificate belongs to the ledger {self.ledger or 'of no name'}, but this one is {own}. Name the "
+                "ledger that was charged."
+            )
+        plans = {plan.name: plan for plan in ledger.plans()}
+        named = [source for source in self.certificate.sources if source.ledger == own]
+        for source in named:
+            plan = plans.get(source.plan)
+            if plan is None or (plan.epsilon, plan.delta) != (source.epsilon, source.delta):
+                raise _older(own, f"no plan {source.plan!r} of epsilon={source.epsilon:g}, delta={source.delta:g}")
+        notes = self.certificate.notes
+        others = math.fsum(source.epsilon for source in self.certificate.sources if source.ledger != own)
+        spent = math.fsum(
+            plans[source.plan].epsilon
+            if place and INCLUDING in notes  # released text that went into the run counts as reserved
+            else plans[source.plan].spent(round_up=ROUNDED in notes)[0]
+            for place, source in enumerate(named)
+        )
+        if self.certificate.spent[0] > (others + spent) * (1 + 1e-9):
+            raise _older(own, f"epsilon={spent:.6g} is spent, not {self.certificate.spent[0] - others:.6g}")
+
+    def in_plain_words(self) -> str:
+        """Return what the certificate claims, for readers who are new to differential privacy."""
+        one, code = self.certificate, "the code of this installation"
+        if self.code != code_digest():
+            code = f"other code than this installation, {self.code[:12]}"
+        made = f"It was signed by langchain-dp {one_line(self.version)} ({code})."
+        ledger = f"Its ledger is {one_line(self.ledger)}." if self.ledger else "It names no ledger."
+        if not one.private:
+            return f"It claims no privacy: {one_line(one.reason)}.\n{made} {ledger}"
+        change = one.neighbors.name.lower().replace("_", " ")
+        factor = f"{math.exp(one.epsilon):,.3g}" if one.epsilon < 700 else "any number"
+        return (
+            f"It claims epsilon {bound(one.epsilon)} and delta {bound(one.delta)}. Two data sets that differ by one "
+            f"record ({change}) lead to any outcome with chances that differ by a factor of at most {factor}, except "
+            f"for a chance of {bound(one.delta)}. Epsilon {bound(one.spent[0])} of this was spent.\n{made} {ledger}"
+        )
+
+
+def _older(ledger: str, why: str) -> LedgerMismatch:
+    return LedgerMismatch(
+        f"The ledger {ledger} holds less than the certificate says: {why}. It is an older copy, or was changed."
+    )
