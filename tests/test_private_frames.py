@@ -360,8 +360,8 @@ WALKED: dict[type, set[str]] = {
 }  # fmt: skip
 PUBLIC = {
     # They take nothing, or only what is public or released: settings, ids, questions, what holds placeholders.
-    "answers_left", "as_sources", "as_tool", "auto", "baseline", "calibration", "certificate", "check_limit", "count_tokens",
-    "differences", "forget", "get", "give_up_round", "ids", "in_pandas", "load", "mark", "mark_reply",
+    "answers_left", "as_sources", "as_tool", "auto", "baseline", "calibration", "certificate", "check_limit",
+    "count_tokens", "differences", "forget", "get", "give_up_round", "ids", "in_pandas", "load", "mark", "mark_reply",
     "new_conversation", "model_post_init",
     "abstaining", "as_langfuse_mask", "as_langsmith_anonymizer", "count_users", "ledger", "margin", "names",
     "one_per_user", "parts_that_read", "plain_rows", "probabilities", "public_examples", "released", "report",

@@ -18,7 +18,6 @@ from langchain_dp.errors import MissingExtra
 
 if TYPE_CHECKING:
     from langchain_dp.cli.options import JsonOptions
-    from langchain_dp.cli.spending import DataLedger
     from langchain_dp.icl import ICLPlanReport
     from langchain_dp.opt import OptPlanReport
     from langchain_dp.rapt import Calibration
@@ -187,10 +186,11 @@ def progress(what: str, total: int | None, unit: str, *, shown: bool = True) -> 
         yield Advance(functools.partial(bar.advance, task), None if quiet else above)
 
 
-def show(
-    found: Plan, options: JsonOptions, *, counted_by: str, on_rows: bool = True, after: DataLedger | None = None
-) -> None:
-    """Show what a run would cost and leave, and by whose tokens, on what rows, that was counted."""
+def show(found: Plan, options: JsonOptions, *, counted_by: str, on_rows: bool = True, after: Any = None) -> None:
+    """Show what a run would cost, and by whose tokens, on what rows, that was counted.
+
+    ``after`` is the ledger of the data as the run would leave it.
+    """
     if on_rows:
         counted_by += ", on the private rows: keep these figures to yourself"
     if options.json:
