@@ -21,12 +21,14 @@ from langchain_dp._util.words import standing_alone
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.folding import Span, caseless, fold
 from langchain_dp.rapt.placeholders import ESCAPED, FindsEntities, label_of
+from langchain_dp.rapt.pseudonyms.street_addresses import ADDRESS
 
 Spans = Sequence[Span]
 Recognizer = FindsEntities | Callable[[str], Spans]
 """An object with ``name`` and ``find``, or a function of a text: start, end and kind of each entity."""
 
-KINDS = ("PERSON", "LOCATION", "ORGANIZATION", "DATE", "EMAIL", "PHONE", "IBAN", "CREDIT_CARD", "URL", "IP", "NUMBER")
+KINDS = ("PERSON", "LOCATION", "ORGANIZATION", "ADDRESS", "DATE", "EMAIL", "PHONE", "IBAN", "CREDIT_CARD", "URL", "IP",
+         "NUMBER")  # fmt: skip
 """Usual kinds. A report names those without a recognizer."""
 
 _OTHER_NAMES = {
@@ -36,7 +38,7 @@ _OTHER_NAMES = {
     "DATE_TIME": "DATE",
     "IP_ADDRESS": "IP",
     "GPE": "LOCATION",
-    "ADDRESS": "LOCATION",
+    "STREET_ADDRESS": "ADDRESS",
     "ORG": "ORGANIZATION",
     "PER": "PERSON",
 }
@@ -162,12 +164,13 @@ _PATTERNS = {
     "IBAN": rf"{_FROM}(?=([A-Za-z]{{2}}\d\d(?:[ .-]?[A-Za-z0-9]){{11,32}}+))",
     "CREDIT_CARD": rf"{_FROM}(?<!\d[.,])(?=(\d{{3,19}}+(?:[ .-]\d{{3,19}}+){{0,5}}+))",
     "IP": r"[0-9A-Fa-f:.]{2,}+",
-    "DATE": rf"{_FROM}(?<!\d[.,/-])(?:{_FIGURES}|{_NAMED}){_TO}(?![/-]\d)",
+    "ADDRESS": rf"{_FROM}(?:{ADDRESS}|(?i:zip|post(?:al)?)(?i:[ ]?code)?[: ]{{1,3}}(?P<zip>\d{{4,6}})){_TO}",
+    "DATE": rf"{_FROM}(?<!\d[.,/-])(?:{_FIGURES}|{_NAMED}){_TO}(?![/-]\d|\.\d)",
     "PHONE": rf"(?:{_FROM}|(?=\+))(?<!\d[.,:/-])(?=((?:\+ ?\d{{1,6}}|\(\+?\d{{1,5}}\)|\d{{1,6}})"
-    r"(?:[ ./-]{0,3}\(\d{1,5}\)|[ ./-]{0,3}\d{2,12}){1,7}+(?: ?(?:x|ext\.?|#) ?\d{1,5}(?!\d))?))",
+    r"(?:[ ./-]{0,3}\(\d{1,5}\)(?: ?\d(?!\d))?|[ ./-]{0,3}\d{2,12}){1,7}+(?: ?(?:x|ext\.?|#) ?\d{1,5}(?!\d))?))",
     "NUMBER": rf"{_FROM}(?<!\d[.,])(?:\d{{6,}}+(?!,\d)|(?<!\d-)\d\d-\d\d-\d\d(?!-\d)"
     r"|[A-Z]{1,6}[-/]\d{5,12}(?:[-/][A-Za-z0-9]{1,12}){0,3}"
-    rf"|(?i:{_WORDS})(?i:[ ](?:number|num|no|nr|id|code)\b)?[.:#= -]{{0,3}}(?P<code>{_CODE})){_TO}",
+    rf"|(?i:{_WORDS})(?i:[ ](?:number|num|no|nr|id|code)\b)?(?:[ ]is\b)?[.:#= -]{{0,3}}(?P<code>{_CODE})){_TO}",
 }
 _SEPARATORS = dict.fromkeys(map(ord, " .-"))
 _TRAILING = ".,;:!?)]}*_|"
@@ -241,17 +244,18 @@ def _urls(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
 
 
 def _grouped(
-    is_right: Callable[[str], bool], digits: tuple[int, int]
+    is_right: Callable[[str], bool], digits: tuple[int, int], cue: re.Pattern[str] | None = None
 ) -> Callable[[re.Pattern[str], str], Iterator[tuple[int, int]]]:
-    """Find the longest valid run of groups of letters and digits, from each group on."""
+    """Find the longest valid run of groups of letters and digits, from each group on; any run that follows a cue."""
 
     def decide(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
         position = 0
         for match in pattern.finditer(text):
             if match.start() < position:
                 continue
-            for end in _ends(text, match.start(), match.end(1), *digits):
-                if is_right(text[match.start() : end]):
+            cued = cue is not None and cue.search(text, max(0, match.start() - 32), match.start()) is not None
+            for end in _ends(text, match.start(), match.end(1), digits[0] - cued, digits[1]):
+                if cued or is_right(text[match.start() : end]):
                     yield match.start(), end
                     position = end
                     break
@@ -289,7 +293,7 @@ def _is_card(text: str) -> bool:
 def _is_phone(text: str) -> bool:
     if re.fullmatch(r"\d{4}[-./]\d{1,2}[-./]\d{1,2}|\d{1,2}([./-])\d{1,2}\1\d{2,4}|\d{1,3}(?:\.\d{1,3}){3}", text):
         return False  # dates and IP addresses
-    number, extension, _ = re.sub(r"\s*(?:x|ext\.?|#)\s*", "x", text).partition("x")
+    number, extension, _ = re.sub(r"\s*(?:x|ext\.?|#)\s*", "x", text).replace("(0)", "").partition("x")
     digits = re.sub(r"\D", "", number)
     if "+" in number[:2]:
         try:
@@ -302,6 +306,13 @@ def _is_phone(text: str) -> bool:
         return False  # a decimal, a round number, and two years
     separated = not number.isdigit() or (digits[0] == "0" and len(digits) > 8) or bool(extension)
     return separated and _national().fullmatch(digits) is not None
+
+
+_PHONE_CUE = re.compile(
+    r"(?i:\b(?:call|(?:tele)?phone|tel|mobile|cell|fax|desk|landline|text|sms|whatsapp|dial|ring|hotline|answering|"
+    r"messages?|registered)\b)[^\d\n.!?;,]{0,16}\Z"
+)
+"""Words before a number that make it a phone number, whatever its form."""
 
 
 @cache
@@ -360,7 +371,8 @@ _DECIDE: dict[str, Callable[[re.Pattern[str], str], Iterator[tuple[int, int]]]] 
     "IBAN": _grouped(_is_iban, (15, 34)),
     "CREDIT_CARD": _grouped(_is_card, (13, 19)),
     "IP": _machines,
+    "ADDRESS": lambda pattern, text: (match.span("zip" if match["zip"] else 0) for match in pattern.finditer(text)),
     "DATE": lambda pattern, text: (match.span() for match in pattern.finditer(text) if _is_date(match[0])),
-    "PHONE": _grouped(_is_phone, (7, 20)),
+    "PHONE": _grouped(_is_phone, (7, 20), _PHONE_CUE),
     "NUMBER": lambda pattern, text: (match.span("code" if match["code"] else 0) for match in pattern.finditer(text)),
 }
