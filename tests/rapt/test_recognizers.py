@@ -164,7 +164,7 @@ def test_disguises_hide_nothing_from_recognizers(seed: int) -> None:
         *((text, text) for text in (
             "std::vector, a::b, 3.14159265, 20 of 300, v1.10.2024",
             "10 000 000, 1,234,567.89, 2024 2025, 12:30:45, 999.1.1.1",
-            "on Wall Street, 20 years in the Road, a 2 way street, call 12 of 300, 3 Doors Down, the 7 Samurai in Leeds",
+            "on Wall Street, 20 years in the Road, a 2 way street, call 12 of 300, 3 Doors Down, the 7 Samurai",
             "13/13/1999, 2026-13-45, 00/00/2000, may 12, 1/2, Mark 3, order 12-05-2020-7",
         )),
     ],
@@ -202,6 +202,12 @@ def test_a_kind_of_ones_own_takes_the_place_of_the_built_in_one() -> None:
     """If it breaks, two patterns of one kind are looked for, or the caller's is ignored."""
     made = PatternEntities(["EMAIL", "NUMBER"], {"number": r"#\d+"})
     assert made.find("#12 of 12345678 at a@b.org") == [(19, 26, "EMAIL"), (0, 3, "NUMBER")]
+
+
+def test_regions_say_which_numbers_are_phones_without_a_country_code() -> None:
+    """If it breaks, numbers of a region that nobody named are hidden, or those of a named one pass in clear."""
+    assert Pseudonymizer(PatternEntities(regions=["MX"])).invoke("55 1234 5678") == "<PHONE_1>"
+    assert Pseudonymizer(PatternEntities(["PHONE"], regions=["IS"])).invoke("0171 2345678") == "0171 2345678"
 
 
 def test_ten_times_the_placeholders_take_ten_times_as_long() -> None:

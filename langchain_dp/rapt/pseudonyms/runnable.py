@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
+from os import PathLike
 from typing import Any
 
 from langchain_dp._util.validate import group, instance
@@ -101,6 +102,10 @@ class Pseudonymizer(SanitizerShell):
     Args:
         recognizers: Finders of entities: ``PatternEntities()`` by default, ``PresidioEntities(...)``,
             ``GlinerEntities(...)``, a function of a text that returns start, end and kind of each entity, or a list.
+        presidio: Whether Presidio looks for entities as well; a code such as "de" is the language of the texts, True
+            English. It needs the extra ``presidio`` and spaCy's model of the language.
+        gliner: Whether GLiNER looks as well; a text is the folder of its model, True the default model in Hugging
+            Face's cache. It needs the extra ``gliner``.
         terms: Your own words to hide, or a mapping of each to its kind.
         remaining_text_sanitizer: Sanitizer for the other words, under metric privacy; None: they pass in clear.
         messages: Parts of messages that pass in clear: by default media. System messages, which often hold context, are
@@ -130,6 +135,8 @@ class Pseudonymizer(SanitizerShell):
         self,
         recognizers: Recognizer | Sequence[Recognizer] | None = None,
         *,
+        presidio: bool | str = False,
+        gliner: bool | str | PathLike[str] = False,
         terms: Sequence[str] | Mapping[str, str] = (),
         remaining_text_sanitizer: RAPTSanitizer | None = None,
         messages: MessageRules | None = None,
@@ -144,7 +151,8 @@ class Pseudonymizer(SanitizerShell):
         if not isinstance(recognizers, (list, tuple)):
             recognizers = [PatternEntities() if recognizers is None else recognizers]  # type: ignore[list-item]
         self.name = name
-        finder = AllEntities([*recognizers, *([TermEntities(terms)] if terms else [])])
+        models = _models(presidio, gliner)
+        finder = AllEntities([*recognizers, *models, *([TermEntities(terms)] if terms else [])])
         if messages is None:
             messages = MessageRules(system="sanitize" if remaining_text_sanitizer is None else "keep")
         rules = group("messages", messages, MessageRules), group("documents", documents, DocumentRules)
@@ -238,3 +246,17 @@ class Pseudonymizer(SanitizerShell):
 
     def __repr__(self) -> str:
         return "Pseudonymizer(NOT PRIVATE: no epsilon)"
+
+
+def _models(presidio: bool | str, gliner: bool | str | PathLike[str]) -> list[Recognizer]:
+    """Recognizers with models, imported where they are wanted."""
+    models: list[Recognizer] = []
+    if presidio:
+        from langchain_dp.integrations.presidio import PresidioEntities
+
+        models.append(PresidioEntities(language="en" if presidio is True else presidio))
+    if gliner:
+        from langchain_dp.integrations.gliner import DEFAULT, GlinerEntities
+
+        models.append(GlinerEntities(DEFAULT if gliner is True else gliner))
+    return models

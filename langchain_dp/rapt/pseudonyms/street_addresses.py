@@ -54,7 +54,8 @@ _TOWN = (
 )
 _AFTER_UNIT = rf"(?:{_GAP}{_UNIT})?(?:{_TOWN}|(?:\s{{1,3}}{_NAME}(?![\w ]*:)){{1,2}})?"
 ADDRESS = (
-    rf"(?:{_BOX}|{_BEFORE_UNIT}|{_STREET}|(?:\d{{1,5}}[ ])?{_NAME}[ ]{_HOUSE}(?={_WITH_ZIP}))(?:{_GAP}{_UNIT}{_AFTER_UNIT}|{_TOWN})?|{_UNIT}{_AFTER_UNIT}"
+    rf"(?:{_BOX}|{_BEFORE_UNIT}|{_STREET}|(?:\d{{1,5}}[ ])?{_NAME}[ ]{_HOUSE}(?={_WITH_ZIP}))"
+    rf"(?:{_GAP}{_UNIT}{_AFTER_UNIT}|{_TOWN})?|{_UNIT}{_AFTER_UNIT}"
     rf"|[AFD]PO,?[ ]A[AEP][ ]\d{{5}}|{_STATES}[ ]\d{{5}}(?:-\d{{4}})?(?!\d)|[A-Z]{{1,2}}\d[A-Z\d]?[ ]\d[A-Z]{{2}}"
     r"|[A-Z]\d[A-Z][ ]\d[A-Z]\d"
 )
