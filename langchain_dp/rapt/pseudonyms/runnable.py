@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from os import PathLike
 from typing import Any
@@ -14,7 +15,7 @@ from langchain_dp.rapt.addresses import checked_hosts
 from langchain_dp.rapt.messages import MessageRules
 from langchain_dp.rapt.parts import DocumentRules
 from langchain_dp.rapt.placeholders import PlaceholderMap, PlaceholderReleases
-from langchain_dp.rapt.pseudonyms.masks import TraceMask
+from langchain_dp.rapt.pseudonyms.masks import TraceMask, masked_runs
 from langchain_dp.rapt.pseudonyms.recognize import KINDS, AllEntities, PatternEntities, Recognizer, TermEntities
 from langchain_dp.rapt.release import FormalReleases
 from langchain_dp.rapt.restore import Restorer
@@ -202,14 +203,29 @@ class Pseudonymizer(SanitizerShell):
         """Return a function for ``langsmith.Client(anonymizer=...)``, which sends placeholders only.
 
         LangSmith applies it to inputs, outputs, errors and metadata of every run. One object is one map: the same
-        entity has the same placeholder in all traces, so they stay readable. Names and tags of runs pass in clear. A
-        text on which a recognizer fails is withheld.
+        entity has the same placeholder in all traces, so they stay readable. A text on which a recognizer fails is
+        withheld. Names and tags of runs pass in clear; use :meth:`langsmith_options` to hide these as well.
 
         Examples:
             >>> client = langsmith.Client(anonymizer=Pseudonymizer().as_langsmith_anonymizer())
             >>> chain.invoke(question, {"callbacks": [LangChainTracer(client=client)]})
         """
         return TraceMask(self.sanitize)
+
+    def langsmith_options(self) -> dict[str, Any]:
+        """Return options for ``langsmith.Client(...)``, which hide names of runs, tags and settings of models as well.
+
+        They include :meth:`as_langsmith_anonymizer`. A run is sent as soon as it is buffered.
+
+        Examples:
+            >>> client = langsmith.Client(**Pseudonymizer().langsmith_options())
+        """
+        mask = TraceMask(self.sanitize)
+        return {
+            "anonymizer": mask,
+            "process_buffered_run_ops": functools.partial(masked_runs, mask),
+            "run_ops_buffer_size": 1,
+        }
 
     def as_langfuse_mask(self) -> Callable[..., Any]:
         """Return a function for ``Langfuse(mask=...)``; see :meth:`as_langsmith_anonymizer`."""
