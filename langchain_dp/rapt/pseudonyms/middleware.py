@@ -31,6 +31,11 @@ with needs("agents", "langchain", why=", 1.4 or newer, whose agents take middlew
     from langgraph.types import Command, TracePolicy
 
 
+_MARKS_ONLY = (
+    "AnthropicPromptCachingMiddleware", "BedrockPromptCachingMiddleware", "UnsupportedContentMiddleware",
+)  # fmt: skip
+"""Middleware that ``create_deep_agent`` puts last: it marks or drops content, and adds no text of the user."""
+
 _CHECKPOINTER = "__pregel_checkpointer"
 """Key under which LangGraph lends the checkpointer of a graph to graphs in its tools."""
 
@@ -104,7 +109,8 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         middleware = list(agents_middleware())
         place = next((number for number, one in enumerate(middleware) if one is self), len(middleware))
         for one in middleware[place + 1 :]:
-            if has_hooks(one, AgentMiddleware, "wrap_model_call", "wrap_tool_call"):
+            wraps = has_hooks(one, AgentMiddleware, "wrap_model_call", "wrap_tool_call")
+            if wraps and getattr(one, "name", None) not in _MARKS_ONLY:
                 raise InvalidParameter(
                     f"Expected {type(self).__name__} after {getattr(one, 'name', type(one).__name__)} in the list of "
                     "middleware: what stands after it tells the model what is not hidden, and tools what is not put "
