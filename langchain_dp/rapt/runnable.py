@@ -137,8 +137,8 @@ def account_of(ledger: MetricLedger | None, limit: float | None, not_private_see
     validate.instance("ledger", ledger, MetricLedger, "a MetricLedger", remedy)
     if limit is not None:
         raise InvalidParameter(
-            f"Expected no `limit` ({limit}), the largest total eta of a user or document, beside a ledger, which has its "
-            "own. Leave one of them out."
+            f"Expected no `limit` ({limit}), the largest total eta of a user or document, beside a ledger, which has one. "
+            "Leave one of them out."
         )
     if not_private_seed is not None:
         raise InvalidParameter(
@@ -178,7 +178,8 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         documents: Metadata that pass in clear (by default none), and account keys of documents.
         ledger: Account to charge. None: one in memory, with ``limit``.
         limit: Largest total eta of one user, and of one document, over all releases; no limit of calls or words. Not
-            beside ``ledger``. A text that is returned again costs nothing: with ``cache``, texts without ``user`` or ``document`` hardly reach it.
+            beside ``ledger``. A text that is returned again costs nothing: with ``cache``, texts without ``user`` or
+            ``document`` hardly reach it.
         cache: Return the earlier release, at no cost, for the same text, user and settings.
         not_private_seed: Reproducible draws. The certificate says that the result is not private.
         threads: Threads to draw with.

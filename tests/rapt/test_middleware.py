@@ -301,7 +301,7 @@ def test_a_limit_that_no_message_could_reach_is_refused() -> None:
         with pytest.raises(InvalidParameter, match=r"`limit` \(30\) .*Give user="):
             RAPTMiddleware(kept)
     made = agent(Caller(), [RAPTMiddleware(sanitizer(limit=30.0), user=lambda request: None)])
-    with pytest.raises(InvalidParameter, match="limit=30"):
+    with pytest.raises(InvalidParameter, match=r"`limit` \(30\)"):
         made.invoke({"messages": [HumanMessage("a")]})
     RAPTMiddleware(sanitizer(limit=30.0), user="u")
     RAPTMiddleware(sanitizer(limit=30.0, cache=False))
