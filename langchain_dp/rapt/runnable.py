@@ -137,8 +137,8 @@ def account_of(ledger: MetricLedger | None, limit: float | None, not_private_see
     validate.instance("ledger", ledger, MetricLedger, "a MetricLedger", remedy)
     if limit is not None:
         raise InvalidParameter(
-            f"Expected no `limit` ({limit}), the largest total eta of a user or document, beside a ledger, which has one. "
-            "Leave one of them out."
+            f"Expected no `limit` ({limit}), a largest total eta of a user or document, beside a ledger, which has "
+            "its own. Leave one of them out."
         )
     if not_private_seed is not None:
         raise InvalidParameter(
