@@ -18,7 +18,7 @@ from langchain_dp.errors import InvalidParameter
 
 KINDS = ("person", "location", "organization", "date", "address")
 
-DEFAULT = "urchade/gliner_multi_pii-v1"
+_DEFAULT = "urchade/gliner_multi_pii-v1"
 """A model for personal data in six languages. It is read from Hugging Face's cache, and never downloaded."""
 
 _MOST = 384  # words that a model reads; it drops the rest of a text, with a mere warning
@@ -49,10 +49,10 @@ class GlinerEntities:
         '<PERSON_1> called.'
     """
 
-    def __init__(self, model: Any = DEFAULT, *, entities: Sequence[str] = KINDS, score_threshold: float = 0.5) -> None:
+    def __init__(self, model: Any = _DEFAULT, *, entities: Sequence[str] = KINDS, score_threshold: float = 0.5) -> None:
         shown = type(model).__name__
         if isinstance(model, (str, PathLike)):
-            shown = str(model) if model == DEFAULT else PurePath(model).name
+            shown = str(model) if model == _DEFAULT else PurePath(model).name
             model = _loaded(model)
         if not callable(getattr(model, "predict_entities", None)):
             raise InvalidParameter(

@@ -272,7 +272,7 @@ def _models(presidio: bool | str, gliner: bool | str | PathLike[str]) -> list[Re
 
         models.append(PresidioEntities(language="en" if presidio is True else presidio))
     if gliner:
-        from langchain_dp.integrations.gliner import DEFAULT, GlinerEntities
+        from langchain_dp.integrations.gliner import GlinerEntities
 
-        models.append(GlinerEntities(DEFAULT if gliner is True else gliner))
+        models.append(GlinerEntities() if gliner is True else GlinerEntities(gliner))
     return models
