@@ -10,11 +10,12 @@ import contextlib
 import datetime
 import os
 import re
+import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from langchain_dp._util import validate
+from langchain_dp._util import forks, validate
 from langchain_dp.accounting.store.backend import Backend, Connection
 from langchain_dp.accounting.store.key_file import bound_key, digest, new_key
 from langchain_dp.accounting.store.schema import LedgerKind
@@ -88,6 +89,8 @@ class LedgerStore(abc.ABC):
         self.backend = backend
         self._key: bytes | None = None
         self._newest = (0, "")  # id and time of an entry
+        self._lock = threading.Lock()
+        forks.renew_lock(self)
         try:
             backend.begin(self._fill, self._verify)
             self._opened()
@@ -109,10 +112,10 @@ class LedgerStore(abc.ABC):
     def read(self, wait: float | None = None) -> Iterator[Connection]:
         """Read in one transaction, from no older copy than this process has seen.
 
-        A block that writes uses ``backend.transaction``, and calls :meth:`check_newest` or :meth:`_enter` itself.
+        A write uses ``backend.write``, and calls :meth:`check_newest` or :meth:`_enter` itself.
         """
         with self.backend.transaction(write=False, wait=wait) as connection:
-            self.check_newest(connection)
+            self._remember(self.check_newest(connection))
             yield connection
 
     def close(self) -> None:
@@ -172,7 +175,7 @@ class LedgerStore(abc.ABC):
         if entries != newest or newest != handed_out or orphans:
             raise self.damaged(f"of {max(newest, handed_out)} {self._charges} {entries - orphans} are left")
         self._check_totals(connection, entries)
-        self.check_newest(connection)
+        self._remember(self.check_newest(connection))
 
     def damaged(self, what: str) -> LedgerCorrupt:
         """Return the error of a ledger whose contents contradict each other."""
@@ -187,18 +190,20 @@ class LedgerStore(abc.ABC):
             else:
                 backend = self.backend
                 file = backend.key_file
-                with backend.transaction(write=True) as connection:
-                    self._key = bound_key(connection, file, self.ledger_id, backend.kind.name, backend.lost_key)
+                self._key = backend.write(
+                    lambda connection: bound_key(connection, file, self.ledger_id, backend.kind.name, backend.lost_key)
+                )
         return self._key
 
     def digest(self, domain: str, text: str) -> bytes:
         """Return a keyed hash of ``text``; equal texts of two domains have different hashes."""
         return digest(self.key(), domain, text)
 
-    def check_newest(self, connection: Connection) -> None:
+    def check_newest(self, connection: Connection) -> tuple[int, str] | None:
         """Refuse a ledger without the newest entry that this process has seen; its charges may be lost.
 
-        Id and time must match, because others may have continued an older copy and reused the id.
+        Id and time must match, because others may have continued an older copy and reused the id. Return the newest
+        entry. In a transaction that writes it may not be durable yet, and must not be remembered.
         """
         rows = connection.execute(
             "SELECT id, time FROM entries WHERE id = ? OR id = (SELECT max(id) FROM entries) ORDER BY id",
@@ -207,8 +212,7 @@ class LedgerStore(abc.ABC):
         entries = [(int(number), str(time)) for number, time in rows]
         if self._newest[0] and self._newest not in entries:
             raise self.forgotten()
-        if entries:
-            self._remember(entries[-1])
+        return entries[-1] if entries else None
 
     def forgotten(self) -> LedgerCorrupt:
         """Return the error of a ledger that an older copy replaced."""
@@ -232,7 +236,8 @@ class LedgerStore(abc.ABC):
         """Remember a new entry, after its commit: a rolled back entry gives its id to the next one."""
         if newest is None:
             return False
-        self._newest = max(self._newest, newest)
+        with self._lock:  # threads of one commit come at once, and an older entry must not win
+            self._newest = max(self._newest, newest)
         return True
 
     def _rows_after(self, query: str, parameters: Sequence[Any] = ()) -> Iterator[Any]:

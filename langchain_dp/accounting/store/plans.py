@@ -187,8 +187,7 @@ class PlanStore(LedgerStore):
 
         ``user_id`` is a user and their quota, charged in the same step. A quota that is used up raises UserRefused.
         """
-        with self.backend.transaction(write=True) as connection:
-            newest = self._charge(connection, plan, event, count, caller, user_id)
+        newest = self.backend.write(lambda connection: self._charge(connection, plan, event, count, caller, user_id))
         return self._remember(newest)
 
     def add_missing(self, plan: StoredPlan, event: str, count: int, caller: str) -> int:
@@ -197,15 +196,16 @@ class PlanStore(LedgerStore):
         Return 0; or the number of missing uses if too few are left. Then nothing was charged.
         """
         item, _ = plan.items[event]
-        with self.backend.transaction(write=True) as connection:
+
+        def charge(connection: Connection) -> tuple[int, tuple[int, str] | None]:
             self.check_newest(connection)
             self._check_own(connection, plan, event)
             sums = "SELECT coalesce(sum(count), 0) FROM entries WHERE item = ? AND caller = ?"
             missing = count - int(connection.execute(sums, (item, caller)).fetchone()[0])
-            if missing <= 0:
-                return 0
-            newest = self._charge(connection, plan, event, missing, caller)
-        return 0 if self._remember(newest) else missing
+            return missing, self._charge(connection, plan, event, missing, caller) if missing > 0 else None
+
+        missing, newest = self.backend.write(charge)
+        return 0 if missing <= 0 or self._remember(newest) else missing
 
     def _charge(
         self,
