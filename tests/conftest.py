@@ -40,6 +40,7 @@ KINDS = {
         "accounting/test_ledger_forks.py",
         "accounting/test_ledger_mounts.py",
         "accounting/test_ledger_postgres.py",
+        "accounting/test_ledger_poolers.py",
         "accounting/test_ledger_races.py",
         "accounting/test_metric_ledger_files.py",
         "accounting/test_prepaid.py",
