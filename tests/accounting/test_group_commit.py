@@ -213,9 +213,9 @@ def test_who_gives_up_while_it_is_written_hears_what_became_of_it(
         real(*args)
 
     monkeypatch.setattr(group_commit, "BUSY_SECONDS", 0.5)
+    monkeypatch.setattr(group_commit.FairSemaphore, "take", take)
     with waiting(ledger, spends(ledger, 1, 1)) as calls:
         monkeypatch.setattr(backend, "_commit", commit)
-        monkeypatch.setattr(group_commit.FairSemaphore, "take", take)
     assert calls.kinds == ["done"] * 2
     monkeypatch.undo()
     assert ledger.plan("p").remaining(VOTE) == MOST - 2
