@@ -52,7 +52,8 @@ KINDS = {
     "statistical": ("audits",),
     "docs": (
         "docs",
-        "test_benchmarks.py",
+        "benchmarks/test_scripts.py",
+        "benchmarks/test_reproduce.py",
     ),
 }
 """Folders and files by what their tests need: a model library or a model, a kernel, a build, other processes, many

@@ -131,12 +131,12 @@ def _composed(events: Sequence[tuple[DpEvent, int]], delta: float, neighbors: Ne
         if refusal := _refusal(event, neighbors):
             raise UnsupportedEvent(f"{refusal}.")
     # The mass that thresholds may miss is lost under any noise. Where little else is left, the library has no grid.
-    log_detected = sum(
+    log_missed = sum(
         count * math.log1p(-event.sampling_probability * event.delta0)
         for event, count in events
         if isinstance(event, LimitedDomainEvent)
     )
-    if -math.expm1(log_detected) > delta:
+    if -math.expm1(log_missed) > delta:
         return math.inf
     lost = least_delta(events) / 2
     if delta < 2 * lost:

@@ -31,6 +31,11 @@ def test_what_leaves_room_in_delta_still_has_an_epsilon() -> None:
     assert 0 < epsilon([(event, 10)], 1.1 * missed) < 20
 
 
+def test_where_thresholds_miss_all_mass_the_cost_is_infinite() -> None:
+    """If it breaks, a plan of many rounds ends in an error of the library, which has no grid for it."""
+    assert epsilon([(LimitedDomainEvent(0.01, 0.3, 0.1), 5000)], 0.2) == math.inf
+
+
 @pytest.mark.parametrize(
     ("sampling", "neighbors"),
     [("fixed", Neighbors.REPLACE_SPECIAL), ("fixed", Neighbors.REPLACE_ONE), ("resample", Neighbors.ADD_OR_REMOVE_ONE)],

@@ -13,6 +13,9 @@ Every method is also counted without calibration ("uncalibrated": the paper's ow
 as many examples as a subset has, of all labels alike: few-shot prompting without any privacy. What is kept beside the
 accuracies: the share of the subsets that agree with the winner, and how often each label has the most votes.
 
+With --fewer-rows the same votes are also released under the noise that fewer private rows ask for, at epsilon .5, 1 and
+3: subsets of a random choice of the rows are subsets of all rows, but each row is asked more often.
+
 With --thin the votes are counted again as if fewer subsets had been asked: subsets are asked by independent coins, so
 keeping each vote by a coin of its own gives what a lower rate would have given.
 """
@@ -121,6 +124,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--queries", type=int, default=10_000)
     parser.add_argument("--more-queries", type=int, nargs="+", default=[], help="noise for these at epsilon 3 as well")
     parser.add_argument("--thin", type=int, nargs="+", default=[], help="fewer subsets to count, at epsilon 3 as well")
+    parser.add_argument("--fewer-rows", type=int, nargs="+", default=[], help="noise as for so many private rows")
     parser.add_argument("--delta", type=float, default=1e-5)
     parser.add_argument("--subsets", type=int, default=10)
     parser.add_argument("--shots", type=int, default=4)
@@ -155,6 +159,7 @@ def _arm(folder: Path, task: str, seed: int, options: argparse.Namespace) -> dic
             prompt=TASKS[task],
         )
         noise = _noise(chain.scheme.sampling_probability, options)
+        noise |= _noise_of_fewer([*options.fewer_rows, len(train)] if options.fewer_rows else [], options)
         once = Calibrating(engine)
         voters = {"": _voter(chain, once, calibrate=True), ", uncalibrated": _voter(chain, once, calibrate=False)}
         hits: dict[str, list[list[float]]] = {}
@@ -213,6 +218,25 @@ def _noise(rate: float, options: argparse.Namespace) -> dict[str, dict[str, Any]
             ),
         }
         for method, value, queries, subsets in wanted
+    }
+
+
+def _noise_of_fewer(counts: Sequence[int], options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """The same for fewer private rows."""
+    return {
+        f"dp-icl {value:g}, {count} rows": {
+            "epsilon": value,
+            "queries": options.queries,
+            "share": 1.0,
+            "rows": count,
+            "sigma": calibrate_noisy_max(
+                PrivacyBudget(value, options.delta),
+                queries=options.queries,
+                sampling_probability=min(1.0, options.subsets / (count // options.shots)),
+            ),
+        }
+        for count in counts
+        for value in (0.5, 1.0, 3.0)
     }
 
 

@@ -5,7 +5,8 @@ then texts), `own` (texts for each label by its name), and `second` (texts like 
 Labels are codes to the votes. Rows go to results/candidates.jsonl: the accuracy on 1,000 test texts of the nearest mean
 of the chosen examples' static vectors, and of a logistic regression on them; with --model, of a GGUF whose prompt holds
 four examples a label. Arms: `chosen`; `own`, the public model's own examples by the labels' true names; `second`, where
-half of the budget is taken to be spent on a first round, and the candidates of a second one are there for nothing.
+half of the budget is taken to be spent on a first round, and the candidates of a second one are there for nothing;
+`written`, texts that bench_synth wrote token by token and kept in synth.jsonl; `few`, as many chosen ones as those.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def main() -> None:
     """Run the arms that are missing."""
     options = _options()
     if options.table:
-        print(f"{table()}\n\n{prompts('embedded')}")
+        print(f"{table()}\n\n{prompts('embedded')}\n\n{beside_written()}")
         return
     done = {json.dumps(row["arm"]) for row in so_far(RESULTS)}
     stamp = made()
@@ -74,6 +75,8 @@ def _arms(task: str, train: Sequence[dict[str, Any]], *, prompts: bool) -> Any:
     labels = sorted({row["label"] for row in train})
     for seed in range(3):
         yield {"arm": "own", "seed": seed}, lambda seed=seed: _own(texts["own"], labels, seed, prompts)
+    if not prompts:
+        yield from _beside_written(task, train, texts, labels)
     for rows in TASKS[task]:
         for epsilon in (1.0,) if prompts else EPSILONS:
             for seed in range(3):
@@ -86,6 +89,21 @@ def _arms(task: str, train: Sequence[dict[str, Any]], *, prompts: bool) -> Any:
                             texts, labels, private, arm, epsilon, SHOWN if prompts else PER_LABEL
                         ),
                     )
+
+
+def _beside_written(task: str, train: Any, texts: Any, labels: Sequence[str]) -> Any:
+    for row in so_far(RESULTS.with_name("synth.jsonl")):
+        engine, of, _, count, known, epsilon, _, seed, *reader = row["key"]
+        written = [(str(one["text"]), one["label"]) for one in row.get("texts", ())]
+        if (engine, of, reader) != ("qwen1.5b-q4_k_m", task, []) or count > SHOWN * len(labels) or len(written) < 12:
+            continue
+        if (known, epsilon) in {("named", "1"), ("coded", "3")}:
+            settings = {"arm": "written", "labels": known, "epsilon": float(epsilon), "seed": seed}
+            yield settings | {"minutes": round(row["seconds"] / 60, 1)}, lambda written=written: written
+    for seed in range(3):
+        private = random.Random(seed).sample(list(train), min(TASKS[task][-1], len(train)))
+        settings = {"arm": "few", "rows": len(private), "epsilon": 1.0, "seed": seed}
+        yield settings, lambda private=private: _chosen(texts, labels, private, "chosen", 1.0, SHOWN)
 
 
 def _own(own: Any, labels: Sequence[str], seed: int, prompts: bool) -> list[tuple[str, str]]:
@@ -179,6 +197,27 @@ def prompts(model: str) -> str:
     return "\n".join(lines)
 
 
+def beside_written() -> str:
+    """Nearest mean and minutes of examples that votes chose, and of those that an ensemble wrote."""
+    minutes = {
+        json.dumps(row["arm"]): row["arm"]["minutes"] for row in so_far(RESULTS) if row["arm"]["arm"] == "written"
+    }
+    lines = ["| 2,000 records, 4 examples per label | AG News | TREC | minutes |", "|---|---|---|---|"]
+    few = [_cell("nearest mean", task, "few", "static") for task in ("agnews", "trec")]
+    lines.append(f"| chosen under codes, epsilon 1 | {' | '.join(few)} | 4 to 7, once |")
+    for label, known, epsilon in (
+        ("written by names, epsilon 1", "named", 1.0),
+        ("written under codes, epsilon 3", "coded", 3.0),
+    ):
+        cells = [
+            _cell("nearest mean", task, "written", "static", labels=known, epsilon=epsilon)
+            for task in ("agnews", "trec")
+        ]
+        took = sorted(took for arm, took in minutes.items() if json.loads(arm)["labels"] == known)
+        lines.append(f"| {label} | {' | '.join(cells)} | {took[0]:.0f} to {took[-1]:.0f} each |".replace("|  |", "| |"))
+    return "\n".join(lines)
+
+
 def _cell(figure: str, task: str, arm: str, model: str, **wanted: Any) -> str:
     wanted |= {"task": task, "arm": arm, "by": model}
     found = [
@@ -186,6 +225,8 @@ def _cell(figure: str, task: str, arm: str, model: str, **wanted: Any) -> str:
         for row in so_far(RESULTS)
         if all(row["arm"].get(key) == value for key, value in wanted.items())
     ]
+    if len(found) < 2:
+        return ""
     return f"{statistics.mean(found):.0f} ± {statistics.stdev(found) / len(found) ** 0.5:.0f}"
 
 

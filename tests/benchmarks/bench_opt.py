@@ -6,6 +6,9 @@ other one once more ("target_accuracy") as a ChatPromptTemplate behind an OpenAI
 answers a grammar holds to the label words: a base model answers in no form of its own. Every finished arm is appended
 to the results file, and a restart skips it.
 
+"opt paper" and "dp-opt-paper EPSILON" write as the paper does: temperature 1.1, 50 tokens, several lines, the old
+instruction before the examples and not after them, nothing filtered, and on MPQA a repetition penalty of 1.1.
+
 The forward pass of a record under an instruction is deterministic, so its scores are kept from arm to arm; the votes
 are not.
 """
@@ -49,6 +52,7 @@ from langchain_dp.opt import (
     DPPromptOptimizer,
     DPPromptSelector,
     OptimizedPrompt,
+    OptPrompts,
     OptTask,
     PromptAlternative,
     evaluate_prompt,
@@ -97,9 +101,20 @@ ALTERNATIVES: dict[str, list[str | PromptAlternative]] = {
     **{f"coded {name}": ["Say which team it is.", "Name the team that takes care of this text."] for name in CODED},
 }
 """What "choose" chooses among beside the initial instruction: written by hand, tried on 100 training rows a task."""
+PENALTY = {"mpqa": 1.1}
+"""Repetition penalty of the paper's arms."""
 ARMS = ("0-shot", "dln-1", "opt", "dp-opt 8", "dp-opt 1")
 EXAMPLES = "[five training rows, drawn by seed {seed}]"
 """Stands in the results where ICL shows them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PaperPrompts(OptPrompts):
+    """The old instruction stands before the examples alone, as in the paper's Figure 5."""
+
+    def backward_tail(self, message: int, instruction: str) -> str:
+        """The request alone."""
+        return f"{self.messages[message]}\n\n"
 
 
 def main() -> None:
@@ -193,7 +208,7 @@ def _options() -> argparse.Namespace:
         "--arms",
         nargs="+",
         default=list(ARMS),
-        help="of 0-shot, icl, dln-1, opt, pez, 'dp-opt EPSILON', 'choose EPSILON' "
+        help="of 0-shot, icl, dln-1, opt, 'opt paper', pez, 'dp-opt EPSILON', 'dp-opt-paper EPSILON', 'choose EPSILON' "
         "and 'sanitized SHARE': dln-1 on rows of which so many words were replaced",
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
@@ -245,7 +260,9 @@ def _one(
     options: Any,
 ) -> dict[str, Any]:
     task = TASKS[name]
-    options = argparse.Namespace(**vars(options), calibrate=CALIBRATE[name], alternatives=ALTERNATIVES[name])
+    options = argparse.Namespace(
+        **vars(options), calibrate=CALIBRATE[name], alternatives=ALTERNATIVES[name], penalty=PENALTY.get(name, 1.0)
+    )
     rows, test = rows_of(data, name, "train"), rows_of(data, name, "test")
     random.Random(seed).shuffle(rows)
     random.Random(0).shuffle(test)
@@ -356,6 +373,8 @@ def _prompt(engine: Remembering, task: OptTask, arm: str, rows: list[Any], optio
         dln = DLNSettings(steps=2, prompts_per_step=4, demonstrations=10, max_new_tokens=40)
         writing = CandidateOptions(stop=("\n\n\n",))
         return optimize_with_dln1(_optimizer(engine, task, options, candidate_options=writing), shown, dln)
+    if "paper" in arm:
+        return _as_in_the_paper(engine, task, arm, rows, options)
     if arm == "opt":
         return optimize_with_opt(_optimizer(engine, task, options), rows)
     if arm == "pez":
@@ -377,6 +396,22 @@ def _prompt(engine: Remembering, task: OptTask, arm: str, rows: list[Any], optio
     few = {"num_prompts": 1, "max_new_tokens": 12, "shots": 1, "subsets": min(int(0.45 * len(rows)), 240)}
     fewer = {} if epsilon >= 8 else few
     return _optimizer(engine, task, options, budget=PrivacyBudget(epsilon), **fewer).optimize(rows)
+
+
+def _as_in_the_paper(engine: Remembering, task: OptTask, arm: str, rows: list[Any], options: Any) -> OptimizedPrompt:
+    """OPT or DP-OPT in the paper's format."""
+    texts = {field.name: getattr(task.prompts, field.name) for field in dataclasses.fields(task.prompts)}
+    epsilon = 8.0 if arm == "opt paper" else float(arm.split()[1])
+    optimizer = _optimizer(
+        engine,
+        dataclasses.replace(task, prompts=PaperPrompts(**texts)),
+        options,
+        max_new_tokens=50,
+        decoding=Decoding(temperature=1.1, repetition_penalty=options.penalty),
+        candidate_options=CandidateOptions(stop=(), filtered=False),
+        budget=PrivacyBudget(epsilon),
+    )
+    return optimize_with_opt(optimizer, rows) if arm == "opt paper" else optimizer.optimize(rows)
 
 
 def _sanitized(rows: list[Any], share: float) -> list[Any]:

@@ -23,7 +23,7 @@ from langchain_dp.icl.subset_prompts import SubsetPrompts
 from langchain_dp.opt import SST2, OptPrompts, OptTask
 from langchain_dp.ports import MemberPrompt
 
-sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parent))
 import made
 import reproduce_rows
 from reproduce import TABLES

@@ -1,0 +1,204 @@
+"""Ways to use the same private rows, side by side: prototypes, prototypes with a language model, and a trained head.
+
+Reads LANGCHAIN_DP_DATA/<task>/{train,test}.jsonl. A seed chooses the rows; all methods get the same ones, and the same
+500 test rows. A row of results is one accuracy. Label scores of language models are kept in --scores FILE, since each
+model sees each test row once. `--table` prints the results as Markdown, with the votes of DP-ICL that
+`bench_accuracy.py --fewer-rows` counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import random
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from bench_prototypes import EPSILONS, TITLES, KeptStatic, load
+from comparators import heads
+from langchain_core.embeddings import Embeddings
+from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
+from made import made, so_far
+from remembering import Calibrating
+
+from langchain_dp import DPPrototypeClassifier, PrivacyBudget
+from langchain_dp.attacks import SentenceEmbeddings
+from langchain_dp.icl import SST2, TREC
+
+TASKS = ("agnews", "trec", "sst2")
+ROWS = (300, 1000, 2000, 8000)
+DELTA, ASKED = 1e-5, 500
+NAMES: dict[str, dict[str, str]] = {"sst2": dict(SST2.words), "trec": dict(TREC.words)}
+INSTRUCTIONS = {
+    "agnews": "Which topic is the article about: World, Sports, Business or Technology?",
+    "trec": TREC.instruction,
+    "sst2": "Is the review Positive or Negative?",
+}
+MODELS = {"135M": 0.3, "1.5B": 1.0}
+"""Language models, by the weight of their log-probabilities: a small one gets less (docs/prototypes.md)."""
+RESULTS = Path(__file__).parent / "results" / "side_by_side.jsonl"
+METHODS = {
+    "prototypes": "prototypes, static encoder", "minilm": "prototypes, MiniLM", "135M": "static, with 135M model",
+    "1.5B": "static, with 1.5B model", "vote": "DP-ICL's vote, 135M model", "head": "DP-SGD head on MiniLM",
+}  # fmt: skip
+
+
+class MiniLM(Embeddings):
+    """MiniLM's sentence vectors, one text after the other. They are kept: these texts are public."""
+
+    name = "all-MiniLM-L6-v2"
+    batch_invariant = True
+    keeps_no_prompts = True
+
+    def __init__(self) -> None:
+        self._encode, self._kept = SentenceEmbeddings("minilm", batch=1, longest=128), dict[str, list[float]]()
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """Vectors of texts."""
+        new = [text for text in dict.fromkeys(texts) if text not in self._kept]
+        if new:
+            self._kept.update(zip(new, self._encode(new).tolist(), strict=True))
+        return [self._kept[text] for text in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        """Vector of a text."""
+        return self.embed_documents([text])[0]
+
+
+class KeptScores(Calibrating):
+    """Label scores that are also kept in a file, so that the trial can go on after a pause."""
+
+    def __init__(self, engine: LlamaCppEnsemble, path: Path | None) -> None:
+        super().__init__(engine)
+        self._path, self._saved = path, 0
+        for row in [] if path is None else so_far(path):
+            self._rows[bytes.fromhex(row["key"])] = row["scores"]
+        self._saved = len(self._rows)
+
+    def score_labels(self, *args: Any, **options: Any) -> list[list[float] | None]:
+        found = super().score_labels(*args, **options)
+        if self._path is not None and len(self._rows) > self._saved:
+            with self._path.open("a", encoding="utf-8") as file:
+                for key in list(self._rows)[self._saved :]:
+                    file.write(json.dumps({"key": key.hex(), "scores": self._rows[key]}) + "\n")
+            self._saved = len(self._rows)
+        return found
+
+
+def drawn(task: str, count: int, seed: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Private rows of a seed, and the test rows of all seeds."""
+    train, test = load(task)
+    return random.Random(seed).sample(train, min(count, len(train))), random.Random(0).sample(test, ASKED)
+
+
+def prototypes(task: str, encoder: Embeddings, method: str, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Accuracy of prototypes, of the language model alone, and of both."""
+    labels = sorted({row["label"] for row in load(task)[0]})
+    with contextlib.ExitStack() as stack:
+        model: Any = None
+        if method in MODELS:
+            options: dict[str, Any] = {} if method == "135M" else {"model_path": asked.model}
+            engine = stack.enter_context(LlamaCppEnsemble(**options, max_tokens=512, slots=2, n_threads=asked.threads))
+            model = KeptScores(engine, asked.scores and asked.scores.with_suffix(f".{method}.jsonl"))
+        for count in asked.rows:
+            for seed in asked.seeds:
+                rows, test = drawn(task, count, seed)
+                for epsilon in EPSILONS:
+                    budget = PrivacyBudget(epsilon, DELTA)
+                    found = DPPrototypeClassifier.fit(rows, labels=labels, budget=budget, encoder=encoder)
+                    if model is not None:
+                        found = found.with_prior(
+                            model, NAMES.get(task), instruction=INSTRUCTIONS[task], trust=MODELS[method]
+                        )
+                    answers = found.batch([row["text"] for row in test])
+                    key = {"task": task, "rows": len(rows), "seed": seed, "epsilon": epsilon, "method": method}
+                    right = [answer == row["label"] for answer, row in zip(answers, test, strict=True)]
+                    yield {"key": key, "accuracy": round(statistics.mean(right), 4)}
+        if model is not None:
+            yield alone(task, labels, model, method)
+
+
+def alone(task: str, labels: Sequence[str], model: Any, method: str) -> dict[str, Any]:
+    """Accuracy of the language model without any row: its weight is so large that no prototype counts."""
+    rows, test = drawn(task, 300, 1)
+    found = DPPrototypeClassifier.fit(rows, labels=list(labels), budget=PrivacyBudget(1.0, DELTA), encoder=KeptStatic())
+    only = found.with_prior(model, NAMES.get(task), instruction=INSTRUCTIONS[task], trust=1e6)
+    answers = only.batch([row["text"] for row in test])
+    key = {"task": task, "rows": 0, "seed": 0, "epsilon": 0.0, "method": f"{method} alone"}
+    return {"key": key, "accuracy": statistics.mean(a == row["label"] for a, row in zip(answers, test, strict=True))}
+
+
+def trained(task: str, encoder: MiniLM, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Accuracy of a linear head on sentence vectors, trained by DP-SGD."""
+    labels = sorted({row["label"] for row in load(task)[0]})
+
+    def parts(rows: list[dict[str, Any]]) -> tuple[heads.Floats, heads.Classes]:
+        vectors = np.array(encoder.embed_documents([row["text"] for row in rows]))
+        return heads.unit(vectors), np.array([labels.index(row["label"]) for row in rows])
+
+    for count in asked.rows:
+        for seed in asked.seeds:
+            rows, test = (parts(each) for each in drawn(task, count, seed))
+            for epsilon in EPSILONS:
+                weights = heads.dp_sgd(*rows, count=len(labels), epsilon=epsilon, delta=DELTA, seed=seed)
+                key = {"task": task, "rows": len(rows[0]), "seed": seed, "epsilon": epsilon, "method": "head"}
+                yield {"key": key, "accuracy": round(heads.accuracy(weights, *test), 4)}
+
+
+def table() -> str:
+    """One row per task and number of private rows; each cell has epsilon .5, 1 and 3."""
+    found: dict[tuple[str, int, str], dict[float, list[float]]] = {}
+    for row in so_far(RESULTS):
+        key = row["key"]
+        cell = found.setdefault((key["task"], key["rows"], key["method"]), {})
+        cell.setdefault(key["epsilon"], []).append(row["accuracy"])
+    for row in so_far(RESULTS.with_name("votes_by_rows.jsonl")):
+        for line in row["methods"]:
+            if "rows" in line and ", uncalibrated" not in line["method"]:
+                cell = found.setdefault((row["key"]["task"], line["rows"], "vote"), {})
+                cell.setdefault(line["epsilon"], []).append(line["accuracy"])
+    lines = [f"| | rows | {' | '.join(METHODS.values())} |", "|---" * (len(METHODS) + 2) + "|"]
+    sizes = sorted({(TASKS.index(task), rows) for task, rows, _ in found if rows})
+    for place, rows in sizes:
+        cells = []
+        for method in METHODS:
+            cell = found.get((TASKS[place], rows, method), {})
+            cells.append(" / ".join(f"{100 * statistics.mean(cell[epsilon]):.0f}" for epsilon in sorted(cell)))
+        lines.append(f"| {TITLES[TASKS[place]]} | {rows:,} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run the arms that are missing."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tasks", nargs="*", default=TASKS)
+    parser.add_argument("--methods", nargs="+", default=["prototypes", "minilm", "135M", "1.5B", "head"])
+    parser.add_argument("--rows", nargs="+", type=int, default=ROWS)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--model", help="path of the GGUF of 1.5 billion parameters")
+    parser.add_argument("--scores", type=Path, help="file for label scores, one per model")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--table", action="store_true")
+    asked = parser.parse_args()
+    if asked.table:
+        return print(table())
+    static, minilm = KeptStatic(), MiniLM()
+    for task in asked.tasks:
+        for method in asked.methods:
+            arm = trained(task, minilm, asked) if method == "head" else None
+            encoder = minilm if method == "minilm" else static
+            for row in arm or prototypes(task, encoder, method, asked):
+                row |= {"test": ASKED, "delta": DELTA, **made()}
+                with RESULTS.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row) + "\n")
+                key = row["key"]
+                print(*key.values(), row["accuracy"], flush=True)
+    return None
+
+
+if __name__ == "__main__":
+    main()
