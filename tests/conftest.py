@@ -36,6 +36,7 @@ KINDS = {
         "icl/test_replicas.py",
         "accounting/test_quotas.py",
         "aggregate/test_kept_releases.py",
+        "accounting/test_group_commit.py",
         "accounting/test_ledger_crash.py",
         "accounting/test_ledger_forks.py",
         "accounting/test_ledger_mounts.py",
