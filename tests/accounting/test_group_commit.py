@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -179,6 +180,8 @@ def test_an_error_undoes_one_write_and_no_other(
     with waiting(ledger, [one, lambda: backend_of(ledger).write(work), two]) as calls:
         pass
     assert [calls.outcomes[0], isinstance(calls.outcomes[1], error), calls.outcomes[2]] == ["done", True, "done"]
+    frames = [frame.f_locals for frame, _ in traceback.walk_tb(calls.outcomes[1].__traceback__)]  # type: ignore[attr-defined]  # an error
+    assert not any("connection" in names for names in frames)  # where the thread that ran it had the others' charges
     assert ledger.plan("p").remaining(VOTE) == MOST - 2
 
 
