@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from langchain_dp import PrivacyBudget
 from langchain_dp.accounting import NoisyMaxEvent, PrivacyLedger, Quotas
 from langchain_dp.accounting.store import backend as group_commit
 from langchain_dp.accounting.store.backend import Backend, Connection
-from langchain_dp.errors import BudgetExceeded, LedgerError, LedgerUnwritable, QuotaExceeded
+from langchain_dp.errors import BudgetExceeded, LedgerCorrupt, LedgerError, LedgerUnwritable, QuotaExceeded
 
 BUDGET = PrivacyBudget(8.0, 1e-5)
 VOTE = NoisyMaxEvent(40.0, 0.05)
@@ -145,6 +146,60 @@ def test_a_group_is_judged_one_after_the_other(ledger: PrivacyLedger) -> None:
         pass
     assert calls.kinds == ["done", "done", BudgetExceeded, "done", BudgetExceeded]
     assert ledger.plan("p").remaining(VOTE) == 0
+
+
+def test_a_group_writes_each_entry(ledger: PrivacyLedger) -> None:
+    """If it breaks, charges that are written together are one entry, or stand under another caller."""
+    plan, other = ledger.plan("p"), ledger.reserve([(VOTE, 9)], name="other", delta=1e-6)
+    charges = [(plan, 1, "a"), (plan, 2, "b"), (other, 3, "c"), (plan, 4, "d")]
+    calls_made: list[Callable[[], object]] = [
+        lambda plan=plan, n=n, caller=caller: plan.spend(VOTE, n, caller=caller)  # type: ignore[misc]  # bound now
+        for plan, n, caller in charges
+    ]
+    with waiting(ledger, calls_made) as calls:
+        pass
+    assert calls.kinds == ["done"] * 4
+    assert [(entry.id, entry.plan, entry.count, entry.caller) for entry in ledger.entries()] == [
+        (number, plan.name, n, caller) for number, (plan, n, caller) in enumerate(charges, start=1)
+    ]
+    assert (plan.remaining(VOTE), other.remaining(VOTE)) == (MOST - 7, 6)
+
+
+def test_a_group_takes_few_statements(ledger: PrivacyLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, threads wait for a round trip to the server for each statement of each other thread."""
+    statements: list[str] = []
+    with ledger._store.read() as connection:
+        if hasattr(connection, "set_trace_callback"):
+            connection.set_trace_callback(statements.append)
+        else:
+            kind: Any = type(connection)
+            real = kind.execute
+            monkeypatch.setattr(kind, "execute", lambda *args: [statements.append(args[1]), real(*args)][1])
+    with waiting(ledger, spends(ledger, *[1] * 16)) as calls:
+        statements.clear()
+    assert calls.kinds == ["done"] * 16
+    assert 0 < len(statements) <= 12
+
+
+def test_a_plan_that_is_full_takes_nothing_from_another(ledger: PrivacyLedger) -> None:
+    """If it breaks, a group of two plans is charged twice to one, since the other does not cover it."""
+    plan, full = ledger.plan("p"), ledger.reserve([(VOTE, 1)], name="full", delta=1e-6)
+    with waiting(ledger, [lambda plan=plan: plan.spend(VOTE) for plan in (plan, full, full, plan)]) as calls:  # type: ignore[misc]  # bound now
+        pass
+    assert calls.kinds == ["done", "done", BudgetExceeded, "done"]
+    assert (plan.remaining(VOTE), full.remaining(VOTE)) == (MOST - 2, 0)
+
+
+def test_a_plan_of_an_older_copy_is_refused_alone(ledger: PrivacyLedger) -> None:
+    """If it breaks, a charge to a plan that this ledger never had goes to the plan in its place."""
+    store, [stored] = ledger._store, ledger._store.plans()
+    lost = dataclasses.replace(stored, time="2020-01-01T00:00:00.000000+00:00")
+    key = next(iter(stored.items))
+    uses = [lambda plan=plan: store.add_use(plan, key, 1, "") for plan in (lost, stored, lost, stored)]  # type: ignore[misc]  # bound now
+    with waiting(ledger, uses) as calls:
+        pass
+    assert calls.kinds == [LedgerCorrupt, "done", LedgerCorrupt, "done"]
+    assert ledger.plan("p").remaining(VOTE) == MOST - 2
 
 
 def test_each_is_refused_alone(ledger: PrivacyLedger) -> None:

@@ -321,7 +321,7 @@ def test_ids_have_no_gaps_after_a_spend_that_was_taken_back(url: str) -> None:
     with PrivacyLedger(BUDGET, url) as ledger:
         store = ledger._store
         with contextlib.suppress(ZeroDivisionError), store.backend.transaction(write=True) as connection:
-            store._enter(connection, time="", item=1, count=1, caller="")
+            store._enter(connection, "", {"item": 1, "count": 1, "caller": ""})
             raise ZeroDivisionError
         spend(ledger)
         assert [entry.id for entry in ledger.entries()] == [1, 2]

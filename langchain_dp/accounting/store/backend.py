@@ -6,7 +6,8 @@ Group commit: threads leave their writes in a list and queue for the connection.
 in one transaction, in order of arrival, and commits once. Each write sees the writes before it, so the limits are
 compared with every earlier charge. A write that raises is undone alone, to its savepoint. No write returns or raises
 before the commit, because what it has read may be undone until then. The commit is synced, so an acknowledged write is
-on disk.
+on disk. Over a network most of the time goes into statements, so a store may run many writes of one kind in few of
+them, if all succeed. Otherwise they run one by one.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import functools
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -56,11 +58,16 @@ class LockUnavailable(Exception):  # no error: the caller words it
     """Another holder has the lock of a run, or it cannot be taken for the given reason."""
 
 
+Together = Callable[["Connection", Sequence[Any]], Any]
+"""Runs the writes of several arguments at once, and returns the result of each; None if they must run one by one."""
+
+
 class _Write:
     """A write that waits for the commit of its group."""
 
-    def __init__(self, work: Callable[[Connection], Any]) -> None:
+    def __init__(self, work: Callable[[Connection], Any], together: Together | None, argument: Any) -> None:
         self.work = work
+        self.together, self.argument = together, argument
         self.result: Any = None
         self.error: Exception | None = None
         self.settled = False  # whether result and error are final
@@ -200,13 +207,14 @@ class Backend(abc.ABC):
             self._abandon(drop=False)
             raise
 
-    def write(self, work: Callable[[Connection], T]) -> T:
+    def write(self, work: Callable[[Connection], T], together: Together | None = None, argument: Any = None) -> T:
         """Run ``work`` in a transaction that waiting threads share, and return its result once it is durable.
 
-        Nothing stays of a ``work`` that raises. Another thread may run it, and a second time after an interrupt.
+        Nothing stays of a ``work`` that raises. Another thread may run it, and a second time after an interrupt. Or
+        ``together`` runs in its place, with the ``argument`` of each such write.
         """
         wait = BUSY_SECONDS
-        mine = _Write(work)
+        mine = _Write(work, together, argument)
         self._pending.append(mine)
         while not mine.settled:
             try:
@@ -234,8 +242,8 @@ class Backend(abc.ABC):
             with self._transaction(True, wait) as connection:
                 while self._pending and len(group) < LARGEST_GROUP:
                     group.append(self._pending.popleft())
-                for write in group:
-                    self._run(connection, write, alone=len(group) == 1)
+                for together, members in itertools.groupby(group, lambda write: write.together):
+                    self._run_all(connection, together, list(members), alone=len(group) == 1)
                 ran = True
         except Exception as error:
             if not group:
@@ -254,6 +262,21 @@ class Backend(abc.ABC):
         else:
             _settle(group)
 
+    def _run_all(
+        self, connection: Connection, together: Together | None, writes: Sequence[_Write], *, alone: bool
+    ) -> None:
+        if together is not None and len(writes) > 1:
+            connection.execute("SAVEPOINT member")
+            with contextlib.suppress(Exception):  # each raises its own error, below
+                result = together(connection, [write.argument for write in writes])
+                if result is not None:
+                    for write in writes:
+                        write.result, write.error = result, None
+                    return
+            connection.execute("ROLLBACK TO SAVEPOINT member")
+        for write in writes:
+            self._run(connection, write, alone=alone)
+
     def _run(self, connection: Connection, write: _Write, *, alone: bool) -> None:
         write.error = None
         if alone:  # its error ends the transaction
@@ -267,7 +290,6 @@ class Backend(abc.ABC):
             known = isinstance(error, self.errors)
             own = self.refusal(error, self.path, BUSY_SECONDS, self.kind) if known else error
             write.error = own.with_traceback(None)  # frames of this thread are not for another caller
-        connection.execute("RELEASE SAVEPOINT member")
 
     @contextlib.contextmanager
     def run_lock(self, name: str) -> Iterator[None]:

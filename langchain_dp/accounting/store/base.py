@@ -8,6 +8,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import datetime
+import itertools
 import os
 import re
 import threading
@@ -221,16 +222,17 @@ class LedgerStore(abc.ABC):
             "put in its place. Restore the newest copy; until then nothing may be released."
         )
 
-    def _enter(self, connection: Connection, *, time: str, **charge: Any) -> tuple[int, str]:
-        """Write one entry, given by column, and return its id and its time, for :meth:`_remember`."""
-        statement, values = _insert("entries", {"time": time, **charge})
-        newest, seen = connection.execute(
+    def _enter(self, connection: Connection, time: str, *charges: Mapping[str, Any]) -> tuple[int, str]:
+        """Write entries, given by column, and return id and time of the newest, for :meth:`_remember`."""
+        statement, values = _insert("entries", *({"time": time, **charge} for charge in charges))
+        rows = connection.execute(
             f"{statement} RETURNING id, (SELECT seen.time FROM entries AS seen WHERE seen.id = ?)",  # noqa: S608  # names only
             (*values, self._newest[0]),
-        ).fetchone()
-        if newest <= self._newest[0] or (seen or "") != self._newest[1]:  # clocks may be coarse
+        ).fetchall()
+        ids = [int(number) for number, _ in rows]
+        if min(ids) <= self._newest[0] or (rows[0][1] or "") != self._newest[1]:  # clocks may be coarse
             raise self.forgotten()
-        return int(newest), time
+        return max(ids), time
 
     def _remember(self, newest: tuple[int, str] | None) -> bool:
         """Remember a new entry, after its commit: a rolled back entry gives its id to the next one."""
@@ -259,6 +261,7 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
 
 
-def _insert(table: str, row: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
-    columns = ", ".join(f'"{column}"' for column in row)  # user is a word of SQL's own
-    return f"INSERT INTO {table} ({columns}) VALUES ({', '.join('?' * len(row))})", tuple(row.values())  # noqa: S608  # names only
+def _insert(table: str, *rows: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
+    columns = ", ".join(f'"{column}"' for column in rows[0])  # user is a word of SQL's own
+    marks = ", ".join([f"({', '.join('?' * len(rows[0]))})"] * len(rows))
+    return f"INSERT INTO {table} ({columns}) VALUES {marks}", tuple(itertools.chain(*(row.values() for row in rows)))  # noqa: S608  # names only

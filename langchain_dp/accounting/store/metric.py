@@ -157,7 +157,8 @@ class MetricStore(LedgerStore):
             for position, (document, user) in enumerate(owners):
                 charged = self._charge(connection, position, "document", document, eta)
                 also = None if user is None else self._charge(connection, position, "user", user, eta)
-                newest = self._enter(connection, time=time, document=charged, user=also, eta=eta, caller=caller)
+                entry = {"document": charged, "user": also, "eta": eta, "caller": caller}
+                newest = self._enter(connection, time, entry)
             return newest
 
         try:
