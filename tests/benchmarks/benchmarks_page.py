@@ -337,7 +337,8 @@ def ledgers() -> str:
         [what["store"], f"{what['processes']} x {what['threads']}" + (", two busy" if "busy" in what else ""),
          str(what.get("prepaid") or "no"), f"{took['spends a second']:,.0f}",
          f"{took.get('of one', took['spends a second'] / one[what['store']]):.1f}",
-         f"{1000 * took['median']:,.1f} ms", f"{took['slowest'] / took['median']:.1f} x"]
+         *(("", "") if what.get("prepaid") else
+           (f"{1000 * took['median']:,.0f} ms", f"{took['slowest'] / took['median']:.1f} x"))]
         for bench, what, took in found if bench != "ledger history"
     ]  # fmt: skip
     long = {what["store"]: took for bench, what, took in found if bench == "ledger history"}
