@@ -36,14 +36,18 @@ print(len(private), "private messages, such as:", rows[0]["text"])
 # %% [markdown]
 # ## Two chains
 #
-# Any chain that answers with a label will do. Yours would call your own model.
+# Any chain that answers with a label will do. Yours would call your own model. The examples in the second prompt are
+# invented.
 
 # %%
-model = ChatLlamaCpp(max_tokens=4, temperature=0.0)
+KIND = {"title": "kind", "type": "object", "properties": {"label": {"enum": LABELS}}, "required": ["label"]}
+model = ChatLlamaCpp(max_tokens=24, temperature=0.0).with_structured_output(KIND)
 short = ChatPromptTemplate.from_template("Praise or complaint? {text}") | model
-long = (
+shown = (
     ChatPromptTemplate.from_template(
-        "A patient wrote to a clinic: {text}\n\nIs this praise or a complaint? Answer with one word."
+        "Messages of patients, and whether they are praise or complaint:\n\n"
+        "The nurses were so kind to my mother. praise\nNobody called me back for a week. complaint\n"
+        "Thank you for the quick surgery. praise\nThe room was dirty and cold. complaint\n\n{text}"
     )
     | model
 )
@@ -56,9 +60,9 @@ long = (
 
 # %%
 ledger = PrivacyLedger(PrivacyBudget(1.0), "messages.ledger")
-first, second = private_accuracy([short, long], private, labels=LABELS, budget=PrivacyBudget(0.5, 5e-6), ledger=ledger)
-print("short prompt:", first)
-print("long prompt: ", second)
+first, second = private_accuracy([short, shown], private, labels=LABELS, budget=PrivacyBudget(0.5, 5e-6), ledger=ledger)
+print("short prompt:  ", first)
+print("with examples: ", second)
 
 # %% [markdown]
 # The first range covers the noise. The second one also covers that these messages are a sample of others. Where the

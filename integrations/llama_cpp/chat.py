@@ -8,22 +8,27 @@ import queue
 import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, NoReturn, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel, LangSmithParams
+from langchain_core.exceptions import OutputParserException
+from langchain_core.language_models import BaseChatModel, LangSmithParams, LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, message_chunk_to_message
+from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
 from langchain_core.outputs import ChatGeneration as Generation
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
-from pydantic import Field, PrivateAttr, field_validator
+from langchain_core.runnables import Runnable
+from langchain_core.utils.function_calling import convert_to_json_schema
+from langchain_core.utils.pydantic import is_basemodel_subclass
+from pydantic import BaseModel, Field, PrivateAttr, field_validator
 
 from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter
 
-from .chat_worker import CallAbandoned, ChatRequest, LoadedChat, Piece
+from .chat_worker import CallAbandoned, ChatRequest, LoadedChat, Piece, schema_grammar
 
 _ROLES = {"human": "user", "ai": "assistant", "system": "system"}
-_OPTIONS = ("temperature", "top_p", "max_tokens", "logprobs", "seed")
+_OPTIONS = ("temperature", "top_p", "max_tokens", "logprobs", "seed", "json_schema")
 _StreamItem = Piece | BaseException | None
 """What a worker hands to its reader: a part, an error, or the end."""
 
@@ -56,6 +61,8 @@ class ChatLlamaCpp(BaseChatModel):
     Examples:
         >>> llm = ChatLlamaCpp(temperature=0, max_tokens=20)  # the embedded model
         >>> llm.invoke("Name a fruit.").text
+        >>> schema = {"title": "Fruit", "type": "object", "properties": {"name": {"enum": ["pear", "fig"]}}}
+        >>> llm.with_structured_output(schema).invoke("Name a fruit.")
     """
 
     serializes_calls: ClassVar[bool] = True
@@ -126,6 +133,55 @@ class ChatLlamaCpp(BaseChatModel):
         """
         self._loaded.check_prompt(self._request(messages, None, {}))
 
+    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> NoReturn:
+        """Refuse tools.
+
+        Raises:
+            InvalidParameter: Always.
+        """
+        raise InvalidParameter(
+            f"Expected no tools, got {len(tools)}: ChatLlamaCpp calls none. Use with_structured_output() for objects "
+            "of a schema, or serve the model (llama-server, Ollama, vLLM) and use its chat model."
+        )
+
+    def with_structured_output(  # type: ignore[override]  # no include_raw
+        self, schema: dict[str, Any] | type, *, method: str = "json_schema", strict: bool | None = None, **kwargs: Any
+    ) -> Runnable[LanguageModelInput, Any]:
+        """Return objects of a schema. A grammar lets the model write nothing else.
+
+        The model sees field names as it writes them, and no descriptions: say in the prompt what each field holds.
+        Bound long strings (``maxLength``), or the object may not end within ``max_tokens``.
+
+        Args:
+            schema: A pydantic class, whose objects are returned. Or a TypedDict or a JSON schema, for dicts.
+            method: "json_schema", "function_calling" or "json_mode": the grammar is the same.
+            strict: No effect: a grammar is always strict.
+            **kwargs: None are taken.
+
+        Raises:
+            InvalidParameter: The schema has no grammar, or there is another argument.
+            OutputParserException: On a call: ``max_tokens`` cut the object off, or a validator of the class refused it.
+        """
+        del strict
+        validate.reject_extra_kwargs(kwargs)
+        validate.one_of("method", method, ("json_schema", "function_calling", "json_mode"))
+        try:
+            json_schema = convert_to_json_schema(schema)
+        except (ValueError, TypeError) as error:
+            raise InvalidParameter(
+                f"Expected schema={schema!r} to be a pydantic class, a TypedDict or a JSON schema with a title "
+                f"({type(error).__name__}: {error})."
+            ) from None
+        schema_grammar(json_schema)
+        model = self.bind(
+            json_schema=json_schema,
+            ls_structured_output_format={"kwargs": {"method": "json_schema"}, "schema": json_schema},
+        )
+        parser: Any = _WholeObject()
+        if isinstance(schema, type) and is_basemodel_subclass(schema):
+            parser = _WholePydantic(pydantic_object=schema)
+        return cast(Runnable[LanguageModelInput, Any], model | parser)
+
     def close(self) -> None:
         """Free the model, for all copies of this object. The next call loads it again."""
         self._loaded.close()
@@ -156,6 +212,7 @@ class ChatLlamaCpp(BaseChatModel):
             messages=[_as_dict(message) for message in messages],
             stop=tuple(ends),
             logprobs=options.get("logprobs", self.logprobs),
+            grammar=schema_grammar(options["json_schema"]) if "json_schema" in options else None,
             **chosen,
         )
 
@@ -275,6 +332,27 @@ async def _next(pieces: asyncio.Queue[_StreamItem]) -> Piece | None:
     if isinstance(piece, BaseException):
         raise piece
     return piece
+
+
+class _CompleteAnswer:
+    """Refuses an object that was cut off."""
+
+    def parse_result(self, result: list[Any], *, partial: bool = False) -> Any:
+        message = getattr(result[0], "message", None)
+        if not partial and message is not None and message.response_metadata.get("finish_reason") == "length":
+            raise OutputParserException(
+                "Expected max_tokens to hold the whole object, but it was cut off there. Raise max_tokens, or bound "
+                "the schema's strings and lists (maxLength, maxItems)."
+            )
+        return super().parse_result(result, partial=partial)  # type: ignore[misc]
+
+
+class _WholeObject(_CompleteAnswer, JsonOutputParser):
+    """Parses an object."""
+
+
+class _WholePydantic(_CompleteAnswer, PydanticOutputParser[BaseModel]):
+    """Makes an object of a pydantic class."""
 
 
 def _as_dict(message: BaseMessage) -> dict[str, str]:

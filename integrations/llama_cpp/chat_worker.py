@@ -6,6 +6,7 @@ import atexit
 import codecs
 import contextlib
 import dataclasses
+import json
 import re
 import secrets
 import threading
@@ -39,6 +40,7 @@ class ChatRequest:
     max_tokens: int
     logprobs: bool
     seed: int | None
+    grammar: str | None = None
 
     @property
     def model(self) -> tuple[Any, ...]:
@@ -233,6 +235,21 @@ def _leave_all() -> None:
         loaded.leave()
 
 
+def schema_grammar(schema: dict[str, Any]) -> str:
+    """Return the GBNF grammar of all JSON texts that fit a JSON schema."""
+    import_llama()
+    from llama_cpp.llama_grammar import LlamaGrammar
+
+    try:
+        return str(LlamaGrammar.from_json_schema(json.dumps(schema), verbose=False)._grammar)
+    except Exception as error:  # its kinds are undocumented: KeyError, ValueError, RuntimeError and others
+        kind = type(error).__name__
+    raise InvalidParameter(
+        f"Expected schema to be a JSON schema that llama.cpp can turn into a grammar, but it cannot ({kind}). Use "
+        "plain types, enums, lists and nested objects."
+    )
+
+
 class _Answer:
     """The state of one answer.
 
@@ -256,7 +273,9 @@ class _Answer:
         llama.set_seed(secrets.randbits(32) if request.seed is None else request.seed)
         room = min(request.max_tokens, request.n_ctx - len(self._prompt))
         produced, reason = 0, "length"
-        sampled = llama.generate(self._prompt, top_k=0, top_p=request.top_p, min_p=0.0, temp=request.temperature)
+        sampled = llama.generate(
+            self._prompt, top_k=0, top_p=request.top_p, min_p=0.0, temp=request.temperature, grammar=self._grammar()
+        )
         for token in sampled:
             go_on()
             produced += 1
@@ -279,6 +298,21 @@ class _Answer:
         count = len(self._prompt)
         usage = UsageMetadata(input_tokens=count, output_tokens=produced, total_tokens=count + produced)
         put(Piece(rest, [], reason, usage))
+
+    def _grammar(self) -> Any:
+        """The request's grammar as llama-cpp-python takes it, or None."""
+        text = self._request.grammar
+        if text is None:
+            return None
+        # llama-cpp-python does not check what this returns, and the process dies of a null pointer.
+        sampler = self._module.llama_sampler_init_grammar(self._llama._model.vocab, text.encode(), b"root")
+        if not sampler:
+            raise InvalidParameter(
+                "Expected the schema to become a grammar that llama.cpp can read. Use plain types, enums, lists and "
+                "nested objects."
+            )
+        self._module.llama_sampler_free(sampler)
+        return self._module.LlamaGrammar.from_string(text, verbose=False)
 
     def _released(self, new: str) -> tuple[str, bool]:
         """Text that can be released now, and whether a stop string ended the answer."""

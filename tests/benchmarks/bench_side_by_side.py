@@ -27,16 +27,15 @@ from remembering import Calibrating
 
 from langchain_dp import DPPrototypeClassifier, PrivacyBudget
 from langchain_dp.attacks import SentenceEmbeddings
-from langchain_dp.icl import SST2, TREC
+from langchain_dp.icl import TREC
 
-TASKS = ("agnews", "trec", "sst2")
+TASKS = ("agnews", "trec")
 ROWS = (300, 1000, 2000, 8000)
 DELTA, ASKED = 1e-5, 500
-NAMES: dict[str, dict[str, str]] = {"sst2": dict(SST2.words), "trec": dict(TREC.words)}
+NAMES: dict[str, dict[str, str]] = {"trec": dict(TREC.words)}
 INSTRUCTIONS = {
     "agnews": "Which topic is the article about: World, Sports, Business or Technology?",
     "trec": TREC.instruction,
-    "sst2": "Is the review Positive or Negative?",
 }
 MODELS = {"135M": 0.3, "1.5B": 1.0}
 """Language models, by the weight of their log-probabilities: a small one gets less (docs/prototypes.md)."""
