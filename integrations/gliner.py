@@ -9,6 +9,7 @@ import importlib
 import re
 from collections.abc import Sequence
 from os import PathLike
+from pathlib import PurePath
 from typing import Any
 
 from langchain_dp._util.extras import needs
@@ -16,6 +17,9 @@ from langchain_dp._util.validate import number
 from langchain_dp.errors import InvalidParameter
 
 KINDS = ("person", "location", "organization", "date", "address")
+
+_DEFAULT = "urchade/gliner_multi_pii-v1"
+"""A model for personal data in six languages. It is read from Hugging Face's cache, and never downloaded."""
 
 _MOST = 384  # words that a model reads; it drops the rest of a text, with a mere warning
 _SHARED = 50  # of them are read twice, so that no entity is cut
@@ -29,8 +33,9 @@ class GlinerEntities:
     Long texts are read in overlapping parts.
 
     Args:
-        model: The folder of a model, or an object with GLiNER's ``predict_entities(text, labels, threshold=)``. Its
-            ``config.max_len``, by default 384, is the number of words that it reads at once.
+        model: The folder of a model, its name in Hugging Face's cache, or an object with GLiNER's
+            ``predict_entities(text, labels, threshold=)``. Its ``config.max_len``, by default 384, is the number of
+            words that it reads at once.
         entities: Kinds to find, in the model's words.
         score_threshold: Least confidence at which something is taken for an entity, in [0, 1].
 
@@ -44,8 +49,10 @@ class GlinerEntities:
         '<PERSON_1> called.'
     """
 
-    def __init__(self, model: Any, *, entities: Sequence[str] = KINDS, score_threshold: float = 0.5) -> None:
+    def __init__(self, model: Any = _DEFAULT, *, entities: Sequence[str] = KINDS, score_threshold: float = 0.5) -> None:
+        shown = type(model).__name__
         if isinstance(model, (str, PathLike)):
+            shown = str(model) if model == _DEFAULT else PurePath(model).name
             model = _loaded(model)
         if not callable(getattr(model, "predict_entities", None)):
             raise InvalidParameter(
@@ -53,14 +60,14 @@ class GlinerEntities:
             )
         if isinstance(entities, str) or not entities or not all(isinstance(kind, str) for kind in entities):
             raise InvalidParameter(f"Expected entities={entities!r} to be a list of names.")
-        self._model = model
+        self._model, self._shown = model, shown
         self.kinds = tuple(entities)
         self._threshold = number("score_threshold", score_threshold, at_least=0.0, at_most=1.0)
 
     @property
     def name(self) -> str:
-        """Name for reports: the kinds that are looked for."""
-        return f"gliner ({', '.join(self.kinds)}; score >= {self._threshold:g})"
+        """Name for certificates, with the kinds and the model."""
+        return f"gliner ({', '.join(self.kinds)}; score >= {self._threshold:g}; {self._shown})"
 
     def find(self, text: str) -> list[tuple[int, int, str]]:
         """Start, end and kind of every entity; they may overlap."""

@@ -18,10 +18,10 @@ class PresidioEntities:
     """Finds entities with a Presidio analyzer: ``Pseudonymizer(PresidioEntities(analyzer))``.
 
     Args:
-        analyzer: A ``presidio_analyzer.AnalyzerEngine``, or anything with its ``analyze`` method. None makes Presidio's
-            default engine, which needs its language model installed.
+        analyzer: A ``presidio_analyzer.AnalyzerEngine``, or anything with its ``analyze`` method. None: an engine with
+            spaCy's largest model of the language, such as en_core_web_lg or de_core_news_lg, which must be installed.
         entities: Kinds of entities to find, as Presidio names them ("PERSON", "EMAIL_ADDRESS"); None for all it knows.
-        language: Language of the texts.
+        language: Code of the texts' language.
         score_threshold: Least confidence at which something is taken for an entity, in [0, 1].
 
     Raises:
@@ -43,8 +43,10 @@ class PresidioEntities:
         language: str = "en",
         score_threshold: float = 0.0,
     ) -> None:
+        if not isinstance(language, str) or not language:
+            raise InvalidParameter(f"Expected language={language!r} to be a code such as 'en'.")
         if analyzer is None:
-            analyzer = _default_analyzer()
+            analyzer = _default_analyzer(language)
         if not callable(getattr(analyzer, "analyze", None)):
             raise InvalidParameter(
                 f"Expected analyzer of type {type(analyzer).__name__} to have analyze(). Give an AnalyzerEngine."
@@ -53,8 +55,6 @@ class PresidioEntities:
             isinstance(entities, str) or not entities or not all(isinstance(kind, str) for kind in entities)
         ):
             raise InvalidParameter(f"Expected entities={entities!r} to be a list of names, or None for all.")
-        if not isinstance(language, str) or not language:
-            raise InvalidParameter(f"Expected language={language!r} to be a code such as 'en'.")
         self._analyzer = analyzer
         self._entities = None if entities is None else list(entities)
         self._language = language
@@ -62,9 +62,11 @@ class PresidioEntities:
 
     @property
     def name(self) -> str:
-        """Name for certificates: the kinds that are looked for."""
+        """Name for certificates, with the kinds and the language models."""
         kinds = "all kinds" if self._entities is None else ", ".join(self._entities)
-        return f"presidio ({self._language}; {kinds}; score >= {self._threshold:g})"
+        models = getattr(getattr(self._analyzer, "nlp_engine", None), "models", None) or ()
+        shown = "".join(f"; {one['model_name']}" for one in models if one.get("lang_code") == self._language)
+        return f"presidio ({self._language}; {kinds}; score >= {self._threshold:g}{shown})"
 
     @property
     def kinds(self) -> tuple[str, ...] | None:
@@ -82,7 +84,9 @@ class PresidioEntities:
         return [(int(one.start), int(one.end), str(one.entity_type)) for one in found]
 
 
-def _default_analyzer() -> Any:
+def _default_analyzer(language: str) -> Any:
     with needs("presidio", "presidio-analyzer", why=", or an analyzer of your own"):
         presidio: Any = importlib.import_module("presidio_analyzer")
-    return presidio.AnalyzerEngine()
+        engines: Any = importlib.import_module("presidio_analyzer.nlp_engine")
+    model = {"lang_code": language, "model_name": f"{language}_core_{'web' if language in ('en', 'zh') else 'news'}_lg"}
+    return presidio.AnalyzerEngine(nlp_engine=engines.SpacyNlpEngine(models=[model]), supported_languages=[language])

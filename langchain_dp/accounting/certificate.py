@@ -395,15 +395,8 @@ class MetricCertificate(BaseCertificate):
         rows = [("mechanism", self.mechanism)]
         if not math.isinf(self.eta):
             rows.append(("eta", f"{bound(self.eta)} nats {per(self.table)}, for each release"))
-        if self.word_loss is not None:
-            rows.append(
-                (
-                    "in plain words",
-                    "a text and the same text with one word exchanged for its nearest neighbour: "
-                    f"{bound(self.word_loss, 3)} nats apart on average over ordinary English (mean distance "
-                    f"{self.neighbor_distance:.3g}); rarer words, names among them, are often farther from theirs",
-                )
-            )
+        if self.private:
+            rows += self._plain_words()
         if self.replaced is not None:
             rows.append(("words replaced", f"with probability {self.replaced:.3g}"))
         if not math.isinf(self.eta):
@@ -414,6 +407,31 @@ class MetricCertificate(BaseCertificate):
             rows += _spent("document", self.document_spent, self.document_limit)
             rows += _spent("user", self.user_spent, self.user_limit)
         return rows
+
+    def _plain_words(self) -> list[tuple[str, str]]:
+        """Say in short sentences from whom the promise protects, what, by how much, and what it leaves out."""
+        whole = self.table == WHOLE_TEXTS
+        unit = "one text: any other text could have been the original. Releases of one text add up."
+        pair = "Two texts differ."
+        if not whole:
+            unit = (
+                "one word: a similar word could have been the original. The losses of all words of a text add up, and "
+                "so do releases. So a whole text is protected far less than a word."
+            )
+            pair = "Two texts differ in one word: the second has the nearest neighbor of that word."
+        readers = "readers of released text, such as the operator of a model. This process reads the original."
+        rows = [("protected from", readers), ("protected unit", unit)]
+        loss = self.eta if whole else self.word_loss
+        if loss is not None:
+            factor = f"at most {math.ceil(math.exp(loss)):,}" if loss < 20 else "more than 400 million"
+            odds = f"After one release the odds are {factor} to 1: exp({bound(loss, 3)})."
+            rows.append(("example", f"{pair} To a reader both are equally likely. {odds}"))
+        if not whole:
+            rare = "rare words, such as names: their neighbors are often farther, and the odds grow with the distance."
+            if self.neighbor_distance is not None:
+                rare += f" The example takes the average distance of ordinary English, {self.neighbor_distance:.3g}."
+            rows.append(("less protected", rare))
+        return [*rows, ("not protected", "all that the notes below name.")]
 
     def _summary(self) -> str:
         table = one_line(self.table)

@@ -160,7 +160,8 @@ class RAPTParaphraser(RAPTSanitizer):
         messages: Parts of messages that pass in clear, as in :class:`RAPTSanitizer`.
         documents: Metadata that pass in clear, as in :class:`RAPTSanitizer`.
         ledger: Account to charge. It counts whole texts, so it cannot be the account of words.
-        limit: Largest total per user and per document. Not beside ``ledger``.
+        limit: Largest total eta of one user, and of one document, over all releases; no limit of calls or words. Not
+            beside ``ledger``.
         cache: Return the earlier release, at no cost, for the same text and user.
         name: Name of the run, and of the caller in the ledger.
 

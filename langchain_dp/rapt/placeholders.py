@@ -32,7 +32,7 @@ from langchain_dp.redact import PrivateArgs, run_redacted
 
 REASON = "entities are found by a recognizer, which misses some, and all other text passes in clear"
 
-_FOLDED = {"PERSON", "LOCATION", "ORGANIZATION", "EMAIL", "TERM"}
+_FOLDED = {"PERSON", "LOCATION", "ADDRESS", "ORGANIZATION", "EMAIL", "TERM"}
 _SPACED = {"PHONE", "IBAN", "CREDIT_CARD"}
 _AROUND = re.compile(r"(<[A-Z][A-Z0-9_]*_[1-9][0-9]*>)")
 ESCAPED = "LITERAL"

@@ -136,7 +136,10 @@ def account_of(ledger: MetricLedger | None, limit: float | None, not_private_see
     remedy = "Give MetricLedger(limit, path): its unit is eta, not epsilon."
     validate.instance("ledger", ledger, MetricLedger, "a MetricLedger", remedy)
     if limit is not None:
-        raise InvalidParameter(f"Expected limit={limit} without a ledger, which has its own. Leave one of them out.")
+        raise InvalidParameter(
+            f"Expected no `limit` ({limit}), a largest total eta of a user or document, beside a ledger, which has "
+            "its own. Leave one of them out."
+        )
     if not_private_seed is not None:
         raise InvalidParameter(
             f"Expected not_private_seed={not_private_seed} without a shared ledger, which would keep releases that are "
@@ -174,8 +177,9 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         messages: Parts of messages that pass in clear: by default system messages and media.
         documents: Metadata that pass in clear (by default none), and account keys of documents.
         ledger: Account to charge. None: one in memory, with ``limit``.
-        limit: Largest total per user and per document. Not beside ``ledger``. A text that is returned again costs
-            nothing: with ``cache``, texts without ``user`` or ``document`` hardly reach it.
+        limit: Largest total eta of one user, and of one document, over all releases; no limit of calls or words. Not
+            beside ``ledger``. A text that is returned again costs nothing: with ``cache``, texts without ``user`` or
+            ``document`` hardly reach it.
         cache: Return the earlier release, at no cost, for the same text, user and settings.
         not_private_seed: Reproducible draws. The certificate says that the result is not private.
         threads: Threads to draw with.
@@ -326,8 +330,8 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         limit = self._releases.unreachable_limit(user=user)
         if limit is not None:
             raise InvalidParameter(
-                f"Expected limit={limit:g} to be one that can be reached: here every {what} is a document of its own, "
-                f"which is charged once, and no user has an account under the limit. {remedy}"
+                f"`limit` ({limit:g}) is the largest total eta of a user or document, and here no total can reach it: "
+                f"every {what} is a document of its own, which is charged once, and no user has an account. {remedy}"
             )
 
     @safe_repr

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from langchain_dp.accounting.budget import PrivacyBudget
-from langchain_dp.accounting.certificate import PUBLIC_COUNT, PrivacyCertificate
+from langchain_dp.accounting.certificate import PUBLIC_COUNT, WHOLE_TEXTS, PrivacyCertificate
 from langchain_dp.accounting.events import Neighbors
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger, Owner
 from langchain_dp.errors import InvalidParameter
@@ -206,7 +206,8 @@ def test_a_metric_certificate_is_no_epsilon_and_says_so() -> None:
         assert "not an epsilon" in face
         assert "delta" not in face
         assert "14 nats per unit of distance in minilm" in face
-        assert "7 nats apart on average over ordinary English (mean distance 0.5); rarer words" in face
+        assert "After one release the odds are at most 1,097 to 1: exp(7)." in face
+        assert "average distance of ordinary English, 0.5" in face
         for part in (
             "probability 0.5",
             "eta = 28 so far (limit 100)",
@@ -214,6 +215,15 @@ def test_a_metric_certificate_is_no_epsilon_and_says_so() -> None:
             "number of tokens",
         ):
             assert part in face
+    rows = dict(line.strip().split("  ", 1) for line in str(metric()).splitlines()[1:])
+    for row in ("protected from", "protected unit", "less protected", "not protected"):
+        sentences = rows[row].split(". ")
+        assert max(len(sentence.split()) for sentence in sentences) <= 20
+    whole = str(metric(table=WHOLE_TEXTS, neighbor_distance=None, eta=2.0))
+    assert "odds are at most 8 to 1" in whole
+    assert "any other text could have been the original" in whole
+    assert "similar word" not in whole
+    assert "protected unit" not in str(metric(private=False, reason="seeded"))
     assert metric().word_loss == 7.0
     assert metric(neighbor_distance=None).word_loss is None
     stored = metric().to_dict()

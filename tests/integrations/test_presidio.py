@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import types
 from typing import Any
 
 import pytest
@@ -65,6 +66,29 @@ def test_bad_settings_are_refused(bad: dict[str, Any]) -> None:
     """If it breaks, a mistyped setting finds nothing, and everything passes in clear."""
     with pytest.raises(InvalidParameter, match="Expected"):
         PresidioEntities(**({"analyzer": Analyzer()} | bad))
+
+
+def test_one_argument_is_enough_and_the_certificate_names_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, nobody can tell which model looked for names, or texts of one language are read by another's."""
+
+    class Engine(Analyzer):
+        def __init__(self, nlp_engine: Any, supported_languages: list[str]) -> None:
+            super().__init__()
+            self.nlp_engine, self.languages = nlp_engine, supported_languages
+
+    class Spacy:
+        def __init__(self, models: list[dict[str, str]]) -> None:
+            self.models = models
+
+    engines = types.SimpleNamespace(SpacyNlpEngine=Spacy)
+    monkeypatch.setitem(sys.modules, "presidio_analyzer", types.SimpleNamespace(AnalyzerEngine=Engine))  # type: ignore[arg-type]  # a stand-in
+    monkeypatch.setitem(sys.modules, "presidio_analyzer.nlp_engine", engines)  # type: ignore[arg-type]  # a stand-in
+    made = Pseudonymizer(presidio="de", terms=["T-1234"])
+    assert made.invoke(TEXT) == "ticket <TICKET_ID_1> of <PERSON_1>, card <CREDIT_CARD_1>"
+    for presidio, model in (("de", "de_core_news_lg"), (True, "en_core_web_lg")):
+        assert model in Pseudonymizer(presidio=presidio).certificate().mechanism
+    with pytest.raises(InvalidParameter, match="language"):
+        Pseudonymizer(presidio=3)  # type: ignore[arg-type]
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

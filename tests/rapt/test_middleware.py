@@ -298,10 +298,10 @@ def test_what_the_tools_declare_stays_and_other_keys_do_not() -> None:
 def test_a_limit_that_no_message_could_reach_is_refused() -> None:
     """If it breaks, who sets a limit believes that it holds, and every message leaves."""
     for kept in (sanitizer(limit=30.0), sanitizer(ledger=MetricLedger(document_limit=30.0))):
-        with pytest.raises(InvalidParameter, match=r"limit=30 .*Give user="):
+        with pytest.raises(InvalidParameter, match=r"`limit` \(30\) .*Give user="):
             RAPTMiddleware(kept)
     made = agent(Caller(), [RAPTMiddleware(sanitizer(limit=30.0), user=lambda request: None)])
-    with pytest.raises(InvalidParameter, match="limit=30"):
+    with pytest.raises(InvalidParameter, match=r"`limit` \(30\)"):
         made.invoke({"messages": [HumanMessage("a")]})
     RAPTMiddleware(sanitizer(limit=30.0), user="u")
     RAPTMiddleware(sanitizer(limit=30.0, cache=False))

@@ -552,6 +552,8 @@ def test_what_would_tell_the_model_more_stands_before() -> None:
     middleware = PseudonymMiddleware(Pseudonymizer(terms=TERMS))
     with pytest.raises(InvalidParameter, match=r"after Adds in the list.* last"):
         create_agent(Writer(), [], middleware=[middleware, Adds()])
+    marks = type("AnthropicPromptCachingMiddleware", (Adds,), {})()  # create_deep_agent always puts it last
+    assert create_agent(Writer(), [], middleware=[middleware, marks])
     model = Scripted(messages=iter([AIMessage("Noted.")]))
     pseudonymized(model, [], Adds(), inside=())[1].invoke(asked("Hello"))
     assert "<PERSON_1> is ill" in repr(model.told)

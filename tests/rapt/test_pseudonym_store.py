@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,28 @@ def test_the_file_of_a_store_holds_no_name(tmp_path: Path) -> None:
     held = b"".join(file.read_bytes() for file in tmp_path.iterdir())
     assert b"<PERSON_1>" in held
     assert not [name for name in (ANN, "Ann", MAIL) if name.encode() in held]
+
+
+def test_a_database_of_several_machines_holds_no_name(postgres: Any) -> None:
+    """If it breaks, a store on PostgreSQL holds names, loses memories, or shows a person who was erased."""
+    store_of = pytest.importorskip("langgraph.store.postgres").PostgresStore.from_conn_string
+    postgres.ask("CREATE DATABASE memories")
+    place = re.sub("dbname=[^ ]*", "dbname=memories", postgres.conninfo)
+    with store_of(place) as inner:
+        inner.setup()
+        store = opened(inner)
+        store.put(("users", ANN), f"about {ANN}", NOTE)
+        store.put(("users", BOB), "note", {"text": f"{BOB} knows {ANN}."})
+    with store_of(place) as inner:
+        store = opened(inner)
+        assert store.get(("users", ANN), f"about {ANN}").value == NOTE  # type: ignore[union-attr]  # it is there
+        assert {item.namespace for item in store.search(("users",))} == {("users", ANN), ("users", BOB)}
+        [found] = store.search(("users",), filter={"text": f"{BOB} knows {ANN}."})
+        assert found.namespace == ("users", BOB)
+        assert set(store.list_namespaces(prefix=("users",))) == {("users", ANN), ("users", BOB)}
+        assert [name for name in (ANN, MAIL, BOB) if name in kept(inner)] == []
+        assert store.erase(ANN) == 1
+        assert opened(inner).get(("users", BOB), "note").value == {"text": f"{BOB} knows <PERSON_1>."}  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

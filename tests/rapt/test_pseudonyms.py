@@ -7,6 +7,7 @@ import datetime
 import pickle
 import random
 import re
+import sys
 import time
 import types
 import unicodedata
@@ -345,7 +346,15 @@ def test_gliner_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Pseudonymizer([GlinerEntities(Gliner()), PatternEntities()])
     assert made.invoke("Ann has a@b.org") == "<PERSON_1> has <EMAIL_1>"
     assert made.report().not_looked_for == ()
-    monkeypatch.setitem(__import__("sys").modules, "gliner", None)
+    assert "Gliner" in made.certificate().mechanism
+    load = types.SimpleNamespace(from_pretrained=lambda name, local_files_only: Gliner())
+    monkeypatch.setitem(sys.modules, "gliner", types.SimpleNamespace(GLiNER=load))  # type: ignore[arg-type]  # a stand-in
+    for gliner, name in ((True, "urchade/gliner_multi_pii-v1"), ("/home/ann/models/small", "; small)")):
+        one = Pseudonymizer(gliner=gliner, terms=["Bob"])
+        assert one.invoke("Ann has a@b.org, Bob") == "<PERSON_1> has <EMAIL_1>, <TERM_1>"
+        assert name in one.certificate().mechanism
+        assert "/home" not in one.certificate().mechanism
+    monkeypatch.setitem(sys.modules, "gliner", None)
     with pytest.raises(MissingExtra, match="gliner"):
         GlinerEntities("folder")
     for wrong in ({"model": 3}, {"model": Gliner(), "entities": "person"}, {"model": Gliner(), "score_threshold": 2}):
@@ -380,6 +389,7 @@ def test_gliner_finds_what_stands_late_in_a_long_text() -> None:
         (lambda: Pseudonymizer(remaining_text_sanitizer=sanitizer(limit=3.0)), "a sanitizer without a limit"),
         (lambda: PatternEntities(["NAME"]), "kinds="),
         (lambda: PatternEntities(patterns={"A": "("}), "regular expressions"),
+        (lambda: PatternEntities(regions=["XX"]), "regions"),
         (lambda: TermEntities("Quill"), "list of texts"),
         (lambda: TermEntities([" "]), "list of texts"),
         *(

@@ -162,7 +162,7 @@ def test_only_a_list_of_documents_is_an_answer(answer: object, documents: bool) 
 
 def test_a_limit_that_no_document_could_reach_is_refused() -> None:
     """If it breaks, who sets a limit, or passes user=, believes that it holds, and every document leaves."""
-    with pytest.raises(InvalidParameter, match=r"limit=30 .*user_key= or document_key="):
+    with pytest.raises(InvalidParameter, match=r"`limit` \(30\) .*user_key= or document_key="):
         documents_of(shelf(), limit=30.0)
     for options in ({"user_key": "patient"}, {"document_key": "name"}, {"cache": False}):
         documents_of(shelf(), limit=30.0, **options)

@@ -146,9 +146,9 @@ def test_keys_inside_the_values_of_examples_do_not_pass() -> None:
 def test_a_limit_that_no_example_could_reach_is_refused() -> None:
     """If it breaks, who sets a limit believes that it holds, and every example leaves."""
     for kept in (sanitizer(limit=30.0), sanitizer(ledger=MetricLedger(document_limit=30.0))):
-        with pytest.raises(InvalidParameter, match=r"limit=30 .*user_key="):
+        with pytest.raises(InvalidParameter, match=r"`limit` \(30\) .*user_key="):
             SanitizingExampleSelector(EXAMPLES, kept)
-    with pytest.raises(InvalidParameter, match="limit=30"):
+    with pytest.raises(InvalidParameter, match=r"`limit` \(30\)"):
         selector(sanitizer=sanitizer(ledger=MetricLedger(document_limit=30.0)))
     for kept in (sanitizer(), sanitizer(limit=30.0, cache=False), sanitizer(eta=2.0, limit=1.0)):
         SanitizingExampleSelector(EXAMPLES, kept)

@@ -15,7 +15,7 @@ from langchain_dp.rapt.pseudonyms.runnable import Pseudonymizer, PseudonymReport
 if TYPE_CHECKING:
     from langchain_dp.rapt.pseudonyms.middleware import PseudonymMiddleware
     from langchain_dp.rapt.pseudonyms.store import PseudonymStore
-    from langchain_dp.rapt.pseudonyms.tracing import PseudonymSpanProcessor
+    from langchain_dp.rapt.pseudonyms.tracing import PseudonymSpanProcessor, PseudonymTracerProvider
 
 __all__ = [
     "PatternEntities",
@@ -23,11 +23,17 @@ __all__ = [
     "PseudonymReport",
     "PseudonymSpanProcessor",
     "PseudonymStore",
+    "PseudonymTracerProvider",
     "PseudonymizeBatches",
     "Pseudonymizer",
     "TermEntities",
 ]
 
-_HOME = {"PseudonymMiddleware": ".middleware", "PseudonymSpanProcessor": ".tracing", "PseudonymStore": ".store"}
+_HOME = {
+    "PseudonymMiddleware": ".middleware",
+    "PseudonymSpanProcessor": ".tracing",
+    "PseudonymStore": ".store",
+    "PseudonymTracerProvider": ".tracing",
+}
 
 __getattr__, __dir__ = lazy_exports(__name__, _HOME)

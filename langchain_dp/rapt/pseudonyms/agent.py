@@ -70,19 +70,20 @@ class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
     @hold_arguments("input")
     def invoke(self, input: Any, config: Config = None, **kwargs: Any) -> Any:
         """Run the agent on hidden messages and return its state with the originals."""
-        conversation, hidden = self._begin(PrivateArgs.of(input), self._parts(config))
+        conversation, hidden, config = self._begin(PrivateArgs.of(input), self._parts(config), config)
         return _Restored(conversation).whole(self.agent.invoke(hidden, config, **kwargs))
 
     @hold_arguments("input")
     async def ainvoke(self, input: Any, config: Config = None, **kwargs: Any) -> Any:
         """Async twin of :meth:`invoke`."""
-        conversation, hidden = await asyncio.to_thread(self._begin, PrivateArgs.of(input), await self._aparts(config))
+        parts = await self._aparts(config)
+        conversation, hidden, config = await asyncio.to_thread(self._begin, PrivateArgs.of(input), parts, config)
         return _Restored(conversation).whole(await self.agent.ainvoke(hidden, config, **kwargs))
 
     @hold_arguments("input")
     def stream(self, input: Any, config: Config = None, **kwargs: Any) -> Iterator[Any]:
         """Run the agent on hidden messages and stream its output, in any mode, with the originals."""
-        conversation, hidden = self._begin(PrivateArgs.of(input), self._parts(config))
+        conversation, hidden, config = self._begin(PrivateArgs.of(input), self._parts(config), config)
         restored = _Restored(conversation)
         for part in self.agent.stream(hidden, config, **kwargs):
             yield restored.part(part)
@@ -91,7 +92,8 @@ class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
     @hold_arguments("input")
     async def astream(self, input: Any, config: Config = None, **kwargs: Any) -> AsyncIterator[Any]:
         """Async twin of :meth:`stream`."""
-        conversation, hidden = await asyncio.to_thread(self._begin, PrivateArgs.of(input), await self._aparts(config))
+        parts = await self._aparts(config)
+        conversation, hidden, config = await asyncio.to_thread(self._begin, PrivateArgs.of(input), parts, config)
         restored = _Restored(conversation)
         async for part in self.agent.astream(hidden, config, **kwargs):
             yield restored.part(part)
@@ -131,9 +133,10 @@ class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
             "holds placeholders. To see these, ask agent.agent."
         )
 
-    def _begin(self, input: PrivateArgs, parts: list[str]) -> tuple[Conversation, Any]:
+    def _begin(self, input: PrivateArgs, parts: list[str], config: Config) -> tuple[Conversation, Any, Config]:
         conversation = self._conversations.open(parts)
-        return conversation, run_redacted(_hidden, PrivateArgs(conversation, *input.values, parts))
+        config = run_redacted(_hidden_config, PrivateArgs(conversation, config))
+        return conversation, run_redacted(_hidden, PrivateArgs(conversation, *input.values, parts)), config
 
     def _parts(self, config: Config) -> list[str]:
         return list(self.agent.get_state(config).values.get(PARTS) or ()) if self._is_stored(config) else []
@@ -143,6 +146,13 @@ class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
 
     def _is_stored(self, config: Config) -> bool:
         return bool(getattr(self.agent, "checkpointer", None)) and "thread_id" in (config or {}).get("configurable", {})
+
+
+def _hidden_config(conversation: Conversation, config: Config) -> Config:
+    """Hide texts that traces and checkpoints show of a config."""
+    hide: Any = conversation.pseudonymizer.sanitize
+    shown: Any = {key: config[key] for key in ("metadata", "tags", "run_name") if config.get(key)} if config else {}
+    return {**config, **each_text(shown, hide, keys=True)} if config else config
 
 
 def _hidden(conversation: Conversation, value: Any, parts: Sequence[str]) -> Any:
@@ -162,7 +172,7 @@ def _hidden(conversation: Conversation, value: Any, parts: Sequence[str]) -> Any
 def _hidden_state(conversation: Conversation, state: dict[str, Any], **whose: bool) -> dict[str, Any]:
     """Hide the messages and all other texts of a state, and leave out the name of the conversation."""
     hide = functools.partial(conversation.pseudonymizer.sanitize, **whose)
-    hidden = {key: each_text(value, hide) for key, value in state.items() if key not in ("messages", PARTS)}
+    hidden = {key: each_text(value, hide, keys=True) for key, value in state.items() if key not in ("messages", PARTS)}
     if "messages" in state:
         hidden["messages"] = hidden_messages(conversation, _bare(message_list(state["messages"])), **whose)
     return hidden
@@ -240,7 +250,7 @@ class _Restored:
 
     def whole(self, value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: self.whole(inner) for key, inner in value.items() if key != PARTS}
+            return {self._restorer.inside(key): self.whole(inner) for key, inner in value.items() if key != PARTS}
         if isinstance(value, list):
             return [self.whole(inner) for inner in value]
         if type(value) is tuple:

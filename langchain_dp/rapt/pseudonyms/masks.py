@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from langchain_dp.redact import PrivateArgs, run_redacted
@@ -49,3 +49,17 @@ class TraceMask:
 
     def __repr__(self) -> str:
         return "TraceMask(NOT PRIVATE: no epsilon)"
+
+
+_SHOWN = ("name", "tags", "extra", "serialized")
+"""Fields of a run to which LangSmith's client applies no anonymizer, or to a part alone."""
+
+
+def masked_runs(mask: TraceMask, runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Hide entities in those fields of runs that LangSmith's anonymizer leaves out."""
+    masked = []
+    for run in runs:
+        fields = {field: mask(run[field]) for field in _SHOWN if run.get(field)}
+        events = [{**event, "kwargs": mask(event.get("kwargs"))} for event in run.get("events") or ()]
+        masked.append({**run, **fields, **({"events": events} if events else {})})
+    return masked

@@ -31,6 +31,15 @@ with needs("agents", "langchain", why=", 1.4 or newer, whose agents take middlew
     from langgraph.types import Command, TracePolicy
 
 
+_MARKS_ONLY = (
+    "AnthropicPromptCachingMiddleware", "BedrockPromptCachingMiddleware", "UnsupportedContentMiddleware",
+)  # fmt: skip
+"""Middleware that ``create_deep_agent`` puts last: it marks or drops content, and adds no text of the user."""
+
+_CHECKPOINTER = "__pregel_checkpointer"
+"""Key under which LangGraph lends the checkpointer of a graph to graphs in its tools."""
+
+
 class PseudonymState(AgentState[Any]):
     """State of an agent, with the name of its conversation, or its encrypted map."""
 
@@ -47,7 +56,8 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
     model shows it raw messages, and placeholders stay in the answer.
 
     Tools are outside the trust boundary unless they are named, and get placeholders. A tool inside gets the originals,
-    in a run without callbacks, and its result is hidden before it enters the state. Of a ``Command`` that a tool
+    in a run without callbacks, and its result is hidden before it enters the state. A graph in such a tool does not
+    inherit the checkpointer, which would store originals. Of a ``Command`` that a tool
     returns, messages are hidden, and other updates of the state stay unchanged.
 
     Put it last in the list of middleware: additions of a later one to a request would not be hidden, and its changes to
@@ -99,7 +109,8 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         middleware = list(agents_middleware())
         place = next((number for number, one in enumerate(middleware) if one is self), len(middleware))
         for one in middleware[place + 1 :]:
-            if has_hooks(one, AgentMiddleware, "wrap_model_call", "wrap_tool_call"):
+            wraps = has_hooks(one, AgentMiddleware, "wrap_model_call", "wrap_tool_call")
+            if wraps and getattr(one, "name", None) not in _MARKS_ONLY:
                 raise InvalidParameter(
                     f"Expected {type(self).__name__} after {getattr(one, 'name', type(one).__name__)} in the list of "
                     "middleware: what stands after it tells the model what is not hidden, and tools what is not put "
@@ -271,6 +282,9 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         call = request.tool_call
         if self._inside is not None and call["name"] not in self._inside:
             return conversation, request, False
+        config = getattr(request.runtime, "config", None) or {}
+        if _CHECKPOINTER in config.get("configurable", {}):  # a graph in the tool would save originals by it
+            config["configurable"] = {**config["configurable"], _CHECKPOINTER: None}
         args = conversation.pseudonymizer.restorer().inside(call["args"], arguments=True)
         return conversation, request.override(tool_call={**call, "args": args}), True
 

@@ -6,10 +6,10 @@ time linear in any text.
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import phonenumbers
@@ -21,12 +21,17 @@ from langchain_dp._util.words import standing_alone
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.folding import Span, caseless, fold
 from langchain_dp.rapt.placeholders import ESCAPED, FindsEntities, label_of
+from langchain_dp.rapt.pseudonyms.street_addresses import ADDRESS
 
 Spans = Sequence[Span]
+Decide = Callable[[re.Pattern[str], str], Iterator[tuple[int, int]]]
+"""Finds the start and end of each entity of one kind among the matches of its pattern."""
+
 Recognizer = FindsEntities | Callable[[str], Spans]
 """An object with ``name`` and ``find``, or a function of a text: start, end and kind of each entity."""
 
-KINDS = ("PERSON", "LOCATION", "ORGANIZATION", "DATE", "EMAIL", "PHONE", "IBAN", "CREDIT_CARD", "URL", "IP", "NUMBER")
+KINDS = ("PERSON", "LOCATION", "ORGANIZATION", "ADDRESS", "DATE", "EMAIL", "PHONE", "IBAN", "CREDIT_CARD", "URL", "IP",
+         "NUMBER")  # fmt: skip
 """Usual kinds. A report names those without a recognizer."""
 
 _OTHER_NAMES = {
@@ -36,7 +41,7 @@ _OTHER_NAMES = {
     "DATE_TIME": "DATE",
     "IP_ADDRESS": "IP",
     "GPE": "LOCATION",
-    "ADDRESS": "LOCATION",
+    "STREET_ADDRESS": "ADDRESS",
     "ORG": "ORGANIZATION",
     "PER": "PERSON",
 }
@@ -134,7 +139,7 @@ def _kind(given: str) -> str:
 
 REGIONS = ("US", "GB", "DE", "FR", "ES", "IT", "NL", "BE", "CH", "AT", "PL", "PT", "SE", "NO", "DK", "IE", "IN", "JP",
            "AU", "BR", "SG")  # fmt: skip
-"""Regions whose phone numbers are found without a country code."""
+"""Regions whose phone numbers are found without a country code, by default."""
 
 _FROM, _TO = r"(?<![^\W_])", r"(?![^\W_])"  # no letter or digit beside it; an underscore is punctuation
 _MONTH = (
@@ -162,12 +167,13 @@ _PATTERNS = {
     "IBAN": rf"{_FROM}(?=([A-Za-z]{{2}}\d\d(?:[ .-]?[A-Za-z0-9]){{11,32}}+))",
     "CREDIT_CARD": rf"{_FROM}(?<!\d[.,])(?=(\d{{3,19}}+(?:[ .-]\d{{3,19}}+){{0,5}}+))",
     "IP": r"[0-9A-Fa-f:.]{2,}+",
-    "DATE": rf"{_FROM}(?<!\d[.,/-])(?:{_FIGURES}|{_NAMED}){_TO}(?![/-]\d)",
+    "ADDRESS": rf"{_FROM}(?:{ADDRESS}|(?i:zip|post(?:al)?)(?i:[ ]?code)?[: ]{{1,3}}(?P<zip>\d{{4,6}})){_TO}",
+    "DATE": rf"{_FROM}(?<!\d[.,/-])(?:{_FIGURES}|{_NAMED}){_TO}(?![/-]\d|\.\d)",
     "PHONE": rf"(?:{_FROM}|(?=\+))(?<!\d[.,:/-])(?=((?:\+ ?\d{{1,6}}|\(\+?\d{{1,5}}\)|\d{{1,6}})"
-    r"(?:[ ./-]{0,3}\(\d{1,5}\)|[ ./-]{0,3}\d{2,12}){1,7}+(?: ?(?:x|ext\.?|#) ?\d{1,5}(?!\d))?))",
+    r"(?:[ ./-]{0,3}\(\d{1,5}\)(?: ?\d(?!\d))?|[ ./-]{0,3}\d{2,12}){1,7}+(?: ?(?:x|ext\.?|#) ?\d{1,5}(?!\d))?))",
     "NUMBER": rf"{_FROM}(?<!\d[.,])(?:\d{{6,}}+(?!,\d)|(?<!\d-)\d\d-\d\d-\d\d(?!-\d)"
     r"|[A-Z]{1,6}[-/]\d{5,12}(?:[-/][A-Za-z0-9]{1,12}){0,3}"
-    rf"|(?i:{_WORDS})(?i:[ ](?:number|num|no|nr|id|code)\b)?[.:#= -]{{0,3}}(?P<code>{_CODE})){_TO}",
+    rf"|(?i:{_WORDS})(?i:[ ](?:number|num|no|nr|id|code)\b)?(?:[ ]is\b)?[.:#= -]{{0,3}}(?P<code>{_CODE})){_TO}",
 }
 _SEPARATORS = dict.fromkeys(map(ord, " .-"))
 _TRAILING = ".,;:!?)]}*_|"
@@ -177,23 +183,34 @@ class PatternEntities:
     """Finds entities by their form, not names of people, places or companies.
 
     IBANs and card numbers need the right checksum, and IP addresses must be valid. A phone number must be possible,
-    with its country code or, in one of 21 regions such as US, GB and DE, without it. A number has at least six digits,
+    with its country code or, in a region of ``regions``, without it, or any number after a word such as
+    "call" or "mobile". A number has at least six digits,
     is a sort code, or follows a word such as "account" with at least five. A date names a day, in figures or with an
-    English month, not a year or weekday alone.
+    English month, not a year or weekday alone. An address has a street and a house number, a unit, a box or a postal
+    code; a town is part of it where it stands behind these.
 
     Args:
-        kinds: Some of DATE, EMAIL, PHONE, IBAN, CREDIT_CARD, URL, IP and NUMBER; None for all.
+        kinds: Some of ADDRESS, DATE, EMAIL, PHONE, IBAN, CREDIT_CARD, URL, IP and NUMBER; None for all.
         patterns: Further kinds, with the regular expression of each. A careless expression can be slow.
+        regions: Codes of the regions whose phone numbers are found without a country code; by default 21.
 
     Raises:
-        InvalidParameter: A kind has no pattern, or a pattern is not a regular expression.
+        InvalidParameter: A kind has no pattern, a pattern is not a regular expression, or a region is unknown.
 
     Examples:
         >>> PatternEntities(kinds=["EMAIL"], patterns={"TICKET": r"T-[0-9]+"}).find("T-17 of ann@example.org")
         [(8, 23, 'EMAIL'), (0, 4, 'TICKET')]
     """
 
-    def __init__(self, kinds: Sequence[str] | None = None, patterns: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        kinds: Sequence[str] | None = None,
+        patterns: Mapping[str, str] | None = None,
+        *,
+        regions: Sequence[str] = REGIONS,
+    ) -> None:
+        if isinstance(regions, str) or not set(regions) <= set(phonenumbers.SUPPORTED_REGIONS):
+            raise InvalidParameter(f"`regions` ({regions!r}) must be a list of codes of regions, such as ['US', 'GB'].")
         if isinstance(kinds, str) or any(kind not in _PATTERNS for kind in kinds or ()):
             raise InvalidParameter(f"Expected kinds={kinds!r} to be a list of some of {', '.join(_PATTERNS)}.")
         wanted = {kind: _PATTERNS[kind] for kind in (_PATTERNS if kinds is None else kinds)}
@@ -205,6 +222,7 @@ class PatternEntities:
             ) from None
         self._patterns = {kind: re.compile(pattern) for kind, pattern in wanted.items() if kind not in own}
         self._own = own
+        self._regions = tuple(regions)
         self.kinds = (*self._patterns, *own)
 
     @property
@@ -216,7 +234,7 @@ class PatternEntities:
         """Start, end and kind of every entity; they may overlap."""
         entities: list[Span] = []
         for kind, pattern in self._patterns.items():
-            spans = _DECIDE[kind](pattern, text)
+            spans = (_phones(self._regions) if kind == "PHONE" else _DECIDE[kind])(pattern, text)
             if kind in ("PHONE", "NUMBER"):  # neither may be a piece of what has a better form
                 certain = _places(entities, len(text))
                 spans = (span for span in spans if not any(certain[slice(*span)]))
@@ -240,18 +258,17 @@ def _urls(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
             yield match.start(), end
 
 
-def _grouped(
-    is_right: Callable[[str], bool], digits: tuple[int, int]
-) -> Callable[[re.Pattern[str], str], Iterator[tuple[int, int]]]:
-    """Find the longest valid run of groups of letters and digits, from each group on."""
+def _grouped(is_right: Callable[[str], bool], digits: tuple[int, int], cue: re.Pattern[str] | None = None) -> Decide:
+    """Find the longest valid run of groups of letters and digits, from each group on; any run that follows a cue."""
 
     def decide(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
         position = 0
         for match in pattern.finditer(text):
             if match.start() < position:
                 continue
-            for end in _ends(text, match.start(), match.end(1), *digits):
-                if is_right(text[match.start() : end]):
+            cued = cue is not None and cue.search(text, max(0, match.start() - 32), match.start()) is not None
+            for end in _ends(text, match.start(), match.end(1), digits[0] - cued, digits[1]):
+                if cued or is_right(text[match.start() : end]):
                     yield match.start(), end
                     position = end
                     break
@@ -286,10 +303,10 @@ def _is_card(text: str) -> bool:
     return digits.isascii() and bool(luhn.is_valid(digits))
 
 
-def _is_phone(text: str) -> bool:
+def _is_phone(text: str, regions: tuple[str, ...]) -> bool:
     if re.fullmatch(r"\d{4}[-./]\d{1,2}[-./]\d{1,2}|\d{1,2}([./-])\d{1,2}\1\d{2,4}|\d{1,3}(?:\.\d{1,3}){3}", text):
         return False  # dates and IP addresses
-    number, extension, _ = re.sub(r"\s*(?:x|ext\.?|#)\s*", "x", text).partition("x")
+    number, extension, _ = re.sub(r"\s*(?:x|ext\.?|#)\s*", "x", text).replace("(0)", "").partition("x")
     digits = re.sub(r"\D", "", number)
     if "+" in number[:2]:
         try:
@@ -301,14 +318,26 @@ def _is_phone(text: str) -> bool:
     if re.fullmatch(r"[1-9]\d{0,5}\.\d+|\d{1,3}(?:[ .]000)+|(?:19|20)\d\d[ ./-]{1,3}(?:19|20)\d\d", number):
         return False  # a decimal, a round number, and two years
     separated = not number.isdigit() or (digits[0] == "0" and len(digits) > 8) or bool(extension)
-    return separated and _national().fullmatch(digits) is not None
+    return separated and _national(regions).fullmatch(digits) is not None
 
 
-@cache
-def _national() -> re.Pattern[str]:
-    """Numbers of all regions as dialled there, from the library's tables."""
+@functools.cache
+def _phones(regions: tuple[str, ...]) -> Decide:
+    return _grouped(functools.partial(_is_phone, regions=regions), (7, 20), _PHONE_CUE)
+
+
+_PHONE_CUE = re.compile(
+    r"(?i:\b(?:call|(?:tele)?phone|tel|mobile|cell|fax|desk|landline|text|sms|whatsapp|dial|ring|hotline|answering|"
+    r"messages?|registered)\b)[^\d\n.!?;,]{0,16}\Z"
+)
+"""Words before a number that make it a phone number, whatever its form."""
+
+
+@functools.cache
+def _national(regions: tuple[str, ...]) -> re.Pattern[str]:
+    """Numbers of some regions as dialled there, from the library's tables."""
     forms = []
-    for region in REGIONS:
+    for region in regions:
         table: Any = PhoneMetadata.metadata_for_region(region)
         optional = "" if table.national_prefix == "0" and region not in ("BR", "IN") else "?"
         prefix = f"(?:{table.national_prefix}){optional}" if table.national_prefix else ""
@@ -354,13 +383,13 @@ def _is_ip(text: str) -> bool:
     return True
 
 
-_DECIDE: dict[str, Callable[[re.Pattern[str], str], Iterator[tuple[int, int]]]] = {
+_DECIDE: dict[str, Decide] = {
     "URL": _urls,
     "EMAIL": lambda pattern, text: (match.span() for match in (pattern.finditer(text) if "@" in text else ())),
     "IBAN": _grouped(_is_iban, (15, 34)),
     "CREDIT_CARD": _grouped(_is_card, (13, 19)),
     "IP": _machines,
+    "ADDRESS": lambda pattern, text: (match.span("zip" if match["zip"] else 0) for match in pattern.finditer(text)),
     "DATE": lambda pattern, text: (match.span() for match in pattern.finditer(text) if _is_date(match[0])),
-    "PHONE": _grouped(_is_phone, (7, 20)),
     "NUMBER": lambda pattern, text: (match.span("code" if match["code"] else 0) for match in pattern.finditer(text)),
 }

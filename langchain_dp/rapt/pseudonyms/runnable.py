@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
+from os import PathLike
 from typing import Any
 
 from langchain_dp._util.validate import group, instance
@@ -13,7 +15,7 @@ from langchain_dp.rapt.addresses import checked_hosts
 from langchain_dp.rapt.messages import MessageRules
 from langchain_dp.rapt.parts import DocumentRules
 from langchain_dp.rapt.placeholders import PlaceholderMap, PlaceholderReleases
-from langchain_dp.rapt.pseudonyms.masks import TraceMask
+from langchain_dp.rapt.pseudonyms.masks import TraceMask, masked_runs
 from langchain_dp.rapt.pseudonyms.recognize import KINDS, AllEntities, PatternEntities, Recognizer, TermEntities
 from langchain_dp.rapt.release import FormalReleases
 from langchain_dp.rapt.restore import Restorer
@@ -101,6 +103,10 @@ class Pseudonymizer(SanitizerShell):
     Args:
         recognizers: Finders of entities: ``PatternEntities()`` by default, ``PresidioEntities(...)``,
             ``GlinerEntities(...)``, a function of a text that returns start, end and kind of each entity, or a list.
+        presidio: Whether Presidio looks for entities as well; a code such as "de" is the language of the texts, True
+            English. It needs the extra ``presidio`` and spaCy's model of the language.
+        gliner: Whether GLiNER looks as well; a text is the folder of its model, True the default model in Hugging
+            Face's cache. It needs the extra ``gliner``.
         terms: Your own words to hide, or a mapping of each to its kind.
         remaining_text_sanitizer: Sanitizer for the other words, under metric privacy; None: they pass in clear.
         messages: Parts of messages that pass in clear: by default media. System messages, which often hold context, are
@@ -130,6 +136,8 @@ class Pseudonymizer(SanitizerShell):
         self,
         recognizers: Recognizer | Sequence[Recognizer] | None = None,
         *,
+        presidio: bool | str = False,
+        gliner: bool | str | PathLike[str] = False,
         terms: Sequence[str] | Mapping[str, str] = (),
         remaining_text_sanitizer: RAPTSanitizer | None = None,
         messages: MessageRules | None = None,
@@ -144,7 +152,8 @@ class Pseudonymizer(SanitizerShell):
         if not isinstance(recognizers, (list, tuple)):
             recognizers = [PatternEntities() if recognizers is None else recognizers]  # type: ignore[list-item]
         self.name = name
-        finder = AllEntities([*recognizers, *([TermEntities(terms)] if terms else [])])
+        models = _models(presidio, gliner)
+        finder = AllEntities([*recognizers, *models, *([TermEntities(terms)] if terms else [])])
         if messages is None:
             messages = MessageRules(system="sanitize" if remaining_text_sanitizer is None else "keep")
         rules = group("messages", messages, MessageRules), group("documents", documents, DocumentRules)
@@ -194,14 +203,29 @@ class Pseudonymizer(SanitizerShell):
         """Return a function for ``langsmith.Client(anonymizer=...)``, which sends placeholders only.
 
         LangSmith applies it to inputs, outputs, errors and metadata of every run. One object is one map: the same
-        entity has the same placeholder in all traces, so they stay readable. Names and tags of runs pass in clear. A
-        text on which a recognizer fails is withheld.
+        entity has the same placeholder in all traces, so they stay readable. A text on which a recognizer fails is
+        withheld. Names and tags of runs pass in clear; use :meth:`langsmith_options` to hide these as well.
 
         Examples:
             >>> client = langsmith.Client(anonymizer=Pseudonymizer().as_langsmith_anonymizer())
             >>> chain.invoke(question, {"callbacks": [LangChainTracer(client=client)]})
         """
         return TraceMask(self.sanitize)
+
+    def langsmith_options(self) -> dict[str, Any]:
+        """Return options for ``langsmith.Client(...)``, which hide names of runs, tags and settings of models as well.
+
+        They include :meth:`as_langsmith_anonymizer`. A run is sent as soon as it is buffered.
+
+        Examples:
+            >>> client = langsmith.Client(**Pseudonymizer().langsmith_options())
+        """
+        mask = TraceMask(self.sanitize)
+        return {
+            "anonymizer": mask,
+            "process_buffered_run_ops": functools.partial(masked_runs, mask),
+            "run_ops_buffer_size": 1,
+        }
 
     def as_langfuse_mask(self) -> Callable[..., Any]:
         """Return a function for ``Langfuse(mask=...)``; see :meth:`as_langsmith_anonymizer`."""
@@ -238,3 +262,17 @@ class Pseudonymizer(SanitizerShell):
 
     def __repr__(self) -> str:
         return "Pseudonymizer(NOT PRIVATE: no epsilon)"
+
+
+def _models(presidio: bool | str, gliner: bool | str | PathLike[str]) -> list[Recognizer]:
+    """Recognizers with models, imported where they are wanted."""
+    models: list[Recognizer] = []
+    if presidio:
+        from langchain_dp.integrations.presidio import PresidioEntities
+
+        models.append(PresidioEntities(language="en" if presidio is True else presidio))
+    if gliner:
+        from langchain_dp.integrations.gliner import GlinerEntities
+
+        models.append(GlinerEntities() if gliner is True else GlinerEntities(gliner))
+    return models

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from langchain_dp._util.extras import needs
 from langchain_dp.rapt.pseudonyms.runnable import Pseudonymizer
 from langchain_dp.redact import PrivateArgs, run_redacted
 
 with needs("otel", "opentelemetry-sdk", why=" for a span processor"):
     from opentelemetry.context import Context
-    from opentelemetry.sdk.trace import Event, ReadableSpan, Span, SpanProcessor
+    from opentelemetry.sdk.trace import Event, ReadableSpan, Span, SpanProcessor, TracerProvider
     from opentelemetry.trace import Link, Status
 
 
@@ -31,7 +33,8 @@ class PseudonymSpanProcessor(SpanProcessor):
         self._mask = (pseudonymizer or Pseudonymizer()).as_langsmith_anonymizer()
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Nothing: the other processor sees ended spans alone."""
+        """Let the other processor add attributes; it exports ended spans alone."""
+        self._inner.on_start(span, parent_context)
 
     def on_end(self, span: ReadableSpan) -> None:
         """Pass on a copy of the span with placeholders."""
@@ -62,3 +65,25 @@ class PseudonymSpanProcessor(SpanProcessor):
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Flush the other processor."""
         return self._inner.force_flush(timeout_millis)
+
+
+class PseudonymTracerProvider(TracerProvider):
+    """Puts a :class:`PseudonymSpanProcessor` around every processor that is added. NOT formal privacy.
+
+    It is for libraries that add their processor by themselves, as Langfuse does.
+
+    Args:
+        pseudonymizer: Its settings and its map; None: ``Pseudonymizer()``.
+        options: Options of ``TracerProvider``.
+
+    Examples:
+        >>> langfuse = Langfuse(tracer_provider=PseudonymTracerProvider(Pseudonymizer(terms=["Ann Smith"])))
+    """
+
+    def __init__(self, pseudonymizer: Pseudonymizer | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self._pseudonymizer = pseudonymizer or Pseudonymizer()
+
+    def add_span_processor(self, span_processor: SpanProcessor) -> None:
+        """Add a processor that sees placeholders only."""
+        super().add_span_processor(PseudonymSpanProcessor(span_processor, self._pseudonymizer))
