@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import hashlib
-import hmac
+import functools
 import os
-import secrets
-import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dp_accounting.dp_event import DpEvent
 
 from langchain_dp.accounting import LedgerPlan, PrivacyBudget, PrivacyLedger, Quotas
-from langchain_dp.errors import InvalidParameter, LedgerMismatch, PlanError
+from langchain_dp.accounting.store.base import backend_at, is_url
+from langchain_dp.accounting.store.blocks import BlockStore
+from langchain_dp.accounting.store.schema import BLOCKS
+from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.records.files import READING, RowErrors
 from langchain_dp.records.private import Examples, PrivateRecords, id_of
 from langchain_dp.records.tables import fields_of, rows_of
@@ -37,7 +37,9 @@ class PrivacyBlocks:
     is charged in each of them. So a new month brings a budget of its own, and nothing is refilled.
 
     Args:
-        folder: Folder of the ledgers, made if absent. Each block has a file of its name in it.
+        place: Folder of the ledgers, made if absent: each block has a file of its name in it. Or a URL as of
+            :class:`PrivacyLedger`, for several machines: each block has a schema, and a key file, whose name ends in
+            that of the block.
         budget_per_block: The most that all releases about the records of one block may cost.
         by: Length of a block: "day", "week", "month" or "year".
         time_key: Key of the time that a record came in: a date, a datetime, or a str that begins with an ISO date. It
@@ -45,7 +47,8 @@ class PrivacyBlocks:
 
     Raises:
         InvalidParameter: An argument is out of bounds.
-        LedgerMismatch: The folder holds blocks of another length.
+        LedgerMismatch: The place holds blocks of another length.
+        LedgerError: The register of records cannot be trusted or written.
 
     Formal guarantee:
         All releases together are (epsilon, delta)-differentially private in any one record, with the budget of its
@@ -64,7 +67,7 @@ class PrivacyBlocks:
 
     def __init__(
         self,
-        folder: str | os.PathLike[str],
+        place: str | os.PathLike[str],
         budget_per_block: PrivacyBudget,
         *,
         by: str = "month",
@@ -79,17 +82,27 @@ class PrivacyBlocks:
                 f"Expected time_key={time_key!r} to name the key of a public time, not of text or label: a block that "
                 "follows from private content tells of it."
             )
-        self._folder, self._budget, self._by, self._time_key = Path(folder), budget_per_block, by, time_key
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with self._notes() as notes:
-            notes.execute("INSERT OR IGNORE INTO form VALUES (1, ?, ?)", (by, secrets.token_bytes(32)))
-            [[length, self._key]] = notes.execute("SELECT length, key FROM form").fetchall()
-        if length != by:
-            raise LedgerMismatch(f"The folder holds blocks of one {length} each, not of one {by}. Give by={length!r}.")
+        self._budget, self._by, self._time_key = budget_per_block, by, time_key
+        self._place: str | Path = str(place) if is_url(place) else Path(place).expanduser().resolve()
+        if isinstance(self._place, Path):
+            self._place.mkdir(parents=True, exist_ok=True)
+            place = self._place / "records.sqlite"
+        self._register = BlockStore(by, backend_at(place, BLOCKS))
 
     def names(self) -> list[str]:
         """Names of the blocks that were charged, oldest first."""
-        return sorted(path.stem for path in self._folder.glob("*.ledger"))
+        if isinstance(self._place, Path):
+            return sorted(path.stem for path in self._place.glob("*.ledger"))
+        from langchain_dp.accounting.store.postgres import names_beside
+
+        return sorted(name for name in names_beside(self._place) if _is_name(name, self._by))
+
+    def _ledger_at(self, name: str) -> str | Path:
+        if isinstance(self._place, Path):
+            return self._place / f"{name}.ledger"
+        from langchain_dp.accounting.store.postgres import beside
+
+        return beside(self._place, name)
 
     @hold_arguments("examples")
     def select(
@@ -112,9 +125,15 @@ class PrivacyBlocks:
 
         Raises:
             InvalidParameter: A record has no time, or belongs to another block already. The message gives positions,
-                never content. Nothing was noted.
+                never content. Nothing was noted. Or the time is the text or the label.
         """
         names = self._checked(blocks)
+        if self._time_key in (text_key, label_key):
+            raise InvalidParameter(
+                f"Expected time_key={self._time_key!r} to be neither text_key={text_key!r} nor label_key="
+                f"{label_key!r}, since a block that follows from private content reveals it. Name the key of a public "
+                "time."
+            )
         read = PrivateArgs(PrivateArgs.of(examples), {*names}, text_key)
         rows = PrivateArgs(run_redacted(self._rows, read, READING))
         keys: dict[str, Any] = {"text_key": text_key, "label_key": label_key, "label": label}
@@ -127,7 +146,8 @@ class PrivacyBlocks:
         Args:
             blocks: Names of the blocks.
         """
-        return BlocksLedger(self._budget, {name: self._folder / f"{name}.ledger" for name in self._checked(blocks)})
+        paths = {name: self._ledger_at(name) for name in self._checked(blocks)}
+        return BlocksLedger(self._budget, paths, str(self._place))
 
     def _checked(self, blocks: Sequence[str]) -> list[str]:
         names = [] if isinstance(blocks, str) else sorted({*blocks})
@@ -146,7 +166,7 @@ class PrivacyBlocks:
                     "budgets then add up. Blocks protect single records."
                 )
             given = [given.get(name) for name in given.ids()]
-        faults, kept, marks = RowErrors(), [], []
+        faults, kept, positions, marks = RowErrors(), [], [], []
         for position, row in enumerate(rows_of(given)):
             fields = fields_of(row) or {}
             day = _day(fields.get(self._time_key))
@@ -159,43 +179,25 @@ class PrivacyBlocks:
             elif (block := _NAMES[self._by](day)) in names:
                 known = id_of(fields.get("id"))
                 content = f"id {known}" if isinstance(known, str) else f"text {fields.get(text_key)}"
-                marks.append((position, self._mark(content), block))
+                positions.append(position)
+                marks.append((self._register.digest("record", content), block))
                 kept.append(row)
         faults.raise_any()
-        self._note(marks)
+        for at in self._register.enter(marks):
+            faults.add(
+                positions[at],
+                "Expected {where} to be in one block, but it was in another one before. Leave it out: its budget would "
+                "be charged twice and count as two. Where texts repeat, give each record an id.",
+            )
+        faults.raise_any()
         return kept
 
-    def _mark(self, content: str) -> bytes:
-        key: bytes = self._key
-        return hmac.digest(key, content.encode(errors="surrogatepass"), hashlib.sha256)
-
-    def _note(self, marks: Iterable[tuple[int, bytes, str]]) -> None:
-        faults = RowErrors()
-        with self._notes() as notes:
-            notes.execute("BEGIN IMMEDIATE")
-            for position, mark, block in marks:
-                notes.execute("INSERT OR IGNORE INTO records VALUES (?, ?)", (mark, block))
-                [[before]] = notes.execute("SELECT block FROM records WHERE mark = ?", (mark,)).fetchall()
-                if before != block:
-                    faults.add(
-                        position,
-                        "Expected {where} to be in one block, but it was in another one before. Leave it out: its "
-                        "budget would be charged twice and count as two. Where texts repeat, give each record an id.",
-                    )
-            faults.raise_any()  # and nothing is noted
-
-    @contextlib.contextmanager
-    def _notes(self) -> Any:
-        with contextlib.closing(sqlite3.connect(self._folder / "records.sqlite", timeout=30)) as notes, notes:
-            os.chmod(self._folder / "records.sqlite", 0o600)
-            notes.execute("CREATE TABLE IF NOT EXISTS form (one INTEGER PRIMARY KEY, length TEXT, key BLOB) STRICT")
-            notes.execute(
-                "CREATE TABLE IF NOT EXISTS records (mark BLOB PRIMARY KEY, block TEXT) STRICT, WITHOUT ROWID"
-            )
-            yield notes
-
     def __repr__(self) -> str:
-        return f"PrivacyBlocks({str(self._folder)!r}, {self._budget}, by={self._by!r})"
+        return f"PrivacyBlocks({str(self._place)!r}, {self._budget}, by={self._by!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        again = functools.partial(PrivacyBlocks, by=self._by, time_key=self._time_key)
+        return again, (self._place, self._budget)
 
 
 class BlocksLedger(PrivacyLedger):
@@ -203,16 +205,17 @@ class BlocksLedger(PrivacyLedger):
 
     Args:
         budget: The budget of each block.
-        paths: File of each block by name.
+        paths: Path or URL of each block by name.
+        family: Place of all blocks.
     """
 
-    def __init__(self, budget: PrivacyBudget, paths: Mapping[str, Path]) -> None:
+    def __init__(self, budget: PrivacyBudget, paths: Mapping[str, str | Path], family: str) -> None:
         self._paths = dict(paths)
         *others, newest = sorted(paths)
         super().__init__(budget, paths[newest])
         self._newest = newest
         self._others = {name: PrivacyLedger(budget, paths[name]) for name in others}
-        self._account.family = str(paths[newest].parent.resolve())
+        self._account.family = family
 
     def reserved(self) -> tuple[float, float]:
         """Return the most that is reserved in one of the blocks."""
@@ -275,7 +278,7 @@ class BlocksLedger(PrivacyLedger):
         super().close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BlocksLedger, (self.budget, self._paths)
+        return BlocksLedger, (self.budget, self._paths, self._account.family)
 
 
 def _day(value: Any) -> datetime.date | None:

@@ -25,7 +25,7 @@ from langchain_dp.errors import LedgerCorrupt
 
 BUDGET = PrivacyBudget(8.0, 1e-5)
 VOTE = NoisyMaxEvent(40.0, 0.05)
-MOST = 20_000
+MOST = 200_000
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked children")
 
@@ -48,14 +48,15 @@ def spend_at(path: pathlib.Path) -> Callable[[], object]:
 
 
 @on_both
-def test_kill_at_any_moment_forgets_no_answer(path: pathlib.Path, pytestconfig: pytest.Config) -> None:
+@pytest.mark.parametrize("threads", [1, 8])
+def test_kill_at_any_moment_forgets_no_answer(path: pathlib.Path, threads: int, pytestconfig: pytest.Config) -> None:
     """If this fails, an answer that left the process before it was killed is not in the ledger: a free release.
 
     ``--kill-rounds`` takes other moments, as many as it says, and prints the sums with ``-s``.
     """
     asked = pytestconfig.getoption("--kill-rounds")
     dice = random.Random(20) if asked is None else random.Random()
-    told, stored = killed_often(lambda: spend_at(path), lambda: _used(path), asked or 40, dice)
+    told, stored = killed_often(lambda: spend_at(path), lambda: _used(path), asked or 40, dice, threads)
     print(f"{asked or 40} kills: {told} acknowledged <= {stored} stored, {stored - told} unknown")
 
 

@@ -6,13 +6,27 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from audits import accountant, aggregate, chains, coins, counts, draws, icl, neighbors, opt, planted, rapt, synth
+from audits import (
+    accountant,
+    aggregate,
+    blocks,
+    chains,
+    coins,
+    counts,
+    draws,
+    icl,
+    neighbors,
+    opt,
+    planted,
+    rapt,
+    synth,
+)
 from audits import planted_aggregate as summed
 from audits import planted_chains as swaps
 from audits import planted_counts as counted
 from audits import planted_neighbors as near
 from audits import planted_texts as texts
-from audits.check import Faults
+from audits.check import Faults, worst
 from audits.planted import under
 from langchain_dp.accounting import epsilon
 
@@ -126,6 +140,7 @@ def faults() -> Faults:
         "names": under(aggregate.named, summed.NAMES),
         "counts": under(counts.moved, counted.MOVED),
         "count noise": under(counts.noise, counted.NOISE),
+        "blocks": under(lambda: worst([blocks.paid(), blocks.followed()]), blocks.FAULTS),
         "cost caches": under(accountant.caches, planted.CACHES),
         "accountant": {
             "charged at sensitivity 1": lambda: accountant.references(planted.charged_at_sensitivity_one(epsilon))

@@ -24,7 +24,7 @@ if __name__ == "__main__":  # before numpy: threads of two processes would wait 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # run as a script, from anywhere, and by its worker processes
 
 os.environ["LANGCHAIN_DP_STATE"] = ""  # audits charge one data set to many ledgers
-from audits import accountant, aggregate, chains, coins, counts, draws, icl, neighbors, opt, rapt, synth
+from audits import accountant, aggregate, blocks, chains, coins, counts, draws, icl, neighbors, opt, rapt, synth
 from audits.check import Check, Finding
 from audits.faults import CLASSIC, faults
 from audits.stubs import RECORD, LogRecorder
@@ -64,7 +64,7 @@ class AuditRow:
 
 def checks() -> list[Check]:
     """List all audits, in the order of the table."""
-    modules = (draws, coins, chains, icl, neighbors, opt, synth, rapt, aggregate, counts, accountant)
+    modules = (draws, coins, chains, icl, neighbors, opt, synth, rapt, aggregate, counts, blocks, accountant)
     return [check for module in modules for check in module.CHECKS]
 
 

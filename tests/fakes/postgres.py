@@ -177,3 +177,47 @@ class Server:
         """The URL of a ledger that is not there yet."""
         self._schemas += 1
         return self.url(f"ledger_{self._schemas}", keys)
+
+
+class Pooler:
+    """pgbouncer before a server, on the loopback; it keeps few sessions of the server.
+
+    Args:
+        server: Where it leads to.
+        mode: Its ``pool_mode``.
+    """
+
+    def __init__(self, server: Server, mode: str = "transaction") -> None:
+        program = shutil.which("pgbouncer", path=f"{os.defpath}:/usr/sbin:/sbin")
+        if program is None:
+            raise NoServer
+        self._folder = pathlib.Path(tempfile.mkdtemp(prefix="pgbouncer-"))
+        self.port = _free_port()
+        user: dict[str, Any] = {}
+        if os.geteuid() == 0:  # it refuses to run as root
+            nobody = pwd.getpwnam("nobody")
+            user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+            os.chown(self._folder, nobody.pw_uid, nobody.pw_gid)
+        settings = self._folder / "pgbouncer.ini"
+        settings.write_text(
+            f"[databases]\n* = host=127.0.0.1 port={server.port} user=postgres\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
+            f"listen_port = {self.port}\nunix_socket_dir =\nauth_type = any\npool_mode = {mode}\n"
+            "default_pool_size = 3\nmax_client_conn = 200\nserver_login_retry = 0.1\n",
+            encoding="utf-8",
+        )
+        with open(self._folder / "log", "wb") as log:
+            self._process = subprocess.Popen([program, settings], stdout=log, stderr=log, cwd=self._folder, **user)
+        end = time.monotonic() + 30
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+                return
+            if time.monotonic() > end or self._process.poll() is not None:
+                self.close()
+                raise RuntimeError("pgbouncer does not start")
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        """End it and remove its folder."""
+        self._process.kill()
+        self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)

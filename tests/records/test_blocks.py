@@ -42,14 +42,21 @@ ALL = [*rows(OCTOBER), *rows(NOVEMBER), *rows(DECEMBER)]
 
 
 @pytest.fixture
-def blocks(tmp_path: Path) -> PrivacyBlocks:
-    return PrivacyBlocks(tmp_path / "ledgers", BUDGET)
+def blocks(request: pytest.FixtureRequest, tmp_path: Path) -> PrivacyBlocks:
+    """Blocks in a folder, or, by parameter, in PostgreSQL."""
+    if getattr(request, "param", "folder") == "folder":
+        return PrivacyBlocks(tmp_path / "ledgers", BUDGET)
+    return PrivacyBlocks(request.getfixturevalue("postgres").fresh(tmp_path), BUDGET)
+
+
+on_both = pytest.mark.parametrize("blocks", ["folder", "postgres"], indirect=True)
 
 
 def reserved(blocks: PrivacyBlocks, name: str) -> float:
     return round(blocks.ledger([name]).reserved()[0], 9)
 
 
+@on_both
 def test_a_new_month_brings_a_budget_and_leaves_the_old_one_alone(blocks: PrivacyBlocks) -> None:
     """If it breaks, a month that is used up is filled again, or an unused one is charged."""
     for names, name in (([OCTOBER], "a"), ([OCTOBER, NOVEMBER], "b")):
@@ -114,6 +121,7 @@ def test_no_record_loses_more_than_its_block_has_reserved(tmp_path: Path) -> Non
             assert reserved(blocks, name) == pytest.approx(lost)
 
 
+@on_both
 @pytest.mark.parametrize("other", [[NOVEMBER, DECEMBER], [DECEMBER]], ids=["more blocks", "one block"])
 def test_a_plan_of_other_blocks_is_not_taken_up(blocks: PrivacyBlocks, other: list[str]) -> None:
     """If it breaks, a release over two blocks is charged in one of them: planted by a plan of the newer one alone."""
@@ -126,6 +134,7 @@ def test_a_plan_of_other_blocks_is_not_taken_up(blocks: PrivacyBlocks, other: li
         ledger.plan("a")
 
 
+@on_both
 def test_a_plan_that_a_crash_left_in_one_block_goes_on(blocks: PrivacyBlocks, monkeypatch: pytest.MonkeyPatch) -> None:
     """If it breaks, a kill between two blocks lets a release go out that one of them does not know."""
     claim = {"name": "a", "epsilon": 0.5, "delta": 1e-6}
@@ -144,6 +153,7 @@ def test_a_plan_that_a_crash_left_in_one_block_goes_on(blocks: PrivacyBlocks, mo
     assert [reserved(blocks, name) for name in (OCTOBER, NOVEMBER)] == [0.5, 0.5]
 
 
+@on_both
 def test_a_record_that_returns_in_another_block_is_refused(blocks: PrivacyBlocks) -> None:
     """If it breaks, a record that is moved to a fresh month is charged there anew, and has two budgets."""
     blocks.select(ALL, [OCTOBER])
@@ -159,9 +169,30 @@ def test_a_record_that_returns_in_another_block_is_refused(blocks: PrivacyBlocks
 def test_the_folder_holds_no_text(blocks: PrivacyBlocks, tmp_path: Path) -> None:
     """If it breaks, fingerprints can be read, or guessed by everybody on the machine."""
     blocks.select([{**row, "text": f"{CANARY} {row['text']}"} for row in ALL], [OCTOBER])
-    notes = tmp_path / "ledgers" / "records.sqlite"
-    assert CANARY.encode() not in notes.read_bytes()
-    assert notes.stat().st_mode & 0o077 == 0
+    files = [tmp_path / "ledgers" / name for name in ("records.sqlite", "records.sqlite.key")]
+    register, key = (file.read_bytes() for file in files)
+    assert CANARY.encode() not in register
+    assert key.split()[1] not in register
+    assert [file.stat().st_mode & 0o077 for file in files] == [0, 0]
+
+
+def test_the_database_of_blocks_holds_no_key(postgres: Any, tmp_path: Path) -> None:
+    """If it breaks, blocks on several machines see each other's records as new, or a dump lets guesses be tested."""
+    url = postgres.fresh(tmp_path)
+    one, two = (PrivacyBlocks(url, BUDGET) for _ in range(2))
+    one.select(ALL, [OCTOBER])
+    with pytest.raises(InvalidParameter, match="in one block"):
+        two.select([{**rows(OCTOBER)[0], "time": "2026-11-05"}], [NOVEMBER])
+    assert two.select([{**rows(NOVEMBER)[0], "time": "2026-12-05"}], [DECEMBER])[0].ids()
+    [key] = tmp_path.glob("*.key")
+    secret = bytes.fromhex(key.read_text().split()[1])
+    schema = key.name.removesuffix(".key")
+    assert postgres.ask(f"SELECT count(*) FROM {schema}.entries") == [(21,)]
+    assert secret not in b"".join(bytes(mark) for (mark,) in postgres.ask(f"SELECT mark FROM {schema}.entries"))
+    with pytest.raises(LedgerMismatch, match="one month each"):
+        PrivacyBlocks(url, BUDGET, by="day")
+    with pytest.raises(LedgerMismatch, match="it is a register of blocks"):
+        PrivacyLedger(BUDGET, url)
 
 
 @pytest.mark.parametrize(
@@ -182,6 +213,8 @@ def test_a_block_has_the_name_of_its_time(tmp_path: Path, by: str, day: Any, nam
         (lambda b, p: PrivacyBlocks(p, 3.0), InvalidParameter, "PrivacyBudget"),
         (lambda b, p: PrivacyBlocks(p, BUDGET, time_key="text"), InvalidParameter, "public time"),
         (lambda b, p: PrivacyBlocks(p / "ledgers", BUDGET, by="day"), LedgerMismatch, "one month each"),
+        (lambda b, p: b.select(ALL, [OCTOBER], text_key="time"), InvalidParameter, "time_key='time' to be neither"),
+        (lambda b, p: b.select(ALL, [OCTOBER], label_key="time"), InvalidParameter, "time_key='time' to be neither"),
         (lambda b, p: b.select(ALL, "2026-10"), InvalidParameter, "list of names"),
         (lambda b, p: b.select(ALL, ["../2026"]), InvalidParameter, "list of names"),
         (lambda b, p: b.select(ALL, []), InvalidParameter, "list of names"),
@@ -202,8 +235,11 @@ def test_what_blocks_refuse(
         make(blocks, tmp_path)
 
 
+@on_both
 def test_a_copy_in_another_process_charges_all_blocks(blocks: PrivacyBlocks) -> None:
     """If it breaks, a worker charges the newest block alone."""
     copy = pickle.loads(pickle.dumps(blocks.ledger([OCTOBER, NOVEMBER])))  # made here
     copy.reserve([(ExponentialEvent(0.25), 1)], name="a", epsilon=0.5, delta=1e-6)
+    again = pickle.loads(pickle.dumps(blocks))  # made here
+    assert again.names() == [OCTOBER, NOVEMBER]
     assert [reserved(blocks, name) for name in (OCTOBER, NOVEMBER)] == [0.5, 0.5]

@@ -1,6 +1,13 @@
 """The database under a store: transactions, one at a time in a process, and never one over a fork.
 
 Threads queue here and not in the database. A forked child must not use what its parent opened: see ``forks.py``.
+
+Group commit: threads leave their writes in a list and queue for the connection. The first thread runs all listed writes
+in one transaction, in order of arrival, and commits once. Each write sees the writes before it, so the limits are
+compared with every earlier charge. A write that raises is undone alone, to its savepoint. No write returns or raises
+before the commit, because what it has read may be undone until then. The commit is synced, so an acknowledged write is
+on disk. Over a network most of the time goes into statements, so a store may run many writes of one kind in few of
+them, if all succeed. Otherwise they run one by one.
 """
 
 from __future__ import annotations
@@ -8,8 +15,10 @@ from __future__ import annotations
 import abc
 import contextlib
 import functools
+import itertools
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from langchain_dp._util import forks
 from langchain_dp._util.fair_semaphore import FairSemaphore
@@ -18,6 +27,11 @@ from langchain_dp.errors import LedgerError, LedgerUnwritable
 
 BUSY_SECONDS = 30.0
 """How long a charge waits for the ledger's lock: enough for 64 racers that fsync one after the other."""
+
+LARGEST_GROUP = 64
+"""Writes in one transaction at most, so that other processes do not wait long."""
+
+T = TypeVar("T")
 
 
 class Connection(Protocol):
@@ -44,6 +58,29 @@ class LockUnavailable(Exception):  # no error: the caller words it
     """Another holder has the lock of a run, or it cannot be taken for the given reason."""
 
 
+Together = Callable[["Connection", Sequence[Any]], Any]
+"""Runs the writes of several arguments at once, and returns the result of each; None if they must run one by one."""
+
+
+class _Write:
+    """A write that waits for the commit of its group."""
+
+    def __init__(self, work: Callable[[Connection], Any], together: Together | None, argument: Any) -> None:
+        self.work = work
+        self.together, self.argument = together, argument
+        self.result: Any = None
+        self.error: Exception | None = None
+        self.settled = False  # whether result and error are final
+
+
+def _settle(group: Sequence[_Write], error: Exception | None = None) -> None:
+    """Let the threads of a group go on: their writes are durable, or none of them is to be trusted."""
+    for write in group:
+        if error is not None:  # a copy for each thread: an error collects the frames that it passes
+            write.error = error if len(group) == 1 else type(error)(*error.args)
+        write.settled = True
+
+
 class Backend(abc.ABC):
     """Transactions on one ledger at ``path``, or in memory (None) that only this process may use.
 
@@ -59,6 +96,7 @@ class Backend(abc.ABC):
         self.kind = kind
         self.ledger_id = ledger_id
         self._lock = FairSemaphore(1, watched=False)
+        self._pending: deque[_Write] = deque()
         self._give_back: Callable[[], None] | None = None
         self._process = self._forking = forks.process()
         self._closed = False
@@ -153,17 +191,105 @@ class Backend(abc.ABC):
         It waits ``wait`` seconds for others, by default ``BUSY_SECONDS``. Errors of the database become LedgerErrors.
         """
         wait = BUSY_SECONDS if wait is None else wait
-        with self._exclusive(wait):
+        with self._exclusive(wait), self._transaction(write, wait) as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def _transaction(self, write: bool, wait: float) -> Iterator[Connection]:
+        try:
+            connection = self._begin(write, wait)
+            yield connection
+            self._commit(connection, wait)
+        except self.errors as error:
+            self._abandon(drop=True)
+            raise self.refusal(error, self.path, wait, self.kind) from error
+        except BaseException:
+            self._abandon(drop=False)
+            raise
+
+    def write(self, work: Callable[[Connection], T], together: Together | None = None, argument: Any = None) -> T:
+        """Run ``work`` in a transaction that waiting threads share, and return its result once it is durable.
+
+        Nothing stays of a ``work`` that raises. Another thread may run it, and a second time after an interrupt. Or
+        ``together`` runs in its place, with the ``argument`` of each such write.
+        """
+        wait = BUSY_SECONDS
+        mine = _Write(work, together, argument)
+        self._pending.append(mine)
+        while not mine.settled:
             try:
-                connection = self._begin(write, wait)
-                yield connection
-                self._commit(connection, wait)
-            except self.errors as error:
-                self._abandon(drop=True)
-                raise self.refusal(error, self.path, wait, self.kind) from error
-            except BaseException:
-                self._abandon(drop=False)
+                with self._exclusive(wait):
+                    if not mine.settled:
+                        if mine not in self._pending:  # the thread that ran it was interrupted
+                            self._pending.append(mine)
+                        self._write_group(wait)
+            except BaseException as error:
+                with contextlib.suppress(ValueError):
+                    self._pending.remove(mine)
+                    raise
+                # Another thread runs it already: a timeout is too late, and only an interrupt ends the wait.
+                if not isinstance(error, LedgerUnwritable):
+                    raise
+        if mine.error is not None:
+            raise mine.error
+        return mine.result  # type: ignore[no-any-return]  # of the caller's work
+
+    def _write_group(self, wait: float) -> None:
+        """Run the pending writes in one transaction. Raises only if none of them was run, or at an interrupt."""
+        group: list[_Write] = []
+        ran = False
+        try:
+            with self._transaction(True, wait) as connection:
+                while self._pending and len(group) < LARGEST_GROUP:
+                    group.append(self._pending.popleft())
+                for together, members in itertools.groupby(group, lambda write: write.together):
+                    self._run_all(connection, together, list(members), alone=len(group) == 1)
+                ran = True
+        except Exception as error:
+            if not group:
                 raise
+            _settle(group, error)
+        except BaseException:  # Ctrl-C
+            if ran:
+                _settle(
+                    group,
+                    LedgerUnwritable(
+                        f"A thread was interrupted while it wrote charges of several threads to the {self.kind.name} "
+                        f"{self.path}: they count as spent, whether they were written or not. Release nothing for them."
+                    ),
+                )
+            raise
+        else:
+            _settle(group)
+
+    def _run_all(
+        self, connection: Connection, together: Together | None, writes: Sequence[_Write], *, alone: bool
+    ) -> None:
+        if together is not None and len(writes) > 1:
+            connection.execute("SAVEPOINT member")
+            with contextlib.suppress(Exception):  # each raises its own error, below
+                result = together(connection, [write.argument for write in writes])
+                if result is not None:
+                    for write in writes:
+                        write.result, write.error = result, None
+                    return
+            connection.execute("ROLLBACK TO SAVEPOINT member")
+        for write in writes:
+            self._run(connection, write, alone=alone)
+
+    def _run(self, connection: Connection, write: _Write, *, alone: bool) -> None:
+        write.error = None
+        if alone:  # its error ends the transaction
+            write.result = write.work(connection)
+            return
+        connection.execute("SAVEPOINT member")
+        try:
+            write.result = write.work(connection)
+        except Exception as error:
+            connection.execute("ROLLBACK TO SAVEPOINT member")
+            known = isinstance(error, self.errors)
+            own = self.refusal(error, self.path, BUSY_SECONDS, self.kind) if known else error
+            write.error = own.with_traceback(None)  # frames of this thread are not for another caller
 
     @contextlib.contextmanager
     def run_lock(self, name: str) -> Iterator[None]:
@@ -240,6 +366,7 @@ class Backend(abc.ABC):
             self._give_back()
         else:
             self._lock = FairSemaphore(1, watched=False)
+            self._pending.clear()
 
     def __del__(self) -> None:
         # No other thread can hold the lock here. Half-built objects may lack it, and modules may be gone at exit.

@@ -8,13 +8,15 @@ from __future__ import annotations
 import abc
 import contextlib
 import datetime
+import itertools
 import os
 import re
+import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from langchain_dp._util import validate
+from langchain_dp._util import forks, validate
 from langchain_dp.accounting.store.backend import Backend, Connection
 from langchain_dp.accounting.store.key_file import bound_key, digest, new_key
 from langchain_dp.accounting.store.schema import LedgerKind
@@ -88,6 +90,8 @@ class LedgerStore(abc.ABC):
         self.backend = backend
         self._key: bytes | None = None
         self._newest = (0, "")  # id and time of an entry
+        self._lock = threading.Lock()
+        forks.renew_lock(self)
         try:
             backend.begin(self._fill, self._verify)
             self._opened()
@@ -109,10 +113,10 @@ class LedgerStore(abc.ABC):
     def read(self, wait: float | None = None) -> Iterator[Connection]:
         """Read in one transaction, from no older copy than this process has seen.
 
-        A block that writes uses ``backend.transaction``, and calls :meth:`check_newest` or :meth:`_enter` itself.
+        A write uses ``backend.write``, and calls :meth:`check_newest` or :meth:`_enter` itself.
         """
         with self.backend.transaction(write=False, wait=wait) as connection:
-            self.check_newest(connection)
+            self._remember(self.check_newest(connection))
             yield connection
 
     def close(self) -> None:
@@ -172,7 +176,7 @@ class LedgerStore(abc.ABC):
         if entries != newest or newest != handed_out or orphans:
             raise self.damaged(f"of {max(newest, handed_out)} {self._charges} {entries - orphans} are left")
         self._check_totals(connection, entries)
-        self.check_newest(connection)
+        self._remember(self.check_newest(connection))
 
     def damaged(self, what: str) -> LedgerCorrupt:
         """Return the error of a ledger whose contents contradict each other."""
@@ -187,18 +191,20 @@ class LedgerStore(abc.ABC):
             else:
                 backend = self.backend
                 file = backend.key_file
-                with backend.transaction(write=True) as connection:
-                    self._key = bound_key(connection, file, self.ledger_id, backend.kind.name, backend.lost_key)
+                self._key = backend.write(
+                    lambda connection: bound_key(connection, file, self.ledger_id, backend.kind.name, backend.lost_key)
+                )
         return self._key
 
     def digest(self, domain: str, text: str) -> bytes:
         """Return a keyed hash of ``text``; equal texts of two domains have different hashes."""
         return digest(self.key(), domain, text)
 
-    def check_newest(self, connection: Connection) -> None:
+    def check_newest(self, connection: Connection) -> tuple[int, str] | None:
         """Refuse a ledger without the newest entry that this process has seen; its charges may be lost.
 
-        Id and time must match, because others may have continued an older copy and reused the id.
+        Id and time must match, because others may have continued an older copy and reused the id. Return the newest
+        entry. In a transaction that writes it may not be durable yet, and must not be remembered.
         """
         rows = connection.execute(
             "SELECT id, time FROM entries WHERE id = ? OR id = (SELECT max(id) FROM entries) ORDER BY id",
@@ -207,8 +213,7 @@ class LedgerStore(abc.ABC):
         entries = [(int(number), str(time)) for number, time in rows]
         if self._newest[0] and self._newest not in entries:
             raise self.forgotten()
-        if entries:
-            self._remember(entries[-1])
+        return entries[-1] if entries else None
 
     def forgotten(self) -> LedgerCorrupt:
         """Return the error of a ledger that an older copy replaced."""
@@ -217,22 +222,24 @@ class LedgerStore(abc.ABC):
             "put in its place. Restore the newest copy; until then nothing may be released."
         )
 
-    def _enter(self, connection: Connection, *, time: str, **charge: Any) -> tuple[int, str]:
-        """Write one entry, given by column, and return its id and its time, for :meth:`_remember`."""
-        statement, values = _insert("entries", {"time": time, **charge})
-        newest, seen = connection.execute(
+    def _enter(self, connection: Connection, time: str, *charges: Mapping[str, Any]) -> tuple[int, str]:
+        """Write entries, given by column, and return id and time of the newest, for :meth:`_remember`."""
+        statement, values = _insert("entries", *({"time": time, **charge} for charge in charges))
+        rows = connection.execute(
             f"{statement} RETURNING id, (SELECT seen.time FROM entries AS seen WHERE seen.id = ?)",  # noqa: S608  # names only
             (*values, self._newest[0]),
-        ).fetchone()
-        if newest <= self._newest[0] or (seen or "") != self._newest[1]:  # clocks may be coarse
+        ).fetchall()
+        ids = [int(number) for number, _ in rows]
+        if min(ids) <= self._newest[0] or (rows[0][1] or "") != self._newest[1]:  # clocks may be coarse
             raise self.forgotten()
-        return int(newest), time
+        return max(ids), time
 
     def _remember(self, newest: tuple[int, str] | None) -> bool:
         """Remember a new entry, after its commit: a rolled back entry gives its id to the next one."""
         if newest is None:
             return False
-        self._newest = max(self._newest, newest)
+        with self._lock:  # threads of one commit come at once, and an older entry must not win
+            self._newest = max(self._newest, newest)
         return True
 
     def _rows_after(self, query: str, parameters: Sequence[Any] = ()) -> Iterator[Any]:
@@ -254,6 +261,7 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
 
 
-def _insert(table: str, row: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
-    columns = ", ".join(f'"{column}"' for column in row)  # user is a word of SQL's own
-    return f"INSERT INTO {table} ({columns}) VALUES ({', '.join('?' * len(row))})", tuple(row.values())  # noqa: S608  # names only
+def _insert(table: str, *rows: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
+    columns = ", ".join(f'"{column}"' for column in rows[0])  # user is a word of SQL's own
+    marks = ", ".join([f"({', '.join('?' * len(rows[0]))})"] * len(rows))
+    return f"INSERT INTO {table} ({columns}) VALUES {marks}", tuple(itertools.chain(*(row.values() for row in rows)))  # noqa: S608  # names only

@@ -146,22 +146,25 @@ class MetricStore(LedgerStore):
         Return None if all were charged; otherwise the short account, or the ledger's metric if it is another.
         AlreadyReleased if a text is stored under one of ``keys``, under which these releases will be stored.
         """
-        newest = 0, ""
+
+        def charge(connection: Connection) -> tuple[int, str] | None:
+            connection.execute("UPDATE ledger SET metric = ? WHERE metric IS NULL", (metric,))
+            stored = str(connection.execute("SELECT metric FROM ledger").fetchone()[0])
+            if stored != metric:
+                raise _Refused(stored)
+            claim(connection, keys)
+            time, newest = now(), None
+            for position, (document, user) in enumerate(owners):
+                charged = self._charge(connection, position, "document", document, eta)
+                also = None if user is None else self._charge(connection, position, "user", user, eta)
+                entry = {"document": charged, "user": also, "eta": eta, "caller": caller}
+                newest = self._enter(connection, time, entry)
+            return newest
+
         try:
-            with self.backend.transaction(write=True) as connection:
-                connection.execute("UPDATE ledger SET metric = ? WHERE metric IS NULL", (metric,))
-                stored = str(connection.execute("SELECT metric FROM ledger").fetchone()[0])
-                if stored != metric:
-                    raise _Refused(stored)
-                claim(connection, keys)
-                time = now()
-                for position, (document, user) in enumerate(owners):
-                    charged = self._charge(connection, position, "document", document, eta)
-                    also = None if user is None else self._charge(connection, position, "user", user, eta)
-                    newest = self._enter(connection, time=time, document=charged, user=also, eta=eta, caller=caller)
+            self._remember(self.backend.write(charge))
         except _Refused as refused:
             return refused.why if isinstance(refused.why, str) else _without_own_charges(refused.why, owners, eta)
-        self._remember(newest)
         return None
 
     def _charge(self, connection: Connection, position: int, whose: Whose, key: bytes, eta: int) -> int:
@@ -203,7 +206,7 @@ class MetricStore(LedgerStore):
 
 
 class _Refused(Exception):
-    """Leaves the transaction, which is rolled back."""
+    """Leaves the write, which is undone."""
 
     def __init__(self, why: Shortfall | str) -> None:
         super().__init__()

@@ -187,8 +187,11 @@ class PlanStore(LedgerStore):
 
         ``user_id`` is a user and their quota, charged in the same step. A quota that is used up raises UserRefused.
         """
-        with self.backend.transaction(write=True) as connection:
-            newest = self._charge(connection, plan, event, count, caller, user_id)
+        newest = self.backend.write(
+            lambda connection: self._charge(connection, plan, event, count, caller, user_id),
+            self._charge_all if user_id is None else None,
+            (plan, event, count, caller),
+        )
         return self._remember(newest)
 
     def add_missing(self, plan: StoredPlan, event: str, count: int, caller: str) -> int:
@@ -197,15 +200,16 @@ class PlanStore(LedgerStore):
         Return 0; or the number of missing uses if too few are left. Then nothing was charged.
         """
         item, _ = plan.items[event]
-        with self.backend.transaction(write=True) as connection:
+
+        def charge(connection: Connection) -> tuple[int, tuple[int, str] | None]:
             self.check_newest(connection)
             self._check_own(connection, plan, event)
             sums = "SELECT coalesce(sum(count), 0) FROM entries WHERE item = ? AND caller = ?"
             missing = count - int(connection.execute(sums, (item, caller)).fetchone()[0])
-            if missing <= 0:
-                return 0
-            newest = self._charge(connection, plan, event, missing, caller)
-        return 0 if self._remember(newest) else missing
+            return missing, self._charge(connection, plan, event, missing, caller) if missing > 0 else None
+
+        missing, newest = self.backend.write(charge)
+        return 0 if missing <= 0 or self._remember(newest) else missing
 
     def _charge(
         self,
@@ -217,18 +221,41 @@ class PlanStore(LedgerStore):
         user_id: tuple[str, int] | None = None,
     ) -> tuple[int, str] | None:
         """Return the new entry; None, with nothing charged, if too few are left."""
-        item, most = plan.items[event]
-        charged = connection.execute(
-            f"UPDATE items SET used = used + ? WHERE {_ITS_OWN} AND used + ? <= max_count",  # noqa: S608  # no value in it
-            (count, item, plan.name, plan.time, event, most, count),
-        ).rowcount
-        if not charged:
+        item, _ = plan.items[event]
+        if not self._add_used(connection, plan, event, count):
             self._check_own(connection, plan, event)
             return None
         if user_id is not None:
             _charge_user(connection, item, count, *user_id)
-        newest = self._enter(connection, time=now(), item=item, count=count, caller=caller)
-        if newest[0] % _ADDED_UP == 0:
+        return self._enter_charges(connection, [{"item": item, "count": count, "caller": caller}])
+
+    def _charge_all(
+        self, connection: Connection, charges: Sequence[tuple[StoredPlan, str, int, str]]
+    ) -> tuple[int, str] | None:
+        """Return the newest entry; None if not all fit. If the sum fits, each fits after those before it."""
+        totals: dict[tuple[object, ...], tuple[StoredPlan, str, int]] = {}
+        entries = []
+        for plan, event, count, caller in charges:
+            item, most = plan.items[event]
+            own = (item, plan.name, plan.time, event, most)
+            totals[own] = (plan, event, count + (totals[own][2] if own in totals else 0))
+            entries.append({"item": item, "count": count, "caller": caller})
+        if not all(self._add_used(connection, *total) for total in totals.values()):
+            return None
+        return self._enter_charges(connection, entries)
+
+    def _add_used(self, connection: Connection, plan: StoredPlan, event: str, count: int) -> bool:
+        item, most = plan.items[event]
+        return bool(
+            connection.execute(
+                f"UPDATE items SET used = used + ? WHERE {_ITS_OWN} AND used + ? <= max_count",  # noqa: S608  # no value in it
+                (count, item, plan.name, plan.time, event, most, count),
+            ).rowcount
+        )
+
+    def _enter_charges(self, connection: Connection, entries: Sequence[Mapping[str, Any]]) -> tuple[int, str]:
+        newest = self._enter(connection, now(), *entries)
+        if newest[0] % _ADDED_UP < len(entries):
             self._add_up(connection, newest[0])
         return newest
 

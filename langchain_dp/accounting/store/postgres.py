@@ -303,6 +303,11 @@ class Postgres(Backend):
             return LedgerError(
                 f"The {name} vanished from its database. Nothing may be released: restore the schema that was there."
             )
+        if "statement pooling" in why:
+            return LedgerUnwritable(
+                f"The pooler before the {name} hands out single statements ({why}). Nothing was charged: set its "
+                "pool_mode = transaction, or session."
+            )
         if code == "42501":
             return LedgerUnwritable(f"The role of the {name} may not use it ({why}). Nothing was charged. {_GRANTS}.")
         if code in ("22P05", "22021"):
@@ -390,6 +395,27 @@ def terms_at(url: str) -> tuple[int, Sequence[Any] | None]:
         if mark != LEDGER.application_id:
             return mark, None
         return mark, connection.execute("SELECT epsilon, delta, neighbors FROM ledger").fetchone() or ()
+
+
+def beside(url: str, name: str) -> str:
+    """Return the URL of a ledger beside another one: its schema and its key file end in the name."""
+    place = Place(url)
+    own = {"schema": f"{place.schema}_{name.replace('-', '_').lower()}"}
+    if place.key_file is not None:
+        own["key_file"] = f"{place.key_file}.{name}"
+    parts = urllib.parse.urlsplit(url)
+    others = [option for option in urllib.parse.parse_qsl(parts.query, keep_blank_values=True) if option[0] not in own]
+    query = urllib.parse.urlencode([*others, *own.items()], quote_via=urllib.parse.quote, safe="/")
+    return urllib.parse.urlunsplit(parts._replace(query=query))
+
+
+def names_beside(url: str) -> list[str]:
+    """Return the names of the schemas beside a ledger, as :func:`beside` made them."""
+    with _looking(url) as (connection, place):
+        schemas = connection.execute(
+            "SELECT nspname FROM pg_namespace WHERE starts_with(nspname, ?)", (f"{place.schema}_",)
+        ).fetchall()
+        return [str(schema)[len(place.schema) + 1 :].replace("_", "-").upper() for (schema,) in schemas]
 
 
 @contextlib.contextmanager

@@ -41,7 +41,8 @@ class ReleasedTexts:
 
         LedgerCorrupt if a key was never charged, or its charge is gone. The drawn texts may not leave then.
         """
-        with self._ledger.backend.transaction(write=True) as connection:
+
+        def store(connection: Connection) -> dict[bytes, tuple[str, ...]]:
             self._ledger.check_newest(connection)
             connection.executemany(
                 "UPDATE releases SET texts = ? WHERE key = ? AND texts IS NULL",
@@ -50,7 +51,9 @@ class ReleasedTexts:
             stored = dict(_released(connection, list(released)))
             if stored.keys() != released.keys():
                 raise self._ledger.forgotten()
-        return stored
+            return stored
+
+        return self._ledger.backend.write(store)
 
 
 def claim(connection: Connection, keys: Sequence[bytes]) -> None:
@@ -86,11 +89,12 @@ class Shared:
 
     def forget(self, record: bytes) -> None:
         """Store, durably and idempotently, that the record of that hash is not used any more."""
-        with self._store.backend.transaction(write=True) as connection:
-            connection.execute(
+        self._store.backend.write(
+            lambda connection: connection.execute(
                 "INSERT INTO forgotten (plan, record, time) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
                 (self._row(connection), record, now()),
             )
+        )
 
     def forgotten(self, after: int = 0) -> list[tuple[int, bytes]]:
         """Return forgotten records as (place in the ledger, hash), in order, after a place."""
@@ -111,7 +115,8 @@ class Shared:
 
         LedgerCorrupt if the charge is gone, in an older copy of the ledger. The drawn answer may not leave then.
         """
-        with self._store.backend.transaction(write=True) as connection:
+
+        def store(connection: Connection) -> str:
             self._store.check_newest(connection)
             row = self._row(connection)
             connection.execute(
@@ -121,6 +126,8 @@ class Shared:
             stored = _answer(connection, row, question, page)
             assert stored is not None  # written above, or by another process
             return stored
+
+        return self._store.backend.write(store)
 
     def _row(self, connection: Connection) -> int:
         """Return the plan's row by name and time: in an older copy the name may be another plan's."""

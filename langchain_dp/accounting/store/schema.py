@@ -154,13 +154,26 @@ METRIC_LEDGER = LedgerKind(
     owner_only=True,
 )
 
+BLOCKS = LedgerKind(
+    name="register of blocks",
+    opener="PrivacyBlocks(folder, budget)",
+    restore="Restore it from a copy that holds every record; a new one would let a record into two blocks.",
+    application_id=0x4C445052,  # "LDPR"
+    version=1,
+    terms="length TEXT NOT NULL",
+    charges="mark BLOB NOT NULL UNIQUE, block TEXT NOT NULL",
+    others=(),
+    refuses=(),
+    owner_only=True,
+)
 
 KINDS = {kind.application_id: kind for kind in (LEDGER, METRIC_LEDGER)}
+"""The kinds that hold charges."""
 
 
 def of_another_kind(path: str | None, mark: int, kind: LedgerKind) -> LedgerMismatch | None:
     """Return the error for a ledger of the other kind; None if it is no ledger of this package."""
-    other = KINDS.get(mark)
+    other = BLOCKS if mark == BLOCKS.application_id else KINDS.get(mark)
     if other is None:
         return None
     return LedgerMismatch(

@@ -5,6 +5,9 @@ a minute. Here processes line up at a lock on an empty file beside the ledger, w
 arrival. Only the first in line tries SQLite's own lock, and leaves the line as soon as it has it, so the next process
 wakes up while the first one still writes.
 
+The kernel wakes waiters in order, but a process that asks at that very moment can overtake the one that wakes up. Where
+a commit takes less time than waking up, a writer may wait many times the median.
+
 SQLite's own lock alone protects the ledger. A process without the queue still works, with longer waits: on a system or
 file system without such locks, or in a folder that takes no file. The kernel frees the lock of a dead process.
 """

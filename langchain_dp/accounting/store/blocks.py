@@ -1,0 +1,70 @@
+"""The register of records and their blocks, under keyed hashes: no record is in two blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_dp.accounting.store.backend import Backend, Connection
+from langchain_dp.accounting.store.base import LedgerStore, now
+from langchain_dp.errors import LedgerMismatch
+
+_AT_ONCE = 500
+
+
+class BlockStore(LedgerStore):
+    """Durable register of the records of all blocks, each of one ``length``, such as "month"."""
+
+    _charges = "records"
+    _wrong = ("SELECT 0", "blocks")
+    _orphaned = "false"
+
+    def __init__(self, length: str, backend: Backend) -> None:
+        self._length = length
+        super().__init__(backend)
+
+    def _terms(self) -> dict[str, Any]:
+        return {"length": self._length}
+
+    def _check_terms(self, connection: Connection) -> None:
+        length = connection.execute("SELECT length FROM ledger").fetchone()[0]
+        if length != self._length:
+            raise LedgerMismatch(
+                f"Expected by={self._length!r} to be {length!r}: the blocks at {self.path} are of one {length} each. "
+                f"Give by={length!r}, or another place."
+            )
+
+    def _check_totals(self, connection: Connection, entries: int) -> None:
+        """Nothing is added up."""
+
+    def enter(self, records: Sequence[tuple[bytes, str]]) -> list[int]:
+        """Note the block of each record by its hash, durably: of all records or of none.
+
+        Return the positions of records that are in another block. Then nothing was noted.
+        """
+
+        def note(connection: Connection) -> tuple[list[int], tuple[int, str] | None]:
+            newest = self.check_newest(connection)
+            known = _known(connection, [mark for mark, _ in records])
+            before = dict(known)
+            elsewhere = [at for at, (mark, block) in enumerate(records) if known.setdefault(mark, block) != block]
+            new = [(now(), mark, block) for mark, block in known.items() if mark not in before]
+            if elsewhere or not new:
+                return elsewhere, newest
+            connection.executemany("INSERT INTO entries (time, mark, block, caller) VALUES (?, ?, ?, '')", new)
+            return [], self.check_newest(connection)
+
+        elsewhere, newest = self.backend.write(note)
+        if not elsewhere:
+            self._remember(newest)
+        return elsewhere
+
+
+def _known(connection: Connection, marks: Sequence[bytes]) -> dict[bytes, str]:
+    known = {}
+    for start in range(0, len(marks), _AT_ONCE):
+        batch = marks[start : start + _AT_ONCE]
+        condition = f"mark IN ({','.join('?' * len(batch))})"
+        rows = connection.execute(f"SELECT mark, block FROM entries WHERE {condition}", batch)  # noqa: S608  # question marks only
+        known.update({bytes(mark): str(block) for mark, block in rows})
+    return known
