@@ -142,7 +142,6 @@ sent = json.loads(received[0])["inputs"]
 same = sum(sum(map(int.__eq__, mine, theirs)) for mine, theirs in zip(raw, sent, strict=True))
 print(f"{len(arrived):,} bytes; raw messages in them: {sum(row['text'] in arrived for row in [*private, *test])}")
 print(f"words that arrived unchanged: {same / sum(map(len, raw)):.2f}")
-print(examples.certificate)
 
 # %% [markdown]
 # ## What was not protected
