@@ -169,6 +169,8 @@ def test_disguises_hide_nothing_from_recognizers(seed: int) -> None:
         ("to Ilichova 59\nLjubljana, Slovenia 10000", "to <ADDRESS_1>"),
         ("zip code: 49620, Boston MA 02139, LS2 9JT", "zip code: <ADDRESS_1>, Boston <ADDRESS_2>, <ADDRESS_3>"),
         ("5 Oak Lane, Leeds 07946 095812", "<ADDRESS_1> <PHONE_1>"),
+        ("221B Baker Street, London NW1 6XE now", "<ADDRESS_1> now"),
+        ("5 Main Road, Leeds, West Yorkshire LS1 4AP; 24 Sussex Drive, Ottawa K1M 1M4", "<ADDRESS_1>; <ADDRESS_2>"),
         ("000123_x and ann@example.org_", "<NUMBER_1>_x and <EMAIL_1>_"),
         *((text, text) for text in (
             "std::vector, a::b, 3.14159265, 20 of 300, v1.10.2024",

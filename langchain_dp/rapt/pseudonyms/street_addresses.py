@@ -33,6 +33,7 @@ _STATES = (
     r"(?:A[KLRZ]|C[AOT]|D[CE]|FL|GA|HI|I[ADLN]|K[SY]|LA|M[ADEINOST]|N[CDEHJMVY]|O[HKR]|PA|RI|S[CD]|T[NX]|UT|V[AT]|"
     r"W[AIVY])"
 )
+_POSTCODE = r"(?:[A-Z]{1,2}\d[A-Z\d]?[ ]\d[A-Z]{2}|[A-Z]\d[A-Z][ ]\d[A-Z]\d)\b"  # British, Canadian
 _BOX = (
     r"(?:(?:\d{1,5}[ ])?(?i:P\.?[ ]?O\.?[ ]?Box)[ ]\d{1,6}|(?:PSC|CMR|Unit)[ ]\d{1,5},?[ ]Box[ ]\d{1,5}"
     rf"|US[A-Z]{{1,4}}[ ]{_WORD}(?=\s[AFD]PO))"
@@ -47,6 +48,7 @@ _BEFORE_UNIT = rf"\d{{1,5}}(?:[ ](?:{_PARTICLE}|{_WORD}|\d{{1,5}}\b)){{1,7}}?(?=
 _WITH_ZIP = rf"(?:{_TOWN_GAP}{_NAME}){{1,3}}(?:{_TOWN_GAP}[A-Z]{{2}}\b)?{_TOWN_GAP}{_ZIP}"
 _TOWN = (
     rf"(?:{_TOWN_GAP}[AFD]PO,?[ ]A[AEP][ ]\d{{5}}"
+    rf"|(?:{_TOWN_GAP}{_NAME}){{0,2}}{_TOWN_GAP}{_POSTCODE}"
     rf"|{_WITH_ZIP}"
     rf"|{_GAP}(?:[A-Z]{{1,2}}-)?\d{{4,5}}[ ]{_NAME}"
     rf"|{_TOWN_GAP}{_NAME}{_TOWN_GAP}[A-Z]{{2}}\b"
@@ -56,6 +58,5 @@ _AFTER_UNIT = rf"(?:{_GAP}{_UNIT})?(?:{_TOWN}|(?:\s{{1,3}}{_NAME}(?![\w ]*:)){{1
 ADDRESS = (
     rf"(?:{_BOX}|{_BEFORE_UNIT}|{_STREET}|(?:\d{{1,5}}[ ])?{_NAME}[ ]{_HOUSE}(?={_WITH_ZIP}))"
     rf"(?:{_GAP}{_UNIT}{_AFTER_UNIT}|{_TOWN})?|{_UNIT}{_AFTER_UNIT}"
-    rf"|[AFD]PO,?[ ]A[AEP][ ]\d{{5}}|{_STATES}[ ]\d{{5}}(?:-\d{{4}})?(?!\d)|[A-Z]{{1,2}}\d[A-Z\d]?[ ]\d[A-Z]{{2}}"
-    r"|[A-Z]\d[A-Z][ ]\d[A-Z]\d"
+    rf"|[AFD]PO,?[ ]A[AEP][ ]\d{{5}}|{_STATES}[ ]\d{{5}}(?:-\d{{4}})?(?!\d)|{_POSTCODE}"
 )
