@@ -7,17 +7,18 @@ import os
 import queue
 import re
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Any, ClassVar, Literal, NoReturn, cast
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, ClassVar, Literal, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.exceptions import OutputParserException
 from langchain_core.language_models import BaseChatModel, LangSmithParams, LanguageModelInput
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, message_chunk_to_message
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage, message_chunk_to_message
 from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
 from langchain_core.outputs import ChatGeneration as Generation
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
-from langchain_core.runnables import Runnable
+from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
 from langchain_core.utils.function_calling import convert_to_json_schema
 from langchain_core.utils.pydantic import is_basemodel_subclass
 from pydantic import BaseModel, Field, PrivateAttr, field_validator
@@ -25,12 +26,14 @@ from pydantic import BaseModel, Field, PrivateAttr, field_validator
 from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter
 
-from .chat_worker import CallAbandoned, ChatRequest, LoadedChat, Piece, schema_grammar
+from .chat_worker import CallAbandoned, ChatRequest, LoadedChat, Piece
+from .tool_calls import forced_grammar, openai_tools, read_calls, schema_grammar
 
-_ROLES = {"human": "user", "ai": "assistant", "system": "system"}
-_OPTIONS = ("temperature", "top_p", "max_tokens", "logprobs", "seed", "json_schema")
+_ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}
+_OPTIONS = ("temperature", "top_p", "max_tokens", "logprobs", "seed", "tools", "tool_choice", "json_schema")
 _StreamItem = Piece | BaseException | None
 """What a worker hands to its reader: a part, an error, or the end."""
+_METHODS = ("json_schema", "function_calling", "json_mode")
 
 
 class ChatLlamaCpp(BaseChatModel):
@@ -39,7 +42,7 @@ class ChatLlamaCpp(BaseChatModel):
     The first call loads the model, and copies of this object share it. Concurrent calls wait for each other, since a
     llama.cpp context serves one at a time. So a private vote over this model takes no timeout: one long record would
     use it up for the others. An abandoned call stops at its next token. Every call starts from an empty cache, so that
-    an answer depends on no earlier prompt, not even in its last bit. It binds no tools.
+    an answer depends on no earlier prompt, not even in its last bit.
 
     Args:
         model_path: GGUF file; None is the embedded SmolLM2-135M-Instruct, prepared for this CPU on first use.
@@ -123,8 +126,9 @@ class ChatLlamaCpp(BaseChatModel):
         return self._loaded.token_ids(text, self._request([], None, {}))
 
     def get_num_tokens_from_messages(self, messages: list[BaseMessage], tools: Sequence[Any] | None = None) -> int:
-        """Return the number of tokens of the messages in the model's chat template."""
-        return self._loaded.count(self._request(messages, None, {"tools": tools} if tools else {}))
+        """Return the number of tokens of messages and tools in the model's chat template."""
+        options = {"tools": openai_tools(tools)} if tools else {}
+        return self._loaded.count(self._request(messages, None, options))
 
     def check_prompt(self, messages: list[BaseMessage]) -> None:
         """Raise InvalidParameter if a call would refuse these messages. Nothing is generated.
@@ -133,38 +137,57 @@ class ChatLlamaCpp(BaseChatModel):
         """
         self._loaded.check_prompt(self._request(messages, None, {}))
 
-    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> NoReturn:
-        """Refuse tools.
+    def bind_tools(
+        self, tools: Sequence[Any], *, tool_choice: Any = None, **kwargs: Any
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """Bind tools, which the model's chat template shows to the model. Loads the model.
+
+        With tools, an answer is streamed in one piece.
+
+        Args:
+            tools: Functions, pydantic classes, JSON schemas or LangChain tools.
+            tool_choice: "auto" or None: the model chooses. "any" or a tool's name: a grammar forces one call.
+            **kwargs: Options of a call, such as ``max_tokens``.
 
         Raises:
-            InvalidParameter: Always.
+            InvalidParameter: The chat template has no place for tools, as that of the embedded model, or it writes
+                calls in another form than ``<tool_call>{...}</tool_call>``; or there is no such tool.
         """
-        raise InvalidParameter(
-            f"Expected no tools, got {len(tools)}: ChatLlamaCpp calls none. Use with_structured_output() for objects "
-            "of a schema, or serve the model (llama-server, Ollama, vLLM) and use its chat model."
-        )
+        described = openai_tools(tools)
+        if described:
+            self._loaded.check_tools(self._request([], None, {}))
+            forced_grammar(described, tool_choice)
+        return self.bind(tools=described, tool_choice=tool_choice, **kwargs)
 
-    def with_structured_output(  # type: ignore[override]  # no include_raw
-        self, schema: dict[str, Any] | type, *, method: str = "json_schema", strict: bool | None = None, **kwargs: Any
+    def with_structured_output(
+        self,
+        schema: dict[str, Any] | type,
+        *,
+        include_raw: bool = False,
+        method: str = "json_schema",
+        strict: bool | None = None,
+        **kwargs: Any,
     ) -> Runnable[LanguageModelInput, Any]:
-        """Return objects of a schema. A grammar lets the model write nothing else.
+        """Return objects of a schema. A grammar lets the model write nothing else, so all methods are the same.
 
         The model sees field names as it writes them, and no descriptions: say in the prompt what each field holds.
         Bound long strings (``maxLength``), or the object may not end within ``max_tokens``.
 
         Args:
-            schema: A pydantic class, whose objects are returned. Or a TypedDict or a JSON schema, for dicts.
-            method: "json_schema", "function_calling" or "json_mode": the grammar is the same.
+            schema: A pydantic class, of which an object is returned; or a TypedDict or a JSON schema, for a dict.
+            include_raw: Return a dict of "raw", "parsed" and "parsing_error" instead.
+            method: "json_schema", "function_calling" or "json_mode".
             strict: No effect: a grammar is always strict.
             **kwargs: None are taken.
 
         Raises:
             InvalidParameter: The schema has no grammar, or there is another argument.
-            OutputParserException: On a call: ``max_tokens`` cut the object off, or a validator of the class refused it.
+            OutputParserException: On a call: ``max_tokens`` cut the object off, or a validator of the pydantic class
+                refuses it.
         """
         del strict
         validate.reject_extra_kwargs(kwargs)
-        validate.one_of("method", method, ("json_schema", "function_calling", "json_mode"))
+        validate.one_of("method", method, _METHODS)
         try:
             json_schema = convert_to_json_schema(schema)
         except (ValueError, TypeError) as error:
@@ -180,7 +203,12 @@ class ChatLlamaCpp(BaseChatModel):
         parser: Any = _WholeObject()
         if isinstance(schema, type) and is_basemodel_subclass(schema):
             parser = _WholePydantic(pydantic_object=schema)
-        return cast(Runnable[LanguageModelInput, Any], model | parser)
+        if not include_raw:
+            return cast(Runnable[LanguageModelInput, Any], model | parser)
+        parsed = RunnablePassthrough.assign(parsed=itemgetter("raw") | parser, parsing_error=lambda _: None)
+        failed = RunnablePassthrough.assign(parsed=lambda _: None)
+        whole: Runnable[LanguageModelInput, Any] = RunnableMap(raw=model)
+        return whole | parsed.with_fallbacks([failed], exception_key="parsing_error")
 
     def close(self) -> None:
         """Free the model, for all copies of this object. The next call loads it again."""
@@ -212,8 +240,8 @@ class ChatLlamaCpp(BaseChatModel):
             messages=[_as_dict(message) for message in messages],
             stop=tuple(ends),
             logprobs=options.get("logprobs", self.logprobs),
-            grammar=schema_grammar(options["json_schema"]) if "json_schema" in options else None,
             **chosen,
+            **_constraints(options),
         )
 
     def _chunk(self, piece: Piece) -> ChatGenerationChunk:
@@ -238,10 +266,26 @@ class ChatLlamaCpp(BaseChatModel):
         request = self._request(messages, stop, kwargs)
         pieces: list[Piece] = []
         self._loaded.answer(request, pieces.append, CallAbandoned())
-        return self._result(pieces)
+        return self._result(pieces, request)
 
-    def _result(self, pieces: list[Piece]) -> ChatResult:
-        message = cast(AIMessageChunk, self._chunk(Piece.joined(pieces)).message)
+    def _whole(self, pieces: list[Piece], request: ChatRequest) -> ChatGenerationChunk:
+        chunk = self._chunk(Piece.joined(pieces))
+        if request.tools:
+            message = cast(AIMessageChunk, chunk.message)
+            text, calls = read_calls(message.text)
+            message = AIMessageChunk(**{**message.model_dump(), "content": text, "tool_call_chunks": calls})
+            chunk = ChatGenerationChunk(message=message)
+        return chunk
+
+    def _next_chunk(self, piece: Piece, kept: list[Piece], request: ChatRequest) -> ChatGenerationChunk | None:
+        """The chunk to stream now; with tools only the whole answer, at its end."""
+        kept.append(piece)
+        if not request.tools:
+            return self._chunk(piece)
+        return None if piece.finish_reason is None else self._whole(kept, request)
+
+    def _result(self, pieces: list[Piece], request: ChatRequest) -> ChatResult:
+        message = cast(AIMessageChunk, self._whole(pieces, request).message)
         return ChatResult(generations=[Generation(message=message_chunk_to_message(message))])
 
     async def _agenerate(
@@ -259,7 +303,7 @@ class ChatLlamaCpp(BaseChatModel):
                 pieces.append(piece)
         finally:
             call_abandoned.set()
-        return self._result(pieces)
+        return self._result(pieces, request)
 
     def _stream(
         self,
@@ -271,6 +315,7 @@ class ChatLlamaCpp(BaseChatModel):
         request = self._request(messages, stop, kwargs)
         call_abandoned = CallAbandoned()
         pieces: queue.SimpleQueue[_StreamItem] = queue.SimpleQueue()
+        kept: list[Piece] = []
         # A thread of its own: a reader that asks the same model between two tokens must wait, not lock up.
         worker = threading.Thread(target=self._work, args=(request, pieces.put, call_abandoned), daemon=True)
         worker.start()
@@ -278,7 +323,8 @@ class ChatLlamaCpp(BaseChatModel):
             while (piece := pieces.get()) is not None:
                 if isinstance(piece, BaseException):
                     raise piece
-                chunk = self._chunk(piece)
+                if (chunk := self._next_chunk(piece, kept, request)) is None:
+                    continue
                 if run_manager:
                     run_manager.on_llm_new_token(chunk.text, chunk=chunk)
                 yield chunk
@@ -295,9 +341,11 @@ class ChatLlamaCpp(BaseChatModel):
     ) -> AsyncIterator[ChatGenerationChunk]:
         request = self._request(messages, stop, kwargs)
         arriving, call_abandoned = self._begun(request)
+        kept: list[Piece] = []
         try:
             while (piece := await _next(arriving)) is not None:
-                chunk = self._chunk(piece)
+                if (chunk := self._next_chunk(piece, kept, request)) is None:
+                    continue
                 if run_manager:
                     await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
                 yield chunk
@@ -355,7 +403,20 @@ class _WholePydantic(_CompleteAnswer, PydanticOutputParser[BaseModel]):
     """Makes an object of a pydantic class."""
 
 
-def _as_dict(message: BaseMessage) -> dict[str, str]:
+def _constraints(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Tools and grammar of a call."""
+    tools, choice, schema = options.get("tools"), options.get("tool_choice"), options.get("json_schema")
+    if schema is not None:
+        if tools:
+            raise InvalidParameter("Expected tools or a json_schema, not both. Unbind one of them.")
+        return {"grammar": schema_grammar(schema)}
+    if not tools or choice == "none":
+        return {}
+    described = openai_tools(tools)
+    return {"tools": described, "grammar": forced_grammar(described, choice)}
+
+
+def _as_dict(message: BaseMessage) -> dict[str, Any]:
     role = message.role if message.type == "chat" else _ROLES.get(message.type)  # type: ignore[attr-defined]  # of ChatMessage
     if role is not None and not re.fullmatch(r"[\w-]{1,32}", role):
         raise InvalidParameter(
@@ -364,11 +425,12 @@ def _as_dict(message: BaseMessage) -> dict[str, str]:
         )
     if role is None:
         raise InvalidParameter(f"Expected a message of type {message.type!r} to be one of {sorted(_ROLES)}.")
-    if isinstance(message, AIMessage) and message.tool_calls:
-        raise InvalidParameter("Expected messages without tool calls: this model reads text alone. Take them out.")
     blocks = [message.content] if isinstance(message.content, str) else message.content
     texts = []
+    calls = message.tool_calls if isinstance(message, AIMessage) else []
     for block in blocks:
+        if calls and isinstance(block, dict) and block.get("type") in ("tool_use", "tool_call"):
+            continue  # it is among the message's calls
         if isinstance(block, str):
             texts.append(block)
         elif block.get("type") == "text":
@@ -377,4 +439,12 @@ def _as_dict(message: BaseMessage) -> dict[str, str]:
             raise InvalidParameter(
                 f"Expected content of type {block.get('type')!r} to be text, all that this model reads."
             )
-    return {"role": role, "content": "".join(texts)}
+    said: dict[str, Any] = {"role": role, "content": "".join(texts)}
+    if calls:
+        said["tool_calls"] = [
+            {"type": "function", "id": call["id"], "function": {"name": call["name"], "arguments": call["args"]}}
+            for call in calls
+        ]
+    if isinstance(message, ToolMessage):
+        said["tool_call_id"] = message.tool_call_id
+    return said

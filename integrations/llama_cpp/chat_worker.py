@@ -7,6 +7,7 @@ import codecs
 import contextlib
 import dataclasses
 import json
+import os
 import re
 import secrets
 import threading
@@ -21,7 +22,8 @@ from langchain_dp.errors import InvalidParameter, ModelUnavailable, PrivateDataE
 from langchain_dp.ports import call_abandoned
 
 from .context import LONGEST_RUN, import_llama, too_long_a_run
-from .model_files import prepared_model_path
+from .model_files import EMBEDDED, prepared_model_path
+from .tool_calls import check_renders_tools
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -33,13 +35,14 @@ class ChatRequest:
     n_gpu_layers: int
     n_threads: int | None
     verbose: bool
-    messages: list[dict[str, str]]
+    messages: list[dict[str, Any]]
     stop: tuple[str, ...]
     temperature: float
     top_p: float
     max_tokens: int
     logprobs: bool
     seed: int | None
+    tools: list[dict[str, Any]] | None = None
     grammar: str | None = None
 
     @property
@@ -146,6 +149,15 @@ class LoadedChat:
         with self._ready(request):
             self._checked_prompt(request)
 
+    def check_tools(self, request: ChatRequest) -> None:
+        """Raise InvalidParameter unless the model's chat template renders tools and their calls."""
+        with self._ready(request):
+            self._check_tools(request)
+
+    def _check_tools(self, request: ChatRequest) -> None:
+        name = EMBEDDED if request.model_path is None else os.path.basename(request.model_path)
+        check_renders_tools(lambda messages, tools: self._formatter(messages=messages, tools=tools).prompt, name)
+
     @contextlib.contextmanager
     def _ready(self, request: ChatRequest, check: Callable[[], None] = lambda: None) -> Iterator[None]:
         """Hold the lock, with the model of a request loaded, unless ``check`` raises before."""
@@ -199,12 +211,20 @@ class LoadedChat:
 
     def _prompt(self, request: ChatRequest) -> list[int]:
         """Tokens of the conversation. A template marker inside a message is plain text, and ends no turn."""
-        messages = request.messages
+        messages: list[dict[str, Any]] = request.messages
         contents: dict[str, str] = {}
+        if request.tools:
+            self._check_tools(request)
+        described = [json.dumps(part) for part in (request.tools or [], *(one.get("tool_calls") for one in messages))]
+        if any(self._tokens(text) != self._tokens(text, special=True) for text in described):
+            raise InvalidParameter(
+                "Expected tools and calls of tools to spell no marker of the model's chat template. Take it out of "
+                "their names, descriptions and arguments."
+            )
         if any(self._tokens(one["content"]) != self._tokens(one["content"], special=True) for one in messages):
             contents = {secrets.token_hex(16): one["content"] for one in messages}
             messages = [{**one, "content": name} for one, name in zip(messages, contents, strict=True)]
-        formatted = self._formatter(messages=messages)
+        formatted = self._formatter(messages=messages, tools=request.tools)
         parts = re.split(f"({'|'.join(contents)})", formatted.prompt) if contents else [formatted.prompt]
         if contents and not contents.keys() <= set(parts):
             raise InvalidParameter(
@@ -233,21 +253,6 @@ _LOADED: weakref.WeakSet[LoadedChat] = weakref.WeakSet()
 def _leave_all() -> None:
     for loaded in list(_LOADED):
         loaded.leave()
-
-
-def schema_grammar(schema: dict[str, Any]) -> str:
-    """Return the GBNF grammar of all JSON texts that fit a JSON schema."""
-    import_llama()
-    from llama_cpp.llama_grammar import LlamaGrammar
-
-    try:
-        return str(LlamaGrammar.from_json_schema(json.dumps(schema), verbose=False)._grammar)
-    except Exception as error:  # its kinds are undocumented: KeyError, ValueError, RuntimeError and others
-        kind = type(error).__name__
-    raise InvalidParameter(
-        f"Expected schema to be a JSON schema that llama.cpp can turn into a grammar, but it cannot ({kind}). Use "
-        "plain types, enums, lists and nested objects."
-    )
 
 
 class _Answer:
@@ -304,7 +309,7 @@ class _Answer:
         text = self._request.grammar
         if text is None:
             return None
-        # llama-cpp-python does not check what this returns, and the process dies of a null pointer.
+        # llama-cpp-python does not look at what this returns, and the process dies of a null pointer.
         sampler = self._module.llama_sampler_init_grammar(self._llama._model.vocab, text.encode(), b"root")
         if not sampler:
             raise InvalidParameter(

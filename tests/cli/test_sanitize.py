@@ -395,7 +395,7 @@ def test_what_is_written_never_takes_the_place_of_the_ledger(
     arguments = [*table, *SURE, "--in", str(tmp_path / "in.txt"), "--overwrite", "--ledger", str(tmp_path / "account")]
     for _ in ("made", "there"):
         assert main([*arguments, "--out", str(tmp_path / out)]) == 2
-        assert "to be another file than --ledger" in one_line(capsys.readouterr().err)
+        assert "to be another file than the ledger" in one_line(capsys.readouterr().err)
         assert main([*arguments, "--out", str(tmp_path / "out")]) == 0
         capsys.readouterr()
     assert sum(1 for _ in MetricLedger.open(tmp_path / "account").entries()) == 1

@@ -9,21 +9,19 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any
 
 import fakes.tiny_gguf
 import pytest
 import torch
 from fakes.tiny_model import tiny_model, tiny_tokenizer
-from langchain_core.exceptions import OutputParserException
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, ChatMessage, HumanMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_dp.integrations.llama_cpp import ChatLlamaCpp
-from langchain_dp.integrations.llama_cpp.chat_worker import schema_grammar
+from langchain_dp.integrations.llama_cpp.tool_calls import schema_grammar
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 from langchain_tests.unit_tests import ChatModelUnitTests
-from pydantic import BaseModel, Field
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.isolation.model import IsolatedModel
@@ -44,7 +42,9 @@ class _TextOnly:
         return ChatLlamaCpp
 
     supports_image_inputs = property(lambda self: False)
+    # The embedded model's template has no place for tools: test_llama_chat_tools.py has one with them.
     has_tool_calling = property(lambda self: False)
+    has_structured_output = property(lambda self: True)
     supports_json_mode = property(lambda self: True)
 
 
@@ -196,12 +196,10 @@ def test_a_prompt_over_the_context_is_refused_without_its_text(chat: ChatLlamaCp
         assert "zanzibar" not in str(caught.value)
 
 
-def test_pictures_calls_of_tools_and_unknown_options_are_refused(chat: ChatLlamaCpp) -> None:
-    """If this fails, a picture, a call of a tool or a misspelt option is silently ignored."""
+def test_pictures_and_unknown_options_are_refused(chat: ChatLlamaCpp) -> None:
+    """If this fails, a picture or a misspelt option is silently ignored."""
     with pytest.raises(InvalidParameter, match="image"):
         chat.invoke([HumanMessage([{"type": "image", "url": "x"}])])
-    with pytest.raises(InvalidParameter, match="without tool calls"):
-        chat.invoke([AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "1"}])])
     with pytest.raises(InvalidParameter, match="temprature"):
         chat.invoke("Hello", temprature=0)
 
@@ -385,71 +383,3 @@ def test_what_overflowed_is_in_no_later_answer(tmp_path: Path, monkeypatch: pyte
     again = chat.invoke("hello")
     assert first.response_metadata["logprobs"]["content"]
     assert again.response_metadata["logprobs"] == first.response_metadata["logprobs"]
-
-
-class Person(BaseModel):
-    """A person."""
-
-    name: str = Field(max_length=30)
-    age: int
-    mood: Literal["good", "bad"]
-
-
-class Capital(TypedDict):
-    """A capital."""
-
-    city: str
-    country: str
-
-
-SCHEMA = {
-    "title": "capital",
-    "type": "object",
-    "properties": {"city": {"type": "string", "maxLength": 20}, "country": {"enum": ["France", "Peru"]}},
-    "required": ["city", "country"],
-}
-PARIS = "Paris is the capital of France."
-
-
-def test_a_grammar_fills_the_fields_of_a_schema() -> None:
-    """If it breaks, structured output ends in NotImplementedError, or in text that is no object of the schema."""
-    model = ChatLlamaCpp(temperature=0, max_tokens=60, n_threads=1, n_ctx=512)
-    found = model.with_structured_output(Person).invoke("Anna is 31 years old and in a good mood.")
-    assert found == Person(name="Anna", age=31, mood="good")
-    for schema in (Capital, SCHEMA):
-        asked = model.with_structured_output(schema)
-        assert asked.invoke(PARIS) == asyncio.run(asked.ainvoke(PARIS)) == {"city": "Paris", "country": "France"}
-        assert list(asked.stream(PARIS))[-1] == {"city": "Paris", "country": "France"}
-    short = model.model_copy(update={"max_tokens": 3})
-    for schema in (SCHEMA, Person):
-        with pytest.raises(OutputParserException, match="Raise max_tokens"):
-            short.with_structured_output(schema).invoke(PARIS)
-    model.close()
-
-
-@pytest.mark.parametrize(
-    ("schema", "options"),
-    [
-        ({"title": "x", "type": "object", "properties": {"a": {"$ref": "https://example.org/x.json"}}}, {}),
-        ({"type": "object", "properties": {}}, {}),
-        (SCHEMA, {"method": "magic"}),
-    ],
-    ids=["a reference", "no title", "an option"],
-)
-def test_a_schema_without_a_grammar_is_refused(schema: Any, options: dict[str, Any]) -> None:
-    """If it breaks, a wrong schema ends in an error of a library, or in the process's death."""
-    with pytest.raises(InvalidParameter):
-        ChatLlamaCpp().with_structured_output(schema, **options)
-
-
-def test_a_grammar_that_llama_cpp_cannot_read_is_refused(chat: ChatLlamaCpp, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it breaks, llama.cpp gets a null pointer for a grammar, and the process dies."""
-    monkeypatch.setattr("langchain_dp.integrations.llama_cpp.chat.schema_grammar", lambda schema: "root ::= (")
-    with pytest.raises(InvalidParameter, match="to become a grammar"):
-        chat.invoke("Hello", json_schema=SCHEMA)
-
-
-def test_tools_are_refused_by_name() -> None:
-    """If it breaks, an agent over this model ends in an error without a word."""
-    with pytest.raises(InvalidParameter, match="ChatLlamaCpp calls none"):
-        ChatLlamaCpp().bind_tools([print])
