@@ -160,11 +160,12 @@ def table() -> str:
             if "rows" in line and ", uncalibrated" not in line["method"]:
                 cell = found.setdefault((row["key"]["task"], line["rows"], "vote"), {})
                 cell.setdefault(line["epsilon"], []).append(line["accuracy"])
-    lines = [f"| | rows | {' | '.join(METHODS.values())} |", "|---" * (len(METHODS) + 2) + "|"]
+    shown = {name: title for name, title in METHODS.items() if any(name == method for *_, method in found)}
+    lines = [f"| | rows | {' | '.join(shown.values())} |", "|---" * (len(shown) + 2) + "|"]
     sizes = sorted({(TASKS.index(task), rows) for task, rows, _ in found if rows})
     for place, rows in sizes:
         cells = []
-        for method in METHODS:
+        for method in shown:
             cell = found.get((TASKS[place], rows, method), {})
             cells.append(" / ".join(f"{100 * statistics.mean(cell[epsilon]):.0f}" for epsilon in sorted(cell)))
         lines.append(f"| {TITLES[TASKS[place]]} | {rows:,} | {' | '.join(cells)} |")

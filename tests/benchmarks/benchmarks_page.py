@@ -71,19 +71,20 @@ def side_by_side() -> str:
         (row["key"]["task"], row["key"]["method"]): f"{100 * row['accuracy']:.0f}"
         for row in rows("side_by_side.jsonl") if not row["key"]["rows"]
     }  # fmt: skip
-    models = ", ".join(
+    names = ", ".join(
         f"{bench_side_by_side.TITLES[task].partition(',')[0]} {alone[task, '135M alone']} and {alone[task, '1.5B alone']}"
         for task in bench_side_by_side.TASKS
         if (task, "135M alone") in alone and (task, "1.5B alone") in alone
     )
+    models = f" The models alone, the 135M and the 1.5B one, have: {names}." if names else ""
     return f"""## Ways to use the same rows
 
 {bench_side_by_side.table()}
 
-Each cell has epsilon 0.5 / 1 / 3, at delta 1e-5 and neighbors that replace one record. It is the mean of three draws of the
-rows and the noise, on 500 test rows (`bench_side_by_side.py`; votes by `bench_accuracy.py --fewer-rows`, 100 test rows for
-each of three seeds). Only the vote pays per answer: its noise is that of 10,000 answers. The head is a linear classifier on
-sentence vectors. The models alone, the 135M and the 1.5B one, have: {models}.
+Each cell has epsilon 0.5 / 1 / 3, at delta 1e-5 and neighbors that replace one record: the mean of three draws of rows and noise,
+on 500 test rows (`bench_side_by_side.py`). Standard errors are 1 to 5 points, the larger ones at 300 rows. Only a vote pays per
+answer: its noise is that of 10,000 answers (`bench_accuracy.py --fewer-rows`, 100 questions for each of three seeds). The head
+is a linear classifier on sentence vectors.{models}
 """
 
 
