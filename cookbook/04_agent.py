@@ -154,7 +154,7 @@ print("spent by patient 17:", round(ledger.spent(user="17") / calibration.eta), 
 print(RAPTSanitizer("glove", eta=calibration.eta, policies=Policies(numbers="keep"), keep=["booking"]).certificate())
 
 # %% [markdown]
-# [Pseudonyms](../docs/how-to/pseudonyms.md) keep far more meaning: they hide what a recognizer finds, and put it back
+# Pseudonyms keep far more meaning: they hide everything that a recognizer finds, and put it back
 # in the reply. They promise nothing for what it misses.
 #
 # ## What was not protected

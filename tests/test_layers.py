@@ -24,7 +24,11 @@ PURE = [
 @functools.cache
 def nodes(path: Path) -> tuple[ast.AST, ...]:
     """What a file is made of."""
-    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    text = path.read_text(encoding="utf-8")
+    try:
+        return tuple(ast.walk(ast.parse(text)))
+    except SystemError:  # Python 3.11 while another thread parses (python/cpython#106905)
+        return tuple(ast.walk(ast.parse(text)))
 
 
 @functools.cache

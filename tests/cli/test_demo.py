@@ -130,7 +130,21 @@ def test_optimize_runs_on_the_embedded_model(tmp_path: Path, capsys: pytest.Capt
     rows, test = sample.load()
     arguments = ["optimize", "--data", str(write(tmp_path / "train.jsonl", rows[:16])), "--labels", *sample.LABELS]
     arguments += ["--out", str(tmp_path / "prompt.json"), "--instruction", "Is the message praise or complaint?"]
-    arguments += ["--epsilon", "90", "--shots", "2", "--subsets", "6", "--prompts", "1", "--tokens", "2", "--json"]
+    arguments += [
+        "--epsilon",
+        "90",
+        "--budget",
+        "90",
+        "--shots",
+        "2",
+        "--subsets",
+        "6",
+        "--prompts",
+        "1",
+        "--tokens",
+        "2",
+        "--json",
+    ]
     assert main([*arguments, "--test", str(write(tmp_path / "test.jsonl", test[:2]))]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["certificate"]["parameters"]["prompts"] == 1

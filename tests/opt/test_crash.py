@@ -71,15 +71,15 @@ def test_a_kill_at_any_write_keeps_charges_and_outcomes_together(
     committed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If it breaks, a kill in the middle of a write leaves an outcome without its charge, or a charge drawn twice."""
-    transaction, lost = Backend.transaction, 0
+    transaction, lost = Backend._transaction, 0
 
     def run(folder: Path, number: int) -> None:
         writes = itertools.count()
 
         @contextlib.contextmanager
-        def dying(self: Backend, *, write: bool, wait: float | None = None) -> Iterator[Connection]:
+        def dying(self: Backend, write: bool, wait: float) -> Iterator[Connection]:
             mine = next(writes) if write else -1
-            with transaction(self, write=write, wait=wait) as connection:
+            with transaction(self, write, wait) as connection:
                 if mine == number:
                     connection.execute("PRAGMA cache_size = 1")  # pages go to the file before the commit
                 yield connection
@@ -88,7 +88,7 @@ def test_a_kill_at_any_write_keeps_charges_and_outcomes_together(
             if mine == number:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        monkeypatch.setattr(Backend, "transaction", dying)
+        monkeypatch.setattr(Backend, "_transaction", dying)
         with ledger_in(folder) as ledger:
             optimizer(ledger=ledger, **SMALL).optimize(examples(10))
 

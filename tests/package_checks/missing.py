@@ -81,6 +81,7 @@ PROVOKED: dict[str, tuple[Callable[[], Any], str]] = {
         _call("rapt.vocabulary", "WordPieceTokenizer", Path("tokenizer.json"), ["a"], None),
         "tokenizers",
     ),
+    "accounting/signing.py:_key": (_call("accounting.signing", "_key", "key.pem", private=True), "cryptography"),
     "accounting/store/postgres.py:": (_call("accounting.store.postgres", "Place", "postgresql://h/d"), "psycopg"),
     "rapt/middleware.py:": (_call("rapt.middleware", "RAPTMiddleware"), "langchain"),
 }
