@@ -361,7 +361,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         Args:
             model: An engine that scores labels, or a chat model, which names one label.
             names: The meaning of each label. A label that is missing keeps its own name.
-            instruction: Text before the query. A plain question about the labels by default.
+            instruction: Text before the query. By default it lists the names.
             trust: Weight of the model's log-probabilities.
 
         The certificate adds what released names cost.

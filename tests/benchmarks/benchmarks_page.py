@@ -82,7 +82,7 @@ def side_by_side() -> str:
 {bench_side_by_side.table()}
 
 Each cell has epsilon 0.5 / 1 / 3, at delta 1e-5 and neighbors that replace one record: the mean of three draws of rows and noise,
-on 500 test rows (`bench_side_by_side.py`). Standard errors are 1 to 5 points, the larger ones at 300 rows. Only a vote pays per
+on 500 test rows (`bench_side_by_side.py`). Standard errors are at most 5 points. Only a vote pays per
 answer: its noise is that of 10,000 answers (`bench_accuracy.py --fewer-rows`, 100 questions for each of three seeds). The head
 is a linear classifier on sentence vectors.{models}
 """

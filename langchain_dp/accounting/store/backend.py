@@ -59,7 +59,7 @@ class LockUnavailable(Exception):  # no error: the caller words it
 
 
 Together = Callable[["Connection", Sequence[Any]], Any]
-"""Runs the writes of several arguments at once, and returns the result of each; None if they must run one by one."""
+"""Runs the writes of several arguments at once, and returns one result for all; None if they must run one by one."""
 
 
 class _Write:
