@@ -1,17 +1,13 @@
 """RAPT under a frozen head: can a prompt tuned on privatized texts use it, and does reconstruction help?
 
-A masked language model answers with its own frozen head, as in the paper. No such model can be had offline. So MiniLM
-learns to fill in words of public texts, which end with "It was [MASK]." and the word of their label there. After each
-lesson a prefix is tuned on clear rows of the task. When it reaches --goal on other rows, the model is frozen. All arms
-of a seed then tune the same rows:
+A masked language model answers with its own frozen head, as in the paper. No such model can be had offline, so MiniLM
+gets a head (masked_model.py). In lessons it learns to fill in words of public texts, which end with "It was [MASK]."
+and the word of their label. After each lesson a prompt is tuned on clear rows of the task. When it reaches --goal on
+other rows, the model is frozen. All arms of a seed then tune the same rows: "clear" (the check that a prompt can use
+this model), "privatized", "plain" (plain tokens without their loss), and "reconstruction sum" and "reconstruction mean"
+(with their loss, summed as in the paper, or averaged).
 
-clear                 texts in clear: the check that a prompt can use this model at all
-privatized            privatized texts
-plain                 privatized behind plain tokens, without their loss
-reconstruction sum    with the loss of the plain tokens, summed as in the paper
-reconstruction mean   the same, averaged
-
-Each finished arm is one row of --out: task, seed, arm, accuracy, clear (the clear arm's accuracy under this seed) and
+Each finished arm is one row of --out: task, seed, arm, accuracy, clear (accuracy of the clear arm under this seed) and
 settings. A restart skips it, and continues in the middle of an arm. Needs LANGCHAIN_DP_DATA.
 """
 
@@ -33,49 +29,40 @@ import torch
 from bench_tuning import _backbone, _release, _sanitizer, _tuned
 from made import made, so_far
 
-from langchain_dp.rapt.tuning import (
-    Backbone,
-    PlainTokens,
-    PredictionRequest,
-    RAPTPromptTuner,
-    RAPTProvider,
-    TuningSettings,
-)
+from langchain_dp.rapt.tuning import Backbone, PlainTokens, PredictionRequest, RAPTPromptTuner, TuningSettings
 from langchain_dp.records import read_jsonl
 
 ARMS = ("clear", "privatized", "plain", "reconstruction sum", "reconstruction mean")
 REVIEWS = (masked_model.TEMPLATE, masked_model.VERBALIZER)
-NEWS = ("It was about {mask}.", {"World": "politics", "Sports": "sports", "Business": "business", "Technology": "technology"})
-TASKS = {"sst2": ("amazon", *REVIEWS), "amazon": ("amazon", *REVIEWS), "agnews": ("agnews", *NEWS)}
-"""Task -> the data whose even rows are the public lessons, the sentence and the word of every label."""
+TOPICS = {"World": "politics", "Sports": "sports", "Business": "business", "Technology": "technology"}
+TASKS = {
+    "sst2": ("amazon", *REVIEWS),
+    "amazon": ("amazon", *REVIEWS),
+    "agnews": ("agnews", "It was about {mask}.", TOPICS),
+}
+"""Task -> the data whose even rows are the public lessons, the sentence, and the word of every label."""
 TRIAL = 0
 """The seed that decides about lessons, on rows that no arm is tested on."""
-LESSON_RATE = 2e-4
+LESSON_RATE, TRIAL_ROWS = 2e-4, 500
 
 
 def main() -> None:
     """Prepare the model, then run the arms that are missing."""
     options = _options()
-    data = os.environ.get("LANGCHAIN_DP_DATA")
-    if not data:
-        sys.exit("Set LANGCHAIN_DP_DATA to a folder with sst2/, amazon/, trustpilot/ and agnews/.")
+    if not os.environ.get("LANGCHAIN_DP_DATA"):
+        sys.exit("Set LANGCHAIN_DP_DATA to a folder with sst2/, amazon/ and agnews/.")
     made()
     options.folder.mkdir(parents=True, exist_ok=True)
-    model = prepared(Path(data), options)
+    model = prepared(options)
     for seed in options.seeds:
         for arm in options.arms:
-            key = {**_settings(options), "task": options.task, "seed": seed, "arm": arm, "model": model.name}
-            done = so_far(options.out)
-            if any(row["key"] == key for row in done):
+            key = _key(options, model, arm, seed)
+            done = {json.dumps(row["key"]): row["accuracy"] for row in so_far(options.out)}
+            if json.dumps(key) in done:
                 continue
-            measured = tuned(Path(data), model, arm, seed, options)
-            same = {**key, "arm": "clear"}
-            clear = measured["accuracy"] if arm == "clear" else None
-            clear = next((row["accuracy"] for row in done if row["key"] == same), clear)
-            row = {"task": options.task, "seed": seed, "arm": arm, **measured, "clear": clear, "key": key, **made()}
-            with options.out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
-            print(json.dumps({name: value for name, value in row.items() if name != "key"}), flush=True)
+            row = {"task": options.task, "seed": seed, "arm": arm, **tuned(model, arm, seed, options)}
+            clear = row["accuracy"] if arm == "clear" else done.get(json.dumps({**key, "arm": "clear"}))
+            _append(options.out, {**row, "clear": clear, "key": key, **made()})
 
 
 def _options() -> argparse.Namespace:
@@ -84,7 +71,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--method", choices=["prefix", "prompt"], default="prefix")
-    parser.add_argument("--length", type=int, default=10, help="vectors (default: %(default)s; a prompt of the paper: 150)")
+    parser.add_argument("--length", type=int, default=10, help="vectors, 150 for a prompt of the paper")
     parser.add_argument("--rate", type=float, default=0.01, help="of every arm (default: %(default)s)")
     parser.add_argument("--replacement", type=float, default=0.5, help="share of words replaced (default: %(default)s)")
     parser.add_argument("--rows", type=int, default=2_000)
@@ -92,98 +79,87 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--word-steps", type=int, default=0, help="of masked_model.py before the first lesson")
-    parser.add_argument("--lessons", type=int, default=8, help="at most (default: %(default)s)")
+    parser.add_argument("--lessons", type=int, default=5, help="at most (default: %(default)s)")
     parser.add_argument("--lesson-steps", type=int, default=200, help="batches of a lesson (default: %(default)s)")
-    parser.add_argument("--goal", type=float, default=0.78, help="of the clear arm on dev rows (default: %(default)s)")
+    parser.add_argument("--goal", type=float, default=0.78, help="of the clear arm, to stop (default: %(default)s)")
     parser.add_argument("--folder", type=Path, default=Path("bench_frozen_head"), help="models, states and releases")
     parser.add_argument("--out", type=Path, default=Path("rapt_frozen.jsonl"))
     return parser.parse_args()
 
 
-def _settings(options: argparse.Namespace) -> dict[str, Any]:
-    names = ("method", "length", "rate", "replacement", "rows", "test_rows", "tokens", "batch", "epochs")
-    return {name: getattr(options, name) for name in names}
+def _key(options: argparse.Namespace, model: Path, arm: str, seed: int) -> dict[str, Any]:
+    names = ("task", "method", "length", "rate", "replacement", "rows", "test_rows", "tokens", "batch", "epochs")
+    return {**{name: getattr(options, name) for name in names}, "model": model.name, "arm": arm, "seed": seed}
 
 
-def split(data: Path, task: str, seed: int, options: argparse.Namespace) -> tuple[list[Any], list[Any]]:
-    """Rows to tune on and to be asked. Even rows of a file that gave lessons are public, and in neither part."""
-    rows = read_jsonl(data / task / "train.jsonl")
-    rows = rows[1::2] if TASKS[task][0] == task else rows
+def _append(path: Path, row: dict[str, Any]) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+    print(json.dumps({name: value for name, value in row.items() if name != "key"}), flush=True)
+
+
+def _data(name: str, part: str = "train") -> list[Any]:
+    return read_jsonl(Path(os.environ["LANGCHAIN_DP_DATA"]) / name / f"{part}.jsonl")
+
+
+def split(seed: int, options: argparse.Namespace) -> tuple[list[Any], list[Any]]:
+    """Rows to tune on and rows to ask. Even rows of data that gave lessons are public, and in neither part."""
+    rows = _data(options.task)
+    rows = rows[1::2] if TASKS[options.task][0] == options.task else rows
     random.Random(seed).shuffle(rows)
-    if seed == TRIAL:
-        return rows[: options.rows], rows[options.rows : options.rows + 500]
-    return rows[: options.rows], read_jsonl(data / task / "test.jsonl")[: options.test_rows]
+    asked = rows[options.rows :][:TRIAL_ROWS] if seed == TRIAL else _data(options.task, "test")[: options.test_rows]
+    return rows[: options.rows], asked
 
 
-# ---------------------------------------------------------------------------------------------------------- the model
-
-
-def prepared(data: Path, options: argparse.Namespace) -> Path:
-    """The folder of the first model that a prompt can use in clear; exits where no lesson was enough."""
-    folder = options.folder / f"{options.word_steps} steps, no lesson"
-    if options.word_steps:
-        masked_model.train(data, folder, options.word_steps)
-    log = options.folder / "lessons.jsonl"
-    for lesson in range(options.lessons + 1):
-        if lesson or not options.word_steps:
-            folder = taught(data, folder, lesson, options)
-        key = {**_settings(options), "task": options.task, "model": folder.name}
-        row = next((row for row in so_far(log) if row["key"] == key), None)
-        if row is None:
-            row = {"key": key, **tuned(data, folder, "clear", TRIAL, options)}
-            with log.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
-        print(f"{folder.name}: {row['accuracy']:.1%} in clear, task loss {row['task_loss']:.3f}", flush=True)
-        if row["accuracy"] >= options.goal:
+def prepared(options: argparse.Namespace) -> Path:
+    """The folder of the first model that a prompt can use in clear. Exits if no lesson is enough."""
+    folder, log = Path("minilm"), options.folder / "lessons.jsonl"
+    for lesson in range(1, options.lessons + 1):
+        folder = taught(folder, lesson, options)
+        key = _key(options, folder, "clear", TRIAL)
+        if not any(row["key"] == key for row in so_far(log)):
+            _append(log, {"key": key, "lesson": lesson, **tuned(folder, "clear", TRIAL, options)})
+        if next(row["accuracy"] for row in so_far(log) if row["key"] == key) >= options.goal:
             return folder
-    sys.exit(f"No prompt reached {options.goal:.0%} in clear after {options.lessons} lessons. Raise --lessons or --rows.")
+    sys.exit(f"No prompt reached {options.goal:.0%} in clear after {options.lessons} lessons. Raise --lessons.")
 
 
-def taught(data: Path, folder: Path, lesson: int, options: argparse.Namespace) -> Path:
+def taught(folder: Path, lesson: int, options: argparse.Namespace) -> Path:
     """The model after one more lesson: it fills in words of public texts, and the word of their label behind them."""
     source, template, words = TASKS[options.task]
-    size = (options.lesson_steps, options.batch, options.tokens)
-    out = options.folder / f"{options.word_steps} steps, {source} {lesson} of {size[0]} x {size[1]} x {size[2]}"
+    out = options.folder / f"{source} {lesson} of {options.lesson_steps} x {options.batch} x {options.tokens}"
     if (out / "config.json").exists():
         return out
-    known = (folder / "config.json").exists()
-    backbone = _backbone(folder) if known else Backbone("minilm")
-    model = copy.deepcopy(backbone.model) if known else masked_model.untrained(backbone)
-    tokenizer = backbone.tokenizer
-    rows = read_jsonl(data / source / "train.jsonl")[::2]
+    backbone = Backbone("minilm") if lesson == 1 else _backbone(folder)
+    model = masked_model.untrained(backbone) if lesson == 1 else copy.deepcopy(backbone.model)
+    tokenizer, cross_entropy = backbone.tokenizer, torch.nn.functional.cross_entropy
+    rows = _data(source)[::2]
     random.Random(lesson).shuffle(rows)
     torch.manual_seed(lesson)
     optimizer = torch.optim.AdamW(model.train().parameters(), lr=LESSON_RATE)
-    mask, ending = tokenizer.mask_token_id, backbone.encode(template.split("{mask}")[0])
+    before, after = (backbone.encode(part) for part in template.split("{mask}"))
     for step in range(options.lesson_steps):
         some = [rows[(step * options.batch + place) % len(rows)] for place in range(options.batch)]
-        texts = [" ".join(filter(None, (row.get("title"), row["text"]))) for row in some]
-        cut = [backbone.encode(text)[: options.tokens] for text in texts]
+        texts = [backbone.encode(f"{row.get('title', '')} {row['text']}")[: options.tokens] for row in some]
         answers = tokenizer.convert_tokens_to_ids([words[row["label"]] for row in some])
-        whole = [[tokenizer.cls_token_id, *ids, *ending, answer, *backbone.encode("."), tokenizer.sep_token_id]
-                 for ids, answer in zip(cut, answers, strict=True)]  # fmt: skip
+        first, last = tokenizer.cls_token_id, tokenizer.sep_token_id
+        whole = [[first, *ids, *before, one, *after, last] for ids, one in zip(texts, answers, strict=True)]
         batch = tokenizer.pad({"input_ids": whole}, return_tensors="pt")
-        ids, places = batch["input_ids"], torch.tensor([1 + len(one) + len(ending) for one in cut])
-        hidden = (torch.rand(ids.shape) < 0.15) & ~torch.isin(ids, torch.tensor(tokenizer.all_special_ids))
-        labels = torch.zeros_like(hidden).scatter(1, places[:, None], True)
-        states = model.bert(ids.masked_fill(hidden | labels, mask), batch["attention_mask"]).last_hidden_state
-        cross = torch.nn.functional.cross_entropy
-        lost = [cross(model.cls(states[some]), ids[some]) for some in (labels, hidden & ~labels)]
+        ids, places = batch["input_ids"], torch.tensor([[1 + len(one) + len(before)] for one in texts])
+        label = torch.zeros_like(ids, dtype=torch.bool).scatter(1, places, True)
+        hidden = (torch.rand(ids.shape) < 0.15) & ~torch.isin(ids, torch.tensor(tokenizer.all_special_ids)) & ~label
+        shown = ids.masked_fill(hidden | label, tokenizer.mask_token_id)
+        states = model.bert(shown, batch["attention_mask"]).last_hidden_state
+        lost = sum(cross_entropy(model.cls(states[some_of]), ids[some_of]) for some_of in (label, hidden))
         optimizer.zero_grad()
-        (lost[0] + lost[1]).backward()
+        lost.backward()
         optimizer.step()
-        if step % 20 == 0:
-            print(f"lesson {lesson}, step {step}: labels {lost[0].item():.2f}, words {lost[1].item():.2f}", flush=True)
     model.eval().save_pretrained(out)
     tokenizer.save_pretrained(out)
     return out
 
 
-# ------------------------------------------------------------------------------------------------------------ one arm
-
-
-def tuned(data: Path, model: Path, arm: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
+def tuned(model: Path, arm: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """Tune one arm and ask it its test rows, which are privatized as its training rows are."""
     _, template, words = TASKS[options.task]
     rebuilt, share = arm.startswith("reconstruction"), None if arm == "clear" else options.replacement
@@ -199,31 +175,20 @@ def tuned(data: Path, model: Path, arm: str, seed: int, options: argparse.Namesp
         max_tokens=options.tokens,
         seed=seed,
     )
-    tuner = RAPTPromptTuner(
-        _sanitizer("minilm", share, "laplace"), labels=list(words), settings=settings, backbone=_backbone(model),
-        verbalizer=words, template=template,
-    )  # fmt: skip
-    rows, asked = split(data, options.task, seed, options)
+    sanitizer, how = _sanitizer("minilm", share, "laplace"), {"verbalizer": words, "template": template}
+    tuner = RAPTPromptTuner(sanitizer, labels=list(words), settings=settings, backbone=_backbone(model), **how)
     stored = options.folder / f"{options.task} {share} {seed} {options.rows} {options.tokens}"
     stored.mkdir(exist_ok=True)
     began = time.perf_counter()
-    train, test = (_release(tuner, stored / f"{name}.json", part) for name, part in (("train", rows), ("test", asked)))
-    key = {**_settings(options), "arm": arm, "seed": seed, "model": model.name, "task": options.task}
-    classifier = _tuned(tuner, train, key, options.folder)
-    assert isinstance(classifier.provider, RAPTProvider)
-    assert classifier.report is not None
+    train, test = (_release(tuner, stored / f"{part}.json", rows) for part, rows in enumerate(split(seed, options)))
+    classifier = _tuned(tuner, train, _key(options, model, arm, seed), options.folder)
     _, plain = tuner.client.plain_rows(len(test), np.random.default_rng(seed))
     answer = classifier.provider.predict(PredictionRequest(test.kind, plain, list(test.inputs)))
     chosen = [list(words)[place] for place in np.array(answer.probabilities).argmax(axis=1)]
     right = sum(one == label for one, label in zip(chosen, test.labels, strict=True))
-    last = classifier.report.epochs[-1]
-    return {
-        "accuracy": round(right / len(test), 4),
-        "test_rows": len(test),
-        "task_loss": round(last["task"], 4),
-        "recovered": round(last["recovered"], 4),
-        "seconds": round(time.perf_counter() - began, 1),
-    }
+    last, seconds = classifier.report.epochs[-1], round(time.perf_counter() - began, 1)
+    told = {"test_rows": len(test), "task_loss": round(last["task"], 4), "recovered": round(last["recovered"], 4)}
+    return {"accuracy": round(right / len(test), 4), **told, "seconds": seconds}
 
 
 if __name__ == "__main__":

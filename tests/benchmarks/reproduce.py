@@ -22,11 +22,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import accuracy_picture
 import codes_picture
 import layers_picture
 import reproduce_icl
 import reproduce_opt
-import reproduce_picture
 import reproduce_rapt
 from reproduce_page import render, runs
 from reproduce_rows import HERE, RESULTS, Cell, Results, Run
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.render or not options.run:
         results = Results(options.results)
         options.page.write_text(render(PAPERS, results), encoding="utf-8")
-        reproduce_picture.draw(results, options.picture)
+        accuracy_picture.draw(results, options.picture)
         codes_picture.draw(options.results, options.picture.with_name("codes.svg"))
         layers_picture.draw(options.results, options.picture.with_name("layers.svg"))
         print(f"wrote {options.page}", file=sys.stderr)
@@ -89,8 +89,6 @@ def listing(cells: Sequence[Cell], results: Results) -> str:
         missing = len({str(cell) for cell in results.missing(run, cells)})
         time_needed = f"about {run.minutes} minutes" if run.minutes else "started by hand, with other options"
         lines.append(f"{run.command()}\n    {f'{missing} cells missing, {time_needed}' if missing else 'complete'}")
-        if unknown := run.unknown_options():
-            lines.append(f"    {run.script} does not know {', '.join(unknown)}")
     return "\n".join(lines)
 
 
@@ -112,10 +110,6 @@ def run_missing(cells: Sequence[Cell], options: argparse.Namespace) -> bool:
         if left is not None and left <= 0:
             print(f"time is up, {len(todo) - number + 1} runs are left: start again to continue", file=sys.stderr)
             break
-        if unknown := run.unknown_options():
-            print(f"{place} {run.script} does not know {', '.join(unknown)}: left out", file=sys.stderr)
-            failed = True
-            continue
         print(f"{place} {run.command()} (about {run.minutes} minutes)", file=sys.stderr, flush=True)
         if code := call(run, left, options):
             print(f"{run.script} ended with {code}", file=sys.stderr)

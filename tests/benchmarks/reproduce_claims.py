@@ -14,7 +14,7 @@ from reproduce_rows import SEEDS, Cell, Found, Results, Run
 NOT_FAIR = "not tested fairly yet"
 NO_ROWS = "no rows yet"
 Check = Callable[[Results], tuple[bool, str]]
-"""Whether a trial could have shown its effect, and the figure that says so."""
+"""The answer of a check, and the figure that it rests on."""
 
 
 def shown(found: Found | None, kind: str = "percent", sign: str = "") -> str:
@@ -70,10 +70,13 @@ def moves(run: Run, arm: str, **where: str) -> Check:
 
     def check(results: Results) -> tuple[bool, str]:
         names = ("source", "target", "task", "seed", "arm")
-        rows = [(dict(zip(names, row["key"], strict=True)), row.get("instruction", "").strip()) for row in results.rows(run.out)]
+        rows = [
+            (dict(zip(names, row["key"], strict=True)), row.get("instruction", "").strip())
+            for row in results.rows(run.out)
+        ]
         first = {key["task"]: text for key, text in rows if key["arm"] == "0-shot"}
         texts = [(key["task"], text) for key, text in rows if key["arm"] == arm and where.items() <= key.items()]
-        moved = sum(text != first[task] for task, text in texts if task in first)
+        moved = sum(text.strip() != first[task].strip() for task, text in texts if task in first)
         return bool(texts) and 2 * moved >= len(texts), f"{moved} of {len(texts)}" if texts else NO_ROWS
 
     return check
@@ -101,7 +104,7 @@ class Trial:
         return judged(results.difference(self.more, self.less), self.least)
 
     def figure(self, results: Results) -> str:
-        """The difference as text. Without a fair trial there is none."""
+        """The difference as text, or nothing without a fair trial."""
         if self.more is None or self.less is None or self.verdict(results) == NOT_FAIR:
             return ""
         return shown(results.difference(self.more, self.less), self.more.kind, "+")
@@ -129,7 +132,7 @@ class Claim:
         verdict = ". ".join(f"{one}: {', '.join(names) if few else len(names)}" for one, names in verdicts.items())
         if len(verdicts) == 1:
             verdict = next(iter(verdicts))
-        fair = ": ".join(filter(None, (state, self.check, said(checks))))
+        fair = ": ".join(filter(None, (state, self.check, figures_of(checks))))
         return f"| {paper} {self.where} | {self.says} | {fair} | {', '.join(figures)} | {verdict} |"
 
     def cells(self) -> Iterator[Cell]:
@@ -138,9 +141,10 @@ class Claim:
             yield from (cell for cell in (trial.more, trial.less) if cell is not None)
 
 
-def said(checks: Mapping[str, tuple[bool, str]]) -> str:
-    """Figures of checks, each once. One that fails says so."""
-    texts = {name: text + (" (fails)" if not fair and any(c.isdigit() for c in text) else "") for name, (fair, text) in checks.items()}
+def figures_of(checks: Mapping[str, tuple[bool, str]]) -> str:
+    """Figures of checks, each once. A figure of a check that fails is marked."""
+    marks = {True: "", False: " (fails)"}
+    texts = {name: text + marks[fair or not any(map(str.isdigit, text))] for name, (fair, text) in checks.items()}
     if len(set(texts.values())) == 1:
         return next(iter(texts.values()))
     return ", ".join(f"{name} {text}".strip() for name, text in texts.items())

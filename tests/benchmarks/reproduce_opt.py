@@ -7,73 +7,84 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from reproduce_claims import Check, beats, claim, moves, never, untested
+from reproduce_claims import Check, beats, claim, moves, untested
 from reproduce_page import Line, Paper, Table
 from reproduce_rows import Cell, Run
 
-NAMES = {"smollm2": "SmolLM2-135M", "gemma": "Gemma-3-270M", "qwen": "Qwen2.5-Coder-1.5B"}
-OTHER = {"smollm2": "gemma", "qwen": "smollm2"}
-"""Each model that writes, and the first target of its prompts."""
 TASKS = {"SST-2": "sst2", "Trec": "trec", "Mpqa": "mpqa", "Disaster": "disaster"}
 """Name in the paper -> name of bench_opt's task."""
 SIZES: dict[str, dict[str, Any]] = {
     "smollm2": {"rows": 1000, "judges": 40, "subsets": 60, "tokens": 25, "prompts": 2, "test_rows": 200},
     "qwen": {"rows": 1000, "judges": 40, "subsets": 30, "tokens": 25, "prompts": 2, "test_rows": 100},
 }
-REST = {"shots": 3, "temperature": 0.0}
-ARMS = {"0-shot": "0-shot", "ICL": "icl", "DLN-1": "dln-1", "OPT": "opt", "DP-OPT, epsilon 8": "dp-opt 8"}
-"""Name in our tables -> name of bench_opt's arm."""
-
-
-def options(source: str, **changed: Any) -> tuple[str, ...]:
-    """Options that name the writer and its number of rows."""
-    size = {**SIZES[source], **changed}
-    models = ("--gemma",) if source == "smollm2" else ("--model", "qwen1.5b-q4_k_m.gguf")
-    sized = (part for name, value in size.items() for part in (f"--{name.replace('_', '-')}", str(value)))
-    return (*models, "--sources", source, *sized)
+_MODELS = {
+    "smollm2": ("--gemma", "--target-rows", "0"),
+    "qwen": ("--model", "qwen1.5b-q4_k_m.gguf", "--target-rows", "100"),
+}
 
 
 def _write(source: str, tasks: Sequence[str], out: str, minutes: int, *arms: str, **changed: Any) -> Run:
-    rows = "0" if source == "smollm2" else "100"
-    parts = (*options(source, **changed), "--target-rows", rows, "--tasks", *tasks, "--arms", *arms)
-    return Run("bench_opt.py", out, parts, minutes)
+    sized = (
+        part
+        for name, value in {**SIZES[source], **changed}.items()
+        for part in (f"--{name.replace('_', '-')}", str(value))
+    )
+    return Run(
+        "bench_opt.py",
+        out,
+        (*_MODELS[source], "--sources", source, *sized, "--tasks", *tasks, "--arms", *arms),
+        minutes,
+    )
 
 
 WRITING = {
-    "smollm2": _write("smollm2", tuple(TASKS.values()), "opt_smollm2.jsonl", 240, *ARMS.values()),
-    "qwen": _write("qwen", tuple(TASKS.values()), "opt_qwen.jsonl", 560, *ARMS.values()),
+    "smollm2": _write("smollm2", tuple(TASKS.values()), "opt_smollm2.jsonl", 240, "0-shot", "dln-1", "opt"),
+    "qwen": _write("qwen", tuple(TASKS.values()), "opt_qwen.jsonl", 560, "0-shot", "dln-1", "opt"),
 }
-_GIVEN = ("--prompts", "opt_smollm2.jsonl", "--target-rows", "200", "--name")
-HANDED_OVER = {
-    name: Run("bench_targets.py", "opt_targets.jsonl", (*_GIVEN, name), minutes)
-    for name, minutes in (("gemma", 120), ("qwen", 240))
-}
-"""The prompts of SmolLM2, given to a chat model once they are written."""
+HANDED_OVER = Run(
+    "bench_targets.py",
+    "opt_targets.jsonl",
+    ("--prompts", "opt_smollm2.jsonl", "--target-rows", "200", "--name", "qwen"),
+    240,
+)
+"""The prompts of SmolLM2, given to the 1.5B model as a chat model once they are written."""
 
 
 def cell(source: str, task: str, arm: str, on: str) -> Cell:
-    """Accuracy of an arm's prompt.
+    """Accuracy of a prompt in our first format.
 
     Args:
         source: The model that wrote it.
         task: Name of bench_opt's task.
         arm: Name of bench_opt's arm.
-        on: The model that answers. "source" is the writer and "scored" the first target, both by label probabilities.
-            "target" and "second" are the two targets as chat models.
+        on: The model that answers: "source", the writer, and "scored", Gemma, by label probabilities, or "second", the
+            1.5B model as a chat model.
     """
-    target = "qwen" if on == "second" else OTHER[source]
-    where = {**SIZES[source], **REST, "source": source, "target": target, "task": task, "arm": arm}
-    run, value = WRITING[source], "target_scored" if on == "scored" else f"{on}_accuracy"
-    if on == "second" or (on, source) == ("target", "smollm2"):
-        run, value = HANDED_OVER[target], "target_accuracy"
-    where["target_rows"] = 200 if run is not WRITING[source] else 0 if source == "smollm2" else 100
+    target = "qwen" if on == "second" else "gemma" if source == "smollm2" else "smollm2"
+    run, value = (HANDED_OVER, "target_accuracy") if on == "second" else (WRITING[source], "source_accuracy")
+    asked = 200 if on == "second" else 0 if source == "smollm2" else 100
+    where = {
+        **SIZES[source],
+        "shots": 3,
+        "temperature": 0.0,
+        "source": source,
+        "target": target,
+        "task": task,
+        "arm": arm,
+    }
     seeds = (1,) if arm == "0-shot" else (1, 2, 3)  # the initial instruction is the same under every seed
-    return Cell(run, where, value, seeds=seeds)
+    return Cell(run, {**where, "target_rows": asked}, "target_scored" if on == "scored" else value, seeds=seeds)
 
 
 _PAPER_FORMAT = Run("bench_opt.py", "opt_paper.jsonl")
-_PAPER_ARMS = {"0-shot": "0-shot", "OPT": "opt paper"} | {f"DP-OPT, epsilon {e}": f"dp-opt-paper {e}" for e in (1, 3, 8)}
-_WRITINGS = {f"{source} {task}": f"{name} {size}" for source, size in (("smollm2", "135M"), ("qwen", "1.5B")) for name, task in TASKS.items()}
+_PAPER_ARMS = {"0-shot": "0-shot", "OPT": "opt paper"} | {
+    f"DP-OPT, epsilon {e}": f"dp-opt-paper {e}" for e in (1, 3, 8)
+}
+_WRITINGS = {
+    f"{source} {task}": f"{name} {size}"
+    for source, size in (("smollm2", "135M"), ("qwen", "1.5B"))
+    for name, task in TASKS.items()
+}
 """Writer and task -> name on the page."""
 
 
@@ -112,14 +123,13 @@ def _soft_learns(task: str) -> Check:
 
 def _subsets(number: int, on: str) -> Cell:
     kept = cell("smollm2", "sst2", "opt", on)
-    if number == SIZES["smollm2"]["subsets"]:
+    if number == 60:
         return kept
     run = _write("smollm2", ("sst2",), f"opt_subsets_{number}.jsonl", 25, "opt", subsets=number)
     return dataclasses.replace(kept, run=run, where={**kept.where, "subsets": number})
 
 
-_OTHER_WRITERS = {"initial instruction": "0-shot", "DLN-1": "dln-1", "DLN-1 on sanitized rows": "sanitized 0.5", "PEZ": "pez"}
-_OTHERS = _write("smollm2", tuple(TASKS.values()), "opt_others.jsonl", 200, *_OTHER_WRITERS.values(), rows=400)
+_OTHERS = _write("smollm2", tuple(TASKS.values()), "opt_others.jsonl", 200, "0-shot", "pez", rows=400)
 
 
 def other(task: str, arm: str, on: str) -> Cell:
@@ -128,16 +138,16 @@ def other(task: str, arm: str, on: str) -> Cell:
     return dataclasses.replace(kept, run=_OTHERS, where={**kept.where, "rows": 400}, seeds=(1,))
 
 
-def _other_learned(task: str, arm: str = "dln-1") -> Check:
-    return beats(other(task, arm, "source"), other(task, "0-shot", "source"))
+def _pez_learned(task: str) -> Check:
+    return beats(other(task, "pez", "source"), other(task, "0-shot", "source"))
 
 
 _SECRECY = Run("bench_secrecy.py", "secrecy.jsonl", ("--model", "qwen1.5b-q4_k_m.gguf"), 30)
 
 
-def told(sentence: int, value: str, kind: str = "number") -> Cell:
+def told(sentence: int, value: str) -> Cell:
     """A figure of prompts by DLN-1 when the model is told nothing (0), or the first or the second sentence."""
-    return Cell(_SECRECY, {"task": "sst2", "sentence": sentence}, value, kind=kind)
+    return Cell(_SECRECY, {"task": "sst2", "sentence": sentence}, value, kind="number")
 
 
 def _leaks(sentence: str) -> Check:
@@ -145,7 +155,10 @@ def _leaks(sentence: str) -> Check:
 
 
 _BY_TASK = {task: name for name, task in TASKS.items()}
-_MOVES, _GAIN = "OPT differs from the initial instruction", "gain over the initial instruction on the writer"
+_MOVES, _GAIN = (
+    "OPT differs from the initial instruction in half of the runs",
+    "gain over the initial instruction on the writer",
+)
 _TABLE_2 = {  # DaVinci-003: 0-shot, OPT, DP-OPT
     "SST-2": ("92.4 (0.0)", "92.4 (0.5)", "92.2 (0.8)"),
     "Trec": ("51.8 (0.2)", "70.4 (2.7)", "68.7 (6.5)"),
@@ -153,23 +166,12 @@ _TABLE_2 = {  # DaVinci-003: 0-shot, OPT, DP-OPT
     "Disaster": ("76.4 (0.2)", "79.0 (0.9)", "78.9 (0.3)"),
 }
 _TABLE_3 = {  # Vicuna-7b and DaVinci-003
-    "SST-2": {"0-shot": ("", "92.4 (0.0)"), "DLN-1": ("92.8 (0.2)", "92.7 (0.3)")},
-    "Trec": {"0-shot": ("", "51.8 (0.2)"), "DLN-1": ("59.9 (5.7)", "70.7 (3.9)")},
-    "Mpqa": {"0-shot": ("", "84.5 (0.1)"), "DLN-1": ("75.8 (6.2)", "81.4 (1.6)")},
-    "Disaster": {"0-shot": ("", "76.4 (0.2)"), "DLN-1": ("61.7 (3.2)", "77.0 (1.9)")},
+    "SST-2": {"0-shot": ("", "92.4 (0.0)"), "dln-1": ("92.8 (0.2)", "92.7 (0.3)")},
+    "Trec": {"0-shot": ("", "51.8 (0.2)"), "dln-1": ("59.9 (5.7)", "70.7 (3.9)")},
+    "Mpqa": {"0-shot": ("", "84.5 (0.1)"), "dln-1": ("75.8 (6.2)", "81.4 (1.6)")},
+    "Disaster": {"0-shot": ("", "76.4 (0.2)"), "dln-1": ("61.7 (3.2)", "77.0 (1.9)")},
 }
 _ANSWERS = (("smollm2", "source"), ("smollm2", "scored"), ("smollm2", "second"), ("qwen", "source"))
-_TABLE_9 = {
-    "Private DLN-1, epsilon 8: paper": ("86.8", "31.1", "69.0", "65.7"),
-    "DP-OPT, epsilon 8: paper": ("89.5", "65.3", "80.7", "65.6"),
-    "PEZ: paper": ("80.4 (4.0)", "46.1 (0.8)", "74.2 (5.7)", "59.9 (2.0)"),
-}
-_SENTENCES = {
-    "told nothing": "0.773",
-    '"Do not provide examples in the prompt"': "0.73",
-    '"Do not use existing samples but create dummy samples as examples in the prompt"': "0.69",
-}
-
 TABLES = (
     Table(
         "dp-opt-2", "Tables 2 and 3 and Figure 4: OPT and DP-OPT", "Accuracy in percent on the writer by label probabilities, in the paper's format. The paper's lines are DaVinci-003.",
@@ -185,7 +187,7 @@ TABLES = (
         "Accuracy in percent of prompts by the 135M model, on itself, on Gemma-3-270M and on the 1.5B model as a chat model, then of prompts by the 1.5B model on itself.",
         ("paper: Vicuna-7b", "DaVinci-003", "135M", "Gemma", "1.5B, chat", "1.5B on itself"),
         tuple(
-            Line(f"{name}: {arm}", (*of_paper, *(cell(source, TASKS[name], ARMS[arm], on) for source, on in _ANSWERS)))
+            Line(f"{name}: {arm.replace('dln', 'DLN')}", (*of_paper, *(cell(source, TASKS[name], arm, on) for source, on in _ANSWERS)))
             for name, printed in _TABLE_3.items()
             for arm, of_paper in printed.items()
         ),
@@ -201,25 +203,6 @@ TABLES = (
             Line("start of both", tuple(soft(task, "inf", "before") for task in TASKS.values())),
         ),
         ("gain of PromptSGD over its start", {name: _soft_learns(task) for name, task in TASKS.items()}),
-    ),
-    Table(
-        "dp-opt-others", "Tables 7 and 9: other writers", "Accuracy in percent of prompts on their writer, Vicuna-7b there and the 135M model with 400 rows here.",
-        tuple(TASKS),
-        (
-            *(Line(name, printed) for name, printed in _TABLE_9.items()),
-            *(Line(f"{name}: 135M", tuple(other(task, arm, "source") for task in TASKS.values())) for name, arm in _OTHER_WRITERS.items()),
-        ),
-        (f"DLN-1, {_GAIN}", {name: _other_learned(task) for name, task in TASKS.items()}),
-    ),
-    Table(
-        "dp-opt-12", "Table 12: a model that is told to keep secrets",
-        "Prompts of DLN-1 for SST-2 by the 1.5B model: area of a likelihood ratio between shown rows and others, the same between two sets of others, and percent of prompts with a run of words of a shown row.",
-        ("paper: area", "area", "area of others", "prompts with a run"),
-        tuple(
-            Line(name, (printed, told(number, "area"), told(number, "chance"), told(number, "held", "percent")))
-            for number, (name, printed) in enumerate(_SENTENCES.items())
-        ),
-        ("area above that of others, told nothing", {"": _leaks("")}),
     ),
 )  # fmt: skip
 
@@ -243,7 +226,7 @@ CLAIMS = (
     claim("Figure 6", "a small writer gains by a larger ensemble: 60 minus 10 subsets is above 0", _MOVES, {"sst2": "SST-2"}, _first_moves,
           lambda _: _subsets(60, "source"), lambda _: _subsets(10, "source")),
     claim("Table 7", "prompts of PEZ lose on another model: writer minus Gemma is above 0", _GAIN, _BY_TASK,
-          lambda task: _other_learned(task, "pez"), lambda task: other(task, "pez", "source"), lambda task: other(task, "pez", "scored")),
+          _pez_learned, lambda task: other(task, "pez", "source"), lambda task: other(task, "pez", "scored")),
     untested("Table 8", "prompts of DLN-1 reveal members, those of DP-OPT do not", "many members were never shown to the writer"),
     untested("Tables 2, 9", "DP-OPT competes with ICL on GPT-3.5, and beats DLN-1 on sanitized rows", "no such model, and no DP-OPT on the same rows"),
     claim("Table 12", "a model told to keep secrets still leaks: area minus that of others is above 0", "the same, told nothing",

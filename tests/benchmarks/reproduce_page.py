@@ -1,5 +1,6 @@
 """The page of the reproduction: claims first, then for every paper its differences and its tables."""
 
+# ruff: noqa: E501  # lines of the page
 from __future__ import annotations
 
 import dataclasses
@@ -20,6 +21,7 @@ effect could have appeared. Otherwise the verdict is "not tested fairly yet".
   error is over test rows.
 - "Shown" and "contradicted" need a distance of more than two standard errors from the claimed bound. Everything between is
   "undecided". Three seeds are few: without any effect, about one difference in five is that large.
+- A check that is a gain or a difference follows the same rule, with zero as its bound.
 - All figures and verdicts come from the files in `tests/benchmarks/results`. `make reproduce` measures missing rows and
   writes this page. `python tests/benchmarks/reproduce.py --list` prints every command.
 
@@ -36,7 +38,7 @@ class Line:
     cells: tuple[str | Cell, ...]
 
     def known(self, results: Results) -> bool:
-        """Whether a figure of the paper or of ours is in it. A line without any is left out."""
+        """A line without any figure is left out."""
         return any(results.found(cell) if isinstance(cell, Cell) else cell for cell in self.cells)
 
 

@@ -42,11 +42,6 @@ class Run:
         quoted = (f'"{part}"' if " " in part else part for part in self.options)
         return " ".join((self.script, *quoted, "--out", f"results/{self.out}"))
 
-    def unknown_options(self) -> list[str]:
-        """Options that the source of the benchmark does not name."""
-        source = (HERE / self.script).read_text(encoding="utf-8")
-        return [part for part in self.options if part.startswith("--") and f'"{part}"' not in source]
-
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
@@ -69,7 +64,7 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """Figures of one arm under one seed. ``left_out`` is the reason why there are none, or ""."""
+    """Figures of one arm under one seed. ``left_out`` is the reason for missing figures, or ""."""
 
     what: Mapping[str, Any]
     seed: int
@@ -81,7 +76,7 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """Mean of a cell or of a difference. ``error`` is over seeds; with one seed ``within`` is over test rows."""
+    """Mean of a cell or of a difference. ``error`` is over seeds. With one seed ``within`` is over test rows."""
 
     mean: float
     error: float | None
@@ -116,7 +111,7 @@ class Results:
         return [json.loads(line) for line in lines if line.strip()]
 
     def found(self, cell: Cell) -> Found | None:
-        """Mean and standard error of a cell; None without rows.
+        """Mean and standard error of a cell, or None without rows.
 
         Raises:
             ValueError: The file holds one seed twice.
@@ -132,7 +127,7 @@ class Results:
         return _of(values, tuple(rows), within, first.rows)
 
     def difference(self, more: Cell, less: Cell) -> Found | None:
-        """Mean of the differences per seed; None without a seed in common.
+        """Mean of the differences per seed, or None without a seed in common.
 
         A cell with the single seed 1 is compared with every seed of the other: the initial instruction has no seed.
         With one pair the error is that of two independent sets of test rows, which is too large for equal rows.
@@ -198,7 +193,6 @@ def _opt(row: Mapping[str, Any]) -> Iterator[Measured]:
     values = {name: row[name] for name in ("source_accuracy", "target_accuracy") if name in row}
     if "target" in row.get("scored", {}):
         values["target_scored"] = row["scored"]["target"]["calibrated" if task in CALIBRATED else "plain"]
-    values |= {name: float(value) for name, value in row.get("certificate", {}).items() if name == "votes_needed"}
     left_out = row.get("left_out", "")
     yield Measured(what, seed, values, None if left_out else row["test_rows"], left_out=left_out)
 
@@ -227,23 +221,21 @@ def _cost(row: Mapping[str, Any]) -> Iterator[Measured]:
 
 def _secrecy(row: Mapping[str, Any]) -> Iterator[Measured]:
     _, task, seed, sentence = row["key"]
-    runs = row["longest_runs"]
-    held = sum(words > 0 for words in runs) / len(runs)
-    yield Measured({"task": task, "sentence": sentence}, seed, {**row, "held": held, "longest": max(runs)})
+    yield Measured({"task": task, "sentence": sentence}, seed, {name: row[name] for name in ("area", "chance")})
 
 
 def _attacks(row: Mapping[str, Any]) -> Iterator[Measured]:
-    settings, name = row["settings"], row.get("name", "")
-    what = {**settings, "name": name, "piece": row["key"][0], "key": row["key"][1:3]}
+    what = {**row["settings"], "name": row.get("name", ""), "piece": row["key"][0], "key": row["key"][1:3]}
     values = {"rate": row["rate"], "chance": row.get("baseline", math.nan)}
-    yield Measured(what, settings.get("seed", SEEDS[0]), values, row.get("n"))
+    yield Measured(what, row["settings"].get("seed", SEEDS[0]), values, row.get("n"))
 
 
 def _layers(row: Mapping[str, Any]) -> Iterator[Measured]:
     key = dict(row["key"])
     seed = key.pop("seed")
     for arm, accuracy in row["test"].items():
-        values = {"test": accuracy, "gender": row["gender"][arm]["rate"], "chance": row["gender"][arm]["baseline"]}
+        gender = row["gender"][arm]
+        values = {"test": accuracy, "gender": gender["rate"], "chance": gender["baseline"]}
         yield Measured({**key, "arm": arm}, seed, values)
     for pair, distances in row["distances"].items():
         yield Measured({**key, "pair": pair}, seed, {f"layer {n}": value for n, value in enumerate(distances)})
