@@ -159,11 +159,11 @@ _MOVES, _GAIN = (
     "OPT differs from the initial instruction in half of the runs",
     "gain over the initial instruction on the writer",
 )
-_TABLE_2 = {  # DaVinci-003: 0-shot, OPT, DP-OPT
-    "SST-2": ("92.4 (0.0)", "92.4 (0.5)", "92.2 (0.8)"),
-    "Trec": ("51.8 (0.2)", "70.4 (2.7)", "68.7 (6.5)"),
-    "Mpqa": ("84.5 (0.1)", "85.8 (1.2)", "85.8 (0.7)"),
-    "Disaster": ("76.4 (0.2)", "79.0 (0.9)", "78.9 (0.3)"),
+_VICUNA = {  # Table 3, and Figure 4 at epsilon 1
+    "SST-2": ("89.7 (2.7)", "about 86", "89.5 (2.6)"),
+    "Trec": ("62.1 (1.2)", "", "65.3 (4.3)"),
+    "Mpqa": ("80.8 (1.2)", "", "80.7 (3.3)"),
+    "Disaster": ("67.4 (5.1)", "", "65.6 (0.3)"),
 }
 _TABLE_3 = {  # Vicuna-7b and DaVinci-003
     "SST-2": {"0-shot": ("", "92.4 (0.0)"), "dln-1": ("92.8 (0.2)", "92.7 (0.3)")},
@@ -174,10 +174,10 @@ _TABLE_3 = {  # Vicuna-7b and DaVinci-003
 _ANSWERS = (("smollm2", "source"), ("smollm2", "scored"), ("smollm2", "second"), ("qwen", "source"))
 TABLES = (
     Table(
-        "dp-opt-2", "Tables 2 and 3 and Figure 4: OPT and DP-OPT", "Accuracy in percent on the writer by label probabilities, in the paper's format. The paper's lines are DaVinci-003.",
+        "dp-opt-2", "Tables 2 and 3 and Figure 4: OPT and DP-OPT", "Accuracy in percent on the writer by label probabilities, in the paper's format.",
         tuple(_PAPER_ARMS),
         (
-            *(Line(f"{name}: paper", (first, opt, "", "", private)) for name, (first, opt, private) in _TABLE_2.items()),
+            *(Line(f"{name}: paper, Vicuna-7b", ("", opt, one, "", eight)) for name, (opt, one, eight) in _VICUNA.items()),
             *(Line(name, tuple(paper_format(writing, arm) for arm in _PAPER_ARMS)) for writing, name in _WRITINGS.items()),
         ),
         (_MOVES, {name: _moves(writing) for writing, name in _WRITINGS.items()}),

@@ -22,7 +22,7 @@ effect could have appeared. Otherwise the verdict is "not tested fairly yet".
 - "Shown" and "contradicted" need a distance of more than two standard errors from the claimed bound. Everything between is
   "undecided". Three seeds are few: without any effect, about one difference in five is that large.
 - A check that is a gain or a difference follows the same rule, with zero as its bound.
-- All figures and verdicts come from the files in `tests/benchmarks/results`. `make reproduce` measures missing rows and
+- All our figures and verdicts come from the files in `tests/benchmarks/results`. `make reproduce` measures missing rows and
   writes this page. `python tests/benchmarks/reproduce.py --list` prints every command.
 
 ## Claims

@@ -182,6 +182,7 @@ TABLES = (
             *(Line(name, tuple(embedding(table, value) for value in ("replacement", "eta", "test"))) for table, name in (("minilm", "MiniLM"), ("glove", "GloVe"))),
         ),
         (_ABOVE, {"": _clear("prefix")}),
+        "BioBERT, GPT-2 and T5 are left out.",
     ),
     Table(
         "rapt-figure-3a", "Figure 3a: words guessed from privatized text", "Percent of the words of 120 reviews that an attacker with public word frequencies guesses.",
@@ -210,7 +211,7 @@ TABLES = (
         ),
         ("loss of accuracy by privatizing", {name: _lower(method) for method, name in _METHODS.items()}),
         picture=(
-            "Distances in the layers of models tuned by a prefix, and reviews laid out by the last layer of each of them, coloured by the gender of their authors",
+            "Distances in the layers of models tuned by a prefix, and reviews laid out by the last layer of each of them, colored by the gender of their authors",
             "../cookbook/pictures/layers.svg",
         ),
     ),
