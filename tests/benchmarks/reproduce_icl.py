@@ -156,7 +156,7 @@ TABLES = (
         tuple(Line(f"{number} subsets", tuple(cost(task, number) for task in NAMES)) for number in (10, 40)),
     ),
     Table(
-        "dp-icl-others", "what else the same budget buys",
+        "dp-icl-others", "other methods at the same budget",
         "Accuracy in percent of DP-ICL (135M, calibrated), and of a linear head trained by DP-SGD on sentence vectors of all-MiniLM-L6-v2.",
         tuple(f"{system}, epsilon {epsilon}" for epsilon in (1, 3) for system in ("DP-ICL", "head")),
         tuple(
