@@ -87,7 +87,7 @@ def listing(cells: Sequence[Cell], results: Results) -> str:
     lines = []
     for run in dict.fromkeys(cell.run for cell in cells):
         missing = len({str(cell) for cell in results.missing(run, cells)})
-        time_needed = f"about {run.minutes} minutes" if run.minutes else "started by hand, with other options"
+        time_needed = f"about {run.minutes} minutes" if run.minutes else "started by hand, see results/README.md"
         lines.append(f"{run.command()}\n    {f'{missing} cells missing, {time_needed}' if missing else 'complete'}")
     return "\n".join(lines)
 

@@ -97,17 +97,20 @@ class Trial:
     less: Cell | None = None
     least: float = 0.0
 
-    def verdict(self, results: Results) -> str:
-        """The verdict."""
-        if self.more is None or self.less is None or not self.check(results)[0]:
-            return NOT_FAIR
-        return judged(results.difference(self.more, self.less), self.least)
+    def checked(self, results: Results) -> tuple[bool, str]:
+        """The check. A trial without rows of its own fails it."""
+        if self.more and self.less and results.difference(self.more, self.less) is None:
+            return False, NO_ROWS
+        return self.check(results)
 
-    def figure(self, results: Results) -> str:
-        """The difference as text, or nothing without a fair trial."""
-        if self.more is None or self.less is None or self.verdict(results) == NOT_FAIR:
-            return ""
-        return shown(results.difference(self.more, self.less), self.more.kind, "+")
+    def difference(self, results: Results) -> Found | None:
+        """The difference of a fair trial."""
+        fair, _ = self.checked(results)
+        return results.difference(self.more, self.less) if fair and self.more and self.less else None
+
+    def verdict(self, results: Results) -> str:
+        """The verdict by the rule."""
+        return judged(self.difference(results), self.least)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,13 +124,14 @@ class Claim:
 
     def line(self, paper: str, results: Results) -> str:
         """As a line of the table."""
-        checks = {trial.name: trial.check(results) for trial in self.trials}
+        checks = {trial.name: trial.checked(results) for trial in self.trials}
         passed = [fair for fair, _ in checks.values()]
         state = "yes" if all(passed) else "in part" if any(passed) else "no"
         verdicts: dict[str, list[str]] = {}
         for trial in self.trials:
             verdicts.setdefault(trial.verdict(results), []).append(trial.name)
-        figures = (f"{trial.name} {figure}".strip() for trial in self.trials if (figure := trial.figure(results)))
+        found = [(trial, one) for trial in self.trials if trial.more and (one := trial.difference(results))]
+        figures = (f"{trial.name} {shown(one, trial.more.kind, '+')}".strip() for trial, one in found)
         few = len(self.trials) <= 4
         verdict = ". ".join(f"{one}: {', '.join(names) if few else len(names)}" for one, names in verdicts.items())
         if len(verdicts) == 1:
@@ -147,7 +151,8 @@ def figures_of(checks: Mapping[str, tuple[bool, str]]) -> str:
     texts = {name: text + marks[fair or not any(map(str.isdigit, text))] for name, (fair, text) in checks.items()}
     if len(set(texts.values())) == 1:
         return next(iter(texts.values()))
-    return ", ".join(f"{name} {text}".strip() for name, text in texts.items())
+    known = [f"{name} {text}".strip() for name, text in texts.items() if text != NO_ROWS]
+    return ", ".join([*known, *([f"{NO_ROWS} for the others"] if len(known) < len(texts) else [])])
 
 
 def claim(

@@ -83,7 +83,12 @@ class Table:
         else:
             shown_lines = [("", *self.columns), ("---",) * (1 + len(self.columns))]
             shown_lines += [(line.label, *(_text(cell, results) for cell in line.cells)) for line in lines]
-            parts += [self.measure, "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in shown_lines)]
+            parts += [
+                self.measure,
+                "\n".join(
+                    f"| {' | '.join(line)} |".replace("|  |", "| |").replace("|  |", "| |") for line in shown_lines
+                ),
+            ]
             parts += ["![{}]({})".format(*self.picture)] if self.picture else []
             parts.append(" ".join(filter(None, (check, self.note))))
         return "\n\n".join(filter(None, parts)) + "\n"
