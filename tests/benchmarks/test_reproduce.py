@@ -110,6 +110,27 @@ def test_the_page_names_the_arms_of_the_frozen_head() -> None:
     assert {cell.where["task"] for cell in CELLS if cell.run.out == "rapt_frozen.jsonl"} <= set(bench_frozen_head.TASKS)
 
 
+def test_public_lessons_share_no_row_with_private_arms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, the frozen model has learned the labels that a prompt is tuned and tested on."""
+    pytest.importorskip("peft")
+    import bench_frozen_head
+
+    monkeypatch.setenv("LANGCHAIN_DP_DATA", str(tmp_path))
+    for task in ("amazon", "sst2"):
+        (tmp_path / task).mkdir()
+        for part in ("train", "test"):
+            rows = [{"text": f"{part} {number}", "label": "positive"} for number in range(10)]
+            write(tmp_path / task, *rows, name=f"{part}.jsonl")
+    options = argparse.Namespace(task="amazon", rows=3, test_rows=2)
+    for seed, count in ((bench_frozen_head.TRIAL, 2), (1, 2)):
+        rows, asked = ([row["text"] for row in part] for part in bench_frozen_head.split(seed, options))
+        assert {text.split()[1] for text in rows} < {"1", "3", "5", "7", "9"}
+        assert (len(rows), len(asked), set(rows) & set(asked)) == (3, count, set())
+        assert all(text.startswith("test") or text.split()[1] in "13579" for text in asked)
+    other = argparse.Namespace(task="sst2", rows=10, test_rows=2)  # its lessons are of other data
+    assert len({row["text"] for row in bench_frozen_head.split(1, other)[0]}) == 10
+
+
 # ------------------------------------------------------------------------------------------------ figures of the papers
 
 
