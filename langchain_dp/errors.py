@@ -5,7 +5,7 @@
     LangChainDPError
     ├── InvalidParameter (ValueError)      a value outside its bound: name, value, bound, remedy
     ├── UnsupportedEvent (ValueError)      an event the accountant has no proof for
-    ├── BudgetExceeded                     asked, spent, budget, and what would still fit
+    ├── BudgetExceeded                     asked, spent, budget, and the number that still fits
     ├── PlanError                          a spend or reservation that contradicts a reserved plan
     ├── LedgerError                        the ledger cannot be trusted or written
     │   ├── LedgerMismatch                 it belongs to another budget
@@ -16,8 +16,8 @@
     ├── ModelUnavailable (RuntimeError)    the model failed on a public question
     └── MissingExtra (ImportError)         an optional package is not installed
 
-Four warnings, each a UserWarning: WeakPromiseWarning, a budget under which hardly anything is promised;
-MostlyNoiseWarning, a plan that releases noise above all; NoTextKeptWarning, a run of which no text was kept;
+Four warnings, each a UserWarning: WeakPromiseWarning, a budget under which hardly anything is promised.
+MostlyNoiseWarning, a plan that releases noise above all. NoTextKeptWarning, a run of which no text was kept.
 BudgetLowWarning, a plan of which 80% are used.
 
 No message holds private text. Nothing here imports anything else of the package.
@@ -46,9 +46,9 @@ class BudgetExceeded(LangChainDPError):
     Nothing was released and nothing was charged.
 
     Attributes:
-        asked: What was asked for, in words (event and count; or epsilon and delta of a plan).
-        spent: (epsilon, delta) of the releases so far; (eta, 0.0) where a metric ledger refused.
-        budget: (epsilon, delta) of the whole ledger; (limit, 0.0) likewise.
+        asked: The refused request, in words (event and count; or epsilon and delta of a plan).
+        spent: (epsilon, delta) of the releases so far. (eta, 0.0) where a metric ledger refused.
+        budget: (epsilon, delta) of the whole ledger. (limit, 0.0) likewise.
         fits: How many more releases of the same event would still fit (0 or more).
     """
 
@@ -77,7 +77,7 @@ def _made_again(kind: type[BudgetExceeded], args: tuple[Any, ...]) -> BudgetExce
 
 
 class QuotaExceeded(BudgetExceeded):
-    """A release was refused because the user's share of the plan does not cover it; others may have some left.
+    """A release was refused because the user's share of the plan does not cover it. Others may have some left.
 
     Nothing was released and nothing was charged. The user is not named: tracers see errors.
     """
@@ -100,7 +100,7 @@ class LedgerCorrupt(LedgerError):
 
 
 class LedgerUnwritable(LedgerError):
-    """The ledger cannot be written durably, so nothing may be released; or nobody knows whether it was."""
+    """The ledger cannot be written durably, so nothing may be released. Or nobody knows whether it was."""
 
 
 class PrivateDataError(LangChainDPError, TypeError):
@@ -108,7 +108,7 @@ class PrivateDataError(LangChainDPError, TypeError):
 
 
 class UnsafeEnvironment(LangChainDPError, RuntimeError):
-    """A global setting, or a memory of the model, would print, store or pass on private prompts; it was refused."""
+    """A global setting, or a memory of the model, would print, store or pass on private prompts. It was refused."""
 
 
 class ModelUnavailable(LangChainDPError, RuntimeError):
@@ -127,9 +127,9 @@ class WeakPromiseWarning(UserWarning):
 
 
 class MostlyNoiseWarning(UserWarning):
-    """What a plan releases is mostly noise: the records hardly show in it. It comes before anything is released.
+    """The releases of a plan are mostly noise. The warning comes before anything is released.
 
-    More records, fewer releases or a larger budget help. The promise holds all the same.
+    More records, fewer releases or a larger budget help. The promise still holds.
     """
 
 
@@ -138,12 +138,12 @@ class NoTextKeptWarning(UserWarning):
 
 
 class BudgetSplitWarning(UserWarning):
-    """The same records were charged to several ledgers. What they release adds up, and none of them shows the sum."""
+    """The same records were charged to several ledgers. Their losses add up, and none of them shows the sum."""
 
 
 class OtherRecordsWarning(UserWarning):
-    """A plan goes on with other records than those it was charged for. These have what is left of it."""
+    """A plan continues with other records than those it was charged for. They share the rest of its budget."""
 
 
 class BudgetLowWarning(UserWarning):
-    """80% of a plan are used. It comes once, before the next answer is charged; `answers_left()` counts the others."""
+    """80% of a plan are used. It comes once, before the next answer is charged. `answers_left()` counts the others."""

@@ -22,13 +22,13 @@ _DENIED = re.compile(r"[\W_]*(?:no|not|false|wrong|incorrect)[\W_]*", re.IGNOREC
 _THOUGHT = re.compile(r"^.*</think>", re.DOTALL)
 _FENCE = re.compile(r"^\s*```\w*[ \t]*\n(.*?)(?:```.*)?$", re.DOTALL)
 _ENDS = r".,;:!()\-\u2013\u2014\u2026\u3001\u3002\uff0c\uff1b\uff1a\uff01\uff1f\uff08\uff09\u0964\u060c\u061b\u061f"
-"""Marks after a word with which a sentence ends, or goes on, in several scripts; as in a class of a pattern."""
+"""Marks after a word with which a sentence ends, or goes on, in several scripts. As in a class of a pattern."""
 _MARKS = "`*<>#"
 _UNITS = "%\u2030&@"
 _EDGES = ("P", "Z", "So", "Cf", "Cc")
 _MOST_EDGES = 12
 _LONGEST = 10_000
-"""Letters of an answer's line that are read: a model that repeats one mark for ever must not hold up the others."""
+"""Letters of an answer's line that are read, since a model may repeat one mark without end."""
 
 
 def parse_label(answer: Any, words: Sequence[str]) -> int | None:
@@ -39,11 +39,11 @@ def parse_label(answer: Any, words: Sequence[str]) -> int | None:
     Only the first line that is not empty counts, after what a model thinks aloud up to ``</think>``.
 
     Args:
-        answer: What the model returned. Private.
+        answer: The model's answer. Private.
         words: Label words, in the public order.
 
     Returns:
-        Index into ``words``; None if the answer names no word, or more than one.
+        Index into ``words``. None if the answer names no word, or more than one.
     """
     text = _text(answer, words)
     if text is None:
@@ -83,7 +83,7 @@ def _least_bare(text: str, words: Sequence[str]) -> int | None:
 
 
 def _without_cue(line: str, words: Sequence[str]) -> str:
-    """The line without its cue. What names a label ("Positive: negative") or negates ("It is not:") is no cue."""
+    """Return the line without its cue. A label ("Positive: negative") or a negation ("It is not:") is no cue."""
     cue = _CUE.match(line)
     if cue is None or _NEGATION.search(cue[0]) or any(_names(cue[0], word) for word in words):
         return line
@@ -116,7 +116,7 @@ def _one_form(text: str) -> str:
 
 
 def _edges(text: str) -> tuple[int, int]:
-    """How many marks stand at the beginning and at the end; a sign before a digit is of the number."""
+    """Return how many marks stand at the beginning and at the end. A sign before a digit is of the number."""
     left = next((at for at, letter in enumerate(text) if not _is_mark(letter)), len(text))
     right = next((at for at, letter in enumerate(reversed(text)) if not _is_mark(letter)), len(text))
     if left < len(text) and text[left].isdigit() and text[left - 1 : left] in ("-", "\u2212", "."):

@@ -36,7 +36,7 @@ not reach them. One that keeps caches needs a lock, since a call that was given 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class MemberPrompt:
-    """What one member of an ensemble is asked, in the three parts that matter for caches.
+    """Prompt of one member of an ensemble, in three parts for caches.
 
     Args:
         head: Public text, the same for every member and every question. May be empty.
@@ -45,7 +45,7 @@ class MemberPrompt:
             begins.
         member: Opaque key of this member's content. A change of content comes with a new key.
         response_prefix: Where a text is written: how it begins, the same for every member of one call. It follows the
-            tail; in a
+            tail. In a
             chat template it follows the end of the user's turn, so that the model goes on from there and does not
             talk about what it is going to do. Labels are scored without it.
 
@@ -71,7 +71,7 @@ class LabelScorer(Protocol):
     The score of one member must depend on that member's own head and body, the tail and the labels, and on
     nothing of any other member: not on its content, not on its length, to the last bit.
 
-    A word's score is that of its own tokens, whatever may follow. A word whose tokens begin another one ("1" and "10")
+    A word's score is that of its own tokens alone. A word whose tokens begin another one ("1" and "10")
     never scores below it: choose words of which none begins another.
 
     Examples:
@@ -88,7 +88,7 @@ class LabelScorer(Protocol):
 
     @property
     def max_tail_tokens(self) -> int:
-        """Longest question the engine accepts, in tokens: a public constant, whatever the members hold."""
+        """Longest question the engine accepts, in tokens: a public constant."""
         ...
 
     def count_tokens(self, text: str) -> int:
@@ -105,7 +105,7 @@ class LabelScorer(Protocol):
         """Log-scores of ``words`` after each prompt: one row a prompt, one column a word.
 
         Args:
-            prompts: Members to ask; heads and tails are equal within one call.
+            prompts: Members to ask. Heads and tails are equal within one call.
             words: Label words, distinct.
             content_free: Tails that hold no question ("N/A", ...). When given, scores are divided by the
                 scores after these tails under the same member (contextual calibration).
@@ -130,7 +130,7 @@ Token: TypeAlias = int | str
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Continuation:
-    """One member's prompt and what was written after it so far.
+    """One member's prompt and the text after it so far.
 
     Args:
         prompt: The member's prompt. Here the tail is public, like the head.
@@ -153,17 +153,17 @@ class Continuation:
 
 @dataclasses.dataclass(frozen=True)
 class Decoding:
-    """How a token is taken from a member's next-token distribution. Public, the same for all members of one call.
+    """Public rule that takes a token from a member's next-token distribution, the same for all members of one call.
 
     Args:
-        temperature: 0 takes the most probable token, ties to the smaller one; above, the distribution is flattened
+        temperature: 0 takes the most probable token, ties to the smaller one. Above, the distribution is flattened
             or sharpened by it and the member's coin picks a token.
         repetition_penalty: At least 1. The logit of a token that was written already is divided by it if positive
             and multiplied by it if negative (Keskar et al. 2019): a function of released tokens only.
         banned: Tokens that are never taken.
         chat: Present head + body + tail as one user turn, in the chat template that the model carries, and let the
-            model answer it; without, the text is simply continued. None leaves that to the chain, which takes the
-            template of a model that has one; an engine that is asked directly takes it for False.
+            model answer it. Without, the text is simply continued. None leaves that to the chain, which takes the
+            template of a model that has one. An engine that is asked directly takes it for False.
 
     Raises:
         InvalidParameter: A value is out of bounds.
@@ -188,7 +188,7 @@ class Decoding:
 
 @runtime_checkable
 class TextGenerator(Protocol):
-    """What every engine has that works token by token: its tokens, and what of a member it keeps in mind.
+    """Base of engines that work token by token: their tokens, and their caches of members.
 
     :class:`NextTokenVoter` and :class:`NextTokenScorer` say how a token is found.
 
@@ -211,7 +211,7 @@ class TextGenerator(Protocol):
 
     @property
     def max_prompt_tokens(self) -> int:
-        """Longest head + body + tail + written of one member, in tokens; a longer one abstains or has no scores."""
+        """Longest head + body + tail + written of one member, in tokens. A longer one abstains or has no scores."""
         ...
 
     def count_tokens(self, text: str) -> int:
@@ -246,10 +246,10 @@ class NextTokenVoter(TextGenerator, Protocol):
         ...
 
     def next_tokens(self, asked: Sequence[Continuation], decoding: Decoding) -> list[Token | None]:
-        """Next token of every member, in order; None where a member could not be evaluated (it abstains).
+        """Next token of every member, in order. None where a member could not be evaluated (it abstains).
 
         Args:
-            asked: Members to ask, each with its own written tokens; heads and tails are equal within one call.
+            asked: Members to ask, each with its own written tokens. Heads and tails are equal within one call.
             decoding: How a token is taken from the distribution.
         """
         ...
@@ -257,12 +257,12 @@ class NextTokenVoter(TextGenerator, Protocol):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class TokenScores:
-    """What the public model and the members think of the same candidates for the next token.
+    """Log-probabilities of the public model and the members for the same candidates of the next token.
 
     Args:
         tokens: Candidates, each once, found from the public prompt alone.
         public: The public model's log-probabilities of them, (number of candidates,).
-        members: Each member's own, in order; None for one that could not be evaluated. Private.
+        members: Each member's own, in order. None for one that could not be evaluated. Private.
 
     Examples:
         >>> ledger.spend(mechanism.event)  # a ClippedSum's: a whole round, before its first token
@@ -283,7 +283,7 @@ class NextTokenScorer(TextGenerator, Protocol):
     """Scores candidates for the next token for many members at once, beside the same model without private text.
 
     Log-probabilities are normalized over the whole vocabulary. Those of one member must depend on that member's own
-    head, body and tail, its written tokens and the candidates; candidates and public log-probabilities on the public
+    head, body and tail, its written tokens and the candidates. Candidates and public log-probabilities on the public
     prompt alone: on nothing of any member, to the last bit.
 
     Examples:
@@ -299,7 +299,7 @@ class NextTokenScorer(TextGenerator, Protocol):
 
         Args:
             public: The prompt without a private example. Coins of continuations are not used.
-            members: Members to ask; heads, tails and written tokens are those of ``public``. May be empty.
+            members: Members to ask. Heads, tails and written tokens are those of ``public``. May be empty.
             candidates: How many tokens, at least 1, beside those that end a text, which are always among them.
             chat: As in :class:`Decoding`.
 
@@ -342,7 +342,7 @@ class HasFile(Protocol):
     """
 
     def file_sha256(self) -> str:
-        """Hexadecimal SHA-256 of the file, for the record of what wrote a prompt."""
+        """Hexadecimal SHA-256 of the file, for the record of a prompt's writer."""
         ...
 
 
@@ -414,7 +414,7 @@ class EmbedsSubwords(Embeds, Protocol):
 
     @property
     def unknown_id(self) -> int | None:
-        """Id that stands for what the table does not hold, if it has one."""
+        """Id of words that the table does not hold, if it has one."""
         ...
 
     @property

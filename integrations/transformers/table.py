@@ -23,7 +23,7 @@ class TransformersTable:
 
     Args:
         model: Folder of a model and its tokenizer, or a loaded model.
-        tokenizer: Its tokenizer; needed with a loaded model, read from the folder otherwise.
+        tokenizer: Its tokenizer. Needed with a loaded model, read from the folder otherwise.
 
     Attributes:
         name: Kind of the model and its number of subwords.
@@ -88,6 +88,6 @@ class TransformersTable:
 
 
 def _unknown(tokenizer: Any) -> int | None:
-    """The id of what cannot be cut. GPT-2 names its end token so, and cuts everything all the same."""
+    """The id of unknown tokens. GPT-2 names its end token so, although it can cut everything."""
     unknown = tokenizer.unk_token_id
     return None if unknown is None or unknown == tokenizer.eos_token_id else int(unknown)

@@ -1,4 +1,4 @@
-"""``langchain-dp plan``: what a private run would need, before anything is spent."""
+"""``langchain-dp plan``: the needs of a private run, before anything is spent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from langchain_dp.icl import ICLPlanReport, ICLPrompt
     from langchain_dp.ports import Token
 
-WHAT = "What a private run would need, before anything is spent."
+WHAT = "Forecast a private run, before anything is spent."
 NOTES = "Each system has its own --help. Nothing is charged, reserved or written."
 
 _COUNTED = "four characters a token: no model was loaded"
@@ -62,7 +62,7 @@ so keep the figures to yourself.
     price: float | None = Option(None, parser=positive, help="of a million input tokens, in any currency")
 
     def run(self) -> int:
-        """Run the command; returns the exit code."""
+        """Run the command. Returns the exit code."""
         from langchain_dp.accounting import PrivacyBudget
         from langchain_dp.icl import SamplingOptions
 
@@ -164,7 +164,7 @@ estimated. Token counts of --data come from the private rows.
     model: str | None = Option(None, help="path of a GGUF that counts the tokens (default: none)")
 
     def run(self) -> int:
-        """Run the command; returns the exit code."""
+        """Run the command. Returns the exit code."""
         from langchain_dp.accounting import PrivacyBudget
         from langchain_dp.records import PrivateRecords
 
@@ -232,7 +232,7 @@ No model is loaded: tokens are estimated at four characters each; with --data th
     epsilon: float = promised(parser=positive, help="the budget")
 
     def run(self) -> int:
-        """Run the command; returns the exit code."""
+        """Run the command. Returns the exit code."""
         from langchain_dp.accounting import PrivacyBudget
         from langchain_dp.records import PrivateRecords
 
@@ -267,7 +267,7 @@ estimated at four characters each; with --data they come from the private rows. 
     tokens: int = Option(50, min=1, help="tokens of one answer at most")
 
     def run(self) -> int:
-        """Run the command; returns the exit code."""
+        """Run the command. Returns the exit code."""
         from langchain_dp.accounting import PrivacyBudget
         from langchain_dp.records import PrivateRecords
         from langchain_dp.synth import AnswerPrompts
@@ -291,7 +291,7 @@ class PlanRAPT(JsonOptions, TableOptions):
     """Plans privatized text."""
 
     path = "plan rapt"
-    what = "Privatized text (RAPT): eta, and what it means."
+    what = "Privatized text (RAPT): eta and its meaning."
     examples = """\
   langchain-dp plan rapt --target-replacement 0.5 --table glove
   langchain-dp plan rapt --eta 4 --mechanism laplace --releases 50 --json
@@ -301,10 +301,10 @@ Measured on public texts and the public table: it costs no privacy, and `langcha
 uses the same eta.
 --json: {"table", "mechanism", "eta", "replacement", "unchanged", "distinct", "inversion", "neighbor_loss", ...}.
 """
-    releases: int | None = Option(None, min=1, help="texts of one user: what they need as --limit of an account")
+    releases: int | None = Option(None, min=1, help="texts of one user, to find their --limit")
 
     def run(self) -> int:
-        """Run the command; returns the exit code."""
+        """Run the command. Returns the exit code."""
         from langchain_dp.rapt import calibrate, load
 
         calibration = calibrate(load(self.embeddings), **self.targets(), mechanism=self.mechanism)

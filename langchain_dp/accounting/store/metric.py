@@ -1,6 +1,6 @@
 """Metric accounts: one per document and per user, under keyed hashes, and one entry per release.
 
-Etas are counted in whole billionths, rounded up: sums are exact, whatever their order.
+Etas are counted in whole billionths, rounded up, so sums are exact in any order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TICKS = 10**9
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Largest sums of the releases of one user, and of one document, in ticks; None for no limit."""
+    """Largest sums of the releases of one user, and of one document, in ticks. None for no limit."""
 
     user: int | None
     document: int | None
@@ -71,8 +71,8 @@ def units(spent: int) -> float:
 class MetricStore(LedgerStore):
     """Durable accounts of one metric ledger.
 
-    ``limits`` must equal those of an existing ledger; None takes them. ``key`` is the secret of the hashes, if the
-    caller keeps it; None: a random one in a file beside the ledger.
+    ``limits`` must equal those of an existing ledger. None takes them. ``key`` is the secret of the hashes, if the
+    caller keeps it. None: a random one in a file beside the ledger.
     """
 
     _charges = "releases"
@@ -104,7 +104,7 @@ class MetricStore(LedgerStore):
         if expected is not None and expected != self.limits:
             raise LedgerMismatch(
                 f"The metric ledger {self.path} has {_described(self.limits)}, not {_described(expected)}. Open it "
-                "with its own limits. What another ledger over the same texts releases adds up with this one."
+                "with its own limits. Releases of another ledger over the same texts add up with these."
             )
 
     def _check_totals(self, connection: Connection, entries: int) -> None:
@@ -143,7 +143,7 @@ class MetricStore(LedgerStore):
     ) -> Shortfall | str | None:
         """Charge one release of ``eta`` ticks to each (document, user), durably, all of them or none.
 
-        Return None if all were charged; otherwise the short account, or the ledger's metric if it is another.
+        Return None if all were charged. Otherwise the short account, or the ledger's metric if it is another.
         AlreadyReleased if a text is stored under one of ``keys``, under which these releases will be stored.
         """
 
