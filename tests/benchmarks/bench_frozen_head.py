@@ -3,9 +3,9 @@
 A masked language model answers with its own frozen head, as in the paper. No such model can be had offline, so MiniLM
 gets a head (masked_model.py). In lessons it learns to fill in words of public texts, which end with "It was [MASK]."
 and the word of their label. After each lesson a prompt is tuned on clear rows of the task. When it reaches --goal on
-other rows, the model is frozen. All arms of a seed then tune the same rows: "clear" (the check that a prompt can use
-this model), "privatized", "plain" (plain tokens without their loss), and "reconstruction sum" and "reconstruction mean"
-(with their loss, summed as in the paper, or averaged).
+other rows, the model is frozen. All arms of a seed then have the same rows: "clear" and "untuned" (in clear, with a
+prompt and without), "privatized", "plain" (plain tokens without their loss), and "reconstruction sum" and
+"reconstruction mean" (with their loss, summed as in the paper, or averaged).
 
 Each finished arm is one row of --out: task, seed, arm, accuracy, clear (accuracy of the clear arm under this seed) and
 settings. A restart skips it, and continues in the middle of an arm. Needs LANGCHAIN_DP_DATA.
@@ -26,13 +26,13 @@ from typing import Any
 import masked_model
 import numpy as np
 import torch
-from bench_tuning import _backbone, _release, _sanitizer, _tuned
+from bench_tuning import _backbone, _release, _sanitizer, _tuned, _untuned
 from made import made, so_far
 
 from langchain_dp.rapt.tuning import Backbone, PlainTokens, PredictionRequest, RAPTPromptTuner, TuningSettings
 from langchain_dp.records import read_jsonl
 
-ARMS = ("clear", "privatized", "plain", "reconstruction sum", "reconstruction mean")
+ARMS = ("clear", "untuned", "privatized", "plain", "reconstruction sum", "reconstruction mean")
 REVIEWS = (masked_model.TEMPLATE, masked_model.VERBALIZER)
 TOPICS = {"World": "politics", "Sports": "sports", "Business": "business", "Technology": "technology"}
 TASKS = {
@@ -162,9 +162,9 @@ def taught(folder: Path, lesson: int, options: argparse.Namespace) -> Path:
 def tuned(model: Path, arm: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """Tune one arm and ask it its test rows, which are privatized as its training rows are."""
     _, template, words = TASKS[options.task]
-    rebuilt, share = arm.startswith("reconstruction"), None if arm == "clear" else options.replacement
+    rebuilt, share = arm.startswith("reconstruction"), None if arm in ("untuned", "clear") else options.replacement
     settings = TuningSettings(
-        method=options.method,
+        method="full" if arm == "untuned" else options.method,
         reconstruction=rebuilt,
         prompt_length=options.length,
         plain=PlainTokens(length=40 if rebuilt or arm == "plain" else 0),
@@ -179,20 +179,19 @@ def tuned(model: Path, arm: str, seed: int, options: argparse.Namespace) -> dict
     tuner = RAPTPromptTuner(sanitizer, labels=list(words), settings=settings, backbone=_backbone(model), **how)
     stored = options.folder / f"{options.task} {share} {seed} {options.rows} {options.tokens}"
     stored.mkdir(exist_ok=True)
-    began = time.perf_counter(), time.process_time()
+    began = time.process_time()
     train, test = (_release(tuner, stored / f"{part}.json", rows) for part, rows in enumerate(split(seed, options)))
-    classifier = _tuned(tuner, train, _key(options, model, arm, seed), options.folder)
+    if arm == "untuned":
+        provider, last = _untuned(tuner, how), {}
+    else:
+        classifier = _tuned(tuner, train, _key(options, model, arm, seed), options.folder)
+        provider, last = classifier.provider, classifier.report.epochs[-1]
     _, plain = tuner.client.plain_rows(len(test), np.random.default_rng(seed))
-    answer = classifier.provider.predict(PredictionRequest(test.kind, plain, list(test.inputs)))
+    answer = provider.predict(PredictionRequest(test.kind, plain, list(test.inputs)))
     chosen = [list(words)[place] for place in np.array(answer.probabilities).argmax(axis=1)]
     right = sum(one == label for one, label in zip(chosen, test.labels, strict=True))
-    last = classifier.report.epochs[-1]
-    took = {
-        "seconds": round(time.perf_counter() - began[0], 1),
-        "cpu_seconds": round(time.process_time() - began[1], 1),
-    }
-    told = {"test_rows": len(test), "task_loss": round(last["task"], 4), "recovered": round(last["recovered"], 4)}
-    return {"accuracy": round(right / len(test), 4), **told, **took}
+    told = {"task_loss": last.get("task"), "recovered": last.get("recovered"), "test_rows": len(test)}
+    return {"accuracy": round(right / len(test), 4), **told, "cpu_seconds": round(time.process_time() - began, 1)}
 
 
 if __name__ == "__main__":

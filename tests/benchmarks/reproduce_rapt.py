@@ -27,7 +27,7 @@ RATE = "0.03"
 """The rate that these runs found for a prefix on privatized texts, which the runs below take."""
 CLEAR = 0.75
 """The least accuracy of the clear arm of a fair trial."""
-FROZEN_ARMS = ("clear", "privatized", "plain", "reconstruction sum", "reconstruction mean")
+FROZEN_ARMS = ("clear", "untuned", "privatized", "plain", "reconstruction sum", "reconstruction mean")
 """Arms of bench_frozen_head."""
 
 
