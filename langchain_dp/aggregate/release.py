@@ -138,7 +138,9 @@ class Promise:
         with run_lock(self.ledger, self.name):
             plan = self.ledger.plan(self.name)
             if plan is None:
-                journal = self._new_journal(records, settings)
+                key = secret_key(self.rng)
+                data, masked_key = _digest(records, key), masked(self.ledger, key)
+                journal = ReleaseJournal(settings=dict(settings), key=key, masked_key=masked_key, data=data)
                 plan = self.ledger.reserve(
                     [(event, 1)], name=self.name, epsilon=share.epsilon, delta=share.delta, journal=journal.text()
                 )
@@ -165,11 +167,6 @@ class Promise:
                     "this one another name=, with a budget of its own."
                 )
             return journal.value
-
-    def _new_journal(self, records: Population, settings: Mapping[str, Any]) -> ReleaseJournal:
-        key = secret_key(self.rng)
-        data, masked_key = _digest(records, key), masked(self.ledger, key)
-        return ReleaseJournal(settings=dict(settings), key=key, masked_key=masked_key, data=data)
 
     def plan(self) -> LedgerPlan:
         """The reserved plan."""

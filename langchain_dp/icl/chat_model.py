@@ -63,19 +63,12 @@ class ChatDPICL(PrivateChat):
         return self._classifier
 
     @property
-    def _answers(self) -> DPICLClassifier[Any]:
+    def _chain(self) -> DPICLClassifier[Any]:
         return self._classifier
 
     @property
     def _llm_type(self) -> str:
         return "dp-icl"
-
-    @property
-    def _released_by(self) -> str:
-        return self._classifier.certificate_model
-
-    def _count(self, text: str) -> int:
-        return self._classifier.count_tokens(text)
 
     def _generate(
         self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
@@ -116,7 +109,7 @@ class ChatDPICL(PrivateChat):
         label = text = label_name(answer.label) or ""
         for end in ends:
             text = text.split(end)[0]
-        fields = reply_metadata(answer.certificate, self._count, asked=question, said=label)
+        fields = reply_metadata(answer.certificate, self._classifier.count_tokens, asked=question, said=label)
         return {"content": text, **fields}
 
 

@@ -152,7 +152,19 @@ class PrivateRuns(PrivateRun):
             )
         candidates = self._write(data, journal, reservation, halted)
         if journal.winner is None:
-            chosen = self._select(data, candidates, reservation, halted)
+            if self._drawn is None:
+                mechanism = Exponential(reservation.selection)
+                charged = PartEvent(VALIDATION, mechanism.event)
+                if self._undrawn != forks.process():
+                    if halted():  # later it would lose what is paid for, if this process ends
+                        raise PlanError(CANCELLED)
+                    self._forward.watch(self._settings.instruction)  # a server that is gone already costs nothing
+                    reservation.plan.spend(charged, caller=self._name)
+                    self._undrawn = forks.process()
+                counts = candidates.counts(self._forward, data.rows(data.validation))
+                self._undrawn = None  # first: who is stopped from here on has lost it
+                self._drawn = mechanism.release(counts, rng=self._rng)
+            chosen = self._drawn
             prompt = candidates.choices()[chosen]
             journal.complete(chosen, fingerprint(seen, journal.key), (prompt.instruction, prompt.words))
         assert journal.winner is not None
@@ -229,35 +241,17 @@ class PrivateRuns(PrivateRun):
             progress=self._progress, halted=halted,
         )  # fmt: skip
         if journal.winner is None and self._settings.writes:
-            source = self._source(data, reservation)
+            engine, settings = self._engine, self._settings
+            shown = Demonstrations(data.records, self._forward, settings, engine)
+            sampler = SubsetSampler(data.training, reservation.scheme, self._rng)
+            votes = SubsetVotes(
+                engine, sampler, shown, watch=lambda: self._forward.watch(settings.instruction), text=self._text,
+                rng=self._rng,
+            )  # fmt: skip
+            kbar = settings.candidate_options.kbar
+            source = PrivateVote(votes, reservation=reservation, kbar=kbar, chain=self._name, rng=self._rng)
             run.write(source, spent=lambda: reservation.plan.spent(round_up=True)[0])
         return run
-
-    def _source(self, data: Data, reservation: PromptReservation) -> PrivateVote:
-        engine, settings = self._engine, self._settings
-        shown = Demonstrations(data.records, self._forward, settings, engine)
-        sampler = SubsetSampler(data.training, reservation.scheme, self._rng)
-        votes = SubsetVotes(
-            engine, sampler, shown, watch=lambda: self._forward.watch(settings.instruction), text=self._text,
-            rng=self._rng,
-        )  # fmt: skip
-        kbar = settings.candidate_options.kbar
-        return PrivateVote(votes, reservation=reservation, kbar=kbar, chain=self._name, rng=self._rng)
-
-    def _select(self, data: Data, run: Run, reservation: PromptReservation, halted: Halted) -> int:
-        if self._drawn is None:
-            mechanism = Exponential(reservation.selection)
-            charged = PartEvent(VALIDATION, mechanism.event)
-            if self._undrawn != forks.process():
-                if halted():  # later it would lose what is paid for, if this process ends
-                    raise PlanError(CANCELLED)
-                self._forward.watch(self._settings.instruction)  # a server that is gone already costs nothing
-                reservation.plan.spend(charged, caller=self._name)
-                self._undrawn = forks.process()
-            counts = run.counts(self._forward, data.rows(data.validation))
-            self._undrawn = None  # first: who is stopped from here on has lost it
-            self._drawn = mechanism.release(counts, rng=self._rng)
-        return self._drawn
 
     def _attached(self) -> tuple[PromptReservation, Journal] | None:
         """Return the run that was started under these settings, in any process. This needs no records."""

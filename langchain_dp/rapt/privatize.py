@@ -141,7 +141,14 @@ class TextPrivatizer:
             if mechanism == "laplace"
             else MetricExponential(event, vocabulary.table, threads=self.threads)
         )
-        self._keep = _kept_words(keep)
+        if isinstance(keep, str) or not isinstance(keep, Collection) or not all(isinstance(word, str) for word in keep):
+            raise InvalidParameter("Expected keep= to be a list of words. Give ['word'].")
+        for word in keep:
+            if len(list(tokenize.features(word))) != 1:
+                raise InvalidParameter(
+                    f"Expected keep={word!r} to be one word each. Give the words of a phrase one by one."
+                )
+        self._keep = frozenset(map(tokenize.normal, keep))
         self._all_privatized = not (policies.in_clear or self._keep)
 
     @functools.cached_property
@@ -207,11 +214,7 @@ class TextPrivatizer:
         return draw
 
     def release(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Privatize token ids: one released id per given one.
-
-        Args:
-            ids: Ids of the vocabulary; -1 for an unknown word and -2 for a pad.
-        """
+        """Return one released id per token id of the vocabulary (-1: an unknown word, -2: a pad)."""
         ids = np.array(ids, dtype=np.int64)
         if ids.ndim != 1 or (len(ids) and (ids.min() < PAD or ids.max() >= len(self.vocabulary))):
             raise InvalidParameter(f"Expected ids to be a row of numbers from {PAD} to {len(self.vocabulary) - 1}.")
@@ -278,17 +281,6 @@ class Items:
         self.literals = [(place, text) for k, (place, text) in enumerate(self.literals) if place + k < length]
         room = length - len(self.literals)
         self.ids = [*self.ids[:room], *[PAD] * (room - len(self.ids))]
-
-
-def _kept_words(keep: Sequence[str]) -> frozenset[str]:
-    if isinstance(keep, str) or not isinstance(keep, Collection) or not all(isinstance(word, str) for word in keep):
-        raise InvalidParameter("Expected keep= to be a list of words. Give ['word'].")
-    for word in keep:
-        if len(list(tokenize.features(word))) != 1:
-            raise InvalidParameter(
-                f"Expected keep={word!r} to be one word each. Give the words of a phrase one by one."
-            )
-    return frozenset(map(tokenize.normal, keep))
 
 
 def _rest(vocabulary: Vocabulary) -> str:
