@@ -95,10 +95,7 @@ class PrivateRuns(PrivateRun):
         self._drawn: int | None = None  # a choice that is drawn and could not be kept yet
 
     def prospect(self, records: int) -> tuple[PrivacyBudget, LimitedDomainEvent | None, ExponentialEvent]:
-        """Return budget share and noise that a run over so many records would reserve, or has reserved.
-
-        Does not check that a token can win: see :func:`~langchain_dp.opt.reservation.check_reachable`.
-        """
+        """Return the budget share and the noise that a run over so many records would reserve, or has reserved."""
         if (attached := self._attached()) is not None:
             reservation, _ = attached
             return reservation.budget, reservation.token, reservation.selection
@@ -177,9 +174,8 @@ class PrivateRuns(PrivateRun):
     def _seated(self, records: PrivateRecords, seen: dict[str, bytes], journal: Journal) -> Data:
         """Return training and validation records: those of the start of the run, without the forgotten ones.
 
-        A record that changed its part would be paid for once and read twice. A shorter or reordered list does not show
-        the former part of each record. So a run continues over fewer records only in the process that has seen all of
-        them.
+        A record that changed its part would be paid for once and read twice. So a run continues over fewer records only
+        in the process that has seen all of them.
         """
         if fingerprint(seen, journal.key) == journal.data:
             data = prepare(records, self._settings, self.neighbors, journal.key)
