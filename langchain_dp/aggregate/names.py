@@ -61,14 +61,7 @@ class LabelNames:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read names from a JSON file of :meth:`to_dict`. They carry their costs.
-
-        Args:
-            path: The JSON file.
-
-        Raises:
-            InvalidParameter: The file holds no names.
-        """
+        """Read names from a JSON file of :meth:`to_dict`. They carry their costs."""
         try:
             form = _SavedNames.read(Path(path).read_bytes())
         except ValueError as error:
@@ -213,11 +206,7 @@ class DPLabelNamer:
         return _chosen(mechanism, counts.tolist(), rng)
 
     def margin(self, budget: PrivacyBudget) -> int:
-        """Return the lead in records with which the right name wins 99 times in 100. Spends nothing.
-
-        Args:
-            budget: The promise.
-        """
+        """Return the lead in records with which the right name wins 99 times in 100. Spends nothing."""
         if not isinstance(budget, PrivacyBudget):
             raise InvalidParameter(f"Expected budget={budget!r} to be a PrivacyBudget. Give PrivacyBudget(1.0).")
         others = max(len(self._entries) - 1, 1)

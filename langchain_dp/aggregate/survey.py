@@ -104,9 +104,9 @@ class Survey(InNotebooks):
 
     def __getitem__(self, question: str) -> SurveyTable:
         """Return the table of a question by its name."""
-        return next((table for table in self.tables if table.question == question), None) or self._no_such(question)
-
-    def _no_such(self, question: str) -> SurveyTable:
+        for table in self.tables:
+            if table.question == question:
+                return table
         raise KeyError(f"No question {question!r}. There are {[table.question for table in self.tables]}.")
 
     def to_rows(self) -> list[dict[str, Any]]:
@@ -129,23 +129,12 @@ class Survey(InNotebooks):
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the survey to a JSON file.
-
-        Args:
-            path: File to write, whole or not at all.
-        """
+        """Write the survey to a JSON file, whole or not at all."""
         write_whole(Path(path), json.dumps(self.to_dict(), allow_nan=False, indent=1))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a survey that :meth:`save` wrote.
-
-        Args:
-            path: The JSON file.
-
-        Raises:
-            InvalidParameter: The file holds no survey.
-        """
+        """Read a survey that :meth:`save` wrote. InvalidParameter: The file holds no survey."""
         form = _SavedSurvey.load(Path(path), FORM)
         tables = tuple(table.table() for table in form.tables)
         return cls(tables, form.records, form.unit, PrivacyCertificate.from_dict(form.certificate))
@@ -517,13 +506,7 @@ def _cells(question: Question, noisy: Sequence[float]) -> dict[str, Any]:
 
 
 def _total(sizes: Sequence[int], choices: Sequence[int | None], cells: int) -> Whole:
-    """Sum over users of the mean of their votes, in grid steps, rounded down: a user's cells add up to one vote.
-
-    Args:
-        sizes: Number of texts of each user.
-        choices: The cell of each text; None is the last one.
-        cells: Number of cells.
-    """
+    """Sum over users of the mean of their votes, in grid steps, rounded down: a user's cells add up to one vote."""
     places = np.array([cells - 1 if choice is None else choice for choice in choices], dtype=np.int64)
     if max(sizes, default=1) == 1:
         return VOTE * np.bincount(places, minlength=cells).astype(np.int64)

@@ -110,8 +110,8 @@ class OptPlanReport:
                 f"  sampling     {scheme.sampling}: {scheme.groups:,} "
                 f"{'subsets' if scheme.sampling == 'fixed' else 'slots'}, q = {scheme.sampling_probability:.4g}, about "
                 f"{scheme.expected_subsets:,.0f} votes a token",
-                f"  noise        epsilon0 = {self.token.epsilon0:.4g}, delta0 = {self.token.delta0:.3g} a call; a token "
-                f"needs about {self.votes_needed:.0f} votes",
+                f"  noise        epsilon0 = {self.token.epsilon0:.4g}, delta0 = {self.token.delta0:.3g} a call; a "
+                f"token needs about {self.votes_needed:.0f} votes",
                 f"  a share of   {shares}",
                 f"  records      about {self.training:,.0f} to learn from, {self.validation:,.0f} to select by",
                 f"  to evaluate  about {self.warm_tokens:,.0f} tokens with caches kept ({self.cold_tokens:,.0f} "
