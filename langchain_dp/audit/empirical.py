@@ -222,10 +222,10 @@ def choose_event(
         return epsilon_bound(round(share * runs), round(other_share * runs), runs, delta=delta, error=error)
 
     candidates = _half_lines(one, other) if numeric else _level_sets(one, other)
-    none = Event(False, frozenset()), 0, 0
-    return max(candidates, key=lambda candidate: (promise(*candidate[1:]), candidate[1] - candidate[2]), default=none)[
-        0
-    ]
+    best = max(
+        candidates, key=lambda one: (promise(*one[1:]), one[1] - one[2]), default=(Event(False, frozenset()), 0, 0)
+    )
+    return best[0]
 
 
 def _level_sets(one: Sequence[Any], other: Sequence[Any]) -> Iterable[tuple[Event, int, int]]:
