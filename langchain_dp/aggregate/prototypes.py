@@ -133,6 +133,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         return list(self._given.values())
 
     @classmethod
+    @validate.reject_unknown_arguments
     @hold_arguments("examples")
     def fit(
         cls,

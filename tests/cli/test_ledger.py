@@ -157,7 +157,7 @@ def test_it_reads_while_another_process_writes(kind: str, request: pytest.Fixtur
     [
         ("gone.ledger", "nothing is there"),
         (".", "to be a file"),
-        ("notes.txt", "no ledger"),
+        ("notes.txt", "not a ledger"),
         ("empty", "empty file"),
         ("other.db", "no ledger of this package"),
         ("damaged.ledger", "damaged.ledger"),
