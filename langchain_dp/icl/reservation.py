@@ -76,7 +76,7 @@ def reserve(
     settings: Mapping[str, Any] | None = None,
     replicas: bool = False,
     quotas: Quotas | None = None,
-    before: Callable[[Scheme, NoisyMaxEvent, int], object],
+    before: Callable[[Scheme, NoisyMaxEvent, int], object] = lambda *_: None,
 ) -> AnswerReservation:
     """Calibrate the noise and reserve the plan, or continue the plan that the ledger holds under this name.
 

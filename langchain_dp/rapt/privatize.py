@@ -68,15 +68,6 @@ class Policies:
         for field, _ in _FIELDS.values():
             validate.one_of(field, getattr(self, field), get_args(Treatment))
 
-    def of(self, kind: Kind) -> Treatment:
-        """Treatment of one kind of feature; words are always privatized."""
-        return getattr(self, _FIELDS[kind][0]) if kind in _FIELDS else "privatize"  # type: ignore[no-any-return]
-
-    @property
-    def in_clear(self) -> bool:
-        """Whether any kind of feature is kept or named."""
-        return any(getattr(self, field) != "privatize" for field, _ in _FIELDS.values())
-
     def notes(self) -> tuple[str, ...]:
         """Facts for certificates: features in clear, and effects on the promise."""
         sentences = {
@@ -149,7 +140,7 @@ class TextPrivatizer:
                     f"Expected keep={word!r} to be one word each. Give the words of a phrase one by one."
                 )
         self._keep = frozenset(map(tokenize.normal, keep))
-        self._all_privatized = not (policies.in_clear or self._keep)
+        self._all_privatized = not self._keep and set(dataclasses.astuple(policies)) == {"privatize"}
 
     @functools.cached_property
     def table(self) -> str:
@@ -248,16 +239,13 @@ class TextPrivatizer:
     def _literals(self, text: str) -> Iterator[tuple[int, int, str]]:
         """Start, end and output of each feature that is not privatized."""
         for feature in () if self._all_privatized else tokenize.features(text, code=self.policies.code != "privatize"):
-            clear = self._in_clear(feature.kind, text[feature.start : feature.end])
-            if clear is not None:
-                yield feature.start, feature.end, clear
-
-    def _in_clear(self, kind: Kind, surface: str) -> str | None:
-        """Text of a feature that is not privatized, or None."""
-        treatment = self.policies.of(kind)
-        if treatment == "placeholder":
-            return f"[{kind.upper()}]"
-        return surface if treatment == "keep" or tokenize.normal(surface) in self._keep else None
+            surface = text[feature.start : feature.end]
+            named = _FIELDS.get(feature.kind)  # a word has no name: it is privatized
+            treatment = "privatize" if named is None else getattr(self.policies, named[0])
+            if treatment == "placeholder":
+                yield feature.start, feature.end, f"[{feature.kind.upper()}]"
+            elif treatment == "keep" or tokenize.normal(surface) in self._keep:
+                yield feature.start, feature.end, surface
 
     def _pieces(self, items: Items, released: list[int]) -> list[str]:
         pieces: list[str] = []

@@ -228,12 +228,8 @@ class FormalReleases(Releases):
     def notes(self) -> tuple[str, ...]:
         """Facts for certificates: everything that passes in clear for every input."""
         reused = (REUSED,) if self._reuse else ()
-        return (*self.engine.notes(), *reused, *self.account_notes())
-
-    def account_notes(self) -> tuple[str, ...]:
-        """Facts on the account: its unit, and releases outside its limit."""
         unnamed = () if self.ledger.limit is None else (UNNAMED,)
-        return (COUNTED[self.ledger.document_limit is not None], *unnamed)
+        return (*self.engine.notes(), *reused, COUNTED[self.ledger.document_limit is not None], *unnamed)
 
     def certificate(self, notes: Sequence[str], parameters: Mapping[str, float | int | str]) -> MetricCertificate:
         """The promise, with the loss spent so far."""
