@@ -244,7 +244,7 @@ def _best(scores: object, baseline: Floats) -> int | None:
 
 
 def reader_for(model: Any, encoder: Embeddings | None, *, trusted: bool) -> Reader:
-    """Return the reader of a model or encoder; the default encoder's if both are None."""
+    """Return the reader of a model or encoder. The default encoder reads if both are None."""
     if model is not None and encoder is not None:
         raise InvalidParameter("Expected encoder= or model=, not both: one of them reads the records.")
     if isinstance(model, LabelScorer):

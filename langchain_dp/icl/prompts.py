@@ -152,7 +152,7 @@ def plain(labels: Sequence[str]) -> ICLPrompt:
 def prompt_from(given: object) -> ICLPrompt:
     """Return a prompt, or read one from a text: instruction, question with variables, cue before the label.
 
-    The cue is the last line, if it names no variable except a final ``{label}``; otherwise it is "Label:". Paragraphs
+    The cue is the last line, if it names no variable except a final ``{label}``. Otherwise it is "Label:". Paragraphs
     before the first one with a variable are the instruction.
     """
     if isinstance(given, ICLPrompt):
