@@ -202,7 +202,6 @@ class DPLabelNamer:
         return LabelNames(released(plain, costs), released(full, costs), margin, certificate)
 
     def _drawn(self, records: Population, labels: Sequence[str], mechanism: Exponential, rng: Randomness) -> list[int]:
-        """Place of an entry per label."""
         counts = records.total(functools.partial(_counts, labels=labels, words=len(self._entries), voter=self._voter))
         self._voter.probe()
         return _chosen(mechanism, counts.tolist(), rng)
@@ -244,7 +243,6 @@ def _chosen(mechanism: Exponential, counts: Sequence[Sequence[int]], rng: Random
 
 
 def _entries(words: Iterable[str] | Mapping[str, str]) -> dict[str, str]:
-    """Names with descriptions, "none of these" last."""
     given = dict(words) if isinstance(words, Mapping) else None
     listed = [] if isinstance(words, str) else list(words if given is None else given)
     texts = [*listed, *(given or {}).values()]

@@ -394,7 +394,6 @@ class DPSurvey:
     def _first(
         self, records: Population, counts: VoteCounts, rng: Randomness, answers: PrivateArgs
     ) -> list[list[float]]:
-        """Noisy counts per question."""
         total = records.total(self._step(_question_totals, answers if isinstance(records, PrivateRecords) else None))
         self._reader.probe(self.questions)
         cells = [len(question.described) + 1 for question in self.questions]
@@ -408,7 +407,6 @@ class DPSurvey:
         answers: PrivateArgs,
         finer: Sequence[Mapping[int, Question]],
     ) -> list[list[dict[str, Any]]]:
-        """Noisy counts below the leading choices of each question."""
         cells = [len(question.described) + 1 for asked in finer for question in asked.values()]
         if not cells:
             return [[] for _ in finer]
@@ -435,7 +433,6 @@ class DPSurvey:
 
 
 def _population(conversations: PrivateArgs, read: Callable[[Any], PrivateRecords], user_key: str | None) -> Population:
-    """The conversations, at least one."""
     [given] = conversations.values
     if isinstance(given, RecordShards):
         if user_key is not None:
@@ -493,7 +490,6 @@ def _rows(noisy: Floats, cells: Sequence[int]) -> list[list[float]]:
 
 
 def _texts(records: PrivateRecords) -> tuple[list[str], list[int]]:
-    """The texts of all users, one user after the other, and their numbers."""
     users = records.users()
     return [records.get(name)["text"] for group in users for name in group], [len(group) for group in users]
 

@@ -117,8 +117,6 @@ def find_leaks(
 
 
 class _Rows:
-    """Texts with their words."""
-
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = texts
         self.parsed = [ComparedText(text, words_of(text)) for text in texts]
@@ -195,7 +193,6 @@ class _Search:
         return numbers
 
     def _numbers(self, rows: _Rows) -> list[LeakedSpan]:
-        """Return the numbers of one row alone."""
         spans = []
         for (start, end), held in self._numbers_of[rows].items():
             within = {

@@ -149,7 +149,6 @@ class PrivateRun:
         return self._ledger.budget.neighbors
 
     def _public_settings(self) -> dict[str, Any]:
-        """Return the settings as the journal holds them."""
         return {**self._settings.public(), "name": self._name, "model": self._engine.name}
 
     def _new_journal(self, records: PrivateRecords) -> dict[str, Any]:
@@ -198,7 +197,6 @@ class RunRunnable(KeepsExamples, Runnable[Examples | None, Any]):
         return results[0]
 
     def _traced(self, result: Any) -> Any:
-        """Return what callbacks see of the result."""
         return result
 
     async def _aexecute(self, held: PrivateArgs, config: RunnableConfig | None) -> Any:

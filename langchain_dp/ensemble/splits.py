@@ -94,7 +94,6 @@ def _warn(ledger: Account, others: list[tuple[str, float]]) -> None:
 
 
 def _marks(records: PrivateRecords | CheckedShards, key: bytes) -> list[bytes]:
-    """The smallest fingerprints of the texts."""
     texts: Iterable[bytes]
     if isinstance(records, CheckedShards):
         texts = [records.digest]

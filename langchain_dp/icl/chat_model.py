@@ -105,7 +105,6 @@ class ChatDPICL(PrivateChat):
         return await asyncio.to_thread(self._fields, answer, question, ends)
 
     def _fields(self, answer: DPAnswer[Any], question: str, ends: Sequence[str]) -> dict[str, Any]:
-        """Return the fields of the reply, whole or as a chunk."""
         label = text = label_name(answer.label) or ""
         for end in ends:
             text = text.split(end)[0]
@@ -118,5 +117,4 @@ def _chunk(fields: Mapping[str, Any]) -> ChatGenerationChunk:
 
 
 def _question_of(messages: Sequence[BaseMessage]) -> str:
-    """Return the text of the last human message."""
     return str(question_fields(messages, ["text"])["text"])

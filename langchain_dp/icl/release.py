@@ -232,5 +232,4 @@ def _nothing_charged() -> Iterator[None]:
 
 
 def _key(question: str) -> bytes:
-    """Return a cache key of constant length."""
     return hashlib.sha256(question.encode("utf-8", "surrogatepass")).digest()

@@ -167,7 +167,6 @@ def rows_to_select_by(
 def _by_votes(
     count: int, budget: PrivacyBudget, effort: Effort, sizes: tuple[int, int, int], judges: int, judged: int
 ) -> tuple[Fit, float]:
-    """Return settings of one size, and their votes relative to the goal."""
     prompts, tokens, shots = sizes
 
     def work(subsets: int) -> float:

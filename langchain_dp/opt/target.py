@@ -283,7 +283,6 @@ def _answers(
 
 
 def _truth(row: Mapping[str, Any], position: int, variables: Sequence[str], labels: Sequence[str]) -> str:
-    """Return the label of a valid test row."""
     if "label" not in row:
         raise InvalidParameter(f"Expected test row {position} to have its label under 'label'. Rename the field.")
     label = label_name(row.get("label"))

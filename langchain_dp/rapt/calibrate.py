@@ -231,7 +231,6 @@ def _systematic(values: Ids, count: int) -> Ids:
 
 
 def _root(name: str, target: float, reached: Callable[[float], float], scale: float) -> float:
-    """Where a monotone function of eta crosses the target."""
     low, high = math.log(1e-4 * scale), math.log(1e3 * scale)
     at_low, at_high = reached(math.exp(low)), reached(math.exp(high))
     if not min(at_low, at_high) < target < max(at_low, at_high):

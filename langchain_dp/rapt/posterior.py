@@ -181,7 +181,6 @@ class LaplaceChannel:
         return true, released, np.concatenate(noisy)
 
     def _shape(self, released: Ids) -> Floats:
-        """Posterior of the fitted shape."""
         log = -self._slope * self._eta * self._vectors.distances(self._vocabulary.points(released))
         log += self._bonus * (released[:, None] == self._prior.ids)
         return _posterior(log, self._prior)

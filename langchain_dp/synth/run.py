@@ -28,8 +28,6 @@ from langchain_dp.synth.settings import Design, SynthesisSettings, coin_names
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class _Opened:
-    """A run that has started."""
-
     plan: LedgerPlan
     design: Design
     journal: SynthesisJournal

@@ -59,7 +59,6 @@ def open_ledger(path: str | os.PathLike[str]) -> PrivacyLedger | MetricLedger:
 
 
 def _open_schema(url: str) -> PrivacyLedger | MetricLedger:
-    """Open an existing ledger in a database."""
     from langchain_dp.accounting.store.postgres import Postgres, terms_at
 
     mark, budget = terms_at(url)

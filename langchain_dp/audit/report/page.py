@@ -70,7 +70,6 @@ def page(report: Report, *, live: Live | None = None) -> str:
 
 
 def _plot(report: Report) -> tuple[Plot | None, str]:
-    """Return the picture and its caption; none without releases."""
     if not report.curve:
         return None, ""
     if report.unit == "eta":

@@ -238,7 +238,6 @@ def _checked(row: Any, where: str) -> tuple[dict[str, int], tuple[str, tuple[str
 
 
 def _rest(certificate: Any, where: str) -> str:
-    """Return the promise of the certificate of the other words, in few words."""
     if certificate is None:
         return _CLEAR
     if (

@@ -277,7 +277,6 @@ def _check_parts(client: RAPTClient, provider: Any) -> None:
 
 
 def _text_list(private: PrivateArgs) -> tuple[PrivateArgs, int]:
-    """The texts as a list, and their number."""
     if isinstance(private.values[0], (str, bytes)):  # each letter would be charged
         raise InvalidParameter("Expected texts to be a list of strings, not one. Give [text], or call invoke.")
     private = PrivateArgs(list(*private.values))
