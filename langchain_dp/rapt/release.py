@@ -115,7 +115,7 @@ class Releases:
             drawn = self._draw({i: (units[i], owners[i]) for i in wanted})
             return [drawn[i] if i in drawn else ("",) * len(unit.texts) for i, unit in enumerate(units)]
         released = self.ledger.released()
-        keys = {i: self._key(names[i]) for i in wanted}
+        keys = {i: self.ledger.digest("release", f"{self.engine.settings}\0{names[i]}") for i in wanted}
         places = {key: i for i, key in keys.items()}
         answers: dict[bytes, Texts] = {}
         while missing := [key for key in places if key not in answers]:
@@ -145,9 +145,6 @@ class Releases:
             account = f"{content}#0" if limited else name
             owners.append(Owner(account if unit.document is None else unit.document, unit.user))
         return names, owners
-
-    def _key(self, name: str) -> bytes:
-        return self.ledger.digest("release", f"{self.engine.settings}\0{name}")
 
     def _draw(self, units: Mapping[K, tuple[Unit, Owner]], keys: Sequence[bytes] = ()) -> dict[K, Texts]:
         if not units:
