@@ -154,7 +154,7 @@ def test_settings_that_are_texts_are_not_shown(ledger: Path, capsys: Any) -> Non
         (["--ledger", "budget.db", "--out", "nowhere/r.html"], "folder of --out nowhere"),
         (["--ledger", "budget.db", "--out", "."], "to be new, or an earlier report"),
         (["--ledger", ".", "--out", "r.html"], "to be a file"),
-        (["--ledger", "notes.txt", "--out", "r.html"], "no ledger"),
+        (["--ledger", "notes.txt", "--out", "r.html"], "not a ledger"),
         (["--ledger", "budget.db", "--out", "r.html", "--attacks", "gone.json"], "gone.json"),
     ],
 )
