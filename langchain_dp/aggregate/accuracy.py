@@ -196,7 +196,13 @@ def private_accuracy(
 
 @hold_arguments("examples")
 async def aprivate_accuracy(chain: Any, examples: Examples, **options: Any) -> Any:
-    """Async twin of :func:`private_accuracy`, in a worker thread."""
+    """Async twin of :func:`private_accuracy`, in a worker thread.
+
+    Args:
+        chain: As in :func:`private_accuracy`.
+        examples: As in :func:`private_accuracy`.
+        **options: As in :func:`private_accuracy`.
+    """
     held = PrivateArgs.of(examples)
     return await run_in_executor(None, lambda: private_accuracy(chain, held, **options))  # type: ignore[call-overload]
 

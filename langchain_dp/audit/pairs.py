@@ -201,11 +201,16 @@ def equal(one: Any, other: Any) -> bool:
 def check_neighbors(one: Sequence[Any], other: Sequence[Any], neighbors: Neighbors | str) -> None:
     """Require that two data sets, record by record in their order, differ in exactly one record. A ghost is None.
 
+    Args:
+        one: Records of one data set.
+        other: Records of the other.
+        neighbors: The relation, or its name ("replace-one").
+
     Raises:
-    InvalidParameter: They differ in none, or in more. The message holds numbers and positions, never a record.
+        InvalidParameter: They differ in none, or in more. The message holds numbers and positions, never a record.
 
     Examples:
-    >>> check_neighbors(["a", "b"], ["a", "c"], "replace-one")  # raises nothing: one record differs
+        >>> check_neighbors(["a", "b"], ["a", "c"], "replace-one")  # raises nothing: one record differs
     """
     neighbors = neighbors_from(neighbors)
     for name, data in (("one", one), ("other", other)):

@@ -171,6 +171,9 @@ def _laid(prompts: OptPrompts, labels: Sequence[str], choice: PromptChoice) -> d
 def load_prompt(path: str | os.PathLike[str]) -> OptimizedPrompt:
     """Read a file written by :meth:`OptimizedPrompt.save`.
 
+    Args:
+        path: The JSON file.
+
     Raises:
         InvalidParameter: The file is no saved prompt, or its template or words were edited and are invalid.
         FileNotFoundError: There is no such file.

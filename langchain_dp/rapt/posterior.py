@@ -40,7 +40,10 @@ _PSEUDO = 64.0  # weight of the fitted shape, in simulated vectors
 class UnigramPrior:
     """Distinct candidate ids with the logarithms of their prior probabilities, which sum to 1.
 
-    ``unseen`` is the total probability of all other words. Of these only released words are ever guessed.
+    Args:
+        ids: The candidates.
+        log: Their log-probabilities.
+        unseen: Total probability of all other words. Of these only released words are ever guessed.
     """
 
     ids: Ids = dataclasses.field(repr=False)
