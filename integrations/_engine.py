@@ -263,17 +263,13 @@ class LocalEngine(BaseEngine):
         first, *rows = self._taken(asked, chat, _kept_row)
         if first is None:
             raise ModelUnavailable("The model could not evaluate the public prompt. Shorten it.")
-        tokens = self._likely(first, candidates)
+        allowed = np.where(self._never(), -np.inf, first)
+        order = np.argsort(-allowed, kind="stable")[: min(candidates, int(np.isfinite(allowed).sum()))]
+        ends = np.array(sorted(int(token) for token in self.end_tokens), dtype=np.intp)
+        tokens = np.concatenate([order, ends[~np.isin(ends, order)]])
         known, *scored = (None if row is None else log_softmax(row)[tokens] for row in (first, *rows))
         assert known is not None
         return TokenScores(tuple(tokens.tolist()), known, tuple(scored))
-
-    def _likely(self, logits: Logits, count: int) -> npt.NDArray[np.intp]:
-        """The most probable tokens, ties to the smaller one, and the tokens that end a text."""
-        allowed = np.where(self._never(), -np.inf, logits)
-        order = np.argsort(-allowed, kind="stable")[: min(count, int(np.isfinite(allowed).sum()))]
-        ends = np.array(sorted(int(token) for token in self.end_tokens), dtype=np.intp)
-        return np.concatenate([order, ends[~np.isin(ends, order)]])
 
     def _written(self, asked: Sequence[Continuation], decoding: Decoding, rules: Choice) -> list[Token | None]:
         return list(self._taken(asked, bool(decoding.chat), rules.token))

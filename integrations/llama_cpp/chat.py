@@ -404,7 +404,6 @@ class _WholePydantic(_CompleteAnswer, PydanticOutputParser[BaseModel]):
 
 
 def _constraints(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Tools and grammar of a call."""
     tools, choice, schema = options.get("tools"), options.get("tool_choice"), options.get("json_schema")
     if schema is not None:
         if tools:

@@ -299,7 +299,8 @@ class _Answer:
                 break
         else:
             reason = "stop"
-        rest = self._flush()
+        rest = self._held + self._bytes.decode(b"", final=True)
+        self._held = ""
         count = len(self._prompt)
         usage = UsageMetadata(input_tokens=count, output_tokens=produced, total_tokens=count + produced)
         put(Piece(rest, [], reason, usage))
@@ -330,11 +331,6 @@ class _Answer:
         keep = max((_overlap(text, end) for end in self._request.stop), default=0)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep], False
-
-    def _flush(self) -> str:
-        rest = self._held + self._bytes.decode(b"", final=True)
-        self._held = ""
-        return rest
 
     def _logprob(self, token: int, raw: bytes) -> dict[str, Any]:
         # The generator yields before it evaluates the token, so the context still holds what it was drawn from.

@@ -10,7 +10,7 @@ import re
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -365,23 +365,20 @@ class LlamaContext:
 
     def fastest_threads(self) -> int:
         """The number of threads that evaluates public tokens fastest now."""
-        return _fastest(self._speed_with, processors())
+        most = processors()
+        best, best_speed, count = 1, self._speed_with(1), 2
+        while best >= count // 2 and count < 2 * most:
+            measured = self._speed_with(min(count, most))
+            # Fewer threads unless more are clearly faster: they slow down the rest of the machine.
+            if measured > 1.1 * best_speed:
+                best, best_speed = min(count, most), measured
+            count *= 2
+        logger.info("llama.cpp uses %d of %d threads (%.0f tokens/s of prefill)", best, most, best_speed)
+        return best
 
     def _speed_with(self, threads: int) -> float:
         self.threads.use(threads)
         return self.prefill_speed(range(1, 1 + min(64, self.micro_batch)))
-
-
-def _fastest(speed: Callable[[int], float], most: int) -> int:
-    best, best_speed, count = 1, speed(1), 2
-    while best >= count // 2 and count < 2 * most:
-        measured = speed(min(count, most))
-        # Fewer threads unless more are clearly faster: they slow down the rest of the machine.
-        if measured > 1.1 * best_speed:
-            best, best_speed = min(count, most), measured
-        count *= 2
-    logger.info("llama.cpp uses %d of %d threads (%.0f tokens/s of prefill)", best, most, best_speed)
-    return best
 
 
 def _free(llama: Any, parts: tuple[Any, Any, Any], closing: threading.Event, busy: AbstractContextManager[Any]) -> None:

@@ -217,7 +217,6 @@ class LlamaCppEnsemble(LocalEngine):
         return self._labels.scores(prompts, prompts[0].tail, words, content_free)
 
     def _drop(self, members: Sequence[Hashable]) -> None:
-        """Drop them from the store and from the model's memory."""
         super()._drop(members)
         if not self._context.closed:
             self._slots.forget(members)

@@ -56,12 +56,10 @@ class Threads:
         self._computed += time.process_time() - computed
         self._passed += time.perf_counter() - passed
         if len(self._allowed) > 1 and self._passed >= _JUDGED:
-            self._judge(self._computed / (self._passed * self._allowed[self._at]))
+            given = self._computed / (self._passed * self._allowed[self._at])
+            self._calm = self._calm + 1 if given >= _GIVEN else 0
+            if self._calm == 0 and self._at > 0:
+                self._move(self._at - 1)
+            elif self._calm >= _CALM and self._at < len(self._allowed) - 1:
+                self._move(self._at + 1)
             self._computed = self._passed = 0.0
-
-    def _judge(self, given: float) -> None:
-        self._calm = self._calm + 1 if given >= _GIVEN else 0
-        if self._calm == 0 and self._at > 0:
-            self._move(self._at - 1)
-        elif self._calm >= _CALM and self._at < len(self._allowed) - 1:
-            self._move(self._at + 1)

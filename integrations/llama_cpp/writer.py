@@ -13,7 +13,7 @@ from typing import Any
 
 from langchain_dp.ports import Continuation
 
-from .._choice import Logits, is_token
+from .._choice import is_token
 from .._engine import T, Take, body_digest
 from .context import LlamaContext
 from .evaluate import Step
@@ -145,7 +145,14 @@ class Writer:
         """Evaluate one step of neighbouring sequences; at the last one, take tokens for the members of the call."""
         wanted = [sequence for sequence in run if last and sequence in group.loaded]
         try:
-            outputs = self._decode(run, steps, wanted)
+            residents = self._slots.residents
+            found = self._slots.batches.evaluate(
+                {at: steps[at] for at in run},
+                {at: resident.cells for at, resident in residents.items()},
+                {(at, len(steps[at]) - 1) for at in wanted},
+                undo=self._undo,
+            )
+            outputs = {at: row for (at, _), row in found.items()}
         except Exception:  # of whatever kind, and not a word of it: that some member failed is private
             self._advance_alone(run, steps, group, last=last)
             return
@@ -164,17 +171,6 @@ class Writer:
         for sequence in run:
             if sequence in group.loaded:
                 self._advance([sequence], steps, group, last=last)
-
-    def _decode(self, run: Sequence[int], steps: Mapping[int, Step], wanted: Sequence[int]) -> dict[int, Logits]:
-        """Logits of the last row of each ``wanted`` sequence: views, valid until the next batch."""
-        residents = self._slots.residents
-        found = self._slots.batches.evaluate(
-            {at: steps[at] for at in run},
-            {at: resident.cells for at, resident in residents.items()},
-            {(at, len(steps[at]) - 1) for at in wanted},
-            undo=self._undo,
-        )
-        return {at: row for (at, _), row in found.items()}
 
     def _undo(self, sequence: int) -> None:
         """Remove the padding from a sequence; a resident leaves if that fails."""

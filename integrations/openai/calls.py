@@ -130,7 +130,8 @@ class Calibrations:
     ) -> list[Scores | None]:
         """Log of the mean label probability after ``tails``, for each member; None where the server failed."""
         keys: list[tuple[Hashable, ...]] = [
-            (prompt.member, prompt.head, _digest(prompt.body), words, tails) for prompt in prompts
+            (prompt.member, prompt.head, hashlib.sha256(repr(prompt.body).encode()).digest(), words, tails)
+            for prompt in prompts
         ]
         with self._lock:
             means = {key: self._kept[key] for key in keys if key in self._kept}
@@ -172,10 +173,6 @@ def _token(choice: Choice, decoding: Decoding) -> Token | None:
     if not isinstance(text, str) or "\ufffd" in text or text in decoding.banned:
         return None
     return text if text or choice.get("finish_reason") == "stop" else None
-
-
-def _digest(body: str) -> bytes:
-    return hashlib.sha256(repr(body).encode()).digest()  # of what is no text, too: it fails later, for its member only
 
 
 def scores(words: Sequence[str], listed: Mapping[str, float]) -> Scores | None:

@@ -225,7 +225,12 @@ class CompletionServerEnsemble(BaseEngine):
             raise InvalidParameter(f"Expected words={list(words)!r} to be distinct and not empty.")
         self._check_lists()
         for tail in {prompts[0].tail, *content_free}:
-            self._check_tail(tail)
+            tokens = self._count(tail)
+            if not 0 < tokens <= self.max_tail_tokens:
+                raise InvalidParameter(
+                    f"Expected a question of {tokens} tokens to have 1 to {self.max_tail_tokens}, half of "
+                    f"max_prompt_tokens={self._max_prompt_tokens}. Shorten it."
+                )
 
         answers = self._calls.listed(prompts)
         rows = [None if answer is None else scores(words, answer) for answer in answers]
@@ -259,14 +264,6 @@ class CompletionServerEnsemble(BaseEngine):
             if len(self._fitting) >= _FRAMES:
                 self._fitting.clear()
             self._fitting.add(public)
-
-    def _check_tail(self, tail: str) -> None:
-        tokens = self._count(tail)
-        if not 0 < tokens <= self.max_tail_tokens:
-            raise InvalidParameter(
-                f"Expected a question of {tokens} tokens to have 1 to {self.max_tail_tokens}, half of "
-                f"max_prompt_tokens={self._max_prompt_tokens}. Shorten it."
-            )
 
 
 def _after(listed: Mapping[str, float], tokens: Sequence[str]) -> Scores:

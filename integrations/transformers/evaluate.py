@@ -204,7 +204,6 @@ class MemberSequences:
         return wanted
 
     def _label_scores(self, member: Member, parts: Sequence[Part], labels: Sequence[Part]) -> Scores:
-        """Log-softmax over the labels after ``parts``."""
         first = log_softmax(self._rows(member, parts)[0])
         scores = np.array([first[label[0]] for label in labels])
         for column, label in enumerate(labels):

@@ -217,8 +217,6 @@ def _accuracy(
 
 
 class _TestRecord(dict[str, Any]):
-    """A public record that has every column."""
-
     def __missing__(self, column: str) -> str:
         return _TEST
 

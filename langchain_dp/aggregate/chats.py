@@ -79,7 +79,6 @@ def _warn_of_users(fields: Mapping[str, Any]) -> None:
 
 
 def _text(one: Any, text_key: str) -> str | None:
-    """The text of one conversation; None for none."""
     if isinstance(one, str):
         return one
     if isinstance(one, BaseMessage) or _is_list(one):
@@ -111,7 +110,6 @@ def _run_text(inputs: Any, outputs: Any) -> str | None:
 
 
 def _spoken(held: Any) -> list[str]:
-    """The lines of a run's inputs or outputs."""
     held = _parsed(held)
     if isinstance(held, str):
         return [held]

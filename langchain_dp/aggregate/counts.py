@@ -21,24 +21,11 @@ COVERAGE = 0.95
 
 @dataclasses.dataclass(frozen=True)
 class VoteCounts:
-    """Gaussian noise for counts of votes, in whole numbers of 2^-16 of a vote.
+    """Gaussian noise for counts of votes, in whole numbers of 2^-16 of a vote. ``votes`` are the most of one record.
 
-    Args:
-        votes: Most votes of one record. Each goes to one cell of a group of its own.
-        event: The cost of one release.
-
-    Formal guarantee:
-        One record adds a vector of at most ``votes`` ones, so its norm is at most sqrt(votes). Votes that each choose
-        one cell of a group differ between two records by sqrt(2 votes). Yes-or-no votes, which are one or zero in a
-        cell of their own, differ by sqrt(votes). One release is the Gaussian mechanism at that distance.
-
-    Raises:
-        InvalidParameter: The noise is below 1/64 of a vote, or too large to be drawn.
-
-    Examples:
-        >>> counts = VoteCounts.of(PrivacyBudget(1.0), votes=1)
-        >>> round(counts.deviation, 1)  # records
-        5.3
+    Formal guarantee: One record adds a vector of at most ``votes`` ones, so its norm is at most sqrt(votes). Votes that
+    each choose one cell of a group differ between two records by sqrt(2 votes). Yes-or-no votes, which are one or zero
+    in a cell of their own, differ by sqrt(votes). One release is the Gaussian mechanism at that distance.
     """
 
     votes: int
@@ -49,13 +36,7 @@ class VoteCounts:
 
     @classmethod
     def of(cls, budget: PrivacyBudget, *, votes: int, yes_or_no: bool = False) -> VoteCounts:
-        """Calibrate the noise to a budget.
-
-        Args:
-            budget: The promise of one release.
-            votes: Most votes of one record.
-            yes_or_no: Whether each vote is one or zero in a cell of its own.
-        """
+        """Calibrate the noise to a budget. A yes-or-no vote is one or zero in a cell of its own."""
         replaced = 1.0 if yes_or_no else math.sqrt(2)
         return cls(votes, VectorSumEvent(calibrate_vector_sum(budget, replaced=replaced), replaced))
 
@@ -70,12 +51,7 @@ class VoteCounts:
         return self.event.noise_multiplier * self.mechanism.norm / VOTE
 
     def release(self, totals: Whole, rng: Randomness) -> Floats:
-        """Return noisy counts in records.
-
-        Args:
-            totals: Exact counts in grid steps. Private.
-            rng: Source of the noise.
-        """
+        """Return noisy counts in records, of exact counts in grid steps."""
         return np.asarray(self.mechanism.release(totals, rng=rng) / VOTE)
 
 
@@ -84,28 +60,12 @@ def _mechanism(votes: int, event: VectorSumEvent) -> VectorSum:
 
 
 def half_width(deviation: float, cells: int) -> float:
-    """Half the width of error bars that all hold together in 95 of 100 releases.
-
-    Args:
-        deviation: Standard deviation of the noise of one cell.
-        cells: Number of cells.
-    """
+    """Half the width of error bars that all hold together in 95 of 100 releases."""
     return deviation * NormalDist().inv_cdf(1 - (1 - COVERAGE) / (2 * cells))
 
 
 def consistent_shares(shares: Floats, low: Floats, high: Floats, total: float = 1.0) -> Floats:
-    """Return the nearest shares that lie within their bars and add up to ``total``.
-
-    Args:
-        shares: Noisy shares of the cells of one question.
-        low: Lower end of each bar, at least 0.
-        high: Upper end of each bar.
-        total: Their sum.
-
-    Examples:
-        >>> consistent_shares(np.array([0.7, 0.4, -0.2]), np.zeros(3), np.ones(3)).round(2).tolist()
-        [0.65, 0.35, 0.0]
-    """
+    """Return the nearest shares that lie within their bars and add up to ``total``."""
     if not low.sum() <= total <= high.sum():  # some bar does not hold, in 5 of 100 releases at most
         low, high = np.zeros_like(low), np.full_like(high, total)
     least, most = float((shares - high).min()) - 1.0, float((shares - low).max()) + 1.0

@@ -143,12 +143,7 @@ def check_dimensions(rows: Floats, dimensions: int) -> None:
 
 
 def encode_publicly(encoder: Embeddings, texts: Sequence[str]) -> Floats:
-    """Vectors of public texts.
-
-    Raises:
-        ModelUnavailable: The encoder failed.
-        InvalidParameter: It did not return one vector of finite numbers per text, all of one length.
-    """
+    """Vectors of public texts: one row of finite numbers per text."""
     rows = asked_publicly(lambda: _array(encoder, list(texts)))
     if rows.ndim != 2 or len(rows) != len(texts) or not rows.size or not np.isfinite(rows).all():
         raise InvalidParameter(
@@ -205,12 +200,7 @@ def encode_privately(encoder: Embeddings, texts: Sequence[str], dimensions: int)
 
 
 class CheckedEncoder:
-    """A checked encoder of private texts with its public projection.
-
-    Args:
-        encoder: The public encoder; None for the default one.
-        trusted: Whether to accept a class of the caller's own.
-    """
+    """A checked encoder of private texts with its public projection. ``trusted`` accepts any class."""
 
     def __init__(self, encoder: Embeddings | None, *, trusted: bool) -> None:
         self._encoder: Embeddings = StaticEncoder() if encoder is None else encoder

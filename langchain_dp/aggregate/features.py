@@ -30,14 +30,7 @@ MOST_DIMENSIONS = 1 << 14
 class Projection:
     """A public linear map from an encoder's vectors to ``k`` coordinates: remove the mean, keep principal components.
 
-    Args:
-        mean: Mean direction of public texts, whole numbers in units of 2^-15.
-        components: One principal component per row, in the same units.
-
-    Examples:
-        >>> projection = Projection.of(np.random.default_rng(0).normal(size=(500, 8)), k=4)
-        >>> projection.vectors(np.ones((1, 8))).shape
-        (1, 4)
+    Both fields are whole numbers in units of 2^-15.
     """
 
     mean: Whole
@@ -45,13 +38,10 @@ class Projection:
 
     @classmethod
     def of(cls, texts: Floats, k: int, vocabulary: Floats | None = None) -> Self:
-        """Return the first ``k`` components of public texts.
+        """Return the first ``k`` components of public texts, one vector per row.
 
-        Args:
-            texts: One vector of a public text per row.
-            k: Number of components, at most the length of the vectors.
-            vocabulary: Vectors of a static encoder's words. Their mean is then removed, and their covariance is added
-                to that of the texts, both divided by their traces: it covers topics that the texts miss.
+        The mean of a static encoder's ``vocabulary`` is removed. Its covariance is added to that of the texts, both
+        divided by their traces: it covers topics that the texts miss.
         """
         unit = _unit(texts) / _UNIT
         mean = unit.mean(axis=0)
@@ -83,8 +73,7 @@ class Projection:
     def vectors(self, rows: Floats) -> Whole:
         """Return vectors of length at most 4096 grid steps, in the direction of the projected rows.
 
-        Args:
-            rows: One vector of the encoder per row. A row of zeros, or with NaN or infinity, gives zeros.
+        A row of zeros, or with NaN or infinity, gives zeros.
         """
         unit = _unit(rows)
         centered = (unit - self.mean.astype(np.float64)) * np.any(unit, axis=1, keepdims=True)

@@ -62,14 +62,7 @@ class LabelNames:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read names from a JSON file of :meth:`to_dict`. They carry their costs.
-
-        Args:
-            path: The JSON file.
-
-        Raises:
-            InvalidParameter: The file holds no names.
-        """
+        """Read names from a JSON file of :meth:`to_dict`. They carry their costs."""
         try:
             form = _SavedNames.read(Path(path).read_bytes())
         except ValueError as error:
@@ -209,17 +202,12 @@ class DPLabelNamer:
         return LabelNames(released(plain, costs), released(full, costs), margin, certificate)
 
     def _drawn(self, records: Population, labels: Sequence[str], mechanism: Exponential, rng: Randomness) -> list[int]:
-        """Place of an entry per label."""
         counts = records.total(functools.partial(_counts, labels=labels, words=len(self._entries), voter=self._voter))
         self._voter.probe()
         return _chosen(mechanism, counts.tolist(), rng)
 
     def margin(self, budget: PrivacyBudget) -> int:
-        """Return the lead in records with which the right name wins 99 times in 100. Spends nothing.
-
-        Args:
-            budget: The promise.
-        """
+        """Return the lead in records with which the right name wins 99 times in 100. Spends nothing."""
         if not isinstance(budget, PrivacyBudget):
             raise InvalidParameter(f"Expected budget={budget!r} to be a PrivacyBudget. Give PrivacyBudget(1.0).")
         others = max(len(self._entries) - 1, 1)
@@ -255,7 +243,6 @@ def _chosen(mechanism: Exponential, counts: Sequence[Sequence[int]], rng: Random
 
 
 def _entries(words: Iterable[str] | Mapping[str, str]) -> dict[str, str]:
-    """Names with descriptions, "none of these" last."""
     given = dict(words) if isinstance(words, Mapping) else None
     listed = [] if isinstance(words, str) else list(words if given is None else given)
     texts = [*listed, *(given or {}).values()]

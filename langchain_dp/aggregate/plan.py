@@ -18,13 +18,8 @@ _FEWEST, _MOST = 8, 256
 
 @dataclasses.dataclass(frozen=True)
 class _Curve:
-    """Measured accuracy of a public task with the static encoder.
-
-    Args:
-        task: The labels, in a few words.
-        labels: Number of labels.
-        clean: Accuracy without noise, of 100.
-        accuracy: Accuracy of 100, by records per label over the noise multiplier.
+    """Measured accuracy, of 100, of a public task with the static encoder, by records per label over the noise
+    multiplier.
     """
 
     task: str
@@ -79,11 +74,6 @@ def components_for(users: int | None, labels: int, noise_multiplier: float) -> i
     """Number of principal components: more where the sums stand out of the noise, fewer where they do not.
 
     The factors were tuned on public data (``tests/benchmarks/bench_prototypes.py``); the optimum is flat.
-
-    Args:
-        users: Number of users where it is public; None is refused.
-        labels: Number of labels.
-        noise_multiplier: Noise per coordinate in units of the largest norm.
     """
     if users is None:
         raise InvalidParameter(

@@ -47,11 +47,7 @@ class LabelPrior:
         self._trust = validate.number("trust", trust, at_least=0.0)
 
     def log_scores(self, texts: Sequence[str]) -> Floats:
-        """One row per text, one column per label: weighted log-probabilities.
-
-        Raises:
-            ModelUnavailable: The model failed on a text.
-        """
+        """One row per text, one column per label: weighted log-probabilities."""
         scorer = self._scorer
         rows = np.array([self._name(text) if scorer is None else self._score(scorer, text) for text in texts])
         rows -= rows.max(axis=1, keepdims=True)

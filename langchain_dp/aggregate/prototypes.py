@@ -132,8 +132,6 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         """The public labels, in order."""
         return list(self._given.values())
 
-    # ---------------------------------------------------------------------------------------------------- fitting
-
     @classmethod
     @validate.reject_unknown_arguments
     @hold_arguments("examples")
@@ -256,8 +254,6 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         k = components_for(examples_count, count, noise) if components is None else components
         return PrototypePlan(examples=examples_count, labels=count, budget=budget, components=k, noise_multiplier=noise)
 
-    # ---------------------------------------------------------------------------------------------------- queries
-
     def invoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> Label:  # noqa: A002  # Runnable's name
         """Return the label of one text. It costs nothing.
 
@@ -315,11 +311,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         ]
 
     def probabilities(self, text: Question) -> dict[Label, float]:
-        """Return a probability per label: the softmax of 8 x cosine, with the prior if there is one.
-
-        Args:
-            text: As in :meth:`invoke`.
-        """
+        """Return a probability per label: the softmax of 8 x cosine, with the prior if there is one."""
         return dict(zip(self._given.values(), self._shares([text])[0].tolist(), strict=True))
 
     def _shares(self, inputs: Sequence[Question]) -> Floats:
@@ -331,8 +323,6 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
             logits = logits + self._prior.log_scores(texts)
         logits = np.exp(logits - logits.max(axis=1, keepdims=True))
         return np.asarray(logits / logits.sum(axis=1, keepdims=True))
-
-    # ----------------------------------------------------------------------------------------------------- copies
 
     def _with(self, **changes: Any) -> Self:
         own = {
@@ -390,8 +380,6 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         told = description or f"Say which of these labels fits a text: {', '.join(self._given)}."
         return StructuredTool.from_function(classify, aclassify, name=name, description=told)
 
-    # ----------------------------------------------------------------------------------------- certificate, files
-
     def parts_that_read(self) -> list[Any]:
         """The encoder, and the model of the prior: nothing else sees a query, and nothing keeps one."""
         return [self._encoder, *([] if self._prior is None else [self._prior.model])]
@@ -405,12 +393,9 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         return self._certificate.as_sources()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the classifier to a JSON file with its certificate. It holds nothing but what was released.
+        """Write the classifier to a JSON file, whole or not at all, with its certificate.
 
-        Thresholds and priors are not saved.
-
-        Args:
-            path: File to write, whole or not at all.
+        It holds nothing but what was released. Thresholds and priors are not saved.
         """
         form = _SavedPrototypes(
             format=FORM,

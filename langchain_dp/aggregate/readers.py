@@ -118,22 +118,12 @@ class Reader(Protocol):
     notes: list[str]
 
     def probe(self, questions: Sequence[Question]) -> None:
-        """Check with public texts that the model answers.
-
-        Raises:
-            ModelUnavailable: It does not.
-        """
+        """Check with public texts that the model answers, or raise ModelUnavailable."""
 
     def choose(
         self, questions: Sequence[Question], texts: Sequence[str], advance: Callable[[int], Any]
     ) -> list[Choices]:
-        """Return the choices of every text, one list per question.
-
-        Args:
-            questions: The questions.
-            texts: Private texts.
-            advance: Called with the number of answers that are done.
-        """
+        """Return the choices of every text, one list per question. ``advance`` gets numbers of finished answers."""
         ...
 
 
@@ -254,12 +244,7 @@ def _best(scores: object, baseline: Floats) -> int | None:
 
 
 def reader_for(model: Any, encoder: Embeddings | None, *, trusted: bool) -> Reader:
-    """Return the reader of a model or encoder; the default encoder's if both are None.
-
-    Raises:
-        InvalidParameter: Both are given, or the model is no model.
-        UnsafeEnvironment: The model keeps its prompts, or is not on the list of known models.
-    """
+    """Return the reader of a model or encoder. The default encoder reads if both are None."""
     if model is not None and encoder is not None:
         raise InvalidParameter("Expected encoder= or model=, not both: one of them reads the records.")
     if isinstance(model, LabelScorer):

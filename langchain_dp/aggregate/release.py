@@ -11,7 +11,7 @@ from typing import Any, Self
 from dp_accounting.dp_event import DpEvent
 from langchain_core.load import dumps
 
-from langchain_dp.accounting import LedgerPlan, PrivacyBudget, PrivacyCertificate, PrivacyLedger
+from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate, PrivacyLedger
 from langchain_dp.accounting.budget import warn_weak_promise, weak_promise_reasons
 from langchain_dp.accounting.events import count_is_public
 from langchain_dp.accounting.provenance import MadeWith, ReleaseCost, costs_of_inputs
@@ -41,12 +41,7 @@ SEEDED = "the noise comes from a seed, and anybody who knows the seed can remove
 
 @dataclasses.dataclass(repr=False, kw_only=True)
 class ReleaseJournal(RunJournal):
-    """Journal of one release.
-
-    Args:
-        value: The released value, for JSON; None before the release.
-        first: The first part of a release of two parts; None before it is drawn.
-    """
+    """Journal of one release: its value for JSON, and the first part of a release of two parts."""
 
     VERSION = 1
     value: Any = None
@@ -115,30 +110,19 @@ class Promise:
     ) -> Any:
         """Charge the event, draw a value for JSON, and keep it in the ledger; or return the value that is kept there.
 
-        If the process ends, or the draw fails, between charge and keeping, the same call goes on: it draws again for
-        the same charge. No caller has seen a value of the first draw.
-
-        Args:
-            event: The cost.
-            draw: Function from a source of randomness, and the first part if there is one, to the value.
-            first: Function that draws a first part, which ``draw`` may show to the caller's own code. It is kept first:
-                that code sees one draw, however often the release is tried.
-            records: The private records.
-            settings: Public settings, which must be the same in every call.
-            share: The promise.
-            again: Whether a kept value may be returned. If settings cannot tell two releases apart, it may not.
-
-        Raises:
-            PlanError: The ledger keeps a value for other records or settings under this name, or one that may not be
-                returned.
-            BudgetExceeded: No room for the plan.
+        If the process ends, or the draw fails, between charge and keeping, the same call draws again for the same
+        charge. No caller has seen a value of the first draw. ``first`` draws a first part, which ``draw`` may show to
+        the caller's own code. It is kept first: that code sees one draw, however often the release is tried. ``again``
+        says whether a kept value may be returned. If settings cannot tell two releases apart, it may not.
         """
         users = records.count_users() if count_is_public(share.neighbors) else None
         warn_weak_promise(weak_promise_reasons(share.epsilon, share.delta, users))
         with run_lock(self.ledger, self.name):
             plan = self.ledger.plan(self.name)
             if plan is None:
-                journal = self._new_journal(records, settings)
+                key = secret_key(self.rng)
+                data, masked_key = _digest(records, key), masked(self.ledger, key)
+                journal = ReleaseJournal(settings=dict(settings), key=key, masked_key=masked_key, data=data)
                 plan = self.ledger.reserve(
                     [(event, 1)], name=self.name, epsilon=share.epsilon, delta=share.delta, journal=journal.text()
                 )
@@ -166,22 +150,13 @@ class Promise:
                 )
             return journal.value
 
-    def _new_journal(self, records: Population, settings: Mapping[str, Any]) -> ReleaseJournal:
-        key = secret_key(self.rng)
-        data, masked_key = _digest(records, key), masked(self.ledger, key)
-        return ReleaseJournal(settings=dict(settings), key=key, masked_key=masked_key, data=data)
-
-    def plan(self) -> LedgerPlan:
-        """The reserved plan."""
-        plan = self.ledger.plan(self.name)
-        assert plan is not None  # release_once reserved it
-        return plan
-
     def certificate(
         self, *, mechanism: str, model: str, parameters: Mapping[str, float | int | str], notes: Sequence[str] = ()
     ) -> PrivacyCertificate:
         """Certificate of the release, with the costs of its inputs."""
-        found = self.plan().certificate(
+        plan = self.ledger.plan(self.name)
+        assert plan is not None  # release_once reserved it
+        found = plan.certificate(
             mechanism=mechanism,
             model=model,
             parameters=parameters,

@@ -104,9 +104,9 @@ class Survey(InNotebooks):
 
     def __getitem__(self, question: str) -> SurveyTable:
         """Return the table of a question by its name."""
-        return next((table for table in self.tables if table.question == question), None) or self._no_such(question)
-
-    def _no_such(self, question: str) -> SurveyTable:
+        for table in self.tables:
+            if table.question == question:
+                return table
         raise KeyError(f"No question {question!r}. There are {[table.question for table in self.tables]}.")
 
     def to_rows(self) -> list[dict[str, Any]]:
@@ -129,23 +129,12 @@ class Survey(InNotebooks):
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the survey to a JSON file.
-
-        Args:
-            path: File to write, whole or not at all.
-        """
+        """Write the survey to a JSON file, whole or not at all."""
         write_whole(Path(path), json.dumps(self.to_dict(), allow_nan=False, indent=1))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a survey that :meth:`save` wrote.
-
-        Args:
-            path: The JSON file.
-
-        Raises:
-            InvalidParameter: The file holds no survey.
-        """
+        """Read a survey that :meth:`save` wrote. InvalidParameter: The file holds no survey."""
         form = _SavedSurvey.load(Path(path), FORM)
         tables = tuple(table.table() for table in form.tables)
         return cls(tables, form.records, form.unit, PrivacyCertificate.from_dict(form.certificate))
@@ -405,7 +394,6 @@ class DPSurvey:
     def _first(
         self, records: Population, counts: VoteCounts, rng: Randomness, answers: PrivateArgs
     ) -> list[list[float]]:
-        """Noisy counts per question."""
         total = records.total(self._step(_question_totals, answers if isinstance(records, PrivateRecords) else None))
         self._reader.probe(self.questions)
         cells = [len(question.described) + 1 for question in self.questions]
@@ -419,7 +407,6 @@ class DPSurvey:
         answers: PrivateArgs,
         finer: Sequence[Mapping[int, Question]],
     ) -> list[list[dict[str, Any]]]:
-        """Noisy counts below the leading choices of each question."""
         cells = [len(question.described) + 1 for asked in finer for question in asked.values()]
         if not cells:
             return [[] for _ in finer]
@@ -446,7 +433,6 @@ class DPSurvey:
 
 
 def _population(conversations: PrivateArgs, read: Callable[[Any], PrivateRecords], user_key: str | None) -> Population:
-    """The conversations, at least one."""
     [given] = conversations.values
     if isinstance(given, RecordShards):
         if user_key is not None:
@@ -504,7 +490,6 @@ def _rows(noisy: Floats, cells: Sequence[int]) -> list[list[float]]:
 
 
 def _texts(records: PrivateRecords) -> tuple[list[str], list[int]]:
-    """The texts of all users, one user after the other, and their numbers."""
     users = records.users()
     return [records.get(name)["text"] for group in users for name in group], [len(group) for group in users]
 
@@ -518,13 +503,7 @@ def _cells(question: Question, noisy: Sequence[float]) -> dict[str, Any]:
 
 
 def _total(sizes: Sequence[int], choices: Sequence[int | None], cells: int) -> Whole:
-    """Sum over users of the mean of their votes, in grid steps, rounded down: a user's cells add up to one vote.
-
-    Args:
-        sizes: Number of texts of each user.
-        choices: The cell of each text; None is the last one.
-        cells: Number of cells.
-    """
+    """Sum over users of the mean of their votes, in grid steps, rounded down: a user's cells add up to one vote."""
     places = np.array([cells - 1 if choice is None else choice for choice in choices], dtype=np.int64)
     if max(sizes, default=1) == 1:
         return VOTE * np.bincount(places, minlength=cells).astype(np.int64)

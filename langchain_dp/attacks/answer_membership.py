@@ -92,9 +92,7 @@ def attack_answers(
             answers[world].append([checks.answer("the function that build returns", chain(each)) for each in queries])
     half = runs // 2
     training, tested = [world[:half] for world in answers], [world[half:] for world in answers]
-    best = max(
-        _VIEWS, key=lambda name: _hits_leaving_one_out(training, _VIEWS[name], repeats)
-    )  # the first of equal ones
+    best = max(_VIEWS, key=lambda name: _hits_leaving_one_out(training, _VIEWS[name], repeats))  # the first of equals
     counts = [_counted(world, _VIEWS[best], repeats) for world in training]
     hits = sum(_hit(_score(counts, _VIEWS[best](one, repeats)), world) for world in (0, 1) for one in tested[world])
     settings: dict[str, Setting] = {"runs": runs, "questions": len(questions), "repeats": repeats, "attacker": best}
@@ -133,10 +131,7 @@ def _hit(score: float, world: int) -> float:
 
 
 def _hits_leaving_one_out(training: Sequence[Sequence[Sequence[str]]], view: View, repeats: int) -> float:
-    """Count right guesses among the training chains, each from the frequencies of the others.
-
-    One chain of each data set is left out at a time: leaving out one alone would make its answers rarer on its side.
-    """
+    """Count right guesses among training chains, each from the frequencies of all but one chain of each data set."""
     counts = [_counted(world, view, repeats) for world in training]
     hits = 0.0
     for pair in zip(*training, strict=True):

@@ -1,13 +1,9 @@
 """Embedding inversion: guess a word from the output of a mechanism of metric privacy.
 
-Two attackers. The nearest-neighbor one takes the word nearest to the output (Song and Raghunathan 2020; Li, Tan, Liu
-2023, appendix A.3.2). The maximum-a-posteriori one knows table, mechanism, eta and word frequencies, and takes the
-likeliest word: no attacker who looks at one token at a time guesses more words right on average over these frequencies.
-It still reads a word that the frequencies lack, such as a name, if it passes unchanged. Where texts hold other words
-than the frequencies suggest, reading alone may guess more; the better of the two is reported.
-
-The attacked output is the released words, as of the sanitizer, or, as a warning, the noisy vectors, which it never
-shows.
+Of two attackers one takes the word nearest to the output (Song and Raghunathan 2020; Li, Tan, Liu 2023, appendix
+A.3.2). The maximum-a-posteriori one knows table, mechanism, eta and word frequencies, and takes the likeliest word: no
+attacker who looks at one token at a time guesses more words right on average over these frequencies. Where texts hold
+other words, reading alone may guess more. The better of the two is reported.
 """
 
 from __future__ import annotations

@@ -225,7 +225,6 @@ def _line(text: str) -> str:
 
 
 def _around(text: str, start: int, end: int) -> str:
-    """Return one line of ``text`` with the run in brackets."""
     side = max((_WIDTH - (end - start)) // 2, 12)
     before, after = _line(text[:start]), _line(text[end:])
     before = before if len(before) <= side else f"...{before[-side:]}"

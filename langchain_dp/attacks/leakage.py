@@ -1,9 +1,7 @@
-"""Search for text of training rows in a prompt: the leak of DLN-1 that Hong et al. 2024 show.
+"""Search for text of training rows in a prompt: the leak of DLN-1 that Hong et al. 2024 show in Figure 2.
 
-Hong et al. 2024, Figure 2 and appendix B.1, look for the training sentence closest to every forged example. Here common
-runs of words come first, which need no embedding and no reader, and single words of one row alone: a name, a password
-or a number reveals it without a run. The output IS the leaked text, for people who may see the rows. A search without
-findings proves nothing: it sees copies, not influence.
+Common runs of words come first, then single words of one row alone: a name, a password or a number. The output IS the
+leaked text, for people who may see the rows. A search without findings proves nothing: it sees copies, not influence.
 """
 
 from __future__ import annotations
@@ -119,8 +117,6 @@ def find_leaks(
 
 
 class _Rows:
-    """Texts with their words."""
-
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = texts
         self.parsed = [ComparedText(text, words_of(text)) for text in texts]
@@ -197,7 +193,6 @@ class _Search:
         return numbers
 
     def _numbers(self, rows: _Rows) -> list[LeakedSpan]:
-        """Return the numbers of one row alone."""
         spans = []
         for (start, end), held in self._numbers_of[rows].items():
             within = {

@@ -1,9 +1,7 @@
 """Membership inference from a released prompt: was a record among the private ones?
 
-The likelihood ratio (LiRA) of Carlini et al. 2022, "Membership inference attacks from first principles", and, with one
-reference, of Mireshghallah et al. 2022, "Quantifying privacy risks of masked language models using membership inference
-attacks", as in Hong et al. 2024, Table 8. The attacker has the prompt and several candidate models, because it need not
-know which one wrote it.
+The likelihood ratio (LiRA) of Carlini et al. 2022 and, with one reference, of Mireshghallah et al. 2022, as in Hong et
+al. 2024, Table 8. The attacker has the prompt and several candidate models: it need not know which one wrote it.
 """
 
 from __future__ import annotations

@@ -115,9 +115,6 @@ def plot_attacks(results: Sequence[AttackResult | LeakReport], path: str | PathL
     save_picture(figure, path)
 
 
-# ---------------------------------------------------------------------------------------------------------- intervals
-
-
 def ratio_interval(hits: Floats, runs: Floats) -> Interval:
     """Return an exact interval of sum(hits) / sum(runs), where texts are independent, and not their words.
 
@@ -147,9 +144,8 @@ def auc_interval(value: float, positives: int, negatives: int, *, error: float =
     """Return all areas under the curve from which ``value`` is not too many standard errors away.
 
     Newcombe 2006, "Confidence intervals for an effect size measure based on the Mann-Whitney statistic. Part 2", method
-    5: Hanley and McNeil's variance at the area in question instead of the measured one, so that an area of 1 has an
-    interval too. Errors are counted by Student's t of the smaller side, since the normal distribution is too narrow for
-    few scores. Both sides are assumed to be spread alike. ``error`` is the chance to miss, on both sides together.
+    5: Hanley and McNeil's variance at the area in question, so that an area of 1 has an interval too. Errors are
+    counted by Student's t of the smaller side. ``error`` is the chance to miss, on both sides together.
     """
     z = float(student.ppf(1 - error / 2, max(min(positives, negatives) - 1, 1)))
     typical = (positives + negatives) / 2 - 1

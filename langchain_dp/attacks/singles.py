@@ -1,8 +1,7 @@
 """Single words that reveal a row (a rare word, a name, a password, a number), and the list of ordinary words.
 
-Ordinary are the 100,000 most frequent words of GloVe's table, which lists them by frequency, if its package is
-installed (extra ``rapt``). A word written as a name must be among the 10,000 most frequent, and two names side by side
-among the 1,000. Without the table, or for rows in another language, rare words cannot be told from ordinary ones: then
+Ordinary are the 100,000 most frequent words of GloVe's table (extra ``rapt``). A word written as a name must be among
+the first 10,000, and two names side by side among the first 1,000. Without the table, or for rows in another language,
 only numbers and words that mix letters and digits count.
 """
 

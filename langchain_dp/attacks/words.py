@@ -50,10 +50,7 @@ class Word:
 
 
 def words_of(text: str) -> list[Word]:
-    """Return the words of ``text``, without punctuation and case; in writing without spaces, each letter.
-
-    A word is letters, digits and inner apostrophes.
-    """
+    """Return the words of ``text``: letters, digits and inner apostrophes, or each letter in writing without spaces."""
     return [Word(folded(found[0]), found.start(), found.end()) for found in _WORD.finditer(plain(text))]
 
 

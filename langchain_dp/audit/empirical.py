@@ -132,7 +132,11 @@ def audit_mechanism(
         >>> audit_mechanism(count, ["canary"], ["other"], epsilon=0.5, delta=0.0, runs=4_000).violated
         True
     """
-    _check(runs, epsilon=epsilon, delta=delta, error=error)
+    validate.integer("runs", runs, at_least=1)
+    validate.number("epsilon", epsilon, at_least=0.0, at_most=500.0)
+    validate.number("delta", delta, at_least=0.0, below=1.0)
+    validate.number("error", error, above=0.0, below=1.0)
+    check_runs(runs - max(1, round(_PILOT * runs)), epsilon=epsilon, delta=delta, error=error / _LOOKS)
     validate.function("mechanism", mechanism, of="a data set")
     if statistic is not None:
         validate.function("statistic", statistic, of="a release")
@@ -158,14 +162,6 @@ def audit_mechanism(
         share = {"runs": runs - pilot, "delta": delta, "error": error / _LOOKS}
         event = choose_event(first, second, numeric=statistic is not None, **share)  # type: ignore[arg-type]  # one int
         return _test(event, one, other, statistics, pilot, runs - pilot, epsilon=epsilon, delta=delta, error=error)
-
-
-def _check(runs: int, *, epsilon: float, delta: float, error: float) -> None:
-    validate.integer("runs", runs, at_least=1)
-    validate.number("epsilon", epsilon, at_least=0.0, at_most=500.0)
-    validate.number("delta", delta, at_least=0.0, below=1.0)
-    validate.number("error", error, above=0.0, below=1.0)
-    check_runs(runs - max(1, round(_PILOT * runs)), epsilon=epsilon, delta=delta, error=error / _LOOKS)
 
 
 def _test(
@@ -226,10 +222,10 @@ def choose_event(
         return epsilon_bound(round(share * runs), round(other_share * runs), runs, delta=delta, error=error)
 
     candidates = _half_lines(one, other) if numeric else _level_sets(one, other)
-    none = Event(False, frozenset()), 0, 0
-    return max(candidates, key=lambda candidate: (promise(*candidate[1:]), candidate[1] - candidate[2]), default=none)[
-        0
-    ]
+    best = max(
+        candidates, key=lambda one: (promise(*one[1:]), one[1] - one[2]), default=(Event(False, frozenset()), 0, 0)
+    )
+    return best[0]
 
 
 def _level_sets(one: Sequence[Any], other: Sequence[Any]) -> Iterable[tuple[Event, int, int]]:

@@ -199,9 +199,7 @@ def equal(one: Any, other: Any) -> bool:
 
 
 def check_neighbors(one: Sequence[Any], other: Sequence[Any], neighbors: Neighbors | str) -> None:
-    """Require that two data sets, record by record in their order, differ in exactly one record.
-
-    Under zero-out the ghost is None.
+    """Require that two data sets, record by record in their order, differ in exactly one record. A ghost is None.
 
     Args:
         one: Records of one data set.

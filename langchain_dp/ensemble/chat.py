@@ -43,13 +43,8 @@ class PrivateChat(ChecksBatches, BaseChatModel):
             )
 
     @property
-    def _released_by(self) -> str:
-        """Name of the model in the certificate."""
-        raise NotImplementedError
-
-    @property
-    def _answers(self) -> ChecksBatches:
-        """The chain."""
+    def _chain(self) -> Any:
+        """The chain, with ``certificate_model``, ``count_tokens`` and a check of one question."""
         raise NotImplementedError
 
     def _checked_question(self, question: Any) -> str:
@@ -60,7 +55,7 @@ class PrivateChat(ChecksBatches, BaseChatModel):
                 f"Expected a str, a list of messages or a prompt value, not {type(question).__name__}. Nothing was "
                 "spent."
             ) from None
-        return self._answers._checked_question(messages)
+        return str(self._chain._checked_question(messages))
 
     def generate(self, messages: list[list[BaseMessage]], *args: Any, **kwargs: Any) -> LLMResult:
         """Generate like LangChain, but find a refused question of several before one is charged."""
@@ -71,16 +66,12 @@ class PrivateChat(ChecksBatches, BaseChatModel):
         checked = await in_own_thread(self._looked_at, messages, len(messages) < 2)
         return await super().agenerate(checked, *args, **kwargs)
 
-    def _count(self, text: str) -> int:
-        """Return the tokens of a text, or an estimate."""
-        raise NotImplementedError
-
     def __repr_args__(self) -> list[tuple[str | None, Any]]:
         return [(name.removeprefix("_"), chain) for name, chain in (self.__pydantic_private__ or {}).items()]
 
     def get_num_tokens(self, text: str) -> int:
         """Return the model's tokens of a text, or an estimate. LangChain's method would download another tokenizer."""
-        return self._count(text)
+        return int(self._chain.count_tokens(text))
 
     def bind_tools(self, tools: object, **kwargs: Any) -> NoReturn:
         """Refuse: a private answer calls no tool and fills no schema."""
@@ -92,7 +83,7 @@ class PrivateChat(ChecksBatches, BaseChatModel):
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
         params = super()._get_ls_params(stop=stop, **kwargs)
         params["ls_provider"] = "langchain-dp"
-        params["ls_model_name"] = self._released_by
+        params["ls_model_name"] = self._chain.certificate_model
         return params
 
 

@@ -31,10 +31,7 @@ class MemberEngine(Protocol):
 
 
 def is_remote(engine: object) -> bool:
-    """Return whether the engine calls a server, which may die: then every member abstains, and only noise is left.
-
-    Such an engine has an attribute ``remote = True``, and gets one public prompt beside its members.
-    """
+    """Return whether the engine calls a server. It then gets one public prompt beside its members."""
     return getattr(engine, "remote", False) is True
 
 
@@ -57,11 +54,7 @@ def asked_publicly(ask: Callable[[], Answer]) -> Answer:
 
 
 def count_publicly(engine: MemberEngine, text: str) -> int:
-    """Count the tokens of a public text.
-
-    Raises:
-        ModelUnavailable: The engine counts no text.
-    """
+    """Count the tokens of a public text."""
     try:
         return asked_publicly(lambda: engine.count_tokens(text))
     except ModelUnavailable as error:

@@ -22,14 +22,9 @@ _JOINTS = 4  # additional tokens of joined parts
 
 
 class PromptBudget:
-    """Truncates the texts of one member so that its prompt fits. Its cache is not thread-safe, which is harmless.
+    """Truncates the texts of one member so that its prompt fits, by its own texts and public numbers alone.
 
-    Formal guarantee:
-        The shown part of a member depends on its own texts and on public numbers: a release costs no more.
-
-    Examples:
-        >>> room = PromptBudget(engine)
-        >>> room.truncate(["a note of many pages ..."], whole="".join, tokens=400)
+    Its cache is not thread-safe, which is harmless.
     """
 
     def __init__(self, engine: MemberEngine) -> None:
@@ -38,13 +33,7 @@ class PromptBudget:
         self._found: OrderedDict[bytes, int] = OrderedDict()  # by a digest: no text is kept here
 
     def remaining(self, limit: int, *public: str, more: int = 0) -> int:
-        """Return the tokens left for private texts in a prompt of ``limit``, beside public texts and ``more`` written
-        tokens.
-
-        Raises:
-            InvalidParameter: The engine cannot tokenize a public text.
-            ModelUnavailable: The engine counts no text.
-        """
+        """Return the tokens left for private texts in a prompt of ``limit``, beside public texts and ``more``."""
         return limit - sum(count_publicly(self._engine, text) for text in public) - more - _JOINTS
 
     def truncate(self, texts: Sequence[str], *, whole: Callable[[Sequence[str]], str], tokens: int) -> list[str]:
@@ -93,12 +82,7 @@ class PromptBudget:
 
 
 def beginning(text: str, characters: int) -> str:
-    """Return the first ``characters`` of a text, without a truncated word.
-
-    Examples:
-        >>> beginning("a very long story", 8)
-        'a very'
-    """
+    """Return the first ``characters`` of a text, without a truncated word."""
     if len(text) <= characters:
         return text
     cut = text[:characters]

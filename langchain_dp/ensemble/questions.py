@@ -32,11 +32,7 @@ Whatever else has named fields, such as a pydantic object, a dataclass or a name
 
 
 def variables_of(template: str) -> tuple[str, ...]:
-    """Return the names of a template's variables, in order, each once.
-
-    Raises:
-        ValueError: A brace stands alone.
-    """
+    """Return the names of a template's variables, in order, each once. ValueError: A brace stands alone."""
     return tuple(dict.fromkeys(name for _, name, _, _ in string.Formatter().parse(template) if name is not None))
 
 
@@ -137,12 +133,7 @@ def _text_of(message: BaseMessage) -> str:
 
 
 def user_of(plan: LedgerPlan, config: RunnableConfig | None) -> str | None:
-    """Return the user if the plan has quotas, else None. Charges nothing.
-
-    Raises:
-        PlanError: The config names no user, or one without a quota.
-        InvalidParameter: The name is no short string.
-    """
+    """Return the user if the plan has quotas, else None. PlanError: The config names no user with a quota."""
     if plan.quotas is None:
         return None
     account = plan.account_of(((config or {}).get("configurable") or {}).get(USER_ID))

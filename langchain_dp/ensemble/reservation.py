@@ -30,11 +30,7 @@ R = TypeVar("R")
 
 
 def reserved_once(ledger: PrivacyLedger, name: str, *, new: Callable[[], R], resumed: Callable[[LedgerPlan], R]) -> R:
-    """Resume the ledger's plan of this name with ``resumed``, or reserve one with ``new``.
-
-    Raises:
-        BudgetExceeded: The ledger has no room for a new plan.
-    """
+    """Resume the ledger's plan of this name with ``resumed``, or reserve one with ``new``."""
     if (plan := ledger.plan(name)) is not None:
         return resumed(plan)
     try:
@@ -48,10 +44,7 @@ def reserved_once(ledger: PrivacyLedger, name: str, *, new: Callable[[], R], res
 def check_same(
     plan: LedgerPlan, asked: Mapping[str, tuple[object, object]], budget: PrivacyBudget | None, whose: str
 ) -> None:
-    """Raise PlanError if a plan was reserved for other settings, and name them.
-
-    ``asked`` holds the old and the new value of each setting. ``whose`` is "chain" or "run".
-    """
+    """Raise PlanError, with the settings that differ, if a plan was reserved for other ones: (old, new) per name."""
     settings = dict(asked)
     if budget is not None:
         settings["budget.epsilon"] = (plan.epsilon, budget.epsilon)
@@ -115,11 +108,7 @@ def unreserved(ledger: PrivacyLedger) -> PrivacyBudget:
 
 
 def affordable(ledger: PrivacyLedger, budget: PrivacyBudget | None) -> PrivacyBudget:
-    """Return the budget that a plan would reserve; ``budget=None`` is all that is left.
-
-    Raises:
-        BudgetExceeded: The ledger has no room for it.
-    """
+    """Return the budget that a plan would reserve (None: all that is left), or raise BudgetExceeded."""
     left = unreserved(ledger)
     if budget is None:
         return left

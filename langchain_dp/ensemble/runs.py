@@ -1,18 +1,9 @@
 """Private runs that write text: their journal, their lock, and how LangChain starts them.
 
-A run charges its ledger, asks a local model, and draws tokens one after another. Its journal holds everything that was
-drawn. The journal lies in the ledger, beside the charges, so a copy of the ledger, or what a crash leaves of it, holds
-both as they were at one moment. Every release keeps this order:
-
-1. Reserve the plan and the first journal, in one transaction.
-2. Charge, durably, before the model sees a record.
-3. Draw, and write the outcome into the journal, in place of the state that the writer has read.
-4. Only then may the outcome leave.
-
-A charge without an outcome is lost: the run never draws it a second time.
-
-The journal holds no record. It holds keyed digests of the records, and the key of the run's coins under a mask. The
-ledger's key removes the mask; it lies in a file of its own.
+A run charges durably before the model sees a record. It stores each outcome in its journal before the outcome leaves.
+The journal lies in the ledger beside the charges, so both are always from one moment. A charge without an outcome is
+lost, and never drawn a second time. The journal holds keyed digests of the records, and the key of the run's coins
+under a mask of the ledger's key.
 """
 
 from __future__ import annotations
@@ -87,11 +78,7 @@ class RunJournal(abc.ABC):
         return json.dumps({"version": self.VERSION, **common, **self.state()})
 
     def save(self) -> None:
-        """Write the journal durably in place of the state that this object wrote or read last.
-
-        Raises:
-            LedgerError: It cannot be written, another process has written it, or the ledger is an older copy.
-        """
+        """Write the journal durably in place of the state that this object wrote or read last, or raise LedgerError."""
         now = self.text()
         if now != self.kept and self.plan is not None:
             self.plan.save_journal(now, expected=self.kept)
@@ -106,12 +93,7 @@ class RunJournal(abc.ABC):
 
     @classmethod
     def load(cls, ledger: PrivacyLedger, plan: LedgerPlan) -> Self:
-        """Read the journal of a run that has started.
-
-        Raises:
-            PlanError: The plan has no journal, or it is damaged, or another system's.
-            LedgerError: The ledger's key is missing or another one.
-        """
+        """Read the journal of a run that has started."""
         if not plan.journal:
             raise PlanError(
                 f"The ledger holds a plan {plan.name!r}, but no journal of its run: it cannot be resumed. Give this "
@@ -167,7 +149,6 @@ class PrivateRun:
         return self._ledger.budget.neighbors
 
     def _public_settings(self) -> dict[str, Any]:
-        """Return the settings as the journal holds them."""
         return {**self._settings.public(), "name": self._name, "model": self._engine.name}
 
     def _new_journal(self, records: PrivateRecords) -> dict[str, Any]:
@@ -216,7 +197,6 @@ class RunRunnable(KeepsExamples, Runnable[Examples | None, Any]):
         return results[0]
 
     def _traced(self, result: Any) -> Any:
-        """Return what callbacks see of the result."""
         return result
 
     async def _aexecute(self, held: PrivateArgs, config: RunnableConfig | None) -> Any:

@@ -90,12 +90,9 @@ class Scheme:
 def choose_scheme(
     sampling: SamplingOptions, *, neighbors: Neighbors, records: int, shots: int, subsets: int, apart: int = 0
 ) -> Scheme:
-    """Derive the missing sampling parameters, if that is sound.
+    """Derive the missing sampling parameters.
 
-    Under replace-one and zero-out the number of records is public, and K and q may come from it, once. Under
-    add/remove it is private, and a K or q derived from it would break the guarantee: they must be given.
-
-    ``apart`` records are kept from the subsets; an error about too few records states them.
+    Where the number of records is private (add/remove), K and q are not derived from it. They must be given.
     """
     name, partitions, probability = sampling.scheme, sampling.partitions, sampling.probability
     public = count_is_public(neighbors)

@@ -42,10 +42,6 @@ def note_ledger(records: PrivateRecords | CheckedShards, charged: PrivacyLedger 
 
     Any record that both have is enough. Of larger sets the 64 smallest fingerprints are kept. Two sets that overlap by
     a tenth are then recognized in 99 of 100 cases.
-
-    Args:
-        records: The private records.
-        charged: The ledger that is charged for them, or a plan of it.
     """
     folder = state_folder()
     if folder is None:
@@ -98,7 +94,6 @@ def _warn(ledger: Account, others: list[tuple[str, float]]) -> None:
 
 
 def _marks(records: PrivateRecords | CheckedShards, key: bytes) -> list[bytes]:
-    """The smallest fingerprints of the texts."""
     texts: Iterable[bytes]
     if isinstance(records, CheckedShards):
         texts = [records.digest]

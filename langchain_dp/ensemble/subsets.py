@@ -3,10 +3,8 @@
 "fixed": every record is assigned once to one subset, and each release includes each subset with probability q by fresh
 coins. "resample": each release Poisson-samples the records and deals them into slots.
 
-No coin depends on a record's content or on another record. It would be unsound to shuffle all records and cut them into
-chunks at every release, or to cut them in data-set order: one new record would move two or many votes.
-
-:class:`KeyedCoins` samples single records by coins that are the same after a restart.
+No coin depends on a record's content or on another record. Shuffling all records anew for each release, or cutting them
+in data-set order, would be unsound: one new record would move two or many votes.
 """
 
 from __future__ import annotations
@@ -194,11 +192,8 @@ KEYED = (
 class KeyedCoins:
     """Participation in a round, by coins that depend on a key, the round and a slot or id, not on content.
 
+    The coins are independent, as far as HMAC-SHA-256 under a secret key cannot be told from chance.
     ``names`` maps each record to its coin's name: its slot if the number of records is public, else its id.
-
-    Formal guarantee:
-        Participation in a round is drawn by independent coins, as far as HMAC-SHA-256 under a secret key cannot be
-        told from chance.
     """
 
     def __init__(self, key: bytes, names: Mapping[str, str]) -> None:
@@ -207,17 +202,9 @@ class KeyedCoins:
 
     def drawn(self, number: int, rate: float) -> list[str]:
         """Return the records of round ``number``, each with probability ``rate``, independently."""
-        bound = bound_of(rate)
+        bound = int(Fraction(rate) * 2**_COIN_BITS)  # a coin is below it with probability ``rate``
         return [record for record in self._names if self._coin("round", number, record) < bound]
 
     def _coin(self, what: str, number: int, record: str) -> int:
-        return self._toss(what, number, self._names[record])
-
-    def _toss(self, what: str, number: int, name: str) -> int:
-        text = f"{what}\n{number}\n{name}".encode(errors="surrogatepass")
+        text = f"{what}\n{number}\n{self._names[record]}".encode(errors="surrogatepass")
         return int.from_bytes(hmac.new(self._key, text, hashlib.sha256).digest(), "big")
-
-
-def bound_of(rate: float) -> int:
-    """Return the bound that a coin is below with probability ``rate``."""
-    return int(Fraction(rate) * 2**_COIN_BITS)

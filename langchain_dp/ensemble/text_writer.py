@@ -51,14 +51,7 @@ class TextWriter:
         before: Sequence[Token] = (),
         mark: Callable[[], object] = lambda: None,
     ) -> Iterator[Token]:
-        """Yield the tokens of one text as they are drawn, at most as many as the event has; the last one may end it.
-
-        ``bodies`` holds the private text of each participating member, possibly none. ``before`` and ``mark`` are as in
-        :meth:`continued`.
-
-        Raises:
-            ModelUnavailable: The public prompt could not be evaluated.
-        """
+        """Yield the tokens of one text as they are drawn, with one private text per participating member."""
         return self.continued(
             public_prompt(head, tail),
             lambda: [MemberPrompt(head, body, tail, key) for key, body in bodies.items()],
@@ -124,11 +117,7 @@ class TextWriter:
         self._heard = True
 
     def can_go_on(self, public: MemberPrompt, written: Sequence[Token]) -> bool:
-        """Return whether the model can continue after these tokens, which are released or about to be.
-
-        Raises:
-            ModelUnavailable: It does not score the prompt alone either.
-        """
+        """Return whether the model can continue after these tokens, which are released or about to be."""
 
         def look() -> None:
             self.text(written)
@@ -145,8 +134,7 @@ class TextWriter:
         return False
 
     def check_room(self, head: str, tail: str, *, more: int = 0, kept: int = 0) -> int:
-        """Return the tokens left beside a text of the largest length, or raise InvalidParameter: a cut text would be
-        drawn again.
+        """Return the tokens left beside a text of the largest length, or raise InvalidParameter.
 
         ``more`` is the growth of the public text, and ``kept`` the tokens kept for private texts.
         """

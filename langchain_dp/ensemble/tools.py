@@ -90,18 +90,7 @@ def private_tool(
 ) -> BaseTool:
     """Return a tool that asks one question, and tells the model in a message if it gets no answer.
 
-    Args:
-        ask: Answers the template's variables.
-        aask: Async version.
-        plan: The charged plan. If it has quotas, a config without its user raises and is not told to the model.
-        variables: Names of the template's variables, the tool's arguments, all of them texts.
-        name: Name of the tool; characters that model providers refuse become "_".
-        description: Description for the model.
-        exit_behavior: "continue": the model learns of a used-up plan in a tool message with the status of an error, and
-            the agent goes on. "end": the same, and that message is the agent's last, if the agent was built by
-            ``create_agent`` before the tool's first call. "error": raises BudgetExceeded. The end of a user's quota is
-            the same, for this user.
-        args_schema: The arguments, with your own descriptions.
+    The plan's quotas need a user in the config. A config without one raises, which is not told to the model.
     """
     validate.one_of("exit_behavior", exit_behavior, get_args(ExitBehavior))
     for given, value in (("name", name), ("description", description)):

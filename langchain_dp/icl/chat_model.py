@@ -63,19 +63,12 @@ class ChatDPICL(PrivateChat):
         return self._classifier
 
     @property
-    def _answers(self) -> DPICLClassifier[Any]:
+    def _chain(self) -> DPICLClassifier[Any]:
         return self._classifier
 
     @property
     def _llm_type(self) -> str:
         return "dp-icl"
-
-    @property
-    def _released_by(self) -> str:
-        return self._classifier.certificate_model
-
-    def _count(self, text: str) -> int:
-        return self._classifier.count_tokens(text)
 
     def _generate(
         self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
@@ -112,11 +105,10 @@ class ChatDPICL(PrivateChat):
         return await asyncio.to_thread(self._fields, answer, question, ends)
 
     def _fields(self, answer: DPAnswer[Any], question: str, ends: Sequence[str]) -> dict[str, Any]:
-        """Return the fields of the reply, whole or as a chunk."""
         label = text = label_name(answer.label) or ""
         for end in ends:
             text = text.split(end)[0]
-        fields = reply_metadata(answer.certificate, self._count, asked=question, said=label)
+        fields = reply_metadata(answer.certificate, self._classifier.count_tokens, asked=question, said=label)
         return {"content": text, **fields}
 
 
@@ -125,5 +117,4 @@ def _chunk(fields: Mapping[str, Any]) -> ChatGenerationChunk:
 
 
 def _question_of(messages: Sequence[BaseMessage]) -> str:
-    """Return the text of the last human message."""
     return str(question_fields(messages, ["text"])["text"])

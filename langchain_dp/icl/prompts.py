@@ -150,11 +150,10 @@ def plain(labels: Sequence[str]) -> ICLPrompt:
 
 
 def prompt_from(given: object) -> ICLPrompt:
-    """Return a prompt, or read one from a text.
+    """Return a prompt, or read one from a text: instruction, question with variables, cue before the label.
 
-    The last line of a text is the cue before the label, if it names no variable except a final ``{label}``; otherwise
-    the cue is "Label:". The question stands before it. Paragraphs before the first one with a variable are the
-    instruction.
+    The cue is the last line, if it names no variable except a final ``{label}``. Otherwise it is "Label:". Paragraphs
+    before the first one with a variable are the instruction.
     """
     if isinstance(given, ICLPrompt):
         return given

@@ -66,7 +66,6 @@ class Releaser:
         reservation = self.reservation
         self._mechanism = ReportNoisyMax(reservation.event)
         self.remaining = BudgetMonitor(reservation.plan, reservation.event, reservation.max_queries)
-        self._caller = reservation.plan.name
         self._min_seconds = self.model_calls.min_response_seconds or 0.0
         self._answers = AnswerCache[str](self.answer_cache_size)
         # Under add/remove the presence of a record is private: a repeated question that costs again would show that
@@ -207,7 +206,7 @@ class Releaser:
         """Charge durably before anything private is drawn."""
         if problem := find_problem():
             raise UnsafeEnvironment(problem)
-        self.reservation.plan.spend(self._mechanism.event, caller=self._caller, user_id=user_id)
+        self.reservation.plan.spend(self._mechanism.event, caller=self.reservation.plan.name, user_id=user_id)
         return self.subset_prompts.draw(question)
 
     def _count_and_add_noise(self, subset_prompts: Sequence[SubsetPrompt], votes: Sequence[Vote]) -> str:
@@ -233,5 +232,4 @@ def _nothing_charged() -> Iterator[None]:
 
 
 def _key(question: str) -> bytes:
-    """Return a cache key of constant length."""
     return hashlib.sha256(question.encode("utf-8", "surrogatepass")).digest()

@@ -23,8 +23,8 @@ _RECORD, _ANSWER = "forgotten record", "answered question"
 class Replicas:
     """The state that one replica shares with the others under one plan. Thread-safe.
 
-    Every record needs an id, the same on every replica. ``drop`` removes a record from the subsets and their caches.
-    ``public`` is everything besides the question that an answer depends on: labels, template, model.
+    ``drop`` removes a record from the subsets and their caches. ``public`` is everything besides the question that an
+    answer depends on: labels, template, model.
     """
 
     def __init__(
@@ -50,10 +50,7 @@ class Replicas:
         return self._last_seen[1]
 
     def catch_up(self) -> None:
-        """Drop the records that other replicas forgot, before every use of a record: one look-up.
-
-        LedgerError if the ledger cannot be read. No record may be used then.
-        """
+        """Drop the records that other replicas forgot: one look-up, before every use of a record."""
         with self._lock:
             last, epoch = self._last_seen
             new = self._shared.forgotten(last)

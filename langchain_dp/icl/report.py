@@ -170,11 +170,7 @@ def report(
     price_per_million_tokens: float | None,
     companions: Sequence[str] = (),
 ) -> ICLPlanReport:
-    """Return the report of a reserved plan.
-
-    ``head`` is the public text before the examples, ``shot`` a rendered example of average length, and ``companions``
-    are the prompts of the health probes, without the question.
-    """
+    """Return the report of a reserved plan. ``companions`` are the prompts of health probes, without the question."""
     event, scheme, budget = reservation.event, reservation.scheme, reservation.budget
     rate = 1.0 if scheme.sampling == "fixed" else scheme.sampling_probability
     shots = records * rate / scheme.groups

@@ -80,9 +80,8 @@ def reserve(
 ) -> AnswerReservation:
     """Calibrate the noise and reserve the plan, or continue the plan that the ledger holds under this name.
 
-    After a restart the number of records may differ; the constants of the reserved plan stay in force. ``settings`` are
-    those of a chain whose subsets this one shares; None: the chain cuts its own. ``before`` gets the constants before
-    anything is reserved, to warn of a noisy plan.
+    The constants of a reserved plan stay in force, also where the number of records differs. ``before`` gets the
+    constants before anything is reserved.
     """
     validate.integer("shots", shots, at_least=1)
     validate.integer("subsets", subsets, at_least=1)

@@ -215,8 +215,6 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             replicas=self._replicas,
         )
 
-    # ------------------------------------------------------------------------------------------------ Runnable
-
     def invoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> Label:  # noqa: A002  # Runnable's name
         """Release one label.
 
@@ -330,8 +328,6 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         self._voter.check(text)
         return text
 
-    # ------------------------------------------------------------------------------------------- the promise
-
     @property
     def _reservation(self) -> AnswerReservation:
         return self._releaser.reservation
@@ -405,8 +401,6 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             price_per_million_tokens=price_per_million_tokens,
             companions=[companion_text(self.prompt, words)] * self._voter.companions,
         )
-
-    # --------------------------------------------------------------------------------------------- the examples
 
     @redact_errors("while an example was added")
     def add(self, example: Any, *, record_id: str | None = None) -> str:
@@ -542,8 +536,6 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
 
     def _shot(self, example: Mapping[str, Any]) -> Shot:
         return self.prompt.ask(example), self.prompt.word(str(example["label"]))
-
-    # ------------------------------------------------------------------------------------------ nothing leaks
 
     @safe_repr
     def __repr__(self) -> str:

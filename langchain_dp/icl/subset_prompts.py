@@ -54,11 +54,7 @@ def count_votes(subset_prompts: Sequence[SubsetPrompt], votes: Sequence[Vote], l
 
 
 class SubsetPrompts:
-    """The private records in subsets. Thread-safe.
-
-    Adding or forgetting a record changes one subset and its key. ``render`` turns an example into a shot; ``rng`` draws
-    the coins for assignment and sampling. ``forgotten`` counts forgotten records.
-    """
+    """The private records in subsets. Thread-safe. Adding or forgetting a record changes one subset and its key."""
 
     def __init__(
         self, records: PrivateRecords, scheme: Scheme, render: Callable[[Mapping[str, Any]], Shot], rng: Randomness
@@ -81,11 +77,7 @@ class SubsetPrompts:
         return self._prompts(self._sampler.draw, question)
 
     def balanced(self, question: str, rng: random.Random) -> list[SubsetPrompt]:
-        """Return a plain few-shot prompt, without privacy: as many records as a random subset, with balanced labels.
-
-        Labels and records are in random order. A prompt of one label only, as a subset can be, would be a weak
-        baseline.
-        """
+        """Return a plain few-shot prompt, without privacy: as many records as a random subset, with balanced labels."""
         sizes = [len(each.shots) for each in self.everyone(question) or self.draw(question) if each.shots]
         with self._lock:
             by_word: dict[str, list[Shot]] = {}
@@ -106,10 +98,14 @@ class SubsetPrompts:
         if self._catch_up is not None:
             self._catch_up()
         with self._lock:
-            return [SubsetPrompt(subset.member, self._shots_of(subset), question) for subset in choose()]
-
-    def _shots_of(self, subset: Subset) -> tuple[Shot, ...]:
-        return tuple(self._shots[name] for user in subset.record_ids for name in self._shown[user])
+            return [
+                SubsetPrompt(
+                    subset.member,
+                    tuple(self._shots[name] for user in subset.record_ids for name in self._shown[user]),
+                    question,
+                )
+                for subset in choose()
+            ]
 
     def add(self, example: Mapping[str, Any], record_id: str | None) -> tuple[str, Hashable | None]:
         """Add a record by its own coin; return its id and the previous key of its subset."""

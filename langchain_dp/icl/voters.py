@@ -427,11 +427,8 @@ def _choosing(model: Runnable[Any, Any], words: Sequence[str]) -> Runnable[Any, 
     from langchain_core.decisions import Choice
 
     choice = Choice(instructions=_CHOICE, criteria=dict.fromkeys(words))
-    return RunnableLambda(functools.partial(_request, choice=choice)) | model | RunnableLambda(_chosen)
-
-
-def _request(prompt: Any, choice: Any) -> dict[str, Any]:
-    return {"state": prompt, "questions": {_LABEL: choice}}
+    state: Runnable[Any, Any] = RunnableLambda(lambda prompt: {"state": prompt, "questions": {_LABEL: choice}})
+    return state | model | RunnableLambda(_chosen)
 
 
 def _chosen(response: Any) -> str:

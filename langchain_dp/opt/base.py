@@ -67,8 +67,6 @@ class PromptRunnable(RunRunnable):
             costs=costs_of_inputs(*released_inputs, made_with=made_with, budget=budget, ledger=ledger),
         )  # fmt: skip
 
-    # ------------------------------------------------------------------------------------------------ Runnable
-
     @hold_arguments("input")
     def invoke(self, input: Examples | None, config: RunnableConfig | None = None, **kwargs: Any) -> ChatPromptTemplate:  # noqa: A002  # Runnable's name
         """Release one prompt.
@@ -138,29 +136,18 @@ class PromptRunnable(RunRunnable):
     def _traced(self, result: OptimizedPrompt) -> str:
         return result.instruction
 
-    # ------------------------------------------------------------------------------------------------- promise
-
     def released(self) -> list[str]:
         """Return the candidates released so far, without the initial instruction."""
         texts = self._private.released()
         return [ReleasedText(text, self.certificate().as_sources()) for text in texts]
 
     def certificate(self) -> PrivacyCertificate:
-        """Return the guarantee of the run in its current state.
-
-        Raises:
-            InvalidParameter: No run has started yet.
-        """
+        """Return the guarantee of the run in its current state. InvalidParameter: No run has started yet."""
         return self._private.certificate()
 
     @hold_arguments("examples")
     def check(self, examples: Examples | int | None = None) -> OptPlanReport:
-        """Return :meth:`plan`, but refuse a run in which no token can win, as :meth:`invoke` would.
-
-        Raises:
-            InvalidParameter: No token can win, or a selection fitted by ``auto()`` would be random. The error names a
-                fix.
-        """
+        """Return :meth:`plan`, but refuse a run in which no token can win, or a random fitted selection."""
         records, count = run_redacted(self._counted, PrivateArgs.of(examples), READING)
         plan = self.plan(count if records is None else records)
         self._private.check_reachable(plan.token, plan.budget, plan.scheme, count)

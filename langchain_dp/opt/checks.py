@@ -15,9 +15,8 @@ from langchain_dp.ports import LabelScorer, NextTokenVoter
 
 
 def check_model(model: object, kbar: int = 0) -> None:
-    """Require an engine that writes tokens and scores labels.
-
-    Its vocabulary must exceed kbar: the threshold of LimitedDomain covers the tokens beyond kbar.
+    """Require an engine that writes tokens and scores labels. The threshold of LimitedDomain covers more than kbar
+    tokens.
     """
     validate.require_instance("model", model)
     if not (isinstance(model, NextTokenVoter) and isinstance(model, LabelScorer)):

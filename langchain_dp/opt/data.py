@@ -46,14 +46,11 @@ def split(
 ) -> tuple[list[str], list[str]]:
     """Split records into training and validation by coins that depend on ``key`` and the slot or id alone.
 
-    The same key splits the same records alike, so a resumed run never moves a record to the other part. With ``even``
-    (the number of records is public) exactly the rounded share of ``rows`` slots validates, and the slots beyond
-    ``rows`` are in no part. Otherwise every record draws its own coin.
+    The same key splits the same records alike. With ``even`` (the number of records is public) exactly the rounded
+    share of ``rows`` slots validates, and the slots beyond ``rows`` are in no part. Otherwise every record draws its
+    own coin.
 
-    Formal guarantee:
-        Even: the part of a slot does not depend on the content of the slot. Otherwise parts are independent coins of
-            the
-        ids. So two neighbors differ within one part.
+    Formal guarantee: Two neighbors differ within one part: no coin depends on the content of a record.
     """
     names = [str(slot) for slot in range(len(record_ids))] if even else list(record_ids)
     # Coins of rounds hang on the same key: a record's id must not name one of theirs.
@@ -84,11 +81,7 @@ def check_split(settings: Settings, records: int) -> None:
 
 
 def scheme_for(settings: Settings, neighbors: Neighbors, records: int) -> Scheme:
-    """Return the sampling constants for a number of records, which must be public or is not used.
-
-    Raises:
-        InvalidParameter: There are too few, or a constant is missing under add/remove.
-    """
+    """Return the sampling constants for a number of records, which must be public or is not used."""
     records = settings.taking_part(records)
     if not settings.writes:  # nothing is shown to subsets: one that holds nobody
         alone = SamplingOptions("fixed", partitions=1, probability=1.0)

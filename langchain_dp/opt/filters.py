@@ -37,11 +37,6 @@ class Echo:
 
     No text may share four consecutive words with an ``asked`` text, unless ``known`` has them too, or contain one of
     the ``headings`` in any case.
-
-    Examples:
-        >>> echo = Echo(["Read how the student did."], headings=["Input:"])
-        >>> echo("Say how the student did"), echo("Say how the student failed"), echo.near("Say how the student")
-        (True, False, True)
     """
 
     def __init__(self, asked: Iterable[str] = (), *, known: str = "", headings: Iterable[str] = ()) -> None:
@@ -102,12 +97,7 @@ def request_echo(prompts: OptPrompts, instruction: str) -> Echo:
 
 
 def whole_sentences(text: str) -> tuple[str, str]:
-    """Separate the unfinished last sentence from a text that was cut off, if another sentence is complete.
-
-    Examples:
-        >>> whole_sentences("Is it spam? Answer with one of")
-        ('Is it spam?', 'Answer with one of')
-    """
+    """Separate the unfinished last sentence from a text that was cut off, if another sentence is complete."""
     end = 0
     for stop in _STOP.finditer(text):
         if _ends_sentence(text[end : stop.start()], text[stop.end() :].lstrip()):

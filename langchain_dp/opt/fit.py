@@ -52,10 +52,7 @@ def to_evaluate(
     judged: float,
     lengths: Lengths,
 ) -> Evaluated:
-    """Estimate the tokens of a run. Records that no subset shows are not answered either.
-
-    ``judged`` counts answers to validation records over all candidates.
-    """
+    """Estimate the tokens of a run. ``judged`` counts answers to validation records over all candidates."""
     rate, members = scheme.sampling_probability, scheme.expected_subsets
     shown = lengths.shot * shots(scheme, training)
     seen = 1 - (1 - rate) ** calls
@@ -119,11 +116,8 @@ def fit(
 ) -> Fit:
     """Choose the longest writing in which a token with 70% of the votes is released at least half of the time.
 
-    All subsets vote on every token: a lower rate needs as many rows for the same token. Rows beyond the bounded time
-    are left out. If no setting reaches the goal, return the nearest one, so that a plan can state the distance.
-
-    ``instruction`` is the length of the initial instruction in tokens, since a candidate that says as much needs as
-    many.
+    All subsets vote on every token. Rows beyond the bounded time are left out. If no setting reaches the goal, return
+    the nearest one. ``instruction`` is the length of the initial instruction in tokens, which a candidate needs, too.
     """
     validate.integer("examples_count", examples_count, at_least=1)
     validate.one_of("effort", effort, get_args(Effort))
@@ -173,7 +167,6 @@ def rows_to_select_by(
 def _by_votes(
     count: int, budget: PrivacyBudget, effort: Effort, sizes: tuple[int, int, int], judges: int, judged: int
 ) -> tuple[Fit, float]:
-    """Return settings of one size, and their votes relative to the goal."""
     prompts, tokens, shots = sizes
 
     def work(subsets: int) -> float:

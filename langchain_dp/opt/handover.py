@@ -126,17 +126,10 @@ class OptimizedPrompt:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {
-            "prompt": self.prompt,
-            "instruction": self.instruction,
-            "certificate": self.certificate.to_dict(),
-            "settings": dict(self.settings),
-            "model": dict(self.model),
-            "created": self.created,
-            "system": self.system,
-            "candidates": [dataclasses.asdict(candidate) for candidate in self.candidates],
-            "words": dict(self.words),
-        }
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        mappings = {name: dict(fields[name]) for name in ("settings", "model", "words")}
+        candidates = [dataclasses.asdict(candidate) for candidate in self.candidates]
+        return {**fields, **mappings, "certificate": self.certificate.to_dict(), "candidates": candidates}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write JSON atomically. A non-private prompt may hold rows, so only its owner may read its file."""

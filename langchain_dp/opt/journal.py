@@ -1,9 +1,8 @@
 """The journal of a prompt's run: a crash or Ctrl-C loses the current call only, and no call is drawn twice.
 
-:mod:`langchain_dp.ensemble.runs` describes the order of a release. A token whose outcome was lost is charged and drawn
-again. The selection is reserved once. A process that ends between its charge and its outcome loses it: otherwise a
-copy of the ledger would allow many winners for one charge. The candidates are released and stay. The process that
-charged the selection may still draw it, so Ctrl-C in a notebook loses nothing.
+A token whose outcome was lost is charged and drawn again. The selection is reserved once. A process that ends between
+its charge and its outcome loses it: otherwise a copy of the ledger would allow many winners for one charge. The process
+that charged the selection may still draw it, so Ctrl-C in a notebook loses nothing.
 """
 
 from __future__ import annotations

@@ -45,8 +45,7 @@ def steps(
 
     Every ``yield`` requests one call, which the driver charges before it makes it. Send the released token, or None for
     a bottom. A bottom is retried once with a fresh draw. A second one in a row, or more than ``max_retries`` in all,
-    completes the prompt. The next step depends on released values only. ``written`` is updated after every call, so a
-    run can stop anywhere without a loss.
+    completes the prompt. ``written`` is updated after every call, so a run can stop anywhere without a loss.
     """
     while not written.ended:
         if len(written.tokens) >= max_new_tokens:

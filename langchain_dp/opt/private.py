@@ -95,10 +95,7 @@ class PrivateRuns(PrivateRun):
         self._drawn: int | None = None  # a choice that is drawn and could not be kept yet
 
     def prospect(self, records: int) -> tuple[PrivacyBudget, LimitedDomainEvent | None, ExponentialEvent]:
-        """Return budget share and noise that a run over so many records would reserve, or has reserved.
-
-        Does not check that a token can win: see :func:`~langchain_dp.opt.reservation.check_reachable`.
-        """
+        """Return the budget share and the noise that a run over so many records would reserve, or has reserved."""
         if (attached := self._attached()) is not None:
             reservation, _ = attached
             return reservation.budget, reservation.token, reservation.selection
@@ -152,7 +149,19 @@ class PrivateRuns(PrivateRun):
             )
         candidates = self._write(data, journal, reservation, halted)
         if journal.winner is None:
-            chosen = self._select(data, candidates, reservation, halted)
+            if self._drawn is None:
+                mechanism = Exponential(reservation.selection)
+                charged = PartEvent(VALIDATION, mechanism.event)
+                if self._undrawn != forks.process():
+                    if halted():  # later it would lose what is paid for, if this process ends
+                        raise PlanError(CANCELLED)
+                    self._forward.watch(self._settings.instruction)  # a server that is gone already costs nothing
+                    reservation.plan.spend(charged, caller=self._name)
+                    self._undrawn = forks.process()
+                counts = candidates.counts(self._forward, data.rows(data.validation))
+                self._undrawn = None  # first: who is stopped from here on has lost it
+                self._drawn = mechanism.release(counts, rng=self._rng)
+            chosen = self._drawn
             prompt = candidates.choices()[chosen]
             journal.complete(chosen, fingerprint(seen, journal.key), (prompt.instruction, prompt.words))
         assert journal.winner is not None
@@ -165,9 +174,8 @@ class PrivateRuns(PrivateRun):
     def _seated(self, records: PrivateRecords, seen: dict[str, bytes], journal: Journal) -> Data:
         """Return training and validation records: those of the start of the run, without the forgotten ones.
 
-        A record that changed its part would be paid for once and read twice. A shorter or reordered list does not show
-        the former part of each record. So a run continues over fewer records only in the process that has seen all of
-        them.
+        A record that changed its part would be paid for once and read twice. So a run continues over fewer records only
+        in the process that has seen all of them.
         """
         if fingerprint(seen, journal.key) == journal.data:
             data = prepare(records, self._settings, self.neighbors, journal.key)
@@ -229,35 +237,17 @@ class PrivateRuns(PrivateRun):
             progress=self._progress, halted=halted,
         )  # fmt: skip
         if journal.winner is None and self._settings.writes:
-            source = self._source(data, reservation)
+            engine, settings = self._engine, self._settings
+            shown = Demonstrations(data.records, self._forward, settings, engine)
+            sampler = SubsetSampler(data.training, reservation.scheme, self._rng)
+            votes = SubsetVotes(
+                engine, sampler, shown, watch=lambda: self._forward.watch(settings.instruction), text=self._text,
+                rng=self._rng,
+            )  # fmt: skip
+            kbar = settings.candidate_options.kbar
+            source = PrivateVote(votes, reservation=reservation, kbar=kbar, chain=self._name, rng=self._rng)
             run.write(source, spent=lambda: reservation.plan.spent(round_up=True)[0])
         return run
-
-    def _source(self, data: Data, reservation: PromptReservation) -> PrivateVote:
-        engine, settings = self._engine, self._settings
-        shown = Demonstrations(data.records, self._forward, settings, engine)
-        sampler = SubsetSampler(data.training, reservation.scheme, self._rng)
-        votes = SubsetVotes(
-            engine, sampler, shown, watch=lambda: self._forward.watch(settings.instruction), text=self._text,
-            rng=self._rng,
-        )  # fmt: skip
-        kbar = settings.candidate_options.kbar
-        return PrivateVote(votes, reservation=reservation, kbar=kbar, chain=self._name, rng=self._rng)
-
-    def _select(self, data: Data, run: Run, reservation: PromptReservation, halted: Halted) -> int:
-        if self._drawn is None:
-            mechanism = Exponential(reservation.selection)
-            charged = PartEvent(VALIDATION, mechanism.event)
-            if self._undrawn != forks.process():
-                if halted():  # later it would lose what is paid for, if this process ends
-                    raise PlanError(CANCELLED)
-                self._forward.watch(self._settings.instruction)  # a server that is gone already costs nothing
-                reservation.plan.spend(charged, caller=self._name)
-                self._undrawn = forks.process()
-            counts = run.counts(self._forward, data.rows(data.validation))
-            self._undrawn = None  # first: who is stopped from here on has lost it
-            self._drawn = mechanism.release(counts, rng=self._rng)
-        return self._drawn
 
     def _attached(self) -> tuple[PromptReservation, Journal] | None:
         """Return the run that was started under these settings, in any process. This needs no records."""

@@ -74,24 +74,10 @@ class OptPlanReport:
         return None if self.token is None else votes_needed(self.token, self.budget.neighbors)
 
     def chance(self, share: float) -> float:
-        """Return the chance to release a token with ``share`` of the expected votes if the others have too few.
-
-        Raises:
-            InvalidParameter: The plan writes nothing.
-        """
+        """Return the chance to release a token with ``share`` of the expected votes if the others have too few."""
         if self.token is None:
             raise InvalidParameter("Expected a plan that writes tokens: a selection among public prompts has no votes.")
         return chance(self.token, share * self.scheme.expected_subsets, self.budget.neighbors)
-
-    def _noise(self) -> list[str]:
-        token = self.token
-        assert token is not None  # __str__
-        shares = "  ".join(f"{share:.0%} wins {self.chance(share):.0%}" for share in (0.5, 0.7, 0.9, 1.0))
-        return [
-            f"  noise        epsilon0 = {token.epsilon0:.4g}, delta0 = {token.delta0:.3g} a call; a token needs "
-            f"about {self.votes_needed:.0f} votes",
-            f"  a share of   {shares}",
-        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -117,13 +103,16 @@ class OptPlanReport:
                 f"  to evaluate  about {self.cold_tokens:,.0f} tokens{time}",
             ]
         else:
+            shares = "  ".join(f"{share:.0%} wins {self.chance(share):.0%}" for share in (0.5, 0.7, 0.9, 1.0))
             memory = "" if self.cache_bytes is None else f", {self.cache_bytes / 2**30:,.1f} GiB of caches"
             lines += [
                 f"  calls        {self.max_calls:,} at most: tokens, bottoms and ends of {self.num_prompts} candidates",
                 f"  sampling     {scheme.sampling}: {scheme.groups:,} "
                 f"{'subsets' if scheme.sampling == 'fixed' else 'slots'}, q = {scheme.sampling_probability:.4g}, about "
                 f"{scheme.expected_subsets:,.0f} votes a token",
-                *self._noise(),
+                f"  noise        epsilon0 = {self.token.epsilon0:.4g}, delta0 = {self.token.delta0:.3g} a call; a "
+                f"token needs about {self.votes_needed:.0f} votes",
+                f"  a share of   {shares}",
                 f"  records      about {self.training:,.0f} to learn from, {self.validation:,.0f} to select by",
                 f"  to evaluate  about {self.warm_tokens:,.0f} tokens with caches kept ({self.cold_tokens:,.0f} "
                 f"without){time}{memory}",

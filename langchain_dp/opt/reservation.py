@@ -81,11 +81,6 @@ def reserve(
     """Choose the noise and reserve the plan, or resume the ledger's plan of this name.
 
     ``check`` refuses useless noise before anything is reserved. ``journal`` is stored with a new plan.
-
-    Raises:
-        InvalidParameter: The budget, or the given noise, is too small for a single token.
-        BudgetExceeded: The ledger has no room.
-        PlanError: The ledger's plan of this name was made for another configuration.
     """
 
     def new() -> PromptReservation:
@@ -123,11 +118,7 @@ def reserve(
 def choose_noise(
     share: PrivacyBudget, scheme: Scheme, settings: Settings
 ) -> tuple[LimitedDomainEvent | None, ExponentialEvent]:
-    """Return the noise of one call, if there is any, and of the selection. Together they fit into ``share``.
-
-    Raises:
-        InvalidParameter: The given noise does not fit.
-    """
+    """Return the noise of one call, if there is any, and of the selection. Together they fit into ``share``."""
     selection, options = selection_event(share), settings.candidate_options
     calls, q, sampling = settings.calls, scheme.sampling_probability, scheme.sampling
     if not calls:

@@ -117,10 +117,8 @@ class DPPromptOptimizer(PromptRunnable):
     ) -> None:
         checks.check_model(model)
         check_promise(budget, ledger, not_private_seed)
-        decoding, candidate_options = (
-            group("decoding", decoding, Decoding),
-            group("candidate_options", candidate_options, CandidateOptions),
-        )
+        decoding = group("decoding", decoding, Decoding)
+        candidate_options = group("candidate_options", candidate_options, CandidateOptions)
         if decoding.chat is None:
             decoding = dataclasses.replace(decoding, chat=bool(getattr(model, "chats", False)))
         settings = Settings(

@@ -56,14 +56,7 @@ class PromptScore:
     def of(cls, said: Sequence[int | None], right: Sequence[str], labels: Sequence[str]) -> PromptScore:
         """Count answers.
 
-        Args:
-            said: Index of the answered label; None for none.
-            right: Correct label of each row.
-            labels: The public labels.
-
-        Examples:
-            >>> PromptScore.of([0, 0], ["no", "yes"], ["no", "yes"]).always
-            'no'
+        ``said`` holds the index of each answered label, or None, and ``right`` the correct label.
         """
         pairs = Counter(
             (label, NONE if index is None else labels[index]) for index, label in zip(said, right, strict=True)
@@ -208,12 +201,7 @@ def choose_for_target(
 
 
 def paired_gain(right: Sequence[bool], before: Sequence[bool]) -> tuple[float, float]:
-    """Return the mean gain over the same rows, and its standard error under no difference.
-
-    Examples:
-        >>> paired_gain([True, True, False, True], [True, False, False, True])
-        (0.25, 0.25)
-    """
+    """Return the mean gain over the same rows, and its standard error under no difference."""
     gains = [int(new) - int(old) for new, old in zip(right, before, strict=True)]
     return sum(gains) / len(gains), math.sqrt(sum(map(abs, gains))) / len(gains)
 
@@ -295,7 +283,6 @@ def _answers(
 
 
 def _truth(row: Mapping[str, Any], position: int, variables: Sequence[str], labels: Sequence[str]) -> str:
-    """Return the label of a valid test row."""
     if "label" not in row:
         raise InvalidParameter(f"Expected test row {position} to have its label under 'label'. Rename the field.")
     label = label_name(row.get("label"))

@@ -102,8 +102,6 @@ class OptPrompts(MadeOfFields):
         """Return one input as it stands after "Input:", stripped."""
         return self.text.format_map({name: str(fields[name]).strip() for name in self.variables}).strip()
 
-    # ------------------------------------------------------------------------------------------------- forward
-
     def forward_head(self, instruction: str, words: Sequence[str] = ()) -> str:
         """Return the public text before an input: the instruction, and the line that names the labels' words."""
         return f"Instruction: {instruction}\n{self.naming(words)}\n"
@@ -132,8 +130,6 @@ class OptPrompts(MadeOfFields):
         """
         head = self.forward_head(instruction, words).replace("{", "{{").replace("}", "}}")
         return head, f"{self.forward_body(self.text)}{self.forward_tail}"
-
-    # ------------------------------------------------------------------------------------------------ backward
 
     def backward_head(self, instruction: str) -> str:
         """Return the public text before the demonstrations."""

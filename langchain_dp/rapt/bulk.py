@@ -102,7 +102,15 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
         _check_roles(self._columns, self._kept, document, user)
         remedy = "Save words and vectors to a folder (words.txt, one .npy), which each worker opens."
         validate.instance("embeddings", embeddings, (str, os.PathLike), "a name, or a path for every worker", remedy)
-        self._ledger = _shared(ledger)
+        validate.instance("ledger", ledger, MetricLedger, "a MetricLedger", "Give MetricLedger(limit, path).")
+        if ledger.path is None:
+            raise InvalidParameter(
+                "Expected a ledger that workers share, not one in memory: the copy of each worker would be a new "
+                "budget. Give MetricLedger(limit, path) on one machine, or a postgresql:// URL instead of the path on "
+                "several."
+            )
+        pickle.dumps(ledger)  # fails now for a ledger with a key of its own, not in the middle of a job
+        self._ledger = ledger
         path = Path(embeddings)  # workers may stand in another folder
         self._embeddings = str(path.absolute()) if path.exists() else os.fspath(embeddings)
         target = target or CalibrationTarget()
@@ -192,17 +200,6 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
     @safe_repr
     def __repr__(self) -> str:
         return f"SanitizeBatches({list(self._columns)}, document={self._document!r}, eta={bound(self._eta)})"
-
-
-def _shared(ledger: MetricLedger) -> MetricLedger:
-    validate.instance("ledger", ledger, MetricLedger, "a MetricLedger", "Give MetricLedger(limit, path).")
-    if ledger.path is None:
-        raise InvalidParameter(
-            "Expected a ledger that workers share, not one in memory: the copy of each worker would be a new budget. "
-            "Give MetricLedger(limit, path) on one machine, or a postgresql:// URL instead of the path on several."
-        )
-    pickle.dumps(ledger)  # fails now for a ledger with a key of its own, not in the middle of a job
-    return ledger
 
 
 def _check_roles(columns: tuple[str, ...], kept: tuple[str, ...], document: object, user: object) -> None:

@@ -35,9 +35,7 @@ from langchain_dp.rapt.vocabulary import Vocabulary
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _SAMPLE = 500  # running words whose probabilities are computed
-_POPULATION = (
-    3_000  # running words whose frequencies the attacker knows; each distinct word takes a pass over the table
-)
+_POPULATION = 3_000  # running words whose frequencies the attacker knows; each distinct word takes a pass
 _DIGITS = 4  # of a returned eta, so that the same setting has one value on every machine
 _LEAST_KNOWN = 20
 
@@ -222,9 +220,8 @@ def _running_words(vocabulary: Vocabulary, texts: Sequence[str] | None) -> tuple
             f"{len(ids)}. Give public texts like those to be privatized."
         )
     share = len(known) / len(ids)
-    return np.sort(
-        known
-    ), f"{described}: {len(ids):,} running words, {share:.1%} of them in the table, {distinct:,} distinct"
+    described += f": {len(ids):,} running words, {share:.1%} of them in the table, {distinct:,} distinct"
+    return np.sort(known), described
 
 
 def _systematic(values: Ids, count: int) -> Ids:
@@ -234,7 +231,6 @@ def _systematic(values: Ids, count: int) -> Ids:
 
 
 def _root(name: str, target: float, reached: Callable[[float], float], scale: float) -> float:
-    """Where a monotone function of eta crosses the target."""
     low, high = math.log(1e-4 * scale), math.log(1e3 * scale)
     at_low, at_high = reached(math.exp(low)), reached(math.exp(high))
     if not min(at_low, at_high) < target < max(at_low, at_high):

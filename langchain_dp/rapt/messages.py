@@ -1,12 +1,9 @@
 """Rebuilds messages field by field, so that an unknown field cannot carry the raw text on.
 
-These stay: role, order, number of blocks, names of tools, ids of tool calls, the shape of arguments and JSON, a message
-id that is a random UUID, and everything that :class:`MessageRules` passes. Another id is replaced by a random one, the
-same for the same id in this process. These are dropped: ``additional_kwargs``, ``response_metadata``, token counts,
-artifacts of tools, names of people, reasoning, errors that quote arguments.
-
-A walk rebuilds a value and passes every text in it through ``swap``. It runs twice: first to collect the texts, then to
-insert the released ones.
+Roles, order, numbers of blocks, names of tools, ids of calls, shapes of JSON and random message ids stay. Another id is
+replaced by a random one, the same for the same id in this process. Metadata, artifacts, names of people, reasoning and
+errors are dropped. A walk rebuilds a value and passes every text in it through ``swap``: once to collect the texts, and
+once to insert the released ones.
 """
 
 from __future__ import annotations

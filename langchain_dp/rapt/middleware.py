@@ -171,7 +171,6 @@ def _asks_a_model(middleware: AgentMiddleware[Any, Any, Any]) -> bool:
 
 
 def _first(part: Any) -> Any:
-    """First step of a chain; for a binding, the bound part."""
     while isinstance(part, (RunnableSequence, RunnableBindingBase)):
         part = part.first if isinstance(part, RunnableSequence) else part.bound
     return part

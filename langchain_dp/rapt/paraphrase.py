@@ -1,13 +1,10 @@
 """Rewrites whole texts with a local model: each token is drawn from clipped differences to the model without the text.
 
-Drawing every word alone destroys the meaning long before a text can no longer be found. A paraphrase is drawn as a
-whole: the text shifts the next-token distribution of the model without it by a clipped amount.
+Drawing every word alone destroys the meaning long before a text can no longer be found.
 
 References:
-    [1] Utpala, Hooker, Chen. Locally differentially private document generation using zero shot prompting. Findings of
-        EMNLP 2023 (DP-Prompt: clipped logits of a paraphrasing model, under an exponential mechanism).
-    [2] Vinod, Pillutla, Thakurta. InvisibleInk: high-utility and low-cost text generation with differential privacy.
-        2025 (clipped differences from the public model).
+    [1] Utpala, Hooker, Chen. Locally differentially private document generation using zero shot prompting. 2023.
+    [2] Vinod, Pillutla, Thakurta. InvisibleInk: high-utility and low-cost text generation with DP. 2025.
 """
 
 from __future__ import annotations

@@ -139,17 +139,9 @@ class ExponentialChannel:
 class LaplaceChannel:
     """A word released by the noise mechanism: the probability that noise ends in its cell, without a closed form.
 
-    The posterior given a word is the mean of the exact posteriors given the noisy vectors in its cell. It is estimated
-    from simulated releases of words of the prior, and converges as ``draws`` grows. Words with few draws use a fitted
-    shape, b [x = w] - c eta |x - w|, which is worth 64 draws; b and c guess most simulated releases. In high dimension
-    with many words that shape dominates.
-
-    Args:
-        vocabulary: Public table.
-        prior: Candidates.
-        eta: Privacy loss per unit of distance.
-        draws: Number of simulated releases, seeded: the attacker's own simulation of public values.
-        threads: Threads to simulate with; by default one per processor.
+    The posterior given a word is the mean of the exact posteriors given the noisy vectors in its cell, over ``draws``
+    seeded releases of words of the prior. Words with few draws use a fitted shape, b [x = w] - c eta |x - w|, which is
+    worth 64 draws. In high dimension with many words that shape dominates.
     """
 
     def __init__(
@@ -192,7 +184,6 @@ class LaplaceChannel:
         return true, released, np.concatenate(noisy)
 
     def _shape(self, released: Ids) -> Floats:
-        """Posterior of the fitted shape."""
         log = -self._slope * self._eta * self._vectors.distances(self._vocabulary.points(released))
         log += self._bonus * (released[:, None] == self._prior.ids)
         return _posterior(log, self._prior)

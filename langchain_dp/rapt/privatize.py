@@ -68,15 +68,6 @@ class Policies:
         for field, _ in _FIELDS.values():
             validate.one_of(field, getattr(self, field), get_args(Treatment))
 
-    def of(self, kind: Kind) -> Treatment:
-        """Treatment of one kind of feature; words are always privatized."""
-        return getattr(self, _FIELDS[kind][0]) if kind in _FIELDS else "privatize"  # type: ignore[no-any-return]
-
-    @property
-    def in_clear(self) -> bool:
-        """Whether any kind of feature is kept or named."""
-        return any(getattr(self, field) != "privatize" for field, _ in _FIELDS.values())
-
     def notes(self) -> tuple[str, ...]:
         """Facts for certificates: features in clear, and effects on the promise."""
         sentences = {
@@ -141,8 +132,15 @@ class TextPrivatizer:
             if mechanism == "laplace"
             else MetricExponential(event, vocabulary.table, threads=self.threads)
         )
-        self._keep = _kept_words(keep)
-        self._all_privatized = not (policies.in_clear or self._keep)
+        if isinstance(keep, str) or not isinstance(keep, Collection) or not all(isinstance(word, str) for word in keep):
+            raise InvalidParameter("Expected keep= to be a list of words. Give ['word'].")
+        for word in keep:
+            if len(list(tokenize.features(word))) != 1:
+                raise InvalidParameter(
+                    f"Expected keep={word!r} to be one word each. Give the words of a phrase one by one."
+                )
+        self._keep = frozenset(map(tokenize.normal, keep))
+        self._all_privatized = not self._keep and set(dataclasses.astuple(policies)) == {"privatize"}
 
     @functools.cached_property
     def table(self) -> str:
@@ -207,11 +205,7 @@ class TextPrivatizer:
         return draw
 
     def release(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Privatize token ids: one released id per given one.
-
-        Args:
-            ids: Ids of the vocabulary; -1 for an unknown word and -2 for a pad.
-        """
+        """Return one released id per token id of the vocabulary (-1: an unknown word, -2: a pad)."""
         ids = np.array(ids, dtype=np.int64)
         if ids.ndim != 1 or (len(ids) and (ids.min() < PAD or ids.max() >= len(self.vocabulary))):
             raise InvalidParameter(f"Expected ids to be a row of numbers from {PAD} to {len(self.vocabulary) - 1}.")
@@ -245,16 +239,13 @@ class TextPrivatizer:
     def _literals(self, text: str) -> Iterator[tuple[int, int, str]]:
         """Start, end and output of each feature that is not privatized."""
         for feature in () if self._all_privatized else tokenize.features(text, code=self.policies.code != "privatize"):
-            clear = self._in_clear(feature.kind, text[feature.start : feature.end])
-            if clear is not None:
-                yield feature.start, feature.end, clear
-
-    def _in_clear(self, kind: Kind, surface: str) -> str | None:
-        """Text of a feature that is not privatized, or None."""
-        treatment = self.policies.of(kind)
-        if treatment == "placeholder":
-            return f"[{kind.upper()}]"
-        return surface if treatment == "keep" or tokenize.normal(surface) in self._keep else None
+            surface = text[feature.start : feature.end]
+            named = _FIELDS.get(feature.kind)  # a word has no name: it is privatized
+            treatment = "privatize" if named is None else getattr(self.policies, named[0])
+            if treatment == "placeholder":
+                yield feature.start, feature.end, f"[{feature.kind.upper()}]"
+            elif treatment == "keep" or tokenize.normal(surface) in self._keep:
+                yield feature.start, feature.end, surface
 
     def _pieces(self, items: Items, released: list[int]) -> list[str]:
         pieces: list[str] = []
@@ -278,17 +269,6 @@ class Items:
         self.literals = [(place, text) for k, (place, text) in enumerate(self.literals) if place + k < length]
         room = length - len(self.literals)
         self.ids = [*self.ids[:room], *[PAD] * (room - len(self.ids))]
-
-
-def _kept_words(keep: Sequence[str]) -> frozenset[str]:
-    if isinstance(keep, str) or not isinstance(keep, Collection) or not all(isinstance(word, str) for word in keep):
-        raise InvalidParameter("Expected keep= to be a list of words. Give ['word'].")
-    for word in keep:
-        if len(list(tokenize.features(word))) != 1:
-            raise InvalidParameter(
-                f"Expected keep={word!r} to be one word each. Give the words of a phrase one by one."
-            )
-    return frozenset(map(tokenize.normal, keep))
 
 
 def _rest(vocabulary: Vocabulary) -> str:

@@ -1,9 +1,8 @@
 """Releases under metric privacy: look up, charge, draw, store. No caller may change this order.
 
-A text that was released before is returned again at no cost. The choice of equal texts must itself reveal nothing. So
-equal documents of one call get separate releases (their number among the equals is part of the key), and so do texts of
-different users. An observer of two calls still sees which of their texts are equal. Under a limit per document the
-account identifies an unnamed document by its user and texts alone. Otherwise repeated texts would evade the limit.
+A text that was released before is returned again at no cost. That choice must reveal nothing. So equal documents of one
+call get separate releases, and so do texts of different users. An observer of two calls still sees which of their texts
+are equal. Under a limit per document, user and texts alone identify an unnamed document, or repetition would evade it.
 """
 
 from __future__ import annotations
@@ -110,12 +109,13 @@ class Releases:
         ``seen`` counts the units of earlier rounds of the same call, so that equal units get separate releases.
         """
         names, owners = self._named(units, Counter() if seen is None else seen)
-        wanted = [i for i, unit in enumerate(units) if self._has_content(unit)]
+        wanted = [i for i, unit in enumerate(units) if self.engine.pads or any(text.strip() for text in unit.texts)]
+        wanted = [i for i in wanted if units[i].texts]
         if not self._reuse:
             drawn = self._draw({i: (units[i], owners[i]) for i in wanted})
             return [drawn[i] if i in drawn else ("",) * len(unit.texts) for i, unit in enumerate(units)]
         released = self.ledger.released()
-        keys = {i: self._key(names[i]) for i in wanted}
+        keys = {i: self.ledger.digest("release", f"{self.engine.settings}\0{names[i]}") for i in wanted}
         places = {key: i for i, key in keys.items()}
         answers: dict[bytes, Texts] = {}
         while missing := [key for key in places if key not in answers]:
@@ -146,23 +146,16 @@ class Releases:
             owners.append(Owner(account if unit.document is None else unit.document, unit.user))
         return names, owners
 
-    def _key(self, name: str) -> bytes:
-        return self.ledger.digest("release", f"{self.engine.settings}\0{name}")
-
-    def _times(self, unit: Unit) -> int:
-        """Number of releases: one where distances of words add up, one per text where texts are rewritten."""
-        return sum(bool(text.strip()) for text in unit.texts) if self.engine.table == WHOLE_TEXTS else 1
-
-    def _has_content(self, unit: Unit) -> bool:
-        """Whether it must be drawn. Without padding the length is public, and a blank text holds nothing else."""
-        return bool(unit.texts) and (self.engine.pads or any(text.strip() for text in unit.texts))
-
     def _draw(self, units: Mapping[K, tuple[Unit, Owner]], keys: Sequence[bytes] = ()) -> dict[K, Texts]:
         if not units:
             return {}
         texts = PrivateArgs([text for unit, _ in units.values() for text in unit.texts])
         draw = run_redacted(self.engine.written, texts)
-        charged = [owner for unit, owner in units.values() for _ in range(self._times(unit))]
+        charged = [
+            owner
+            for unit, owner in units.values()
+            for _ in range(sum(bool(text.strip()) for text in unit.texts) if self.engine.table == WHOLE_TEXTS else 1)
+        ]
         self.ledger.spend(self.engine.event.eta, charged, table=self.engine.table, caller=self._chain, keys=keys)
         fresh = iter(run_redacted(draw, PrivateArgs()))
         return {key: tuple(next(fresh) for _ in unit.texts) for key, (unit, _) in units.items()}
@@ -232,12 +225,8 @@ class FormalReleases(Releases):
     def notes(self) -> tuple[str, ...]:
         """Facts for certificates: everything that passes in clear for every input."""
         reused = (REUSED,) if self._reuse else ()
-        return (*self.engine.notes(), *reused, *self.account_notes())
-
-    def account_notes(self) -> tuple[str, ...]:
-        """Facts on the account: its unit, and releases outside its limit."""
         unnamed = () if self.ledger.limit is None else (UNNAMED,)
-        return (COUNTED[self.ledger.document_limit is not None], *unnamed)
+        return (*self.engine.notes(), *reused, COUNTED[self.ledger.document_limit is not None], *unnamed)
 
     def certificate(self, notes: Sequence[str], parameters: Mapping[str, float | int | str]) -> MetricCertificate:
         """The promise, with the loss spent so far."""

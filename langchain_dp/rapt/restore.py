@@ -40,7 +40,8 @@ class TextRestorer:
     def push(self, text: str) -> str:
         """Take the next piece and return the restored text so far."""
         text = self._rest + text
-        ready = _ready(text, self._map)
+        start = text.rfind("<")
+        ready = text[:start] if start >= 0 and self._map.begins(text[start:]) else text
         self._rest = text[len(ready) :]
         return self._map.restore(ready, scanner=self._scanner)
 
@@ -87,12 +88,6 @@ class JsonRestorer:
 
 
 _JSON_PART = re.compile(r'"(?:[^"\\]|\\.)*+"|[^"]+', re.DOTALL)
-
-
-def _ready(text: str, placeholders: PlaceholderMap) -> str:
-    """Cut off a possible start of a placeholder at the end."""
-    start = text.rfind("<")
-    return text[:start] if start >= 0 and placeholders.begins(text[start:]) else text
 
 
 class ChunkRestorer:

@@ -245,11 +245,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
     ) -> S:
         """:meth:`invoke` without a run, for use inside other components.
 
-        Args:
-            value: Value to sanitize.
-            user: User whose account is charged.
-            document: Key of the document's account.
-            keys_keep: Further keys of JSON objects in messages that pass in clear.
+        ``keys_keep`` are further keys of JSON objects in messages that pass in clear.
         """
         return self._core.sanitize(value, user, document, sorted(checked_keys(keys_keep)))
 
@@ -317,16 +313,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         return (rules.user_key or rules.document_key) is not None
 
     def check_limit(self, what: str, remedy: str, *, user: bool) -> None:
-        """Refuse a limit that no release of a wrapper could ever reach.
-
-        Args:
-            what: Name of the unit that the wrapper releases without a document key.
-            remedy: Fix for the error message.
-            user: Whether the wrapper charges a user's account.
-
-        Raises:
-            InvalidParameter: There is a limit that no release could reach.
-        """
+        """Refuse a limit that no release of a wrapper could reach. ``what`` names the unit that has no document key."""
         limit = self._releases.unreachable_limit(user=user)
         if limit is not None:
             raise InvalidParameter(

@@ -78,11 +78,7 @@ class SanitizingExampleSelector(BaseExampleSelector):
 
     @redact_errors("while examples were selected")
     def select_examples(self, input_variables: dict[str, str]) -> list[dict[str, Any]]:
-        """Select examples and sanitize them.
-
-        Raises:
-            BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
-        """
+        """Select examples and sanitize them. BudgetExceeded: nothing was charged, and nothing released."""
         examples = self._examples if self._inner is None else self._inner.select_examples(input_variables)
         released = self._sanitizer.sanitize_mappings(examples, keep=self._keep, user_key=self._user_key)
         return [

@@ -207,11 +207,7 @@ class Vocabulary:
         return int(self.vectors.shape[1])
 
     def share(self, folder: Path) -> None:
-        """Map the vectors from a read-only file that the processes of a machine share.
-
-        Args:
-            folder: Writable by its owner alone; created if absent. If it cannot be written, nothing changes.
-        """
+        """Map the vectors from a read-only file in a folder of the owner, which the processes of a machine share."""
         self.table.share(folder)
         object.__setattr__(self, "vectors", self.table.vectors)
 

@@ -330,10 +330,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
                     self._answers.keep(asked, answer, epoch)
 
     def _cache_epoch(self) -> int:
-        """Forgetting a record starts a new epoch: answers that it may have helped to write are not released again.
-
-        Not where the promise covers the existence of a record: a repeated question that costs again would show it.
-        """
+        """Forgetting a record starts a new epoch, except where it would show that the record existed."""
         return self._forgotten if count_is_public(self._ledger.budget.neighbors) else 0
 
     def _begun(self, asked: str, user_id: str | None, epoch: int) -> _PartialAnswer:

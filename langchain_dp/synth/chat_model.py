@@ -55,19 +55,12 @@ class ChatDPGenerator(PrivateChat):
         return self._generator
 
     @property
-    def _answers(self) -> DPAnswerGenerator:
+    def _chain(self) -> DPAnswerGenerator:
         return self._generator
 
     @property
     def _llm_type(self) -> str:
         return "dp-answers"
-
-    @property
-    def _released_by(self) -> str:
-        return self._generator.certificate_model
-
-    def _count(self, text: str) -> int:
-        return self._generator.count_tokens(text)
 
     def _generate(
         self,
@@ -106,7 +99,7 @@ class ChatDPGenerator(PrivateChat):
 
     def _metadata(self, messages: Sequence[BaseMessage], answer: str) -> dict[str, Any]:
         asked = self._generator.prompts.asked(messages)
-        return reply_metadata(self._generator.certificate(), self._count, asked=asked, said=answer)
+        return reply_metadata(self._generator.certificate(), self._generator.count_tokens, asked=asked, said=answer)
 
 
 def _cut(text: str, ends: tuple[str, ...]) -> str:

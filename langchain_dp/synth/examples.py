@@ -215,12 +215,7 @@ class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SyntheticExamples:
-        """Read a file that :meth:`save` wrote.
-
-        Raises:
-            InvalidParameter: The file is of another kind.
-            FileNotFoundError: There is no such file.
-        """
+        """Read a file that :meth:`save` wrote. InvalidParameter: The file is of another kind."""
         examples: SyntheticExamples = run_redacted(cls._loaded, PrivateArgs(Path(path)), "while examples were read")
         return examples
 

@@ -23,11 +23,8 @@ def judged(
 ) -> list[tuple[WrittenText, Reason]]:
     """Return each text as the examples show it, with the reason why it is dropped, or "".
 
-    Args:
-        written: Released texts. One that ran out of tokens is cut after its last whole sentence, if it has one.
-        min_words: Words that a text must have. In writing without spaces a letter is a word.
-        descriptions: Descriptions of the labels. A text must not repeat one.
-        cue: The prompt's own next turn. A text is cut where it goes on with it.
+    A text without its own end is cut after its last whole sentence. A text is cut where it goes on with the prompt's
+    next ``cue``. It must have ``min_words`` (letters, in writing without spaces), and must not repeat a description.
     """
     seen = {_folded(description) for description in descriptions}
     requests, judgements = frozenset(seen), list[tuple[WrittenText, Reason]]()

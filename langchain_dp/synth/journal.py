@@ -1,19 +1,9 @@
 """Journal of a synthesis: no released text is lost, and no round is drawn or paid for twice.
 
-The order of a run:
-
-1. Reserve the plan with its first journal.
-2. Charge a round, durably, and store which text begins.
-3. Before each token store that it is being drawn, durably. Draw it, and store it.
-4. Store the whole text. Only then may it leave.
-
-A resumed run continues the partial text with the same members. A token whose outcome was not stored is not drawn again:
-its value may be the reason (a text too long for the disk), and drawing until one is stored would reveal more than the
-round was charged for. The run gives that text up. It also gives a text up after several resumptions without another
-token, since one of the members may end the process.
-
-A round of which a token was drawn continues over the same records only. A changed record could be in more of its texts
-than are charged. Giving up the rest instead would reveal, by the number of texts, that something has changed.
+A round is charged before a text begins, and a token is noted before its draw. A token without a stored outcome is not
+drawn again, since its value may be the reason: the text is given up. So is a text that was resumed five times without
+another token. A round with a drawn token continues over the same records only. Giving up the rest instead would reveal,
+by the number of texts, that something has changed.
 """
 
 from __future__ import annotations
@@ -31,14 +21,7 @@ Ended = Literal["end", "length", "lost"]
 
 @dataclasses.dataclass(frozen=True)
 class WrittenText:
-    """One released text.
-
-    Args:
-        number: Its round.
-        label: Its label.
-        text: The text.
-        ended: "end" at its own end, "length" at the largest number of tokens, "lost" if it was given up.
-    """
+    """One released text. ``ended`` is "end", "length" at the largest number of tokens, or "lost" if given up."""
 
     number: int
     label: str
@@ -48,14 +31,9 @@ class WrittenText:
 
 @dataclasses.dataclass(frozen=True)
 class PartialText:
-    """The text that is being written.
+    """The text that is being written: its tokens have not left yet.
 
-    Args:
-        number: Its round.
-        label: Its label.
-        tokens: Its tokens so far. They have not left yet.
-        drawing: Another token is being drawn, and its outcome is not stored yet.
-        tries: How often the text was resumed since its last token.
+    While ``drawing``, the outcome of a draw is not stored. ``tries`` counts resumptions since the last token.
     """
 
     number: int
@@ -72,13 +50,7 @@ class PartialText:
 
 @dataclasses.dataclass(repr=False, kw_only=True)
 class SynthesisJournal(RunJournal):
-    """State of one run.
-
-    Args:
-        design: Constants derived when the run was started, as plain values.
-        written: Released texts, oldest first.
-        under_way: The text that has begun, and is not whole.
-    """
+    """State of one run: its constants as plain values, released texts, and the text that is not whole."""
 
     VERSION: ClassVar[int] = 5
 

@@ -22,13 +22,7 @@ class _ShowsRecord:
         return variables_of(self.record)
 
     def shown(self, record: Mapping[str, Any], *, room: PromptBudget | None = None, tokens: int = 0) -> str:
-        """Return the record as its prompt shows it. Private.
-
-        Args:
-            record: The record.
-            room: Cuts long fields, so that the record has at most ``tokens``. None cuts nothing.
-            tokens: See ``room``.
-        """
+        """Return the record as its prompt shows it. Private. ``room`` cuts long fields, to at most ``tokens``."""
         texts = [str(record[name]).strip() for name in self.variables]
         return self._filled(texts if room is None else room.truncate(texts, whole=self._filled, tokens=tokens))
 

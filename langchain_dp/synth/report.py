@@ -225,9 +225,6 @@ def _seconds(engine: NextTokenScorer, tokens: float) -> float | None:
     return None if not speed else tokens / speed
 
 
-# -------------------------------------------------------------------------------------------------- certificates
-
-
 def certified(
     plan: LedgerPlan, design: Design, engine: NextTokenScorer, rng: Randomness, *notes: str, round_up: bool = False
 ) -> PrivacyCertificate:

@@ -28,8 +28,6 @@ from langchain_dp.synth.settings import Design, SynthesisSettings, coin_names
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class _Opened:
-    """A run that has started."""
-
     plan: LedgerPlan
     design: Design
     journal: SynthesisJournal
@@ -51,11 +49,7 @@ class SynthesisRuns(PrivateRun):
         self._last_writer: TextWriter | None = None
 
     def _attached(self) -> _Opened | None:
-        """The run that has started, in this process or an earlier one.
-
-        Raises:
-            PlanError: It was started with other settings or another budget, so its certificate would be wrong.
-        """
+        """Return the run that has started, in this process or an earlier one, if its settings are the same."""
         plan = None if self._opened is not None else self._ledger.plan(self._name)
         return self._opened if plan is None else self._load(plan)
 
@@ -66,11 +60,7 @@ class SynthesisRuns(PrivateRun):
         return _Opened(plan, Design.from_dict(journal.design), journal)
 
     def prospect(self, records: int) -> tuple[PrivacyBudget, Design]:
-        """Share of the ledger and design that a run over so many records would reserve, or has.
-
-        Raises:
-            InvalidParameter: Public text and the longest text that may be written do not fit into the model's context.
-        """
+        """Return the share of the ledger and the design that a run over so many records would reserve, or has."""
         opened = self._attached()
         if opened is not None:
             return PrivacyBudget(opened.plan.epsilon, opened.plan.delta, self.neighbors), opened.design
@@ -79,16 +69,8 @@ class SynthesisRuns(PrivateRun):
         self._check_room(self._writer(design.noise))
         return share, design
 
-    def run(
-        self, records: PrivateRecords, *, advance: Callable[[WrittenText], None], halted: Halted = lambda: False
-    ) -> None:
-        """Start or resume the run.
-
-        Args:
-            records: The records.
-            advance: Called with every released text, those of an earlier process first.
-            halted: Asked before every round and after every token. True ends the run there, to be resumed later.
-        """
+    def run(self, records: PrivateRecords, *, advance: Callable[[WrittenText], None], halted: Halted) -> None:
+        """Start or resume the run. ``advance`` gets every released text, those of an earlier process first."""
         self._unit_notes = records.unit_notes()
         with run_lock(self._ledger, self._name):
             opened = self._take_up(self._ledger.plan(self._name) or self._reserved(records))
@@ -236,12 +218,7 @@ class SynthesisRuns(PrivateRun):
                 self._take_up(plan).journal.give_up_round()
 
     def public(self) -> Iterator[WrittenText]:
-        """Write as many texts by the model alone.
-
-        Raises:
-            InvalidParameter: A text of the largest length does not fit into the model's context.
-            ModelUnavailable: The model did not answer.
-        """
+        """Write as many texts by the model alone."""
         settings = self._settings
         event = ClippedSumRoundEvent(1.0, settings.max_new_tokens)  # charged nowhere: no member moves a token
         noise = ClippedSum(event, settings.members, settings.temperature)

@@ -230,11 +230,7 @@ class DPExampleSynthesizer(RunRunnable):
             warn_caller(f"progress= failed, and was told no more ({failures[0]}). No text is lost.", RuntimeWarning)
 
     def released(self) -> SyntheticExamples:
-        """Examples released so far, complete or not, judged by the filters.
-
-        Raises:
-            InvalidParameter: No run has started yet.
-        """
+        """Return the examples released so far, judged by the filters. InvalidParameter: No run has started yet."""
         examples = self._judged(self._runs.released(), self.certificate())
         if lost := self._runs.lost():
             examples.settings["lost"] = lost
@@ -245,9 +241,6 @@ class DPExampleSynthesizer(RunRunnable):
 
         Nothing is refunded. With unchanged records, invoke again instead, and nothing is lost. Decide by public facts,
         and not by how the records have changed.
-
-        Examples:
-            >>> synthesizer.give_up_round()
         """
         self._runs.give_up_round()
 
@@ -282,11 +275,7 @@ class DPExampleSynthesizer(RunRunnable):
         return SyntheticExamples(examples, certificate, {**self.settings.public(), "dropped": dropped})
 
     def certificate(self) -> PrivacyCertificate:
-        """The promise of the run at this moment.
-
-        Raises:
-            InvalidParameter: No run has started yet.
-        """
+        """Return the promise of the run at this moment. InvalidParameter: No run has started yet."""
         return self._runs.certificate().including(self._costs)
 
     @hold_arguments("examples")

@@ -26,10 +26,7 @@ MOST_ROUNDS = 10_000
 class Design:
     """Public constants of a plan, fixed before its first release. Every record joins every round by a secret coin.
 
-    Args:
-        rounds: Rounds. Each is charged one event.
-        noise: How tokens are drawn. Its ``members`` is the divisor, its ``event`` the charge of a round.
-        records: Number of records that the design was made for; None where that is private.
+    ``records`` is the number of records that the design was made for, or None where that is private.
     """
 
     rounds: int
@@ -70,14 +67,7 @@ class WritingSettings:
             validate.number("sampling_probability", self.sampling_probability, above=0.0, at_most=1.0)
 
     def design(self, budget: PrivacyBudget, *, records: int, rounds: int, texts: int = 1) -> Design:
-        """Return the design with the largest clip that the budget allows.
-
-        Args:
-            budget: The promise.
-            records: Number of records; used only where it is public.
-            rounds: Rounds.
-            texts: Texts of one round, each with members of its own.
-        """
+        """Return the design with the largest clip that the budget allows, for ``texts`` in each of the rounds."""
         wanted, rate = self.members * texts, self.sampling_probability
         counted = count_is_public(budget.neighbors)
         if rate is None and not counted:
@@ -103,13 +93,7 @@ class WritingSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SynthesisSettings(WritingSettings):
-    """Public settings of one synthesis.
-
-    Args:
-        labels: Label -> public description, in the public order.
-        count: Texts of all labels together, at least.
-        labels_from_data: Whether the labels were read off the records.
-    """
+    """Public settings of one synthesis: at least ``count`` texts of all labels, each with a public description."""
 
     prompts: SynthesisPrompts
     labels: Mapping[str, str]

@@ -42,8 +42,8 @@ _ADDRESS = re.compile(r"\w@\w+[.\w-]*\.[a-zA-Z]")
 def label(name: str) -> str:
     """Return the name if it looks like a label, otherwise a replacement.
 
-    A label has at most 48 letters, digits and plain marks in at most four words without a digit; in writing without
-    spaces two letters are a word. A path is cut to its last part, since folders may be named after people.
+    A label has at most 48 letters, digits and plain marks in at most four words without a digit (two letters are a word
+    in writing without spaces). A path is cut to its last part, since folders may be named after people.
     """
     last = re.split(r"[/\\]", name.rstrip("/\\"))[-1] if name.count("/") + name.count("\\") > 1 else name
     words = [word for word in last.split() if not any(letter.isdigit() for letter in word)]  # sizes, hashes are not
@@ -103,8 +103,6 @@ def _sampling(event: NoisyMaxEvent | LimitedDomainEvent | ClippedSumRoundEvent) 
         return "everybody takes part"
     return f"{who} takes part with probability {event.sampling_probability:.4g}"
 
-
-# ---------------------------------------------------------------------------------------------------------- promises
 
 _COMFORT = 0.96  # chance of a right guess above which the promise is called weak: epsilon above 3.2
 _OFTEN = 1.6449  # standard deviations that a Gaussian exceeds once in twenty times

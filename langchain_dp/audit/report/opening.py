@@ -45,14 +45,7 @@ class _Reading(SQLite):
 
 
 def open_ledger(path: str | os.PathLike[str]) -> PrivacyLedger | MetricLedger:
-    """Open an existing ledger, of either kind, for reading only.
-
-    Raises:
-        InvalidParameter: Nothing is there, or it is a folder.
-        LedgerCorrupt: The file, or the schema, is damaged, empty or no ledger.
-        LedgerUnwritable: It is locked, cannot be reached, or a crash left an unfinished charge in its journal; opening
-            it once with its own class rolls that back.
-    """
+    """Open an existing ledger, of either kind, for reading only."""
     if is_url(path):
         return _open_schema(str(path))
     real = file_at(path)
@@ -66,7 +59,6 @@ def open_ledger(path: str | os.PathLike[str]) -> PrivacyLedger | MetricLedger:
 
 
 def _open_schema(url: str) -> PrivacyLedger | MetricLedger:
-    """Open an existing ledger in a database."""
     from langchain_dp.accounting.store.postgres import Postgres, terms_at
 
     mark, budget = terms_at(url)

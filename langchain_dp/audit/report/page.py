@@ -1,7 +1,5 @@
 """The report as one HTML page: no script, no request, readable in light and dark, on a phone and on paper. Or as a live
-page, with a script that polls for changes.
-
-Its template is ``page.html.j2``. Everything written into it is escaped.
+page, with a script that polls for changes. Everything that the template ``page.html.j2`` shows is escaped.
 """
 
 from __future__ import annotations
@@ -72,7 +70,6 @@ def page(report: Report, *, live: Live | None = None) -> str:
 
 
 def _plot(report: Report) -> tuple[Plot | None, str]:
-    """Return the picture and its caption; none without releases."""
     if not report.curve:
         return None, ""
     if report.unit == "eta":

@@ -79,7 +79,6 @@ def spent_over_time(
 
 
 def _times(start: float, end: float) -> list[tuple[str, str, str, str, str]]:
-    """Return three times below the picture, and the axis title."""
     span = end - start
     form = "%Y-%m-%d" if span > 3 * 86400 else "%d %b %H:%M" if span > 6 * 3600 else "%H:%M:%S"
 
@@ -96,7 +95,6 @@ def _times(start: float, end: float) -> list[tuple[str, str, str, str, str]]:
 
 
 def _ceiling(value: float) -> float:
-    """Return a round number above the value."""
     unit = 10.0 ** math.floor(math.log10(value))
     return next(unit * step for step in (1.2, 1.6, 2, 2.4, 3.2, 4, 6, 8, 10, 12) if unit * step >= 1.08 * value)
 

@@ -59,11 +59,7 @@ class ReportedAttack:
 
 
 def read_attacks(path: str | os.PathLike[str]) -> tuple[ReportedAttack, ...]:
-    """Read results from a JSON file: one object or a list of them.
-
-    Each has "name", "rate", "low", "high", "baseline", "n", and may have "settings". Otherwise an InvalidParameter
-    names its position, never its content.
-    """
+    """Read results from a JSON file: one object or a list of them. Errors name the position alone."""
     return reported_attacks(rows_of(path, "attacks"))
 
 
@@ -125,8 +121,6 @@ def _settings(given: Mapping[str, Any]) -> dict[str, float | int | str | bool | 
         settings[label(name)] = value
     return settings
 
-
-# ------------------------------------------------------------------------------------------------------- pseudonyms
 
 _REPORT_FIELDS = {
     "private", "counts", "looked_for", "not_looked_for", "unknown", "remaining_text_sanitizer", "system_in_clear",
@@ -244,7 +238,6 @@ def _checked(row: Any, where: str) -> tuple[dict[str, int], tuple[str, tuple[str
 
 
 def _rest(certificate: Any, where: str) -> str:
-    """Return the promise of the certificate of the other words, in few words."""
     if certificate is None:
         return _CLEAR
     if (

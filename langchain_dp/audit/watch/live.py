@@ -87,9 +87,10 @@ class _Pages:
         """Return the page, or that it has not changed. Runs in a thread: compositions take time."""
         with self._lock:
             found, trouble = self._watched.look()
-            if found is not None and (self._report is None or not _same_page(found, self._seen)):
+            found_page = found and dataclasses.replace(found, refusals=None)  # the page shows no refusals
+            if found is not None and (self._report is None or found_page != self._seen):
                 try:
-                    self._report, self._seen, self._page = self._watched.report(), found, ("", "")
+                    self._report, self._seen, self._page = self._watched.report(), found_page, ("", "")
                 except (LangChainDPError, OSError) as error:
                     trouble = type(error).__name__
             if self._report is None:
@@ -101,11 +102,6 @@ class _Pages:
         if request.headers.get("if-none-match") == tag and not trouble:
             return Response(status_code=304, headers={"etag": tag})
         return Response(text, 503 if trouble else 200, {"etag": tag}, "text/html")
-
-
-def _same_page(one: LedgerStats, other: LedgerStats | None) -> bool:
-    """Return whether both would give the same page, which shows no refusals."""
-    return other is not None and dataclasses.replace(one, refusals=None) == dataclasses.replace(other, refusals=None)
 
 
 def _script(_: Request) -> Response:

@@ -214,8 +214,6 @@ def named(ledgers: Mapping[str, Watchable | Watched]) -> dict[str, Watched]:
     return {name: each if isinstance(each, Watched) else Watched(each) for name, each in ledgers.items()}
 
 
-# ------------------------------------------------------------------------------------------------------------- gauges
-
 Values: TypeAlias = Iterator[tuple[dict[str, str], float]]
 PREFIX = "langchain_dp.ledger"
 HEALTHY = "healthy", "1 if the ledger can be read and trusted, else 0; the other figures are absent then."

@@ -156,7 +156,6 @@ def _hidden_config(conversation: Conversation, config: Config) -> Config:
 
 
 def _hidden(conversation: Conversation, value: Any, parts: Sequence[str]) -> Any:
-    """Hide every text in the input of a graph."""
     if isinstance(value, dict):
         return {**_hidden_state(conversation, value), PARTS: conversation.news(parts)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -179,7 +178,6 @@ def _hidden_state(conversation: Conversation, state: dict[str, Any], **whose: bo
 
 
 def _hidden_command(conversation: Conversation, command: Any, parts: Sequence[str]) -> Any:
-    """Hide the resume value, the update and the sent states of a ``Command``."""
     hide, update = conversation.pseudonymizer.sanitize, getattr(command, "update", None)
     changed: dict[str, Any] = {"resume": _resumed(getattr(command, "resume", None), hide)}
     if isinstance(update, dict):
@@ -241,8 +239,6 @@ def _bare(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
 
 
 class _Restored:
-    """Restores the output of one run of a graph."""
-
     def __init__(self, conversation: Conversation) -> None:
         self._map = conversation.pseudonymizer.placeholders
         self._restorer = Restorer(self._map)

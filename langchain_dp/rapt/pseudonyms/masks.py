@@ -12,13 +12,7 @@ _DEEPEST = 50
 
 
 class TraceMask:
-    """Hides entities in strings, and in the keys and values of mappings and lists.
-
-    If a recognizer fails on a text, the text is withheld: a tracer never gets it raw.
-
-    Args:
-        sanitize: Hides entities in one text.
-    """
+    """Hides entities in strings, mappings and lists. A text on which a recognizer fails is withheld."""
 
     def __init__(self, sanitize: Callable[[str], str]) -> None:
         self._sanitize = sanitize

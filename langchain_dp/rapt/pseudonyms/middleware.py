@@ -303,7 +303,6 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         return dataclasses.replace(one, update={**(one.update or {}), PARTS: news})
 
     def _hidden(self, conversation: Conversation, result: Any, parts: Sequence[str], outside: bool) -> Any:
-        """Hide the messages in the result of a tool: a message, or a ``Command``."""
         if not isinstance(result, Command):
             return hidden_messages(conversation, [result], hidden=outside)[0]
         changed: dict[str, Any] = {}

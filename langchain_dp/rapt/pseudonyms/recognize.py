@@ -183,11 +183,10 @@ class PatternEntities:
     """Finds entities by their form, not names of people, places or companies.
 
     IBANs and card numbers need the right checksum, and IP addresses must be valid. A phone number must be possible,
-    with its country code or, in a region of ``regions``, without it, or any number after a word such as
-    "call" or "mobile". A number has at least six digits,
-    is a sort code, or follows a word such as "account" with at least five. A date names a day, in figures or with an
-    English month, not a year or weekday alone. An address has a street and a house number, a unit, a box or a postal
-    code; a town is part of it where it stands behind these.
+    with its country code or, in a region of ``regions``, without it. After a word such as "call" any number is one. A
+    number has at least six digits, is a sort code, or follows a word such as "account" with at least five. A date names
+    a day, in figures or with an English month, not a year or weekday alone. An address has a street and a house number,
+    a unit, a box or a postal code. A town is part of it where it stands behind these.
 
     Args:
         kinds: Some of ADDRESS, DATE, EMAIL, PHONE, IBAN, CREDIT_CARD, URL, IP and NUMBER; None for all.

@@ -152,7 +152,15 @@ class Pseudonymizer(SanitizerShell):
         if not isinstance(recognizers, (list, tuple)):
             recognizers = [PatternEntities() if recognizers is None else recognizers]  # type: ignore[list-item]
         self.name = name
-        models = _models(presidio, gliner)
+        models: list[Recognizer] = []
+        if presidio:
+            from langchain_dp.integrations.presidio import PresidioEntities
+
+            models.append(PresidioEntities(language="en" if presidio is True else presidio))
+        if gliner:
+            from langchain_dp.integrations.gliner import GlinerEntities
+
+            models.append(GlinerEntities() if gliner is True else GlinerEntities(gliner))
         finder = AllEntities([*recognizers, *models, *([TermEntities(terms)] if terms else [])])
         if messages is None:
             messages = MessageRules(system="sanitize" if remaining_text_sanitizer is None else "keep")
@@ -262,17 +270,3 @@ class Pseudonymizer(SanitizerShell):
 
     def __repr__(self) -> str:
         return "Pseudonymizer(NOT PRIVATE: no epsilon)"
-
-
-def _models(presidio: bool | str, gliner: bool | str | PathLike[str]) -> list[Recognizer]:
-    """Recognizers with models, imported where they are wanted."""
-    models: list[Recognizer] = []
-    if presidio:
-        from langchain_dp.integrations.presidio import PresidioEntities
-
-        models.append(PresidioEntities(language="en" if presidio is True else presidio))
-    if gliner:
-        from langchain_dp.integrations.gliner import GlinerEntities
-
-        models.append(GlinerEntities() if gliner is True else GlinerEntities(gliner))
-    return models

@@ -84,8 +84,6 @@ class PseudonymStore(BaseStore):
         if self._cipher is not None:
             self._read()
 
-    # --------------------------------------------------------------------------------------------------- the store
-
     @hold_arguments("ops")
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Run operations on hidden texts, and restore what they return."""
@@ -115,8 +113,6 @@ class PseudonymStore(BaseStore):
             # The number stays taken, so that no other person is met under it.
             self._store.batch([PutOp(_MAP, _key(one), {"erased": True}, index=False) for one in dropped])
         return len(dropped)
-
-    # -------------------------------------------------------------------------------------------------- the map
 
     def _read(self) -> None:
         names, place = self._names.placeholders, 0
@@ -149,8 +145,6 @@ class PseudonymStore(BaseStore):
         self._kept |= {entry[2] for entry in new}
         sealed = [(_key(entry[2]), self._cipher.encrypt(json.dumps(entry).encode()).decode()) for entry in new]
         return [PutOp(_MAP, key, {"sealed": value}, index=False) for key, value in sealed]
-
-    # ------------------------------------------------------------------------------------------------- operations
 
     def _hide(self, value: Any) -> Any:
         return each_text(value, self._names.sanitize, keys=True)

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections import Counter
 from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
@@ -20,12 +20,12 @@ from langchain_dp._util.reprs import safe_repr
 from langchain_dp._util.validate import instance, reject_extra_kwargs
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting.metric import MetricCertificate
-from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerError
-from langchain_dp.rapt._shell import WITHHELD, ChargesUsers, Config, Configs, named_user
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.rapt._shell import WITHHELD, ChargesUsers, Config, Configs, all_or_each, named_user
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.tuning.client import IdentitySanitizer, Question, RAPTClient, TrainedOn
 from langchain_dp.rapt.tuning.wire import PROVIDER, WEIGHTS, Answer, PredictionRequest
-from langchain_dp.redact import PrivateArgs, hold_arguments, run_redacted, without_frames
+from langchain_dp.redact import PrivateArgs, hold_arguments, run_redacted
 
 if TYPE_CHECKING:  # the client's machine needs neither torch nor a model
     from langchain_dp.rapt.tuning.provider import RAPTProvider
@@ -162,7 +162,7 @@ class RAPTClassifier(ChargesUsers):
         if not tolerant:
             return list(_best_labels(self._answer(private)))
         results: list[str | Exception] = []
-        for request in run_redacted(self._released, private):
+        for request in run_redacted(functools.partial(all_or_each, self.client._requests_of), private):
             if isinstance(request, Exception):
                 results.append(request)
                 continue
@@ -171,22 +171,6 @@ class RAPTClassifier(ChargesUsers):
             except Exception as error:  # of the provider: the texts are paid for, and not drawn again
                 results += [error] * len(request)
         return results
-
-    def _released(self, texts: list[Question], users: list[str | None]) -> list[PredictionRequest | Exception]:
-        """Requests for all texts under one charge; if that fails, a request or an error per text."""
-        try:
-            return list(self.client._requests_of(texts, users))
-        except LangChainDPError as error:
-            if isinstance(error, LedgerError):  # it may have charged already
-                raise
-        seen: Counter[str] = Counter()
-        requests: list[PredictionRequest | Exception] = []
-        for text, user in zip(texts, users, strict=True):
-            try:
-                requests += self.client._requests_of([text], [user], seen)
-            except LangChainDPError as error:
-                requests.append(without_frames(error))  # type: ignore[arg-type]  # of the same class
-        return requests
 
     def certificate(self) -> MetricCertificate:
         """The promise for queries, with the loss spent so far. ``training`` is that of the training texts.
@@ -293,7 +277,6 @@ def _check_parts(client: RAPTClient, provider: Any) -> None:
 
 
 def _text_list(private: PrivateArgs) -> tuple[PrivateArgs, int]:
-    """The texts as a list, and their number."""
     if isinstance(private.values[0], (str, bytes)):  # each letter would be charged
         raise InvalidParameter("Expected texts to be a list of strings, not one. Give [text], or call invoke.")
     private = PrivateArgs(list(*private.values))

@@ -129,7 +129,14 @@ class TunedModel(nn.Module):
         elif settings.method == "prefix":
             self._add_prefix()
         elif settings.method == "prompt":
-            self._add_prompt()
+            config = peft.PromptTuningConfig(
+                task_type=peft.TaskType.FEATURE_EXTRACTION, num_virtual_tokens=self.settings.virtual_tokens
+            )
+            table = self.backbone.embedding
+            self.body = _wrapped(self.body, config)
+            with torch.no_grad():
+                words = table(self._random_words()[0].to(table.weight.device))
+                self.body.prompt_encoder["default"].embedding.weight.copy_(words)
         self.head = None if verbalized else nn.Linear(backbone.hidden_size, labels)
         self.reconstruction: nn.Sequential | None = None
         if reconstruct:
@@ -143,17 +150,6 @@ class TunedModel(nn.Module):
         special = set(self.backbone.special_ids)
         ordinary = torch.tensor([i for i in range(len(self.backbone.words)) if i not in special])
         return ordinary[torch.randint(len(ordinary), (1, self.settings.virtual_tokens))]
-
-    def _add_prompt(self) -> None:
-        """Start from random words of the backbone's vocabulary."""
-        config = peft.PromptTuningConfig(
-            task_type=peft.TaskType.FEATURE_EXTRACTION, num_virtual_tokens=self.settings.virtual_tokens
-        )
-        table = self.backbone.embedding
-        self.body = _wrapped(self.body, config)
-        with torch.no_grad():
-            words = table(self._random_words()[0].to(table.weight.device))
-            self.body.prompt_encoder["default"].embedding.weight.copy_(words)
 
     def _add_prefix(self) -> None:
         """Start from the keys and values of random words in every layer (Li and Liang 2021, section 7.4)."""

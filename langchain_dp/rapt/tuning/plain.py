@@ -55,7 +55,9 @@ class PlainSource:
         self.settings = settings
         self._vocabulary, self._engine, self._kind = vocabulary, engine, kind
         coins = np.random.default_rng([settings.seed, 0])
-        common = _common_words(vocabulary)
+        allowed = np.flatnonzero(vocabulary.allowed)[:_COMMON]
+        letters = [i for i in allowed.tolist() if _LETTERS.fullmatch(vocabulary.words[i])]
+        common = np.array(letters if len(letters) >= 2 else allowed, dtype=np.int64)
         size = min(settings.vocabulary, len(common))
         self.candidates: Ids = np.sort(coins.choice(common, size=size, replace=False))
         self.rows: Ids = coins.integers(0, size, size=(settings.rows, settings.length))
@@ -126,13 +128,6 @@ def _privatized(engine: TextPrivatizer, size: int, noise: Randomness | None, ids
         shared.move_to_end(size)
         words = shared[size]
     return words.release(ids, points, rng=noise)
-
-
-def _common_words(vocabulary: Vocabulary) -> Ids:
-    """Common words and pieces of letters, by a public rule; in a small table all words that may be written."""
-    allowed = np.flatnonzero(vocabulary.allowed)[:_COMMON]
-    letters = [i for i in allowed.tolist() if _LETTERS.fullmatch(vocabulary.words[i])]
-    return np.array(letters if len(letters) >= 2 else allowed, dtype=np.int64)
 
 
 def _places(vocabulary: Vocabulary, words: Sequence[str]) -> Ids:

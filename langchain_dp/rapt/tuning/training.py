@@ -295,7 +295,6 @@ class Trainer:
         return torch.as_tensor(targets), rows, cut
 
     def _evaluate(self, rows: Sequence[Row], labels: Tensor) -> tuple[float, float]:
-        """Mean loss of the task, and accuracy."""
         probabilities = probabilities_of(self.model, rows, self.pad, self.device)
         chosen = probabilities[torch.arange(len(labels)), labels].clamp_min(1e-12)
         correct = (probabilities.argmax(dim=1) == labels).float().mean()
