@@ -16,14 +16,23 @@ from typing import Any, ClassVar
 import pytest
 from fakes.canary import CANARY, LeakSurfaces, leak_surfaces
 from fakes.encoders import PUBLIC, WordEncoder, fitted, named, rows
+from fakes.readers import CHOICES, ReadingChat, colors
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.runnables import RunnableLambda
 from langsmith import traceable
 
-from langchain_dp import DPLabelNamer, DPPrototypeClassifier, PrivacyBudget
+from langchain_dp import (
+    DPExampleSelector,
+    DPLabelNamer,
+    DPPrototypeClassifier,
+    DPSurvey,
+    PrivacyBudget,
+    private_accuracy,
+)
 from langchain_dp.mechanisms import Exponential, VectorSum
 
 ROWS = rows(40, note=CANARY)
+SAYS = [{"text": f"{CANARY} says {'rgx'[place % 3]}", "label": "red"} for place in range(9)]
 TESTS = str(Path(__file__).parents[1])
 
 
@@ -58,6 +67,11 @@ LOUD: dict[str, Callable[[], Any]] = {
     ),
     "update": lambda: fitted(rows(40), encoder=LoudEncoder()).update(list(ROWS), budget=PrivacyBudget(1.0)),
     "names": lambda: named(list(ROWS), encoder=LoudEncoder()),
+    "survey": lambda: DPSurvey(colors(), model=ReadingChat()).run(list(SAYS), budget=PrivacyBudget(1.0)),
+    "accuracy": lambda: private_accuracy(ReadingChat(), list(SAYS), labels=CHOICES, budget=PrivacyBudget(1.0)),
+    "examples": lambda: DPExampleSelector(["a parcel", "an invoice"], encoder=LoudEncoder()).select(
+        list(ROWS), labels=["A", "B"], budget=PrivacyBudget(1.0)
+    ),
     "names by a model": lambda: DPLabelNamer(["delivery", "billing"], model=Chat()).fit(
         list(ROWS), labels=["A", "B"], budget=PrivacyBudget(1.0)
     ),

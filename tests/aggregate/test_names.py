@@ -11,7 +11,7 @@ from fakes.scorer import WordScorer
 from fakes.voters import classifier
 from langchain_core.language_models import FakeListChatModel
 
-from langchain_dp import DPLabelNamer, Neighbors, PrivacyBudget, PrivateRecords
+from langchain_dp import DPLabelNamer, Neighbors, PrivacyBudget
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.icl import ICLPrompt
 from langchain_dp.mechanisms import Exponential
@@ -113,18 +113,6 @@ def counts(monkeypatch: pytest.MonkeyPatch, examples: Any) -> list[list[int]]:
         patch.setattr(Exponential, "release", release)
         named(examples)
     return seen
-
-
-def test_a_user_has_one_vote(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it breaks, somebody with 500 records decides on the name of a label at the price of one record."""
-    others = rows(40)
-    many = [{"text": "my nurse", "label": "A", "customer": "busy"} for _ in range(500)]
-    alone = counts(monkeypatch, PrivateRecords(others, user_key="customer"))
-    busy = counts(monkeypatch, PrivateRecords([*others, *many], user_key="customer"))
-    moved = [abs(a - b) for before, after in zip(alone, busy, strict=True) for a, b in zip(before, after, strict=True)]
-    assert sum(moved) == 1
-    assert sum(map(sum, alone)) == 20, "one vote of each of twenty users, by the oldest record"
-    assert sum(map(sum, counts(monkeypatch, [*others, *many]))) == 540
 
 
 def test_the_price_follows_the_names_into_prompts() -> None:

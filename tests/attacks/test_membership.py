@@ -43,23 +43,6 @@ def records(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return member, easy, easy + 1.5 * member + rng.normal(size=count)
 
 
-@pytest.mark.statistical
-def test_a_known_likelihood_ratio_gives_the_area_of_theory() -> None:
-    """If it breaks, the area or its interval is another one than that of the scores.
-
-    Over 20 sets of 400 records the interval holds theory in all but a few: with 95% coverage fewer than 15 of 20 come
-    about in 1 of 3,000. The area for a shift of 1.0 instead of 1.5 must lie outside in most.
-    """
-    held = wrong = 0
-    for seed in range(20):
-        rng = np.random.default_rng(seed)
-        done = infer_membership({"model": (rng.normal(1.5, 1, 200), rng.normal(0, 1, 200))})
-        held += done.interval[0] <= THEORY <= done.interval[1]
-        wrong += done.interval[0] <= NormalDist().cdf(1 / math.sqrt(2)) <= done.interval[1]
-    assert held >= 15
-    assert wrong < 10
-
-
 def test_references_take_out_what_makes_a_record_easy() -> None:
     """If it breaks, an easy record looks like a member: LiRA must find what the figures hide.
 
@@ -183,16 +166,6 @@ def test_the_port_is_asked_for_the_log_likelihood_of_the_rows_own_label() -> Non
         PortScorer(engine, {"yes": "Yes"})
 
 
-def test_a_real_port_works_end_to_end() -> None:
-    """If it breaks, the scorer does not fit an engine that implements the port: many rows, in several calls."""
-    rows = [{"text": f"film {i}", "label": ("positive", "negative")[i % 2]} for i in range(70)]
-    scorer = PortScorer(WordEngine(), {"positive": "positive", "negative": "negative"})
-    done = attack_prompt(
-        "Read the review.", members=rows[:40], others=rows[40:], candidates={"words": scorer}, references=["Decide."]
-    )
-    assert 0 <= done.interval[0] <= done.rate <= done.interval[1] <= 1
-
-
 def randomized(epsilon: float, seed: int) -> Callable[[list[Any]], Callable[[str], str]]:
     """A chain that says whether the canary is there, and lies with chance 1 / (1 + e^epsilon)."""
     coins = random.Random(seed)
@@ -248,18 +221,6 @@ def test_rates_that_few_others_cannot_show_are_left_out() -> None:
     both = infer_membership({"m": (np.arange(50.0), np.arange(100.0)), "other": (np.full(50, 49.5), np.arange(100.0))})
     assert both.best == "m"
     assert both.tpr_at_fpr[0.1][2] > many.tpr_at_fpr[0.1][2], "the better one of two was chosen on these very figures"
-
-
-def test_more_questions_tell_more() -> None:
-    """If it breaks, answers of one chain are not put together."""
-    coins = random.Random(2)
-
-    def build(data: list[Any]) -> Callable[[str], str]:
-        return lambda q: "yes" if coins.random() < (0.65 if len(data) > len(ROWS) else 0.35) else "no"
-
-    once = attack_answers(build, ROWS, CANARY, questions=["x"], runs=1000)
-    often = attack_answers(build, ROWS, CANARY, questions=["x", "y"], repeats=5, runs=1000)
-    assert often.interval[0] > once.interval[1]
 
 
 class Watching(VotingEngine):

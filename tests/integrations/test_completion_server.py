@@ -6,7 +6,6 @@ import contextvars
 import logging
 import math
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ from langchain_dp.integrations.openai import CompletionServerEnsemble, calls
 from langchain_dp.integrations.openai.calls import FLOOR, expected, scores
 from pydantic import SecretStr
 
-from langchain_dp.errors import InvalidParameter, MissingExtra, ModelUnavailable
+from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt
 
 HEAD, TAIL = "Read. ", "Label:"
@@ -518,13 +517,6 @@ def test_a_closed_engine_says_so(other: CompletionServer) -> None:
     built.close()
     assert other.bodies == []
     assert not built._calibrations._kept
-
-
-def test_without_httpx_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it breaks, a user is told nothing of use."""
-    monkeypatch.setitem(sys.modules, "httpx", None)
-    with pytest.raises(MissingExtra, match=r"langchain-dp\[openai\]"):
-        CompletionServerEnsemble("http://127.0.0.1:1/v1", "tiny")
 
 
 def test_the_clients_own_log_is_left_alone_elsewhere(other: CompletionServer, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from fractions import Fraction
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -13,8 +14,9 @@ from audit_tools import exponential
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from langchain_dp.accounting import ExponentialEvent
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.mechanisms import NotPrivateSeededRandomness
+from langchain_dp.mechanisms import Exponential, NotPrivateSeededRandomness
 from langchain_dp.mechanisms.exponential_choice import below_exp, draw
 
 
@@ -109,3 +111,22 @@ def test_bad_input_is_named_and_counts_are_not() -> None:
         with pytest.raises(InvalidParameter, match="whole number") as refused:
             exponential(counts, 1.0)  # type: ignore[arg-type]  # wrong on purpose
         assert "7717" not in str(refused.value)
+
+
+def test_the_choice_weighs_points_by_the_most_that_a_record_gives() -> None:
+    """If it breaks, ten points weigh ten records, and each record costs ten times what is charged."""
+    counts, runs = [30, 20, 0], 4000
+    rng = NotPrivateSeededRandomness(1)
+    mechanism = Exponential(ExponentialEvent(0.7), most=10)
+    seen = [mechanism.release(counts, rng=rng) for _ in range(runs)]
+    expected = [runs * math.exp(0.7 * count / 10) for count in counts]
+    total = sum(math.exp(0.7 * count / 10) for count in counts)
+    square = sum((seen.count(place) - each / total) ** 2 / (each / total) for place, each in enumerate(expected))
+    assert square < 27.6, "chi-square at an error rate of 1e-6"
+
+
+@pytest.mark.parametrize("most", [0, -1, 1.5, True])
+def test_a_most_that_is_no_number_of_points_is_refused(most: Any) -> None:
+    """If it breaks, a draw fails after its charge, or the base falls below one and the lowest count wins."""
+    with pytest.raises(InvalidParameter, match="most"):
+        Exponential(ExponentialEvent(1.0), most=most)

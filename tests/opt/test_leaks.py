@@ -11,7 +11,7 @@ import pickle
 import types
 import warnings
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,6 @@ from fakes.canary import CANARY, LeakSurfaces, Reporting, leak_surfaces
 from fakes.models import Chat
 from fakes.next_token import WordEngine, agreeing
 from fakes.optimizers import (
-    ADD_OR_REMOVE,
-    BUDGET,
     SENTENCE,
     Broken,
     Looking,
@@ -30,7 +28,7 @@ from fakes.optimizers import (
     optimizer,
 )
 from fakes.stops import press_ctrl_c
-from langchain_core.globals import set_debug, set_verbose
+from langchain_core.globals import set_debug
 from langchain_core.load import dumps
 from langchain_core.runnables import Runnable, RunnableLambda
 
@@ -150,20 +148,6 @@ def test_the_canary_can_be_seen(tmp_path: Path) -> None:
     with leak_surfaces(tmp_path) as surfaces:
         Talkative(caching=True)._tell(CANARY)
         assert {"tracer", "cache", "log", "warnings"} <= surfaces.where(CANARY)
-
-
-@pytest.mark.parametrize("budget", [BUDGET, ADD_OR_REMOVE], ids=lambda budget: budget.neighbors.name)
-def test_verbose_mode_shows_no_example(budget: Any) -> None:
-    """If it breaks, set_verbose(True) prints examples or their number."""
-    out = io.StringIO()
-    set_verbose(True)
-    try:
-        with redirect_stdout(out), redirect_stderr(out):
-            optimizer(budget=budget, progress=True).invoke(examples(173))
-    finally:
-        set_verbose(False)
-    assert CANARY not in out.getvalue()
-    assert "173" not in out.getvalue()
 
 
 def test_debug_mode_is_refused_before_anything_is_spent(tmp_path: Path) -> None:

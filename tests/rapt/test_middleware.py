@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -76,14 +74,6 @@ def agent(model: Caller, middleware: Sequence[Any], **options: Any) -> Any:
 
 
 STYLES = {name: ALL_STYLES[name] for name in ("invoke", "stream", "ainvoke", "astream")}
-
-
-def test_the_model_of_a_bare_agent_sees_everything() -> None:
-    """If it breaks, the tests below could not fail."""
-    model = Caller()
-    agent(model, []).invoke({"messages": [HumanMessage(QUESTION)]})
-    assert CANARY in repr(model.told[0])
-    assert "record: " + CANARY in repr(model.told[1])
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -315,16 +305,3 @@ def test_bad_parts_are_refused(bad: dict[str, Any]) -> None:
     """If it breaks, an agent runs with a middleware that sanitizes nothing or charges nobody."""
     with pytest.raises(InvalidParameter, match="Expected"):
         RAPTMiddleware(**bad)
-
-
-def test_the_rest_works_without_langchain() -> None:
-    """If it breaks, sanitizing a text needs the agents' package; or its absence is said without the remedy."""
-    code = (
-        "import sys; sys.modules['langchain'] = None\n"
-        "import langchain_dp.rapt, langchain_dp.rapt.runnable, langchain_dp.rapt.retriever\n"
-        "from langchain_dp.errors import MissingExtra\n"
-        "try:\n    import langchain_dp.rapt.middleware\n"
-        "except MissingExtra as error:\n    print(error)\n"
-    )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
-    assert "langchain-dp[agents]" in said

@@ -363,18 +363,6 @@ def test_the_public_seed_draws_plain_tokens_and_nothing_else(kind: Any, mechanis
     assert near <= {str(row) for row in (rows if kind == "text" else two.plain.candidates[two.plain.rows].tolist())}
 
 
-def test_without_torch_one_line_names_the_extra() -> None:
-    """If it breaks, a user without torch gets a trace of somebody else's modules."""
-    code = (
-        without("torch") + "try:\n    from langchain_dp.rapt.tuning import RAPTPromptTuner\n"
-        "except ImportError as error: print(type(error).__name__, error)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("MissingExtra Expected the package torch for RAPTPromptTuner")
-    assert "pip install 'langchain-dp[tuning]'" in done.stdout
-    assert done.stdout.count("\n") == 1
-
-
 @pytest.mark.parametrize("lost", ["peft", "transformers", "safetensors"])
 def test_other_missing_packages_are_named_too(lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """If it breaks, only a missing torch is explained; or an error in our own modules is called a missing package."""

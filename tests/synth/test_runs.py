@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import math
 import os
 import pickle
 import threading
@@ -93,24 +92,6 @@ def test_members_are_of_the_texts_own_label_and_stay_for_the_round() -> None:
         assert len({"parcel" in one.prompt.body for one in members}) <= 1
     assert all(len(seen) == 1 for seen in by_text.values())
     assert len({next(iter(seen)) for seen in by_text.values()}) == len(by_text) == 6
-
-
-def test_coins_hang_on_slot_and_round_and_on_nothing_else() -> None:
-    """If it breaks, who takes part tells of content, or rounds share their coins. Chi-square at 1e-6."""
-    names = {f"#{i}": str(i) for i in range(400)}
-    members, rate, rounds = KeyedCoins(b"k" * 32, names), 0.2, 200
-    drawn = [set(members.drawn(number, rate)) for number in range(rounds)]
-    other = KeyedCoins(b"k" * 32, {f"other {i}": str(i) for i in range(400)})  # other content in the same slots
-    assert [name.removeprefix("other ") for name in other.drawn(0, rate)] == [
-        name.removeprefix("#") for name in names if name in drawn[0]
-    ]
-    assert len({frozenset(one) for one in drawn}) == rounds
-    counts = Counter(name for one in drawn for name in one)
-    expected, variance = rounds * rate, rounds * rate * (1 - rate)
-    assert sum((counts[name] - expected) ** 2 for name in names) / variance < 400 + 5.2 * math.sqrt(2 * 400)
-    sizes = [len(one) for one in drawn]
-    spread = sum((size - 80) ** 2 for size in sizes) / (400 * rate * (1 - rate))
-    assert rounds - 5.5 * math.sqrt(2 * rounds) < spread < rounds + 5.5 * math.sqrt(2 * rounds)
 
 
 def test_a_round_is_not_paid_for_by_what_another_charges_to_the_plan(
