@@ -138,24 +138,6 @@ def test_resampling_under_zero_out_is_refused_before_anything_is_reserved() -> N
     assert ledger.plans() == []
 
 
-@pytest.mark.parametrize("sampling", ["fixed", "resample"])
-def test_each_release_draws_fresh_coins(sampling: Any) -> None:
-    """Two questions are asked of the same sample, so that the sampling amplifies nothing."""
-    model = VotingChat()
-    examples = private_examples(240)
-    chain = classifier(
-        model, examples=examples, sampling=sampling, partitions=None, sampling_probability=None, subsets=20,
-        budget=PrivacyBudget(3.0),
-    )  # fmt: skip
-    samples = []
-    for question in QUESTIONS:
-        model.asked.clear()
-        chain.invoke(question)
-        samples.append({shot for shots in model.asked.shots for shot in shots})
-    # Two equal samples: a chance below 1e-15 for either scheme (240 records at rate 1/4).
-    assert samples[0] != samples[1] != samples[2] != samples[0]
-
-
 @pytest.mark.parametrize(
     "make",
     [

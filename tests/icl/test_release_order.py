@@ -15,11 +15,9 @@ from fakes.voters import (
     Shots,
     VotingChat,
     VotingEngine,
-    VotingLLM,
     classifier,
     is_invented,
     left,
-    private_examples,
 )
 from langchain_core.globals import set_debug
 from langchain_core.language_models import FakeListChatModel
@@ -235,15 +233,3 @@ def test_a_certificate_says_at_whose_word_a_model_keeps_nothing() -> None:
     known = str(classifier(FakeListChatModel(responses=["positive"])).certificate())
     assert "opaque" not in known
     assert "keeps_no_prompts" not in known
-
-
-@pytest.mark.parametrize("kind", [VotingChat, VotingLLM])
-def test_long_examples_are_shown_by_their_beginnings(kind: Any, histograms: list[list[int]]) -> None:
-    """If it breaks, a few long examples are more than a model's context holds, and their subsets abstain."""
-    model = kind()
-    records = [{**row, "text": f"{row['text']} {'and so on ' * 400}"} for row in private_examples(24)]
-    classifier(model, examples=records, max_example_chars=60).invoke("x")
-    assert histograms == [[8, 0]]
-    assert len(model.asked.shots) == 8
-    for shots in model.asked.shots:
-        assert all("note " in asked and len(asked) < 80 and word == "positive" for asked, word in shots)

@@ -27,7 +27,6 @@ from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.rapt import RAPTSanitizer
 from langchain_dp.rapt.messages import MessageRules
 from langchain_dp.rapt.pseudonyms import Pseudonymizer
-from langchain_dp.rapt.pseudonyms.keeping import Conversations
 from langchain_dp.rapt.vocabulary import Vocabulary
 from langchain_dp.redact import Redacted
 
@@ -532,14 +531,6 @@ def test_all_that_a_tool_returns_is_hidden(form: str, inside: bool) -> None:
         assert answer.content == f"Thank {SECOND}."
         assert repr(model.told[-1]).count("<PERSON_2>") == 2
     assert not seen_in(saver, model.told)
-
-
-@pytest.mark.parametrize("spelled", [str, lambda key: key + "\n", lambda key: key.encode()])
-def test_a_key_has_one_meaning_however_it_is_spelled(spelled: Any) -> None:
-    """If it breaks, a line end behind the key hides every message of a conversation again."""
-    key = fernet.Fernet.generate_key().decode()
-    one, other = (Conversations(Pseudonymizer(), given)._secret for given in (key, spelled(key)))
-    assert one == other
 
 
 def test_what_would_tell_the_model_more_stands_before() -> None:

@@ -597,14 +597,6 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
             PrivateRecords(given)
 
 
-def test_a_first_row_in_place_of_a_header_is_not_shown(tmp_path: Path) -> None:
-    """If it breaks, a table without a header shows somebody's text in the message."""
-    (path := tmp_path / "f.csv").write_text("Ann is ill,Ann is ill\nfine,pos\n")
-    with pytest.raises(InvalidParameter, match="columns 1 and 2 have one") as raised:
-        PrivateRecords(path)
-    assert "Ann" not in str(raised.value)
-
-
 def test_ids_that_are_none_are_refused() -> None:
     """If it breaks, a record is known by the repr of whatever stood there, or two by one number."""
     for wrong in (b"x", True, {"x": 1}, [1], 2.0**60):

@@ -328,13 +328,6 @@ def test_under_add_remove_a_forgotten_record_leaves_no_trace_in_prices() -> None
     assert chain.answers_left() == 4
 
 
-def test_one_member_that_breaks_the_call_is_left_out_without_a_word() -> None:
-    """If it breaks, whether one record breaks the model can be seen."""
-    poisoned = [*rows(), {"text": "POISON", "label": "x"}]
-    chain = generator(WordScorer(poison="POISON"), examples=poisoned, sampling_probability=1.0)
-    assert chain.invoke("one?")
-
-
 def test_nothing_private_is_shown_or_copied() -> None:
     """If it breaks, records leave by repr, pickle or copy."""
     chain = generator(examples=[{"text": "SECRET", "label": "SECRET"}] * 50)
@@ -529,15 +522,6 @@ def test_a_head_leaves_room_for_records() -> None:
     with pytest.raises(InvalidParameter, match=r"head of 45 tokens to leave room for 16 tokens of a record in 50"):
         generator(engine, ledger=ledger, prompts=AnswerPrompts(head="word " * 45))
     assert ledger.reserved() == (0.0, 0.0)
-
-
-def test_a_weak_promise_is_weak_after_a_restart(tmp_path: Path) -> None:
-    """If it breaks, an auditor who asks for the certificate later does not read that delta is large."""
-    for _ in range(2):
-        with PrivacyLedger(PrivacyBudget(8.0, 0.02), tmp_path / "ledger") as ledger:
-            with pytest.warns(match="not below one over the number of records"):
-                chain = generator(ledger=ledger)
-            assert "not below one over the number of records" in str(chain.certificate())
 
 
 @pytest.mark.parametrize("at", [1, 2])

@@ -131,14 +131,6 @@ def test_a_complete_run_is_not_taken_for_one_over_other_records() -> None:
     assert again.released().rows() == made.rows()
 
 
-def test_a_member_that_breaks_the_call_silences_nobody_and_says_nothing() -> None:
-    """If it breaks, whether one record breaks the model shows in whether texts are written, or in an error's text."""
-    poisoned = [{**row, "text": f"{row['text']} POISON"} if i == 4 else row for i, row in enumerate(rows())]
-    engine = Draws(poison="POISON")
-    examples = synthesizer(engine, sampling_probability=1.0).invoke(poisoned)
-    assert len([*examples, *examples.dropped]) == 6
-
-
 class Odd(Draws):
     """Panics over one member's text, or answers it oddly, or cannot count it."""
 
