@@ -11,13 +11,12 @@ import pytest
 from fakes.canary import CANARY, leak_surfaces
 from fakes.rapt import CLOSE, sanitizer
 from fakes.styles import STYLES as ALL_STYLES
+from fakes.tool_callers import ToolCaller
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
-from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
-from pydantic import Field
 
 from langchain_dp import RAPTSanitizer, private_run
 from langchain_dp.accounting.metric import MetricLedger
@@ -40,27 +39,14 @@ QUESTION = f"what does the record of {CANARY} say"
 ANSWER = "it says that the patient has severe pain today"
 
 
-class Caller(BaseChatModel):
-    """Calls the tool once, then answers; keeps every message it was told."""
+class Caller(ToolCaller):
+    """Calls the tool once, then answers."""
 
-    told: list[list[BaseMessage]] = Field(default_factory=list)
-
-    @property
-    def _llm_type(self) -> str:
-        return "caller"
-
-    def bind_tools(self, tools: Sequence[Any], **_: Any) -> BaseChatModel:
-        return self
-
-    def _generate(self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any) -> ChatResult:
-        self.told.append(messages)
-        if isinstance(messages[-1], HumanMessage):
-            answer = AIMessage(
-                "", tool_calls=[{"name": "look_up", "args": {"who": "the patient"}, "id": f"c{len(self.told)}"}]
-            )
-        else:
-            answer = AIMessage(ANSWER)
-        return ChatResult(generations=[ChatGeneration(message=answer)])
+    def answer(self, messages: list[BaseMessage]) -> AIMessage:
+        if not isinstance(messages[-1], HumanMessage):
+            return AIMessage(ANSWER)
+        call = {"name": "look_up", "args": {"who": "the patient"}, "id": f"c{len(self.told)}"}
+        return AIMessage("", tool_calls=[call])
 
 
 @tool
