@@ -427,16 +427,6 @@ def test_a_rate_of_zero_is_no_way_to_the_number_of_records() -> None:
             generator(budget=budget, sampling_probability=rate)
 
 
-def test_a_question_that_leaves_no_room_costs_nothing() -> None:
-    """If it breaks, a long question is charged, and its answer breaks off."""
-    engine = WordScorer()
-    chain = generator(engine)
-    engine.max_prompt_tokens = 30
-    with pytest.raises(InvalidParameter, match="lower max_new_tokens="):
-        chain.invoke("why " * 20)
-    assert chain.answers_left() == 5
-
-
 def test_an_end_of_several_tokens_is_never_shown_in_part() -> None:
     """If it breaks, a stream shows the beginning of the mark that ends it."""
     writer = generator(prompts=AnswerPrompts(end=". please"))._writer
@@ -476,19 +466,6 @@ async def test_every_face_charges_the_share_of_who_asks(face: str) -> None:
     assert "users can pool their answers: the promise is the whole plan's" in chain.certificate().notes
     with pytest.raises(PlanError, match="quotas was"):
         generator(engine, ledger=ledger, quotas=Quotas(default=5))
-
-
-def test_long_replies_teach_an_answer() -> None:
-    """If it breaks, the public model alone answers where replies are long, and the whole budget is spent on it."""
-    engine = WordScorer()
-    long = [{**row, "label": f"{row['label']} {'and so on ' * 9_000}"} for row in rows()]
-    generator(engine, examples=long).invoke("where is it")
-    prompts = [one.prompt for call in engine.asked for one in call]
-    assert len(prompts) > 20
-    for prompt in prompts:
-        assert "Reply: your refund was paid" in prompt.body
-        needed = sum(map(engine.count_tokens, (prompt.head, prompt.body, prompt.tail)))
-        assert needed + 8 <= engine.max_prompt_tokens
 
 
 def test_a_plan_says_what_answers_cost_and_spends_nothing() -> None:
