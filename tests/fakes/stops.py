@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import traceback
 from typing import NoReturn
 
 from langchain_dp.ports import call_abandoned
@@ -17,14 +16,3 @@ def press_ctrl_c() -> NoReturn:
         signal.pthread_kill(main.ident or 0, signal.SIGINT)
         assert mark.wait(60), "nobody was interrupted"
     raise KeyboardInterrupt
-
-
-def shows_nothing(error: BaseException, private: str) -> None:
-    """What reads an error with the locals of its frames, those of tests apart, sees no private text."""
-    at: BaseException | None = error
-    while at is not None:
-        assert private not in repr(at.args)
-        for frame, _ in traceback.walk_tb(at.__traceback__):
-            if "/tests/" not in frame.f_code.co_filename:
-                assert private not in repr(frame.f_locals), frame.f_code.co_qualname
-        at = at.__cause__ or at.__context__

@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes.canary import CANARY, leak_surfaces
+from fakes.canary import CANARY, leak_surfaces, shows_nothing
 from fakes.completion_server import LISTED, CompletionServer
-from fakes.stops import shows_nothing
 from langchain_dp.integrations.openai import CompletionServerEnsemble, calls
 from langchain_dp.integrations.openai.calls import FLOOR, expected, scores
 from pydantic import SecretStr

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.stops import shows_nothing
+from fakes.canary import shows_nothing
 from fakes.tiny_gguf import TinyGGUF
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 from langchain_dp.integrations.llama_cpp.evaluate import MemberState

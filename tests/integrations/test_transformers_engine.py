@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes.stops import shows_nothing
+from fakes.canary import shows_nothing
 from fakes.tiny_model import one_thread, tiny_model, tiny_tokenizer
 from langchain_dp.integrations.transformers import TransformersEnsemble
 
