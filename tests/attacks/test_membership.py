@@ -15,7 +15,7 @@ from audit_tools import lower, upper
 from fakes.next_token import WordEngine
 from fakes.voters import LABELS, VotingEngine, private_examples
 
-from langchain_dp import DPICLClassifier, Neighbors, PrivacyBudget
+from langchain_dp import Neighbors, PrivacyBudget
 from langchain_dp.attacks import (
     PortScorer,
     attack_answers,
@@ -27,7 +27,6 @@ from langchain_dp.attacks import (
 )
 from langchain_dp.attacks.result import auc_interval
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
-from langchain_dp.icl import SamplingOptions
 from langchain_dp.ports import MemberPrompt
 from langchain_dp.synth import SyntheticExamples
 
@@ -221,43 +220,6 @@ def test_rates_that_few_others_cannot_show_are_left_out() -> None:
     both = infer_membership({"m": (np.arange(50.0), np.arange(100.0)), "other": (np.full(50, 49.5), np.arange(100.0))})
     assert both.best == "m"
     assert both.tpr_at_fpr[0.1][2] > many.tpr_at_fpr[0.1][2], "the better one of two was chosen on these very figures"
-
-
-class Watching(VotingEngine):
-    """Votes "positive" if it sees the canary, else "negative"."""
-
-    def score_labels(self, prompts: Sequence[MemberPrompt], words: Sequence[str], **more: Any) -> Any:
-        return [[1.0, 0.0] if "canary" in prompt.body else [0.0, 1.0] for prompt in prompts]
-
-
-@pytest.mark.statistical
-def test_the_answers_of_a_private_chain_stay_under_its_bound() -> None:
-    """If it breaks, the attack does not run against DP-ICL as it is, or its noise is too small for its promise.
-
-    The one subset's vote says whether the canary is there: the worst case. Epsilon 1 for the two answers allows an
-    accuracy of 0.731; the lower end of the interval may not exceed it (error rate below 0.025). Without noise the
-    accuracy is 1, which the attack must see.
-    """
-    rows: list[Any] = private_examples(6)
-    neighbor = [*rows[:-1], {"text": "canary", "label": "negative"}]
-
-    def build(data: list[Any]) -> Callable[[str], str]:
-        chain = DPICLClassifier(
-            model=Watching(), examples=data, labels=LABELS, budget=PrivacyBudget(1.0), max_queries=2, shots=6,
-            sampling=SamplingOptions("fixed", 1, 1.0), calibrate=False, not_private_seed=seeds.randrange(10**9),
-        )  # fmt: skip
-        return chain.invoke
-
-    seeds = random.Random(5)
-    given: dict[str, Any] = {"questions": ["q", "r"], "runs": 20, "epsilon": 1.0, "delta": 1e-5}
-    done = attack_answers(build, rows, neighbor, **given)
-    assert done.interval[0] < float(str(done.settings["bound"]))
-    assert done.rate < 0.9
-
-    def noiseless(data: list[Any]) -> Callable[[str], str]:
-        return lambda question: "positive" if any(row["text"] == "canary" for row in data) else "negative"
-
-    assert attack_answers(noiseless, rows, neighbor, **given).interval[0] > float(str(done.settings["bound"]))
 
 
 @pytest.mark.parametrize(
