@@ -95,17 +95,6 @@ def test_shares_under_noise_are_those_of_the_mechanism() -> None:
     assert demo._kept([[3, 2], [0, 4]], [0, 0], 0.0) == 0.5
 
 
-def test_ctrl_c_has_its_own_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """If it breaks, a script takes an interrupted command for a refused one."""
-
-    def stopped(**_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", stopped)
-    assert main(["demo"]) == 130
-    assert capsys.readouterr().err == "langchain-dp: interrupted\n"
-
-
 SAID = "Read the message."
 
 

@@ -505,17 +505,6 @@ def test_a_failure_of_a_library_is_withheld(
     assert f"{failure.__name__} while" in one_line(err)
 
 
-def test_nobody_reads_on(table: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """If it breaks, ``| head`` ends in a traceback."""
-    reads, writes = os.pipe()
-    os.close(reads)
-    with os.fdopen(writes, "w") as closed:
-        monkeypatch.setattr(sys, "stdin", Stdin(Lines(3)))
-        monkeypatch.setattr(sys, "stdout", closed)
-        assert main([*table, *ANY]) == 141
-    assert "the reader of the output left" in one_line(capsys.readouterr().err)
-
-
 @pytest.mark.skipif(os.name == "nt", reason="SIGINT cannot be sent to one process there")
 def test_a_real_interrupt(table: list[str]) -> None:
     """If it breaks, Ctrl-C in a pipe ends in a traceback, or takes back lines that were written."""
