@@ -16,7 +16,18 @@ from fakes.rapt import TABLE
 from fakes.synthesizers import generator, synthesizer
 from fakes.voters import LABELS, VotingChat, private_examples
 
-from langchain_dp import DPICLClassifier, DPPromptOptimizer, PrivacyBudget, PrivacyLedger, PrivateRecords, RAPTSanitizer
+from langchain_dp import (
+    DPICLClassifier,
+    DPLabelNamer,
+    DPPromptOptimizer,
+    DPPrototypeClassifier,
+    DPSurvey,
+    PrivacyBudget,
+    PrivacyLedger,
+    PrivateRecords,
+    RAPTSanitizer,
+    private_accuracy,
+)
 from langchain_dp.errors import InvalidParameter, WeakPromiseWarning
 from langchain_dp.icl import ModelCallOptions, SamplingOptions
 from langchain_dp.opt import CandidateOptions, Decoding
@@ -65,20 +76,25 @@ def test_a_group_is_saved_and_comes_back(group: Any) -> None:
 def test_what_no_argument_ever_was_called_is_refused() -> None:
     """If it breaks, a slip is swallowed, and its default used."""
     for made in (classifier, optimizer, sanitizer, synthesizer, generator):
-        with pytest.raises(InvalidParameter, match=r"without timeot=, which it does not have\. Remove it"):
+        with pytest.raises(InvalidParameter, match=r"has no argument timeot=\. Remove it"):
             made(timeot=5)
 
 
 @pytest.mark.parametrize(
     ("made", "given", "meant"),
     [
-        (classifier, "epsilon", "DPICLClassifier without epsilon=.* Give budget=PrivacyBudget"),
+        (classifier, "epsilon", "DPICLClassifier has no argument epsilon=.* Give budget=PrivacyBudget"),
         (classifier, "llm", "Give model=."),
-        (optimizer, "llm", "DPPromptOptimizer without llm=.* Give model=."),
-        (synthesizer, "llm", "DPExampleSynthesizer without llm=.* Give model=."),
+        (optimizer, "llm", "DPPromptOptimizer has no argument llm=.* Give model=."),
+        (synthesizer, "llm", "DPExampleSynthesizer has no argument llm=.* Give model=."),
         (generator, "max_querys", "Give max_queries=."),
-        (functools.partial(PrivacyLedger, PrivacyBudget(1.0)), "ledger_path", "PrivacyLedger without .* Give path=."),
-        (PrivateRecords, "id_key", "PrivateRecords without id_key=.* Give the key 'id' for ids: rename the column"),
+        (functools.partial(PrivacyLedger, PrivacyBudget(1.0)), "ledger_path", "PrivacyLedger has no .* Give path=."),
+        (sanitizer, "epsilon", "RAPTSanitizer has no argument epsilon=.* Give eta="),
+        (DPPrototypeClassifier.fit, "epsilon", "fit has no argument epsilon=.* Give budget=PrivacyBudget"),
+        (DPLabelNamer.fit, "epsilon", "fit has no argument epsilon=.* Give budget=PrivacyBudget"),
+        (DPSurvey.run, "records", "run has no argument records="),
+        (private_accuracy, "llm", "private_accuracy has no argument llm="),
+        (PrivateRecords, "id_key", "PrivateRecords has no argument id_key=.*the key 'id' for ids: rename the column"),
     ],
 )  # fmt: skip
 def test_an_argument_by_another_name_is_answered_with_its_own(made: Callable[..., Any], given: str, meant: str) -> None:

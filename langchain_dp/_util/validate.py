@@ -173,7 +173,7 @@ def reject_unknown_arguments(function: F) -> F:
 
 
 _MEANT = {
-    **dict.fromkeys(("epsilon", "delta", "neighbors"), (("budget",), "budget=PrivacyBudget(epsilon, delta)")),
+    **dict.fromkeys(("epsilon", "delta", "neighbors"), (("budget", "eta"), "budget=PrivacyBudget(epsilon, delta)")),
     **dict.fromkeys(("llm", "chat_model", "chat", "engine"), (("model", "engine"), "")),
     **dict.fromkeys(("data", "dataset", "records", "rows", "train", "private_examples"), (("examples", "budget"), "")),
     **dict.fromkeys(("path", "ledger_path", "db"), (("ledger", "path"), "")),
@@ -188,8 +188,11 @@ def _meant(of: str, name: str, known: Collection[str]) -> str:
     there = next((one for one in names if one in known), None) or next(
         iter(difflib.get_close_matches(name, [one for one in known if one != "self"], 1)), None
     )
-    remedy = "Remove it." if there is None else f"Give {written if name in _MEANT and written else there + '='}."
-    return f"Expected {of} without {name}=, which it does not have. {remedy}"
+    if there == "eta":
+        remedy = "Give eta=, since sanitized texts have metric privacy, which is not an epsilon."
+    else:
+        remedy = "Remove it." if there is None else f"Give {written if name in _MEANT and written else there + '='}."
+    return f"{of} has no argument {name}=. {remedy}"
 
 
 def function(name: str, given: F, *, of: str) -> F:

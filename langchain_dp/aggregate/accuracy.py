@@ -13,6 +13,7 @@ from langchain_core.runnables import Runnable
 from langchain_core.runnables.config import run_in_executor
 from tqdm import tqdm
 
+from langchain_dp._util import validate
 from langchain_dp._util.reprs import InNotebooks
 from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.events import count_is_public
@@ -98,7 +99,8 @@ def private_accuracy(chain: Runnable[Any, Any], examples: Examples, **options: A
 def private_accuracy(chain: Sequence[Runnable[Any, Any]], examples: Examples, **options: Any) -> list[Accuracy]: ...
 
 
-@hold_arguments("examples")  # type: ignore[misc]  # the overloads leave the options out
+@validate.reject_unknown_arguments  # type: ignore[misc]  # the overloads leave the options out
+@hold_arguments("examples")
 def private_accuracy(
     chain: Runnable[Any, Any] | Sequence[Runnable[Any, Any]],
     examples: Examples,

@@ -14,6 +14,7 @@ import numpy as np
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import Runnable
 
+from langchain_dp._util import validate
 from langchain_dp._util.documents import Form
 from langchain_dp.accounting import ExponentialEvent, Neighbors, PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.provenance import MadeWith, released
@@ -141,6 +142,7 @@ class DPLabelNamer:
         else:
             self._voter = _EncoderVoter(encoder, self._entries, trust_opaque_model)
 
+    @validate.reject_unknown_arguments
     @hold_arguments("examples")
     def fit(
         self,

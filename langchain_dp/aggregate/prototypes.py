@@ -135,6 +135,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
     # ---------------------------------------------------------------------------------------------------- fitting
 
     @classmethod
+    @validate.reject_unknown_arguments
     @hold_arguments("examples")
     def fit(
         cls,

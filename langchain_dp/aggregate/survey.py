@@ -312,6 +312,7 @@ class DPSurvey:
         width = half_width(counts.deviation, cells) / records_count
         return SurveyPlan(records_count, budget, counts.votes, counts.deviation, width)
 
+    @validate.reject_unknown_arguments
     @hold_arguments("conversations")
     def run(
         self,

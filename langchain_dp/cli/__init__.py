@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from langchain_dp import __version__
-from langchain_dp.cli import aggregate, audit, demo, ledger, optimize, plan, sanitize, survey, synthesize
+from langchain_dp.cli import aggregate, audit, demo, doctor, ledger, optimize, plan, sanitize, start, survey, synthesize
 from langchain_dp.cli.parser import PROGRAM, UNREAD, WRONG, Command, Group, Options, WrongArguments, refusal
 from langchain_dp.cli.runs import ENDS, ending
 from langchain_dp.cli.show import epilog, line, note
@@ -22,6 +22,7 @@ from langchain_dp.errors import BudgetLowWarning, NoTextKeptWarning, WeakPromise
 
 COMMANDS: tuple[type[Options], ...] = (
     demo.Demo,
+    start.Start,
     aggregate.FitPrototypes,
     aggregate.NameLabels,
     survey.SurveyConversations,
@@ -36,6 +37,7 @@ COMMANDS: tuple[type[Options], ...] = (
     sanitize.Sanitize,
     ledger.Ledger,
     audit.Audit,
+    doctor.Doctor,
 )
 """In the order of the help."""
 

@@ -33,7 +33,15 @@ ledger_at = functools.partial(promised, None, metavar="PLACE")
 """A ledger to charge. No path: a URL would lose a slash."""
 
 
+def split_labels(labels: list[str] | None) -> list[str] | None:
+    """Take ``a,b,c`` for three labels."""
+    if labels and len(labels) == 1 and "," in labels[0]:
+        return [label.strip() for label in labels[0].split(",") if label.strip()]
+    return labels
+
+
 def _two_labels(labels: list[str] | None) -> list[str] | None:
+    labels = split_labels(labels)
     if labels and len(labels) < 2:
         raise typer.BadParameter(f"expected at least two labels, found {labels[0]!r} alone")
     return labels
@@ -153,7 +161,9 @@ class ExampleOptions(FileOptions):
 
     said: ClassVar = {"max_new_tokens": "--tokens"}
     labels: list[str] | None = Option(
-        None, help="the public labels (default: those found in --data); one alone for texts without labels"
+        None,
+        callback=split_labels,
+        help="the public labels (default: those found in --data); one alone for texts without labels",
     )
     describe: list[str] | None = of_run(
         None, metavar="LABEL=TEXT", help="what a label means, public; for each label. Or a file of `langchain-dp name`"

@@ -377,9 +377,14 @@ def make_voter(model: object, *, calibrate: bool, keep_caches: bool, trust_opaqu
         return EngineVoter(model, calibrate=calibrate, keep_caches=keep_caches, **common)
     if isinstance(model, Runnable):
         return ModelVoter(model, trust_opaque_model=trust_opaque_model, **common)
+    if isinstance(model, str):
+        raise InvalidParameter(
+            "Expected model to be a model, but it is a str. Create the model first, as in "
+            "model=init_chat_model(...) of langchain."
+        )
     raise InvalidParameter(
-        f"Expected model={type(model).__name__} to be a chat model, a completion model, a decision model, a Runnable "
-        "or an engine that scores labels. Wrap a function in RunnableLambda, and set trust_opaque_model=True."
+        f"Expected model of type {type(model).__name__} to be a chat model, a completion model, a decision model, a "
+        "Runnable or an engine that scores labels. Wrap a function in RunnableLambda, and set trust_opaque_model=True."
     )
 
 

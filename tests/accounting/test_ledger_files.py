@@ -204,7 +204,7 @@ def test_a_ledger_switched_to_a_log_of_writes_is_refused(path: pathlib.Path) -> 
         assert [entry.count for entry in ledger.entries()] == [3]
 
 
-SAID = {"empty": "empty file.*lost", "data of somebody": r"another kind of file\. Give a path of its own"}
+SAID = {"empty": "empty file.*lost", "data of somebody": r"another kind of file\. Give the ledger a path of its own"}
 
 
 @pytest.mark.parametrize("damage", DAMAGE)

@@ -18,7 +18,7 @@ from langchain_dp.accounting.events import NoisyMaxEvent
 from langchain_dp.accounting.ledger import PrivacyLedger
 from langchain_dp.accounting.store import backend, sqlite_queue
 
-fcntl = pytest.importorskip("fcntl", reason="without file locks there is no queue")
+pytestmark = pytest.mark.skipif(sqlite_queue.fcntl is None, reason="without Linux's file locks there is no queue")
 
 BUDGET = PrivacyBudget(3.0, 1e-5)
 VOTE = NoisyMaxEvent(100.0)
@@ -58,11 +58,12 @@ def writers(path: pathlib.Path, names: list[str]) -> Iterator[list[threading.Thr
 
 
 def in_line(path: pathlib.Path, length: int) -> None:
-    """Return once the queue is so long, the first in line included."""
+    """Return once the queue is so long, the first in line included. Each process holds the byte of its number."""
     while True:
         with contextlib.suppress(FileNotFoundError):
             file = f":{os.stat(f'{path}.queue').st_ino} "
-            if sum(file in lock and " FLOCK " in lock for lock in LOCKS.read_text().splitlines()) == length:
+            locks = (lock.split() for lock in LOCKS.read_text().splitlines() if file in lock and " WRITE " in lock)
+            if sum(lock[1] == "OFDLCK" and int(lock[-2]) < sqlite_queue._COUNTER for lock in locks) == length:
                 return
 
 
@@ -83,6 +84,26 @@ def test_writers_are_served_in_the_order_of_arrival(path: pathlib.Path) -> None:
         for thread in threads:
             thread.join()
     assert chains(path) == names
+
+
+@needs_locks
+def test_the_last_one_served_cannot_overtake_the_next(path: pathlib.Path) -> None:
+    """If it breaks, a process that charges without a pause goes before the ones that still wake up."""
+    for _ in range(50):
+        order = []
+
+        def wait_and_go(order: list[str] = order) -> None:
+            with sqlite_queue.turn(str(path), 30):
+                order.append("waiting")
+
+        waiting = threading.Thread(target=wait_and_go)
+        with sqlite_queue.turn(str(path), 30):
+            waiting.start()
+            in_line(path, 2)
+        with sqlite_queue.turn(str(path), 30):
+            order.append("again")
+        waiting.join()
+        assert order == ["waiting", "again"]
 
 
 @needs_locks
@@ -167,8 +188,7 @@ def test_ctrl_c_in_the_queue_charges_nothing_and_gives_the_place_up(path: pathli
 def test_a_queue_that_does_not_move_is_left(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If it breaks, a program that was stopped as the first in line stops every other process, too."""
     monkeypatch.setattr(backend, "BUSY_SECONDS", 0.2)
-    with open(f"{path}.queue", "w") as queue, writers(path, ["after"]) as [after]:
-        fcntl.flock(queue, fcntl.LOCK_EX)
+    with sqlite_queue.turn(str(path), 1.0), writers(path, ["after"]) as [after]:
         after.start()
         after.join()
         assert chains(path) == ["after"]
@@ -193,7 +213,7 @@ def test_without_a_queue_a_ledger_is_shared_all_the_same(
         def refused(*_: object) -> None:
             raise OSError(95, "Operation not supported")
 
-        monkeypatch.setattr(fcntl, "flock", refused)
+        monkeypatch.setattr(sqlite_queue, "fcntl", refused)
     else:
 
         def refused_thread(*_: object, **__: object) -> None:

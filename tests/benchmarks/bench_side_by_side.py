@@ -40,6 +40,7 @@ INSTRUCTIONS = {"agnews": "", "trec": TREC.instruction}
 MODELS = {"135M": 0.3, "1.5B": 1.0}
 """Language models, by the weight of their log-probabilities: a small one gets less (docs/prototypes.md)."""
 RESULTS = Path(__file__).parent / "results" / "side_by_side.jsonl"
+PICTURE = Path(__file__).parents[2] / "docs" / "pictures" / "accuracy.svg"
 METHODS = {
     "prototypes": "prototypes, static encoder", "minilm": "prototypes, MiniLM", "135M": "static, with 135M model",
     "1.5B": "static, with 1.5B model", "vote": "DP-ICL's vote, 135M model", "head": "DP-SGD head on MiniLM",
@@ -148,8 +149,8 @@ def trained(task: str, encoder: MiniLM, asked: argparse.Namespace) -> Iterator[d
                 yield {"key": key, "accuracy": round(heads.accuracy(weights, *test), 4)}
 
 
-def table() -> str:
-    """One row per task and number of private rows; each cell has epsilon .5, 1 and 3."""
+def measured() -> dict[tuple[str, int, str], dict[float, list[float]]]:
+    """Accuracies by task, rows and method, then by epsilon."""
     found: dict[tuple[str, int, str], dict[float, list[float]]] = {}
     for row in so_far(RESULTS):
         key = row["key"]
@@ -160,6 +161,12 @@ def table() -> str:
             if "rows" in line and ", uncalibrated" not in line["method"]:
                 cell = found.setdefault((row["key"]["task"], line["rows"], "vote"), {})
                 cell.setdefault(line["epsilon"], []).append(line["accuracy"])
+    return found
+
+
+def table() -> str:
+    """One row per task and number of private rows; each cell has epsilon .5, 1 and 3."""
+    found = measured()
     shown = {name: title for name, title in METHODS.items() if any(name == method for *_, method in found)}
     lines = [f"| | rows | {' | '.join(shown.values())} |", "|---" * (len(shown) + 2) + "|"]
     sizes = sorted({(TASKS.index(task), rows) for task, rows, _ in found if rows})
@@ -172,6 +179,43 @@ def table() -> str:
     return "\n".join(lines)
 
 
+def picture_data(task: str = "agnews", rows: int = 1000) -> dict[str, Any]:
+    """Accuracy in percent of each method by epsilon, and without noise."""
+    cells = measured()
+    drawn = {
+        title: {str(epsilon): round(100 * statistics.mean(cell[epsilon]), 1) for epsilon in sorted(cell)}
+        for method, title in METHODS.items()
+        if (cell := cells.get((task, rows, method)))
+    }
+    known = so_far(RESULTS.with_name("prototypes.jsonl"))
+    clean = [row["clean"] for row in known if (row["task"], row["rows"]) == (task, rows)]
+    return {"task": TITLES[task], "rows": rows, "methods": drawn, "no noise": round(100 * statistics.mean(clean[0]), 1)}
+
+
+def draw(path: Path = PICTURE) -> None:
+    """Write the picture of accuracy against epsilon; its figures stand in its description."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    data = picture_data()
+    with matplotlib.rc_context({"svg.hashsalt": "side by side", "font.size": 9}):
+        figure = Figure(figsize=(7.2, 3.4), layout="constrained")
+        axes = figure.add_subplot()
+        for title, points in data["methods"].items():
+            axes.plot([float(epsilon) for epsilon in points], [*points.values()], marker="o", markersize=4, label=title)
+        axes.axhline(data["no noise"], color="#444444", linestyle="--", linewidth=1, label="prototypes, not private")
+        axes.axhline(25, color="#b9bec4", linestyle=":", linewidth=1, label="guessing")
+        axes.set(
+            xscale="log", xlabel="epsilon", ylabel="right answers, %", ylim=(20, 90),
+            title=f"{data['task']}, {data['rows']:,} private rows",
+        )  # fmt: skip
+        axes.set_xticks(EPSILONS, [f"{epsilon:g}" for epsilon in EPSILONS])
+        axes.minorticks_off()
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+        figure.savefig(path, metadata={"Date": None, "Description": json.dumps(data)})
+
+
 def main() -> None:
     """Run the arms that are missing."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -182,10 +226,13 @@ def main() -> None:
     parser.add_argument("--model", help="path of the GGUF of 1.5 billion parameters")
     parser.add_argument("--scores", type=Path, help="file for label scores, one per model")
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--table", action="store_true", help="print the results as Markdown")
+    parser.add_argument("--picture", action="store_true", help=f"draw {PICTURE.name} from the results")
     asked = parser.parse_args()
     if asked.table:
         return print(table())
+    if asked.picture:
+        return draw()
     static, minilm = KeptStatic(), MiniLM()
     for task in asked.tasks:
         for method in asked.methods:

@@ -246,8 +246,8 @@ def test_the_examples_are_true(example: str, place: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("", "expected a command: one of demo, fit, name, survey, score, plan, "),
-        ("fly", "expected one of demo, fit, name, survey, score, plan, "),
+        ("", "expected a command: one of demo, start, fit, name, survey, score, plan, "),
+        ("fly", "expected one of demo, start, fit, name, survey, score, plan, "),
         ("plan", "expected a system: one of icl, opt, synthesize, answers, rapt."),
         ("ledgr x", "Did you mean ledger?"),
         ("--jsn demo", "unknown option --jsn. See langchain-dp --help."),
@@ -422,6 +422,8 @@ def test_streams_that_are_closed_lead_nowhere(
 SMALL = "--instruction x --subsets 9 --shots 2 --prompts 1 --tokens 2"
 RUNS = {
     "demo": "demo --part votes --epsilon 3",
+    "start": "start tickets.jsonl --labels praise,complaint --yes",
+    "doctor": "doctor --ledger privacy.ledger",
     "plan icl": "plan icl --data tickets.jsonl --epsilon 3 --queries 50 --price 1",
     "plan opt": f"plan opt --data tickets.jsonl --epsilon 8 {SMALL}",
     "plan synthesize": "plan synthesize --data tickets.jsonl --epsilon 3 --count 4",
@@ -493,7 +495,7 @@ def test_a_terminal_shows_progress_where_it_takes_long(
     ("typed", "offered"),
     [
         ("opt", "optimize"),
-        ("", "demo fit name survey score plan optimize synthesize sanitize ledger audit"),
+        ("", "demo start fit name survey score plan optimize synthesize sanitize ledger audit doctor"),
         ("plan ", "icl opt synthesize answers rapt"),
         ("plan icl --neighb", "--neighbors"),
         ("plan icl --neighbors re", "replace-one replace-special"),

@@ -66,6 +66,13 @@ def test_the_quickstart_runs_with_one_small_extra() -> None:
     assert without_changing(printed) == without_changing(shown)
 
 
+def test_the_home_page_opens_as_the_readme_does() -> None:
+    """If it breaks, the site and the repository begin with different claims."""
+    home = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    first = README[: README.index("With your own CSV")].replace("<!-- executed by tests/docs/test_readme.py -->\n", "")
+    assert home.startswith(first)
+
+
 def test_the_example_with_a_model_on_this_machine_runs(capsys: pytest.CaptureFixture[str]) -> None:
     """If it breaks, the first example with a real model fails, or prints something else than shown."""
     code, shown = blocks("docs/private-answers.md")[0]
@@ -209,6 +216,7 @@ def test_no_block_is_left_out() -> None:
     """If it breaks, a page shows code that no test runs."""
     run = {"README.md": 1, "docs/private-answers.md": 2, "docs/private-prompts.md": 4, "docs/private-text.md": 2}
     run["docs/private-examples.md"] = 4
+    run["docs/index.md"] = 1  # the one of README
     run["docs/prototypes.md"] = 3  # test_prototypes.py
     run["docs/support-agent.md"] = 1  # test_support_agent.py
     run |= {path.relative_to(ROOT).as_posix(): len(blocks(str(path))) for path in HOW_TO}

@@ -74,7 +74,7 @@ def test_the_manifest_s_ledger_is_one() -> None:
 
 def test_each_failure_is_a_test() -> None:
     """If it breaks, the page promises what happens after a failure, and nothing shows it."""
-    table = PAGE.partition("| what | then | test |\n|---|---|---|\n")[2].partition("\n\n")[0].splitlines()
+    table = PAGE.partition("| failure | effect | test |\n|---|---|---|\n")[2].partition("\n\n")[0].splitlines()
     assert len(table) > 10
     written = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     for row in table:

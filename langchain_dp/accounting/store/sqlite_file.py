@@ -49,9 +49,8 @@ def refusal(error: Exception, path: str | None, wait: float, kind: LedgerKind) -
         )
     if code == sqlite3.SQLITE_NOTADB:
         return LedgerCorrupt(
-            f"Expected {path} to be a {kind.name}, but it is another kind of file. Give a path of its own to the "
-            f"{kind.name}, and data in a file as examples. If this file was a {kind.name}, its beginning was "
-            f"overwritten. {kind.restore}"
+            f"{path} is not a {kind.name} but another kind of file. Give the {kind.name} a path of its own, and pass "
+            f"data as examples. If this file was a {kind.name}, its beginning was overwritten. {kind.restore}"
         )
     return LedgerCorrupt(f"The {kind.name} {path} is damaged or not a {kind.name} ({error}). {kind.restore}")
 

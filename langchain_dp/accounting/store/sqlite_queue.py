@@ -1,34 +1,34 @@
 """A queue of the processes that use one ledger file: first come, first served.
 
 SQLite has no queue: its writers retry, and the luckiest goes next, so a writer beside busy processes can wait for half
-a minute. Here processes line up at a lock on an empty file beside the ledger, which the kernel hands over in order of
-arrival. Only the first in line tries SQLite's own lock, and leaves the line as soon as it has it, so the next process
-wakes up while the first one still writes.
+a minute. Here each process takes the next number from a small file beside the ledger, locks the byte of that number,
+and waits until the byte before it is free. Nobody can overtake. Only the first in line tries SQLite's own lock, and
+leaves the line as soon as it has it, so the next process wakes up while the first one still writes.
 
-The kernel wakes waiters in order, but a process that asks at that very moment can overtake the one that wakes up. Where
-a commit takes less time than waking up, a writer may wait many times the median.
-
-SQLite's own lock alone protects the ledger. A process without the queue still works, with longer waits: on a system or
-file system without such locks, or in a folder that takes no file. The kernel frees the lock of a dead process.
+SQLite's own lock alone protects the ledger. A process without the queue still works, with longer waits: outside of
+Linux, on a file system without such locks, or in a folder that takes no file. The kernel frees the locks of a dead
+process.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import struct
 from collections.abc import Iterator
 from concurrent.futures import Future
 from threading import Thread
 
 try:
-    import fcntl
-except ImportError:  # Windows
+    from fcntl import F_OFD_SETLK, F_OFD_SETLKW, F_RDLCK, F_UNLCK, F_WRLCK, fcntl
+except ImportError:  # not Linux
     fcntl = None  # type: ignore[assignment]
 
 SUFFIX = ".queue"
 """Ending of the queue's file beside the ledger. It is made when two processes meet, and stays."""
 
-_FLAGS = os.O_RDONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_OPTIONS = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_COUNTER, _NUMBERS = 1 << 62, 1 << 61  # the byte whose lock protects the last number, and how many numbers there are
 
 
 def is_in_use(path: str) -> bool:
@@ -48,29 +48,57 @@ def turn(path: str, wait: float) -> Iterator[None]:
 
 
 def _first_in_line(path: str, wait: float) -> int | None:
-    """Return the open file whose lock is held; None without a lock, or not in time."""
+    """Return the open file that holds the place; None without locks, or not in time."""
     try:
-        # Each wait opens the file: locks belong to open files, so a fork never shares one.
-        descriptor = os.open(path + SUFFIX, _FLAGS, os.stat(path).st_mode & 0o666)
+        descriptor = _opened(path)  # by each wait: locks belong to open files, so a fork never shares one
     except OSError:
         return None
+    number = None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        number = _take_number(descriptor, F_OFD_SETLK)
+        _lock(descriptor, F_OFD_SETLK, F_RDLCK, number - 1)
         return descriptor
     except BlockingIOError:
-        return descriptor if _waited(descriptor, wait) else None
+        return descriptor if _waited(descriptor, number, wait) else None
     except OSError:
         os.close(descriptor)
         return None
 
 
-def _waited(descriptor: int, wait: float) -> bool:
-    """Wait for the lock in a thread, since flock knows no timeout. After ``wait`` the thread closes the file."""
+def _opened(path: str) -> int:
+    with contextlib.suppress(FileNotFoundError):
+        return os.open(path + SUFFIX, _OPTIONS)
+    descriptor = os.open(path + SUFFIX, _OPTIONS | os.O_CREAT)
+    with contextlib.suppress(OSError):  # another user made it
+        os.fchmod(descriptor, os.stat(path).st_mode & 0o666)  # whoever shares the ledger shares its queue
+    return descriptor
+
+
+def _lock(descriptor: int, command: int, kind: int, byte: int) -> None:
+    """Lock or unlock one byte. With F_OFD_SETLK it is BlockingIOError if another process has it."""
+    fcntl(descriptor, command, struct.pack("hhqqi4x", kind, os.SEEK_SET, byte, 1, 0))
+
+
+def _take_number(descriptor: int, command: int) -> int:
+    """Return the next number, with its byte locked."""
+    _lock(descriptor, command, F_WRLCK, _COUNTER)
+    try:
+        number = int.from_bytes(os.pread(descriptor, 8, 0)) % _NUMBERS + 1
+        os.pwrite(descriptor, number.to_bytes(8), 0)
+        _lock(descriptor, command, F_WRLCK, number)
+    finally:
+        _lock(descriptor, command, F_UNLCK, _COUNTER)
+    return number
+
+
+def _waited(descriptor: int, number: int | None, wait: float) -> bool:
+    """Wait in a thread for the turn, since these locks know no timeout. After ``wait`` the thread closes the file."""
     waiter: Future[None] = Future()
 
     def block() -> None:
         with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            taken = _take_number(descriptor, F_OFD_SETLKW) if number is None else number
+            _lock(descriptor, F_OFD_SETLKW, F_RDLCK, taken - 1)
         if waiter.set_running_or_notify_cancel():
             waiter.set_result(None)
         else:
@@ -95,5 +123,5 @@ def _waited(descriptor: int, wait: float) -> bool:
 def _leave(descriptor: int) -> None:
     # Unlocked before it is closed: a child that was forked around Python keeps the file open.
     with contextlib.suppress(OSError):
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        fcntl(descriptor, F_OFD_SETLK, struct.pack("hhqqi4x", F_UNLCK, os.SEEK_SET, 0, 0, 0))
     os.close(descriptor)

@@ -143,7 +143,7 @@ def _check_journal(path: str) -> None:
         except OSError as error:
             raise LedgerUnwritable(f"The ledger {path} cannot be read ({error.strerror}).") from None
     if not head.startswith(b"SQLite format 3\0"):
-        raise LedgerCorrupt(f"The file {path} is no ledger. Give the path of a ledger file.")
+        raise LedgerCorrupt(f"{path} is not a ledger. Give the path of a ledger file.")
     if head[18:20] != _ROLLBACK:
         raise LedgerCorrupt(
             f"The file {path} keeps a log beside it, as another program must have set it. Run 'PRAGMA journal_mode = "

@@ -1,0 +1,232 @@
+"""``langchain-dp start``: forecasts for a file of labelled rows, its ledger, and a script to begin with."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from typer import Argument, Option
+
+from langchain_dp.cli.options import JsonOptions, LabelOptions, promised
+from langchain_dp.cli.parser import DONE, WrongArguments, positive
+from langchain_dp.cli.runs import check_folder
+from langchain_dp.cli.show import columns, print_json
+from langchain_dp.cli.spending import DataLedger
+from langchain_dp.errors import InvalidParameter
+
+TEXTS = ("text", "message", "body", "content", "description", "question", "comment", "note", "review", "subject")
+LABELS = ("label", "category", "queue", "topic", "class", "intent", "tag", "type", "department", "sentiment")
+PEOPLE = re.compile(r"user|customer|client|patient|account|author|sender|e-?mail|member|person|owner", re.IGNORECASE)
+FORECASTS = (0.5, 1.0, 3.0)
+QUESTIONS, CHOICES, QUERIES, MAJORITY = 5, 4, 100, 0.7
+
+_SCRIPT = '''\
+"""Classify texts by private rows. Run it again at no cost: the ledger keeps the release."""
+
+from langchain_dp import DPPrototypeClassifier, PrivacyBudget, PrivacyLedger, PrivateRecords
+from langchain_dp.records import read_rows
+
+LABELS = {labels!r}
+rows = PrivateRecords(read_rows({data!r}), text_key={text!r}, label_key={label!r}, user_key={user!r})
+with PrivacyLedger(PrivacyBudget({total!r}), {ledger!r}) as ledger:
+    share = PrivacyBudget({epsilon!r}, delta={delta!r})
+    classifier = DPPrototypeClassifier.fit(rows, labels=LABELS, budget=share, ledger=ledger, name="prototypes")
+
+classifier.save({out!r})  # anybody may see it: DPPrototypeClassifier.load() answers any number of texts
+print(DPPrototypeClassifier.plan(len(rows.users()), labels=LABELS, budget=share))
+print(classifier.certificate())
+while text := input("\\nA text to classify (Enter to stop): ").strip():
+    print(classifier.invoke(text))
+'''
+
+
+class Start(JsonOptions, LabelOptions):
+    """Begins with a file of the user's own."""
+
+    path = "start"
+    what = "Begin with a CSV of your own: forecasts per epsilon, a ledger, and a script of 15 lines."
+    examples = """\
+  langchain-dp start tickets.jsonl --labels praise,complaint --yes
+  langchain-dp start tickets.jsonl --text-key body --labels praise,complaint --user-key customer --budget 3 --yes
+"""
+    notes = """\
+It reads the file on this machine. Column names and the numbers of rows and users count as public from then on, so it
+asks first. Name the labels yourself: a list made from the rows could disclose a record. Nothing is spent.
+It writes DATA.ledger with the total of --budget, and a Python script that fits a classifier at --epsilon.
+--json: {"rows", "users", "columns", "forecasts": [{"use", "command", "by_epsilon"}], "script", "ledger"}.
+"""
+    data: Path = Argument(metavar="DATA", help="CSV, JSONL, Excel or Parquet file of labelled rows")
+    text_key: str | None = Option(None, metavar="NAME", help="column of the text (default: by its name)")
+    label_key: str | None = Option(None, metavar="NAME", help="column of the label (default: by its name)")
+    user_key: str | None = Option(
+        None, metavar="NAME", help="column of the user: then the promise holds for all rows of one user"
+    )
+    out: Path | None = Option(None, help="script to write (default: private_DATA.py beside the data)")
+    epsilon: float = promised(1.0, parser=positive, help="share of the classifier")
+    budget: float = promised(3.0, parser=positive, help="total epsilon of all releases from this file")
+    yes: bool = Option(False, "--yes", "-y", help="do not ask whether columns and numbers may count as public")
+
+    def run(self) -> int:
+        """Run the command; returns the exit code."""
+        from langchain_dp.records import PrivateRecords, check_labels, check_records, read_rows
+
+        if not self.labels:
+            raise WrongArguments(
+                "Expected --labels to name the labels, as in --labels delivery,refund. A list made from the rows could "
+                "disclose a record."
+            )
+        labels = check_labels(self.labels)
+        script = self.out or self.data.parent / f"private_{re.sub(r'[^A-Za-z0-9]+', '_', self.data.stem)}.py"
+        check_folder(script, "--out")
+        if script.exists():
+            raise InvalidParameter(f"Expected the script {script} to be new. Name another with --out, or run it.")
+        self._ask()
+        rows = read_rows(self.data)
+        if not rows:
+            raise InvalidParameter(f"Expected {self.data} to hold at least one row, but it holds none.")
+        names = list(rows[0])
+        text = self.text_key or _column("text", TEXTS, names)
+        label = self.label_key or _column("label", LABELS, names)
+        records = PrivateRecords(rows, text_key=text, label_key=label, user_key=self.user_key)
+        check_records(records, labels, ["text"], protects_users=True)
+        users = len(records.users())
+        forecasts = [_by_epsilon(use, command, users, labels) for use, command in USES]
+        ledger = self._ledger()
+        share = ledger.share(self.epsilon, "prototypes")
+        with ledger.opened(records, quiet=True):
+            pass
+        kept: dict[str, Any] = {
+            "data": str(self.data),
+            "labels": labels,
+            "text": text,
+            "label": label,
+            "user": self.user_key,
+        }
+        kept |= {"total": self.budget, "ledger": ledger.place, "epsilon": self.epsilon, "delta": share.delta}
+        script.write_text(_SCRIPT.format(**kept, out=str(script.with_suffix(".json"))), encoding="utf-8")
+        if self.json:
+            shown = {"rows": len(rows), "users": users, "columns": names, "forecasts": forecasts}
+            print_json(shown | {"script": str(script), "ledger": ledger.place})
+            return DONE
+        print(f"{self.data}: {len(rows):,} rows. Texts are under {text!r}, labels under {label!r}.")
+        print(self._about_users(names, users))
+        print(f"\nForecasts. Nothing is spent by them.\n\n{_table(forecasts)}\n")
+        print(
+            "  The classifier's figures are means over public tasks with a like number of labels. "
+            "Test yours on rows that you hold out.\n"
+            f"\nLedger:  {ledger.place}, total epsilon {self.budget:g}. All commands on {self.data.name} share it.\n"
+            f"Script:  {script}, a classifier at epsilon {self.epsilon:g}.\n"
+            f"Next:    {Path(sys.executable).name} {script}"
+        )
+        return DONE
+
+    def _ask(self) -> None:
+        if self.yes:
+            return
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise WrongArguments("Expected --yes: column names and the number of rows count as public from then on.")
+        print(
+            f"Column names of {self.data} and its numbers of rows and users will count as public. Continue? [y/N] ",
+            end="", file=sys.stderr, flush=True,
+        )  # fmt: skip
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise InvalidParameter("Stopped before the file was read.")
+
+    def _ledger(self) -> DataLedger:
+        return DataLedger.at(f"{self.data}.ledger", self.data, [self.budget], "replace-one", ask=False)
+
+    def _about_users(self, names: Sequence[str], users: int) -> str:
+        if self.user_key is not None:
+            return f"{users:,} users under {self.user_key!r}: the promise holds for all rows of one user."
+        people = [name for name in names if PEOPLE.search(name)]
+        if not people:
+            return "The promise holds for one row. Where a person has several rows, name their column with --user-key."
+        return (
+            f"The promise holds for one row, and column {people[0]!r} may name a person with several. If so, give "
+            f"--user-key {people[0]}, and it holds for all rows of one person."
+        )
+
+
+def _column(what: str, usual: Iterable[str], names: Sequence[str]) -> str:
+    """Return the column with a usual name."""
+    lower = {name.lower(): name for name in names}
+    for name in usual:
+        if name in lower:
+            return lower[name]
+    raise InvalidParameter(
+        f"Expected a column with a usual name for the {what}, but there are {list(names)}. Name it with --{what}-key."
+    )
+
+
+# -------------------------------------------------------------------------------------------------------- forecasts
+
+
+def _table(forecasts: Sequence[Mapping[str, Any]]) -> str:
+    head = {f"{epsilon:g}": f"epsilon {epsilon:g}" for epsilon in FORECASTS}
+    rows = [("", head), *((each["use"], each["by_epsilon"]) for each in forecasts)]
+    return columns((use, "".join(f"{cell:<24}" for cell in cells.values())) for use, cells in rows)
+
+
+def _classifier(users: int, labels: Sequence[str], budget: Any) -> str:
+    from langchain_dp.aggregate import DPPrototypeClassifier
+
+    plan = DPPrototypeClassifier.plan(users, labels=labels, budget=budget)
+    return f"{plan.right_of_100} of 100 right"
+
+
+def _names(users: int, labels: Sequence[str], budget: Any) -> str:
+    from langchain_dp.aggregate import DPLabelNamer
+
+    lead = DPLabelNamer().margin(budget)
+    return f"a lead of {lead} rows wins"
+
+
+def _survey(users: int, _: Sequence[str], budget: Any) -> str:
+    from langchain_dp.aggregate.counts import VoteCounts, half_width
+
+    noise = VoteCounts.of(budget, votes=QUESTIONS).deviation
+    return _points(half_width(noise, QUESTIONS * CHOICES) / users)
+
+
+def _score(users: int, _: Sequence[str], budget: Any) -> str:
+    from langchain_dp.aggregate.counts import VoteCounts, half_width
+
+    return _points(half_width(VoteCounts.of(budget, votes=1, yes_or_no=True).deviation, 1) / users)
+
+
+def _points(share: float) -> str:
+    return f"shares within {math.ceil(100 * share)} points" if share < 0.5 else "too few rows"
+
+
+def _vote(users: int, labels: Sequence[str], budget: Any) -> str:
+    from langchain_dp.icl import SamplingOptions
+    from langchain_dp.icl.report import majority_survival
+    from langchain_dp.icl.reservation import reserve
+
+    kept = reserve(
+        budget=budget, ledger=None, name="plan", max_queries=QUERIES, sampling=SamplingOptions(), records=users,
+        shots=1, subsets=min(10, users),
+    )  # fmt: skip
+    wins = majority_survival(MAJORITY, sigma=kept.event.sigma, scheme=kept.scheme, labels=len(labels))
+    return f"{MAJORITY:.0%} majority wins {wins:.0%}"
+
+
+USES: Mapping[tuple[str, str], Any] = {
+    ("classify any number of texts", "fit"): _classifier,
+    ("name labels that are codes", "name"): _names,
+    (f"a survey of {QUESTIONS} questions", "survey"): _survey,
+    ("how often a chain is right", "score"): _score,
+    (f"{QUERIES} labels by votes of a language model", "plan icl"): _vote,
+}
+
+
+def _by_epsilon(use: str, command: str, users: int, labels: Sequence[str]) -> dict[str, Any]:
+    from langchain_dp.accounting import PrivacyBudget
+
+    forecast = USES[use, command]
+    said = {f"{epsilon:g}": forecast(users, labels, PrivacyBudget(epsilon)) for epsilon in FORECASTS}
+    return {"use": use, "command": command, "by_epsilon": said}
