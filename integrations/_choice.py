@@ -35,7 +35,7 @@ class Choice:
         self._never[np.array(sorted(decoding.banned), dtype=np.intp)] = True
 
     def token(self, logits: Logits, written: Sequence[int], draw: float) -> int | None:
-        """The token; None if a logit is not finite, the coin is not in [0, 1), or no token is allowed."""
+        """The token. None if a logit is not finite, the coin is not in [0, 1), or no token is allowed."""
         if not np.isfinite(logits).all() or not 0 <= draw < 1:
             return None
         repeated = np.unique(np.array(written, dtype=np.intp))
@@ -67,7 +67,7 @@ class Choice:
         wide /= self._temperature
         np.exp(wide, out=wide)
         reached = np.cumsum(wide, out=wide)
-        # The first token at which the sum exceeds the mark has a weight above zero; so has the last that raises it.
+        # The first token at which the sum exceeds the mark has a weight above zero. So has the last that raises it.
         mark = draw * reached[-1]
         at = int(reached.searchsorted(mark, side="right"))
         return at if at < len(reached) else int(reached.searchsorted(reached[-1], side="left"))

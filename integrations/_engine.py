@@ -64,7 +64,7 @@ class BaseEngine(abc.ABC):
 
     @property
     def end_tokens(self) -> frozenset[Token]:
-        """Tokens that end a text; on a server, the empty text. Other control tokens are never taken."""
+        """Tokens that end a text. On a server, the empty text. Other control tokens are never taken."""
         return self._end_tokens
 
     @property
@@ -91,7 +91,7 @@ class BaseEngine(abc.ABC):
 
     @redacting
     def next_tokens(self, asked: Sequence[Continuation], decoding: Decoding) -> list[Token | None]:
-        """Next token of every member, in order, None for an abstention; see ``ports.NextTokenVoter``.
+        """Next token of every member, in order, None for an abstention. See ``ports.NextTokenVoter``.
 
         Raises:
             InvalidParameter: A rule of ``decoding`` is out of bounds or unknown to the server, the model has no chat
@@ -113,7 +113,7 @@ class BaseEngine(abc.ABC):
         *,
         content_free: Sequence[str] = (),
     ) -> list[list[float] | None]:
-        """Log-scores of ``words`` after each prompt, None for an abstention; see ``ports.LabelScorer``.
+        """Log-scores of ``words`` after each prompt, None for an abstention. See ``ports.LabelScorer``.
 
         Words follow the tail exactly: after a tail that ends in "Sentiment:" pass " positive", with its space. If their
         first tokens differ, a score is the log-softmax over these tokens. If two collide, all tokens of every word
@@ -139,7 +139,7 @@ class BaseEngine(abc.ABC):
     def score_next_token(
         self, public: Continuation, members: Sequence[Continuation], *, candidates: int, chat: bool = False
     ) -> TokenScores:
-        """Log-probabilities of the public prompt's most probable next tokens; see ``ports.NextTokenScorer``.
+        """Log-probabilities of the public prompt's most probable next tokens. See ``ports.NextTokenScorer``.
 
         Ties go to the smaller token. A member that is too long or fails has None.
 
@@ -280,7 +280,7 @@ class LocalEngine(BaseEngine):
 
     @abc.abstractmethod
     def _taken(self, asked: Sequence[Continuation], chat: bool, take: Take[T]) -> list[T | None]:
-        """``take`` of each member's logits; None of a member that is too long or fails."""
+        """``take`` of each member's logits. None of a member that is too long or fails."""
 
     @abc.abstractmethod
     def _never(self) -> npt.NDArray[np.bool_]:
@@ -352,7 +352,7 @@ def label_tokens(words: Sequence[str], tokens: Callable[[str], Sequence[int]]) -
 
 
 def _kept_row(logits: Logits, written: Sequence[int], draw: float) -> Logits | None:
-    """A copy of a member's logits; None if one of them is not finite."""
+    """A copy of a member's logits. None if one of them is not finite."""
     return logits.copy() if np.isfinite(logits).all() else None
 
 

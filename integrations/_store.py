@@ -58,7 +58,7 @@ class BoundedStore(Generic[E]):
         return None if found is None else self._taken((opening, member))
 
     def put(self, opening: Hashable, member: Hashable, entry: E) -> None:
-        """Keep an entry, and evict the least recently used ones; an entry above the limit is evicted itself."""
+        """Keep an entry, and evict the least recently used ones. An entry above the limit is evicted itself."""
         if (opening, member) in self._kept:
             self._put_out.append(self._taken((opening, member)))
         if entry.nbytes > self.limit:

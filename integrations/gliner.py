@@ -21,7 +21,7 @@ KINDS = ("person", "location", "organization", "date", "address")
 _DEFAULT = "urchade/gliner_multi_pii-v1"
 """A model for personal data in six languages. It is read from Hugging Face's cache, and never downloaded."""
 
-_MOST = 384  # words that a model reads; it drops the rest of a text, with a mere warning
+_MOST = 384  # words that a model reads. It drops the rest of a text, with a mere warning
 _SHARED = 50  # of them are read twice, so that no entity is cut
 _UNSPACED = r"\u0e00-\u109f\u1780-\u17ff\u2e80-\U0010ffff"
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+|\S")  # no longer than what the model takes for one
@@ -70,7 +70,7 @@ class GlinerEntities:
         return f"gliner ({', '.join(self.kinds)}; score >= {self._threshold:g}; {self._shown})"
 
     def find(self, text: str) -> list[tuple[int, int, str]]:
-        """Start, end and kind of every entity; they may overlap."""
+        """Start, end and kind of every entity. They may overlap."""
         words = [match.span() for match in _WORD.finditer(text)]
         most = getattr(getattr(self._model, "config", None), "max_len", None) or _MOST
         shared = min(_SHARED, most // 4)

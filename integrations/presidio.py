@@ -20,7 +20,7 @@ class PresidioEntities:
     Args:
         analyzer: A ``presidio_analyzer.AnalyzerEngine``, or anything with its ``analyze`` method. None: an engine with
             spaCy's largest model of the language, such as en_core_web_lg or de_core_news_lg, which must be installed.
-        entities: Kinds of entities to find, as Presidio names them ("PERSON", "EMAIL_ADDRESS"); None for all it knows.
+        entities: Kinds of entities to find, as Presidio names them ("PERSON", "EMAIL_ADDRESS"). None for all it knows.
         language: Code of the texts' language.
         score_threshold: Least confidence at which something is taken for an entity, in [0, 1].
 
@@ -70,14 +70,14 @@ class PresidioEntities:
 
     @property
     def kinds(self) -> tuple[str, ...] | None:
-        """Kinds that are looked for, for reports; None if the analyzer does not say."""
+        """Kinds that are looked for, for reports. None if the analyzer does not say."""
         if self._entities is not None:
             return tuple(self._entities)
         said = getattr(self._analyzer, "get_supported_entities", None)
         return tuple(said(self._language)) if callable(said) else None
 
     def find(self, text: str) -> list[tuple[int, int, str]]:
-        """Start, end and kind of every entity; they may overlap."""
+        """Start, end and kind of every entity. They may overlap."""
         found = self._analyzer.analyze(
             text=text, entities=self._entities, language=self._language, score_threshold=self._threshold
         )

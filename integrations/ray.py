@@ -18,7 +18,7 @@ def map_private_batches(
 ) -> Any:
     """Send the rows of a Ray dataset through a private step, in workers that each open it once.
 
-    Ray restarts a worker that dies, and its batches up to three times each; released batches are returned again. Ray
+    Ray restarts a worker that dies, and its batches up to three times each. Released batches are returned again. Ray
     keeps the RAW rows in memory and, when it runs short, on disk, with logs on every node: the whole cluster is inside
     the trust boundary.
 
@@ -28,7 +28,7 @@ def map_private_batches(
         workers: Workers to start, at least 1.
         batch_size: Rows that are charged and released together, at least 1. A larger batch is faster, but a death
             between charge and store costs it twice.
-        cpus: Processors that Ray reserves per worker; 0 for no count.
+        cpus: Processors that Ray reserves per worker. 0 for no count.
 
     Returns:
         The dataset of released rows, lazy as Ray's are.

@@ -16,8 +16,8 @@
     ├── ModelUnavailable (RuntimeError)    the model failed on a public question
     └── MissingExtra (ImportError)         an optional package is not installed
 
-Four warnings, each a UserWarning: WeakPromiseWarning, a budget under which hardly anything is promised;
-MostlyNoiseWarning, a plan that releases noise above all; NoTextKeptWarning, a run of which no text was kept;
+Four warnings, each a UserWarning: WeakPromiseWarning, a budget under which hardly anything is promised.
+MostlyNoiseWarning, a plan that releases noise above all. NoTextKeptWarning, a run of which no text was kept.
 BudgetLowWarning, a plan of which 80% are used.
 
 No message holds private text. Nothing here imports anything else of the package.
@@ -47,8 +47,8 @@ class BudgetExceeded(LangChainDPError):
 
     Attributes:
         asked: What was asked for, in words (event and count; or epsilon and delta of a plan).
-        spent: (epsilon, delta) of the releases so far; (eta, 0.0) where a metric ledger refused.
-        budget: (epsilon, delta) of the whole ledger; (limit, 0.0) likewise.
+        spent: (epsilon, delta) of the releases so far. (eta, 0.0) where a metric ledger refused.
+        budget: (epsilon, delta) of the whole ledger. (limit, 0.0) likewise.
         fits: How many more releases of the same event would still fit (0 or more).
     """
 
@@ -77,7 +77,7 @@ def _made_again(kind: type[BudgetExceeded], args: tuple[Any, ...]) -> BudgetExce
 
 
 class QuotaExceeded(BudgetExceeded):
-    """A release was refused because the user's share of the plan does not cover it; others may have some left.
+    """A release was refused because the user's share of the plan does not cover it. Others may have some left.
 
     Nothing was released and nothing was charged. The user is not named: tracers see errors.
     """
@@ -100,7 +100,7 @@ class LedgerCorrupt(LedgerError):
 
 
 class LedgerUnwritable(LedgerError):
-    """The ledger cannot be written durably, so nothing may be released; or nobody knows whether it was."""
+    """The ledger cannot be written durably, so nothing may be released. Or nobody knows whether it was."""
 
 
 class PrivateDataError(LangChainDPError, TypeError):
@@ -108,7 +108,7 @@ class PrivateDataError(LangChainDPError, TypeError):
 
 
 class UnsafeEnvironment(LangChainDPError, RuntimeError):
-    """A global setting, or a memory of the model, would print, store or pass on private prompts; it was refused."""
+    """A global setting, or a memory of the model, would print, store or pass on private prompts. It was refused."""
 
 
 class ModelUnavailable(LangChainDPError, RuntimeError):
@@ -146,4 +146,4 @@ class OtherRecordsWarning(UserWarning):
 
 
 class BudgetLowWarning(UserWarning):
-    """80% of a plan are used. It comes once, before the next answer is charged; `answers_left()` counts the others."""
+    """80% of a plan are used. It comes once, before the next answer is charged. `answers_left()` counts the others."""

@@ -22,7 +22,7 @@ _DENIED = re.compile(r"[\W_]*(?:no|not|false|wrong|incorrect)[\W_]*", re.IGNOREC
 _THOUGHT = re.compile(r"^.*</think>", re.DOTALL)
 _FENCE = re.compile(r"^\s*```\w*[ \t]*\n(.*?)(?:```.*)?$", re.DOTALL)
 _ENDS = r".,;:!()\-\u2013\u2014\u2026\u3001\u3002\uff0c\uff1b\uff1a\uff01\uff1f\uff08\uff09\u0964\u060c\u061b\u061f"
-"""Marks after a word with which a sentence ends, or goes on, in several scripts; as in a class of a pattern."""
+"""Marks after a word with which a sentence ends, or goes on, in several scripts. As in a class of a pattern."""
 _MARKS = "`*<>#"
 _UNITS = "%\u2030&@"
 _EDGES = ("P", "Z", "So", "Cf", "Cc")
@@ -43,7 +43,7 @@ def parse_label(answer: Any, words: Sequence[str]) -> int | None:
         words: Label words, in the public order.
 
     Returns:
-        Index into ``words``; None if the answer names no word, or more than one.
+        Index into ``words``. None if the answer names no word, or more than one.
     """
     text = _text(answer, words)
     if text is None:
@@ -116,7 +116,7 @@ def _one_form(text: str) -> str:
 
 
 def _edges(text: str) -> tuple[int, int]:
-    """How many marks stand at the beginning and at the end; a sign before a digit is of the number."""
+    """Return how many marks stand at the beginning and at the end. A sign before a digit is of the number."""
     left = next((at for at, letter in enumerate(text) if not _is_mark(letter)), len(text))
     right = next((at for at, letter in enumerate(reversed(text)) if not _is_mark(letter)), len(text))
     if left < len(text) and text[left].isdigit() and text[left - 1 : left] in ("-", "\u2212", "."):

@@ -45,7 +45,7 @@ class MemberPrompt:
             begins.
         member: Opaque key of this member's content. A change of content comes with a new key.
         response_prefix: Where a text is written: how it begins, the same for every member of one call. It follows the
-            tail; in a
+            tail. In a
             chat template it follows the end of the user's turn, so that the model goes on from there and does not
             talk about what it is going to do. Labels are scored without it.
 
@@ -105,7 +105,7 @@ class LabelScorer(Protocol):
         """Log-scores of ``words`` after each prompt: one row a prompt, one column a word.
 
         Args:
-            prompts: Members to ask; heads and tails are equal within one call.
+            prompts: Members to ask. Heads and tails are equal within one call.
             words: Label words, distinct.
             content_free: Tails that hold no question ("N/A", ...). When given, scores are divided by the
                 scores after these tails under the same member (contextual calibration).
@@ -156,14 +156,14 @@ class Decoding:
     """How a token is taken from a member's next-token distribution. Public, the same for all members of one call.
 
     Args:
-        temperature: 0 takes the most probable token, ties to the smaller one; above, the distribution is flattened
+        temperature: 0 takes the most probable token, ties to the smaller one. Above, the distribution is flattened
             or sharpened by it and the member's coin picks a token.
         repetition_penalty: At least 1. The logit of a token that was written already is divided by it if positive
             and multiplied by it if negative (Keskar et al. 2019): a function of released tokens only.
         banned: Tokens that are never taken.
         chat: Present head + body + tail as one user turn, in the chat template that the model carries, and let the
-            model answer it; without, the text is simply continued. None leaves that to the chain, which takes the
-            template of a model that has one; an engine that is asked directly takes it for False.
+            model answer it. Without, the text is simply continued. None leaves that to the chain, which takes the
+            template of a model that has one. An engine that is asked directly takes it for False.
 
     Raises:
         InvalidParameter: A value is out of bounds.
@@ -211,7 +211,7 @@ class TextGenerator(Protocol):
 
     @property
     def max_prompt_tokens(self) -> int:
-        """Longest head + body + tail + written of one member, in tokens; a longer one abstains or has no scores."""
+        """Longest head + body + tail + written of one member, in tokens. A longer one abstains or has no scores."""
         ...
 
     def count_tokens(self, text: str) -> int:
@@ -246,10 +246,10 @@ class NextTokenVoter(TextGenerator, Protocol):
         ...
 
     def next_tokens(self, asked: Sequence[Continuation], decoding: Decoding) -> list[Token | None]:
-        """Next token of every member, in order; None where a member could not be evaluated (it abstains).
+        """Next token of every member, in order. None where a member could not be evaluated (it abstains).
 
         Args:
-            asked: Members to ask, each with its own written tokens; heads and tails are equal within one call.
+            asked: Members to ask, each with its own written tokens. Heads and tails are equal within one call.
             decoding: How a token is taken from the distribution.
         """
         ...
@@ -262,7 +262,7 @@ class TokenScores:
     Args:
         tokens: Candidates, each once, found from the public prompt alone.
         public: The public model's log-probabilities of them, (number of candidates,).
-        members: Each member's own, in order; None for one that could not be evaluated. Private.
+        members: Each member's own, in order. None for one that could not be evaluated. Private.
 
     Examples:
         >>> ledger.spend(mechanism.event)  # a ClippedSum's: a whole round, before its first token
@@ -283,7 +283,7 @@ class NextTokenScorer(TextGenerator, Protocol):
     """Scores candidates for the next token for many members at once, beside the same model without private text.
 
     Log-probabilities are normalized over the whole vocabulary. Those of one member must depend on that member's own
-    head, body and tail, its written tokens and the candidates; candidates and public log-probabilities on the public
+    head, body and tail, its written tokens and the candidates. Candidates and public log-probabilities on the public
     prompt alone: on nothing of any member, to the last bit.
 
     Examples:
@@ -299,7 +299,7 @@ class NextTokenScorer(TextGenerator, Protocol):
 
         Args:
             public: The prompt without a private example. Coins of continuations are not used.
-            members: Members to ask; heads, tails and written tokens are those of ``public``. May be empty.
+            members: Members to ask. Heads, tails and written tokens are those of ``public``. May be empty.
             candidates: How many tokens, at least 1, beside those that end a text, which are always among them.
             chat: As in :class:`Decoding`.
 

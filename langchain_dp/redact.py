@@ -3,7 +3,7 @@
 Callbacks get the error of a run, error reporters store the locals of each frame, and errors of a codec hold the text.
 Every public entry point for private text has one of two decorators:
 
-- :func:`redact_errors`, if the package does all of the work: no frame of it is ever raised;
+- :func:`redact_errors`, if the package does all of the work: no frame of it is ever raised.
 - :func:`hold_arguments`, if a model or chain of the caller runs inside, whose errors must pass unchanged: the method
   gets its private arguments as :class:`PrivateArgs`, and passes each piece of work on them to :func:`run_redacted`.
 
@@ -210,7 +210,7 @@ class HeldInputs:
 
 
 def redacting(method: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a method of an engine like :func:`run_redacted`; foreign errors, also of files, are ModelUnavailable."""
+    """Wrap a method of an engine like :func:`run_redacted`. Foreign errors, also of files, are ModelUnavailable."""
 
     @functools.wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -227,7 +227,7 @@ def redacting(method: Callable[P, R]) -> Callable[P, R]:
 
 
 def without_frames(error: BaseException, when: str = SANITIZING) -> BaseException:
-    """A copy of the error without frames and context; foreign errors, except of files, keep only the type's name."""
+    """A copy of the error without frames and context. Foreign errors, except of files, keep only the type's name."""
     if isinstance(error, OSError) and error.errno is not None:
         text = os.strerror(error.errno) if error.errno > 0 else type(error).__name__  # its own text may be private
         return OSError(error.errno, text, error.filename)
@@ -240,7 +240,7 @@ def without_frames(error: BaseException, when: str = SANITIZING) -> BaseExceptio
 
 
 def interruption(error: BaseException) -> BaseException | None:
-    """An empty copy of Ctrl-C, an exit or a cancellation, which must pass; None for any other error."""
+    """An empty copy of Ctrl-C, an exit or a cancellation, which must pass. None for any other error."""
     if isinstance(error, SystemExit):
         # A code may be any object, such as a text.
         return SystemExit(error.code if isinstance(error.code, int) or error.code is None else 1)
@@ -251,7 +251,7 @@ def interruption(error: BaseException) -> BaseException | None:
 
 
 def _copy(error: BaseException) -> BaseException | None:
-    """A copy of an error of this package, or of an interruption; None for any other error."""
+    """A copy of an error of this package, or of an interruption. None for any other error."""
     if isinstance(error, LangChainDPError):
         new = type(error).__new__(type(error), *error.args)
         vars(new).update({name: value for name, value in vars(error).items() if name != "__notes__"})

@@ -33,23 +33,23 @@ class TransformersEnsemble(LocalEngine):
 
     Implements ``ports.NextTokenVoter``, ``ports.LabelScorer`` and ``ports.NextTokenScorer``. Members are evaluated one
     at a time, each with a key/value cache of its own, never in padded batches. A prompt is head + body + tail,
-    tokenized part by part; special tokens that are spelt out in them are plain text.
+    tokenized part by part. Special tokens that are spelt out in them are plain text.
 
     Args:
         model: Folder of a saved model, or a loaded causal language model, which is moved, cast and put into evaluation
             mode in place.
-        tokenizer: The tokenizer of a loaded model; None loads it from the folder.
+        tokenizer: The tokenizer of a loaded model. None loads it from the folder.
         device: Where torch evaluates, as in "cpu" or "cuda:0".
         dtype: Type of the weights: "float32", "bfloat16" or "float16". Tokens are drawn in float64 whatever it is.
         max_tokens: Longest sequence of one member (head + body + tail + what is written, or a label), in tokens.
-        cache_bytes: Bound of the kept keys and values in bytes; members used longest ago go first.
-        name: Name for certificates; None takes that of the folder or of the model's source.
+        cache_bytes: Bound of the kept keys and values in bytes. Members used longest ago go first.
+        name: Name for certificates. None takes that of the folder or of the model's source.
 
     Formal guarantees:
         A member's answer is a function of the model, the settings, its own prompt, its written tokens, its coin and
         the public parameters of the call, to the last bit on a CPU with a fixed number of torch threads: alone or in
         any company, warm or cold. On a GPU this holds as far as its kernels repeat themselves. A member that fails is
-        evaluated once more after others have left the memory; then it abstains, and nothing is logged of it. Exceptions
+        evaluated once more after others have left the memory. Then it abstains, and nothing is logged of it. Exceptions
         hold no text and no frame of a call. Forgetting overwrites keys and values. Temporary tensors of torch and token
         numbers in Python are freed without that.
 
@@ -92,7 +92,7 @@ class TransformersEnsemble(LocalEngine):
 
     @property
     def chats(self) -> bool:
-        """Whether the tokenizer carries a chat template."""
+        """Return whether the tokenizer carries a chat template."""
         return self._texts.chats
 
     def _speed(self) -> float:
@@ -155,7 +155,7 @@ class TransformersEnsemble(LocalEngine):
             self._or_none(evaluate, prompt)
 
     def _or_none(self, evaluate: Callable[[Asked], Answer | None], member: Asked) -> Answer | None:
-        """A member's answer; None if it fails even after other members have left the memory."""
+        """A member's answer. None if it fails even after other members have left the memory."""
         with contextlib.suppress(Exception):
             return evaluate(member)
         self._store.clear()

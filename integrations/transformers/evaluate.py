@@ -40,7 +40,7 @@ class LoneEvaluator:
     def extended(
         self, layers: Layers, kept: int, tokens: Sequence[int], *, rows: int = 1
     ) -> tuple[Layers, list[Logits]]:
-        """The first ``kept`` positions of ``layers`` followed by ``tokens``; logits after the last ``rows`` of them.
+        """The first ``kept`` positions of ``layers`` followed by ``tokens``. Logits after the last ``rows`` of them.
 
         The given tensors stay unchanged. The result depends on the values and shapes of this sequence alone: it is the
         only row, without padding, and each part of a sequence has its own call.
@@ -175,7 +175,7 @@ class MemberSequences:
     ) -> Scores:
         """Log-softmax over the labels after the first tail, less the log of their mean probability after the others.
 
-        ``start`` are the member's parts up to its body; ``key`` names words and tails.
+        ``start`` are the member's parts up to its body. ``key`` names words and tails.
         """
         with _Borrowed(self._store, head, prompt) as member:
             if len(tails) > 1 and key not in member.calibrations:
@@ -191,7 +191,7 @@ class MemberSequences:
                 self._rows(member, start)
 
     def _rows(self, member: Member, parts: Sequence[Part], *, rows: int = 1) -> list[Logits]:
-        """Logits after the last ``rows`` tokens of ``parts``; equal leading parts come from the member's cache."""
+        """Logits after the last ``rows`` tokens of ``parts``. Equal leading parts come from the member's cache."""
         same = 0
         while same < min(len(parts) - 1, len(member.parts)) and parts[same] == member.parts[same]:
             same += 1

@@ -23,7 +23,7 @@ class TransformersTable:
 
     Args:
         model: Folder of a model and its tokenizer, or a loaded model.
-        tokenizer: Its tokenizer; needed with a loaded model, read from the folder otherwise.
+        tokenizer: Its tokenizer. Needed with a loaded model, read from the folder otherwise.
 
     Attributes:
         name: Kind of the model and its number of subwords.

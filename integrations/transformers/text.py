@@ -48,11 +48,11 @@ class TokenizerTexts:
 
     @property
     def chats(self) -> bool:
-        """Whether there is a chat template."""
+        """Return whether there is a chat template."""
         return bool(self._template)
 
     def plain(self, text: str) -> list[int]:
-        """Tokens of a text; special tokens in it are plain text."""
+        """Tokens of a text. Special tokens in it are plain text."""
         # A lone surrogate is no error: its exception would hold the text. And verbose tokenizers print lengths.
         whole = text.encode(errors="replace").decode()
         return list(
@@ -79,7 +79,7 @@ class TokenizerTexts:
         return list(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) if text else []
 
     def text(self, tokens: Sequence[int]) -> str:
-        """Text of ``tokens`` after another text; control tokens have none."""
+        """Text of ``tokens`` after another text. Control tokens have none."""
         shown = [token for token in tokens if token not in self._control]
         # Some tokenizers drop the blank of a first word: let it follow a word.
         anchor = self._decoded(self._anchor)
@@ -112,7 +112,7 @@ class Prompts:
         check_public(len(self._texts.start) + len(self._plain(head)), room, "a head")
 
     def whole(self, one: Continuation, frame: tuple[Part, Part], *, chat: bool) -> list[Part] | None:
-        """All parts of a member; None if they are too long."""
+        """All parts of a member. None if they are too long."""
         body, written = self._plain(one.prompt.body), [int(token) for token in one.written]
         added = sum(map(len, self._texts.turn())) if chat else len(self._texts.start)
         if len(frame[0]) + len(body) + len(frame[1]) + len(written) - added > self.max_prompt_tokens:
@@ -120,7 +120,7 @@ class Prompts:
         return [part for part in (frame[0], body, frame[1], *((token,) for token in written)) if part]
 
     def start(self, prompt: MemberPrompt, label_tokens: int) -> list[Part] | None:
-        """Parts up to the tail; None if they leave no room for a question of any allowed length and a label."""
+        """Parts up to the tail. None if they leave no room for a question of any allowed length and a label."""
         parts = [(*self._texts.start, *self._plain(prompt.head)), self._plain(prompt.body)]
         fits = sum(map(len, parts)) <= self._max_tokens - self._max_tokens // 2 - label_tokens
         return [part for part in parts if part] if fits else None

@@ -14,7 +14,7 @@ def lower_limit(hits: float, runs: float, error: float) -> float:
     """Lower limit of a probability: above the true one with probability at most ``error`` (Clopper and Pearson).
 
     Args:
-        hits: Number of hits, in [0, ``runs``]; a fraction if runs are an effective number.
+        hits: Number of hits, in [0, ``runs``]. A fraction if runs are an effective number.
         runs: Independent runs, above 0.
         error: Probability of a limit on the wrong side, in (0, 1).
 
@@ -33,7 +33,7 @@ def upper_limit(hits: float, runs: float, error: float) -> float:
     """Upper limit of a probability: below the true one with probability at most ``error`` (Clopper and Pearson).
 
     Args:
-        hits: Number of hits, in [0, ``runs``]; a fraction if runs are an effective number.
+        hits: Number of hits, in [0, ``runs``]. A fraction if runs are an effective number.
         runs: Independent runs, above 0.
         error: Probability of a limit on the wrong side, in (0, 1).
 

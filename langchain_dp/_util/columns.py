@@ -77,7 +77,7 @@ class Columns:
             raise InvalidParameter("Expected every column of a batch to have a name of its own. Rename them.")
 
     def texts(self, name: str) -> list[str | None]:
-        """A column of texts; None for missing ones."""
+        """A column of texts. None for missing ones."""
         values = [None if _absent(value) else value for value in self._values(name)]
         for row, value in enumerate(values):
             if value is not None and not isinstance(value, str):
@@ -108,7 +108,7 @@ class Columns:
         return self._alone(made)
 
     def with_new(self, name: str, values: Sequence[str | None], *, like: str, kept: Sequence[str]) -> Any:
-        """A batch of the same type with the kept columns and one of the kind of ``like``; a frame's index stays."""
+        """A batch of the same type with the kept columns and one of the kind of ``like``. A frame's index stays."""
         made = {each: self._column(each) for each in self._names if each in kept}
         made[name] = _like(self._column(like), values)
         if hasattr(self._batch, "iloc"):
@@ -168,7 +168,7 @@ def column_names(columns: object, keep_columns: object) -> tuple[tuple[str, ...]
 
 
 def _is_name(name: object) -> bool:
-    """Whether it can name a column: a text, or a number in a frame without names."""
+    """Return whether it can name a column: a text, or a number in a frame without names."""
     return isinstance(name, (str, Integral)) and not isinstance(name, bool) and name != ""
 
 

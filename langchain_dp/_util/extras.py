@@ -12,7 +12,7 @@ from langchain_dp.errors import MissingExtra
 
 
 def missing_extra(extra: str, *packages: str, why: str = "") -> MissingExtra:
-    """Build the error about missing packages; ``why`` follows their names."""
+    """Build the error about missing packages. ``why`` follows their names."""
     several, one = ("s", "them") if len(packages) > 1 else ("", "it")
     return MissingExtra(
         f"Expected the package{several} {' and '.join(packages)}{why}. "
@@ -22,7 +22,7 @@ def missing_extra(extra: str, *packages: str, why: str = "") -> MissingExtra:
 
 @contextmanager
 def needs(extra: str, *packages: str, why: str = "") -> Iterator[None]:
-    """Turn import errors inside it into :func:`missing_extra`; a broken package stays as the cause."""
+    """Turn import errors inside it into :func:`missing_extra`. A broken package stays as the cause."""
     try:
         yield
     except ImportError as error:
@@ -36,7 +36,7 @@ def lazy_exports(
 
     Args:
         package: Its name.
-        home: Public names with their modules; a leading dot is relative to the package.
+        home: Public names with their modules. A leading dot is relative to the package.
         extra: Extra that installs ``needs``.
         needs: Packages whose absence raises MissingExtra.
     """

@@ -14,7 +14,7 @@ from langchain_dp._util import forks
 
 
 def in_event_loop() -> bool:
-    """Whether this thread runs an event loop, whose tasks a blocking call must not wait for: it would hang."""
+    """Return whether this thread runs an event loop, whose tasks a blocking call must not wait for: it would hang."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -44,7 +44,7 @@ class FairSemaphore(forks.ForkSafe):
         self._waiting = deque()
 
     def take(self, patience: float | None = None) -> Callable[[], None] | None:
-        """Wait up to ``patience`` seconds; return a function that releases once, or None after a timeout."""
+        """Wait up to ``patience`` seconds. Return a function that releases once, or None after a timeout."""
         waiter = self._line_up()
         if waiter is not None:
             try:
@@ -91,7 +91,7 @@ class FairSemaphore(forks.ForkSafe):
                 leave()
 
     def would_hang(self) -> bool:
-        """Whether blocking here could wait for itself: see :func:`in_event_loop`."""
+        """Return whether blocking here could wait for itself: see :func:`in_event_loop`."""
         return in_event_loop() or self in _entered.get()
 
     @contextlib.contextmanager

@@ -66,7 +66,7 @@ _generation = 0
 
 
 def process() -> tuple[int, int]:
-    """Identity of this process; a different result than before means a fork.
+    """Identity of this process. A different result than before means a fork.
 
     The process id alone is not unique between namespaces. The generation does not count forks outside Python.
     """

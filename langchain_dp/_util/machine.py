@@ -50,7 +50,7 @@ def unbroken() -> Iterator[None]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address is this machine only."""
+    """Return whether a host name or address is this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 _LONG = 10**40
-"""Larger whole numbers are not printed; Python refuses those of more than 4,300 digits."""
+"""Larger whole numbers are not printed. Python refuses those of more than 4,300 digits."""
 _EXACT = 2**53
 """Below this a whole float is exact."""
 _LONGEST_LABEL = 200
@@ -34,7 +34,7 @@ def _fail(name: str, value: object, bound: str, remedy: str) -> InvalidParameter
 
 
 def shown(value: object) -> str:
-    """The value, if it is a number or looks like an option or id; otherwise its type, as a text may be private."""
+    """The value, if it is a number or looks like an option or id. Otherwise its type, as a text may be private."""
     if isinstance(value, int) and abs(value) >= _LONG:
         return " of type int, too long to be shown,"
     return f"={value!r}" if _plain(value) else f" of type {type(value).__name__}"
@@ -80,7 +80,7 @@ def _refuse_quoted(name: str, value: object) -> None:
 
 
 def _finite(value: Real) -> bool:
-    """Whether a float can hold it."""
+    """Return whether a float can hold it."""
     try:
         return math.isfinite(value)
     except OverflowError:  # a whole number of hundreds of digits
@@ -103,7 +103,7 @@ def integer(name: str, value: int, *, at_least: int, at_most: int | None = None,
 
 
 def as_int(value: T) -> T | int:
-    """Convert whole numbers, such as numpy's, to int; other values pass."""
+    """Convert whole numbers, such as numpy's, to int. Other values pass."""
     return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
 
 
@@ -206,7 +206,7 @@ def function(name: str, given: F, *, of: str) -> F:
 
 
 def numbers(name: str, given: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """An array of numbers; other values are not shown."""
+    """An array of numbers. Other values are not shown."""
     import numpy as np  # the package is imported without it
 
     with contextlib.suppress(TypeError, ValueError):  # whose message may hold what was given

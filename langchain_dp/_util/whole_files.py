@@ -39,7 +39,7 @@ def whole(path: Path, *, owner_only: bool = False) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: Path, content: bytes | str, *, owner_only: bool = False) -> None:
-    """Write a file atomically; a string as UTF-8. See :func:`whole`."""
+    """Write a file atomically. A string as UTF-8. See :func:`whole`."""
     with whole(path, owner_only=owner_only) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 

@@ -1,4 +1,4 @@
-"""Words of a text; in writing without spaces each letter is one."""
+"""Words of a text. In writing without spaces each letter is one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def written(word: str) -> str:
 
 
 def whole(word: str) -> str:
-    """A pattern of a separate word in either form of Unicode; in writing without spaces, anywhere."""
+    """A pattern of a separate word in either form of Unicode. In writing without spaces, anywhere."""
     begins, ends = ("" if re.match(_ALONE, word[at]) else edge for at, edge in ((0, BEGINS), (-1, ENDS)))
     return f"{begins}(?:{written(word)}){ends}"
 
@@ -48,7 +48,7 @@ _TO = re.compile(rf"(?<={_ALONE})|(?![^\W_{UNSPACED}])")
 
 
 def standing_alone(word: str, text: str) -> Iterator[tuple[int, int]]:
-    """Start and end of a separate word or phrase; in writing without spaces, anywhere."""
+    """Start and end of a separate word or phrase. In writing without spaces, anywhere."""
     position = 0
     while (start := text.find(word, position)) >= 0:
         end = start + len(word)

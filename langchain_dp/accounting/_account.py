@@ -48,7 +48,7 @@ class SharedOnCopy:
 
 
 class Refusals:
-    """Number of refusals of an open ledger in this process. Not stored; a forked child begins at 0."""
+    """Number of refusals of an open ledger in this process. Not stored. A forked child begins at 0."""
 
     def __init__(self) -> None:
         self._number, self._process = 0, forks.process()
@@ -75,7 +75,7 @@ class BaseLedger(SharedOnCopy):
 
     @property
     def path(self) -> str | None:
-        """Absolute path of the file, or the URL of the schema; None in memory."""
+        """Absolute path of the file, or the URL of the schema. None in memory."""
         return self._store.path
 
     def verify(self) -> None:
@@ -88,7 +88,7 @@ class BaseLedger(SharedOnCopy):
 
     @property
     def refusals(self) -> int:
-        """How often this object, in this process, refused a charge or a plan beyond the budget."""
+        """Return how often this object, in this process, refused a charge or a plan beyond the budget."""
         return self._refusals.number
 
     def close(self) -> None:
@@ -217,14 +217,14 @@ class Account(SharedOnCopy):
         self._known[key] = value
 
     def left(self, plans: Sequence[StoredPlan]) -> tuple[float, float]:
-        """Return the (epsilon, delta) that ``plans`` leave unreserved; never negative."""
+        """Return the (epsilon, delta) that ``plans`` leave unreserved. Never negative."""
         epsilon, delta = claims(plans)
         return max(self.budget.epsilon - epsilon, 0.0), max(self.budget.delta - delta, 0.0)
 
     def spent(
         self, plans: Sequence[StoredPlan], used: Mapping[int, int] | None = None, *, round_up: bool
     ) -> tuple[float, float]:
-        """Sum over plans the cost of their used counts at their delta; an unused plan costs nothing."""
+        """Sum over plans the cost of their used counts at their delta. An unused plan costs nothing."""
         used = self.store.used(plans) if used is None else used
         costs = [self._spent(plan, used, round_up) for plan in plans]
         return math.fsum(epsilon for epsilon, _ in costs), math.fsum(delta for _, delta in costs)
@@ -304,7 +304,7 @@ class BudgetHolder(SharedOnCopy):
         return self._account.budget
 
     def spent(self, *, round_up: bool = False) -> tuple[float, float]:
-        """Return the (epsilon, delta) cost of the releases so far; for a ledger, the sum over its used plans.
+        """Return the (epsilon, delta) cost of the releases so far. For a ledger, the sum over its used plans.
 
         Args:
             round_up: Round the used counts up to one leading digit first. The result is not below the exact one, and a
@@ -332,16 +332,16 @@ class BudgetHolder(SharedOnCopy):
         parameters: Mapping[str, float | int | str] | None = None,
         round_up: bool = False,
     ) -> PrivacyCertificate:
-        """Return the certificate as of now; for a ledger, over all its plans.
+        """Return the certificate as of now. For a ledger, over all its plans.
 
         Args:
-            event: Event whose remaining count and parameters to print; optional if there is only one.
-            mechanism: Name of the mechanism; the kinds of the events by default.
+            event: Event whose remaining count and parameters to print. Optional if there is only one.
+            mechanism: Name of the mechanism. The kinds of the events by default.
             model: Name of the model.
             private: False for seeded or non-private use, with a ``reason``.
             reason: Why it is not private.
             notes: Further notes for the reader.
-            parameters: Public parameters; those of the event by default.
+            parameters: Public parameters. Those of the event by default.
             round_up: Round ``spent`` up, see :meth:`spent`, and note it.
         """
         account, plans = self._account, self._reservations()
@@ -401,7 +401,7 @@ def claims(plans: Sequence[StoredPlan]) -> tuple[float, float]:
 
 
 def event_key(event: DpEvent) -> str:
-    """Return the JSON key of ``event`` in a ledger; refuse events that a ledger cannot hold."""
+    """Return the JSON key of ``event`` in a ledger. Refuse events that a ledger cannot hold."""
     if not isinstance(event, DpEvent):
         raise InvalidParameter(f"Expected event of type {type(event).__name__} to be a DpEvent, such as NoisyMaxEvent.")
     try:
@@ -425,7 +425,7 @@ def _event_key(event: DpEvent) -> str:
 
 
 def plan_items(events: Sequence[tuple[DpEvent, int]]) -> list[tuple[str, int]]:
-    """Return (event JSON, count) pairs in a fixed order; equal events are counted together."""
+    """Return (event JSON, count) pairs in a fixed order. Equal events are counted together."""
     counts: dict[str, int] = {}
     for pair in events:
         if not isinstance(pair, tuple) or len(pair) != 2:

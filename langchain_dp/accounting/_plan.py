@@ -63,16 +63,16 @@ class LedgerPlan(BudgetHolder):
 
     @property
     def settings(self) -> Mapping[str, Any] | None:
-        """Public settings that the plan was reserved for; None without any."""
+        """Public settings that the plan was reserved for. None without any."""
         return self._stored.settings
 
     @functools.cached_property
     def quotas(self) -> Quotas | None:
-        """Quotas per user; None if every user may use up the plan."""
+        """Quotas per user. None if every user may use up the plan."""
         return None if self._stored.quotas is None else Quotas.from_dict(self._stored.quotas)
 
     def used_by(self) -> dict[str, int]:
-        """Return the number of releases by user id; empty for a plan without quotas."""
+        """Return the number of releases by user id. Empty for a plan without quotas."""
         return {} if self._stored.quotas is None else self._account.store.quotas(self._stored)
 
     def spend(self, event: DpEvent, count: int = 1, *, caller: str = "", user_id: str | None = None) -> None:
@@ -81,7 +81,7 @@ class LedgerPlan(BudgetHolder):
         Args:
             event: An event of the plan.
             count: At least 1.
-            caller: Short public name of the caller, for the record; at most 200 printable characters.
+            caller: Short public name of the caller, for the record. At most 200 printable characters.
             user_id: Public name of the user whose quota is charged too. Required for a plan with :class:`Quotas`, and
                 refused for others.
 
@@ -89,7 +89,7 @@ class LedgerPlan(BudgetHolder):
             BudgetExceeded: Fewer than ``count`` are left in the plan. Nothing was charged.
             QuotaExceeded: Fewer are left in the user's quota. Nothing was charged.
             PlanError: The plan does not hold this event, or has no quota for the user. Nothing was charged.
-            LedgerError: The ledger cannot be trusted or written; release nothing.
+            LedgerError: The ledger cannot be trusted or written. Release nothing.
         """
         key, most = self._item(event, count)
         validate.short_text("caller", caller, at_least=0)
@@ -129,13 +129,13 @@ class LedgerPlan(BudgetHolder):
 
         Args:
             event: An event of the plan.
-            count: Releases that are paid for afterwards, from the run's first; at least 1.
-            caller: Public name of the run, 1 to 200 printable characters; no other caller of this plan may use it.
+            count: Releases that are paid for afterwards, from the run's first. At least 1.
+            caller: Public name of the run, 1 to 200 printable characters. No other caller of this plan may use it.
 
         Raises:
             BudgetExceeded: Fewer than the missing ones are left in the plan. Nothing was charged.
             PlanError: The plan does not hold this event, or has quotas. Nothing was charged.
-            LedgerError: The ledger cannot be trusted or written; release nothing.
+            LedgerError: The ledger cannot be trusted or written. Release nothing.
 
         Examples:
             >>> plan = ledger.reserve([(NoisyMaxEvent(20.0), 5)], name="run")
@@ -163,10 +163,10 @@ class LedgerPlan(BudgetHolder):
         return key, self._stored.items[key][1]
 
     def account_of(self, user_id: str | None) -> tuple[str, int] | None:
-        """Return user id and quota; None in a plan without quotas. Charges nothing.
+        """Return user id and quota. None in a plan without quotas. Charges nothing.
 
         Raises:
-            PlanError: The plan has quotas, and none for this user; or it has none, and a user was named.
+            PlanError: The plan has quotas, and none for this user. Or it has none, and a user was named.
             InvalidParameter: The id is not 1 to 200 printable characters. The message does not show it.
         """
         quotas = self.quotas
@@ -203,13 +203,13 @@ class LedgerPlan(BudgetHolder):
         )
 
     def remaining(self, event: DpEvent, *, user_id: str | None = None) -> int:
-        """Return how many more releases of ``event`` the plan covers; 0 for an event that it does not hold.
+        """Return how many more releases of ``event`` the plan covers. 0 for an event that it does not hold.
 
         With ``prepay_block`` this includes the releases that this process has paid for and not made.
 
         Args:
             event: An event of the plan.
-            user_id: User whose quota must cover them, too; None for the plan alone.
+            user_id: User whose quota must cover them, too. None for the plan alone.
 
         Raises:
             PlanError: The plan has no quota for the user.
@@ -229,7 +229,7 @@ class LedgerPlan(BudgetHolder):
 
     @property
     def journal(self) -> str:
-        """Journal of the run that reserved the plan; empty without one."""
+        """Journal of the run that reserved the plan. Empty without one."""
         return self._account.store.journal(self.name)
 
     def save_journal(self, journal: str, *, expected: str) -> None:
@@ -240,7 +240,7 @@ class LedgerPlan(BudgetHolder):
 
         Args:
             journal: The new journal. It holds released values only, and nothing private.
-            expected: The journal that the writer knows; empty if there is none yet.
+            expected: The journal that the writer knows. Empty if there is none yet.
 
         Raises:
             LedgerError: The ledger holds another journal, or is an older copy. The values just drawn may not leave.

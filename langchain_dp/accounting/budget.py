@@ -13,7 +13,7 @@ from langchain_dp.errors import InvalidParameter, MostlyNoiseWarning, WeakPromis
 
 USUAL = 10.0
 """Largest epsilon that is said to promise something."""
-_MOST = 500.0  # nats; a budget beyond promises nothing, and the accountant's exponentials stay finite
+_MOST = 500.0  # nats. A budget beyond promises nothing, and the accountant's exponentials stay finite
 _NAMES = {member.name.lower(): member for member in Neighbors}
 
 
@@ -37,7 +37,7 @@ class PrivacyBudget:
         epsilon: Largest total privacy loss, in nats, in (0, 500].
         delta: Probability mass on which the bound may fail, in (0, 1). A constant: never derived from the data under
             add/remove.
-        neighbors: Which two data sets must look alike; a member of ``Neighbors`` or its name.
+        neighbors: Which two data sets must look alike. A member of ``Neighbors`` or its name.
 
     Raises:
         InvalidParameter: A value lies outside its bound.
@@ -72,7 +72,7 @@ class PrivacyBudget:
 def weak_promise_reasons(
     epsilon: float, delta: float, count: int | None = None, of: str = "records"
 ) -> tuple[str, ...]:
-    """Return why (epsilon, delta) promises hardly anything, one sentence each; empty if it is meaningful.
+    """Return why (epsilon, delta) promises hardly anything, one sentence each. Empty if it is meaningful.
 
     ``count`` is the public number of records (or ``of`` something else). None: delta is not judged.
     """
@@ -98,7 +98,7 @@ LABELS_FROM_DATA = "the labels were read off the private records: the epsilon do
 
 
 def warn_mostly_noise(point: str) -> None:
-    """Warn at the user's line that a plan releases mostly noise, for the reason ``point``; empty: no warning."""
+    """Warn at the user's line that a plan releases mostly noise, for the reason ``point``. Empty: no warning."""
     if point:
         warn_caller(f"Mostly noise: {point}. More records, fewer releases or a larger budget help.", MostlyNoiseWarning)
 

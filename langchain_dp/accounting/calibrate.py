@@ -169,7 +169,7 @@ def calibrate_limited_domain(
         sampling: Sampling scheme.
 
     Returns:
-        (epsilon0, delta0) of one call; epsilon0 is rounded down to 5 significant digits.
+        (epsilon0, delta0) of one call. epsilon0 is rounded down to 5 significant digits.
 
     Raises:
         InvalidParameter: A parameter is out of bounds, or nothing reaches the budget.
@@ -208,7 +208,7 @@ def calibrate_text_round(
 
     Args:
         budget: Target (epsilon, delta) and neighbors.
-        rounds: Number of rounds, each with its own draw; 1 for disjoint groups of records.
+        rounds: Number of rounds, each with its own draw. 1 for disjoint groups of records.
         tokens: Largest number of tokens in one text.
         sampling_probability: Rate q of the members, in (0, 1].
 

@@ -27,7 +27,7 @@ INCLUDING = "released text went into this: what it cost is counted as reserved, 
 """Note of a certificate with more than one source by :meth:`PrivacyCertificate.including`."""
 
 ROUNDED = "spent is rounded up"
-"""Note of a certificate that composes rarely; see ``spent(round_up=True)`` of a ledger."""
+"""Note of a certificate that composes rarely. See ``spent(round_up=True)`` of a ledger."""
 
 _RELATIONS = {
     Neighbors.REPLACE_ONE: "replace one record",
@@ -106,7 +106,7 @@ class BaseCertificate:
             object.__setattr__(self, name, value)  # frozen: the only way
 
     def _rows(self) -> list[tuple[str, str]]:
-        """Return (name, value) in reading order; "NOT PRIVATE" first where it applies."""
+        """Return (name, value) in reading order. "NOT PRIVATE" first where it applies."""
         rows = [] if self.private else [("NOT PRIVATE", self.reason)]
         rows += self._own_rows()
         rows += [(f"parameter {name}", shown(value)) for name, value in self.parameters.items()]
@@ -179,15 +179,15 @@ class PrivacyCertificate(BaseCertificate):
 
     Args:
         mechanism: Name of the mechanism, e.g. "report noisy max".
-        epsilon: Reserved epsilon, in nats; infinite only if not private.
+        epsilon: Reserved epsilon, in nats. Infinite only if not private.
         delta: Reserved delta, in [0, 1].
         neighbors: Which two data sets must look alike.
         spent: (epsilon, delta) of the releases so far.
-        remaining: How many more such releases the plan covers; None if that is no one number.
+        remaining: How many more such releases the plan covers. None if that is no one number.
         model: Name of the model.
         library_version: Version of this package.
         private: False for seeded and non-private methods.
-        reason: Why it is not private; empty if it is.
+        reason: Why it is not private. Empty if it is.
         notes: Further notes for the reader. Under replace-one and zero-out, the note that the number of records is
             public is added.
         parameters: Public parameters of the mechanism, e.g. ``{"sigma": 1.3}``.
@@ -270,7 +270,7 @@ class PrivacyCertificate(BaseCertificate):
         return signed_text(fields, key)
 
     def as_sources(self) -> tuple[ReleaseCost, ...]:
-        """Return the costs of using releases of this certificate as input; none if it cost nothing."""
+        """Return the costs of using releases of this certificate as input. None if it cost nothing."""
         return self.sources or sources_of(self.to_dict())
 
     def including(self, costs: Sequence[ReleaseCost]) -> PrivacyCertificate:
@@ -280,7 +280,7 @@ class PrivacyCertificate(BaseCertificate):
         run was chosen). A reservation that is named twice counts once: its claim covers all of its releases.
 
         Args:
-            costs: Costs of the released text; ``spent`` counts them as reserved.
+            costs: Costs of the released text. ``spent`` counts them as reserved.
 
         Raises:
             InvalidParameter: The text was released for other neighbors, so the promises do not add up.
@@ -344,18 +344,18 @@ class MetricCertificate(BaseCertificate):
 
     Args:
         mechanism: Name of the mechanism, e.g. "exponential".
-        eta: Loss of one release, in nats per unit of distance in ``table``; infinite only if not private.
+        eta: Loss of one release, in nats per unit of distance in ``table``. Infinite only if not private.
         table: Name of the public table of word vectors that defines distances.
         neighbor_distance: Distance of a typical word to its nearest neighbor in the table, or None.
         replaced: Probability that a word becomes another word, or None if unknown.
-        user_spent: The largest sum of releases of any one user, in the unit of eta; None: no user was named.
-        document_spent: The largest sum of releases of any one document; None if nothing was released.
-        user_limit: Limit of one user's releases; None for no limit.
-        document_limit: Limit of one document's releases; None for no limit.
+        user_spent: The largest sum of releases of any one user, in the unit of eta. None: no user was named.
+        document_spent: The largest sum of releases of any one document. None if nothing was released.
+        user_limit: Limit of one user's releases. None for no limit.
+        document_limit: Limit of one document's releases. None for no limit.
         releases: Number of charged releases.
         library_version: Version of this package.
         private: False for seeded and non-formal modes.
-        reason: Why it is not private; empty if it is.
+        reason: Why it is not private. Empty if it is.
         notes: Parts that pass in clear, and further notes for the reader.
         parameters: Further public parameters.
 

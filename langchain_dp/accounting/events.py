@@ -1,4 +1,4 @@
-"""Events as frozen data. Accountants interpret events; events compute nothing.
+"""Events as frozen data. Accountants interpret events. Events compute nothing.
 
 An event holds public parameters only. It is a ``dp_accounting.DpEvent``, so one accountant takes the library's events
 (Gaussian, Laplace, ...) and ours.
@@ -57,7 +57,7 @@ class NoisyMaxEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no ty
     Args:
         sigma: Standard deviation of the Gaussian noise added to EVERY class count, in votes.
         sampling_probability: Rate q at which records (resample) or subsets (fixed) take part.
-        sampling: "fixed": records stay in their subset and each release includes each subset with probability q;
+        sampling: "fixed": records stay in their subset and each release includes each subset with probability q.
             "resample": each release Poisson-samples the records and splits them again.
 
     Examples:
@@ -81,7 +81,7 @@ class LimitedDomainEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships 
     """One call of LimitedDomain top-1: a token, or a bottom. Both cost the same.
 
     Args:
-        epsilon0: Bounded-range parameter of the call; the Gumbel scale is 2/epsilon0.
+        epsilon0: Bounded-range parameter of the call. The Gumbel scale is 2/epsilon0.
         delta0: Mass that the threshold may miss.
         sampling_probability: Rate q of the records (resample) or subsets (fixed).
         sampling: As in :class:`NoisyMaxEvent`.
@@ -134,9 +134,9 @@ class ClippedSumRoundEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ship
     changes, two texts by half as much each.
 
     Args:
-        epsilon0: Bounded-range parameter of one token if a member's record is replaced; if it is added or removed,
+        epsilon0: Bounded-range parameter of one token if a member's record is replaced. If it is added or removed,
             half.
-        tokens: Most tokens of one text; a text that ends early costs the same.
+        tokens: Most tokens of one text. A text that ends early costs the same.
         sampling_probability: Rate q of the members.
 
     Examples:
@@ -166,7 +166,7 @@ class VectorSumEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no t
         noise_multiplier: Standard deviation of the Gaussian noise per coordinate, divided by the largest norm of one
             record's vector.
         replaced: Largest distance between the vectors of two records, divided by the same norm. 2 for vectors of any
-            direction; sqrt(2) where no coordinate is negative; 1 where a record adds a single number of at least 0.
+            direction: sqrt(2) where no coordinate is negative. 1 where a record adds a single number of at least 0.
 
     Examples:
         >>> event = VectorSumEvent(noise_multiplier=7.46)
@@ -265,7 +265,7 @@ _NOISES: dict[str, type[DpEvent]] = {"GaussianDpEvent": GaussianDpEvent, "Laplac
 def event_to_json(event: DpEvent) -> str:
     """Return ``event`` as canonical JSON: equal events give equal strings, on every machine.
 
-    Covers our events and the library's Gaussian, Laplace and Poisson-sampled ones; a ledger cannot store others.
+    Covers our events and the library's Gaussian, Laplace and Poisson-sampled ones. A ledger cannot store others.
     """
     return json.dumps(_as_dict(event), sort_keys=True, separators=(",", ":"))
 

@@ -1,6 +1,6 @@
 """The durable budget: reserve a plan before the first release, charge every release, refuse at the limit.
 
-Inside a plan the accountant composes tightly, because the plan's parameters are fixed in advance; the choice of the
+Inside a plan the accountant composes tightly, because the plan's parameters are fixed in advance. The choice of the
 next release may depend on all earlier ones. A later plan is chosen when answers are already known, so epsilons and
 deltas of plans add up. Basic composition holds for adaptively chosen parameters (Rogers, Roth, Ullman and Vadhan 2016),
 also while earlier plans still run (Haney, Shoemate, Tian, Vadhan, Vyrros, Xu and Zhang 2023). A charge compares with
@@ -44,7 +44,7 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
 
     Args:
         budget: The most that all releases together may cost. An existing file must have the same budget.
-        path: SQLite file on a local disk, made if absent; None: a ledger in memory, for this process only. The one file
+        path: SQLite file on a local disk, made if absent. None: a ledger in memory, for this process only. The one file
             holds every charge, and the journals of runs. Copy it from another process: with POSIX locks, a program that
             opens and closes the file itself drops its own locks on it. Or the URL of a PostgreSQL schema,
             ``"postgresql://user@host/database?schema=name&key_file=/path"``, without a password: machines share it
@@ -57,7 +57,7 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
     Raises:
         LedgerMismatch: The file belongs to another budget.
         LedgerCorrupt: The file is damaged, empty or not a ledger.
-        LedgerUnwritable: File or folder cannot be written durably, or the folder does not exist; or the server could
+        LedgerUnwritable: File or folder cannot be written durably, or the folder does not exist. Or the server could
             forget charges, only reads, or lost the connection: then the charge under way counts as spent.
 
     Formal guarantee:
@@ -97,7 +97,7 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
         return self
 
     def close(self) -> None:
-        """Close the ledger. Later uses of it and of its plans are refused; prepaid releases are not refunded."""
+        """Close the ledger. Later uses of it and of its plans are refused. Prepaid releases are not refunded."""
         self._account.close()
 
     def _reservations(self) -> list[StoredPlan]:
@@ -120,17 +120,17 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
             events: Pairs (event, maximum count), at least one.
             name: 1 to 200 printable characters. An existing plan of this name with the same events and counts is
                 returned, with its remaining counts and its claim: so restarts and processes share one plan.
-            epsilon: Claim to reserve; by default, and at least, the composed epsilon of the full counts.
-            delta: Share of delta for this plan; by default all that is not reserved yet.
+            epsilon: Claim to reserve. By default, and at least, the composed epsilon of the full counts.
+            delta: Share of delta for this plan. By default all that is not reserved yet.
             settings: Public settings of the plan. They are stored with it, and must be the same on a restart.
             journal: First journal of a new plan's run, stored with it (see :meth:`LedgerPlan.save_journal`).
-            quotas: Quotas per user. They are stored with the plan and never change; every spend names a user.
+            quotas: Quotas per user. They are stored with the plan and never change. Every spend names a user.
 
         Raises:
             BudgetExceeded: The claims of all plans would exceed the budget, or ``epsilon`` is below the plan's cost.
                 Nothing was stored.
             PlanError: A plan of this name has other events, counts, settings or quotas.
-            UnsupportedEvent: The accountant has no bound for an event; metric privacy has a different unit.
+            UnsupportedEvent: The accountant has no bound for an event. Metric privacy has a different unit.
         """
         items = plan_items(events)
         validate.short_text("name", name, at_least=1)
@@ -231,12 +231,12 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
         Args:
             event: The event of the direct plan, or any if there is none yet.
             count: At least 1.
-            caller: Short public name of the caller, for the record; at most 200 printable characters.
+            caller: Short public name of the caller, for the record. At most 200 printable characters.
 
         Raises:
             BudgetExceeded: Fewer than ``count`` are left. Nothing was charged.
             PlanError: The direct plan does not hold this event. Nothing was charged.
-            LedgerError: The ledger cannot be trusted or written; release nothing.
+            LedgerError: The ledger cannot be trusted or written. Release nothing.
         """
         event_key(event)
         validate.integer("count", count, at_least=1)
@@ -265,7 +265,7 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
                     raise
 
     def remaining(self, event: DpEvent) -> int:
-        """Return how many more direct spends of ``event`` are covered; 0 for an event outside the direct plan.
+        """Return how many more direct spends of ``event`` are covered. 0 for an event outside the direct plan.
 
         Without a direct plan: how many would fit into what is not reserved.
         """
@@ -278,7 +278,7 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
     def digest(self, domain: str, text: str) -> bytes:
         """Return a keyed hash of ``text``, for values in the ledger that must not show it.
 
-        The key is made at its first use, in ``<path>.key``; for a ledger in a database in the ``key_file`` of its URL,
+        The key is made at its first use, in ``<path>.key``. For a ledger in a database in the ``key_file`` of its URL,
         or as ``<id of the ledger>.key`` in the folder ``LANGCHAIN_DP_KEYS``. Back it up with the ledger, and hide it
         from everyone who may see the ledger.
 

@@ -25,7 +25,7 @@ from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError, Pri
 __all__ = ["WHOLE_TEXTS", "AlreadyReleased", "MetricCertificate", "MetricEntry", "MetricLedger", "Owner", "per"]
 
 MOST = 1e6
-"""Largest eta or limit that is taken; far beyond any that protects a word."""
+"""Largest eta or limit that is taken. Far beyond any that protects a word."""
 
 _SHORTEST_KEY = 32
 
@@ -51,8 +51,8 @@ class Owner:
 class MetricLedger(BaseLedger):
     """A ledger of metric privacy per user and per document.
 
-    A release of a text at ``eta`` costs its document and its user ``eta`` each; releases add up. Threads may share one
-    ledger; processes share one account by opening the same ``path``. A ledger counts in one metric, because distances
+    A release of a text at ``eta`` costs its document and its user ``eta`` each. Releases add up. Threads may share one
+    ledger. Processes share one account by opening the same ``path``. A ledger counts in one metric, because distances
     in two tables of word vectors are different units: the first release fixes the table, and others are refused.
 
     The file holds sanitized texts, no raw text and no name: documents, users and raw texts are stored as HMAC-SHA256.
@@ -61,10 +61,10 @@ class MetricLedger(BaseLedger):
     store it elsewhere.
 
     Args:
-        limit: Largest sum of one user's releases, in the unit of eta; None for no limit.
-        path: SQLite file on a local disk, made if absent; None: a ledger in memory, for this process only. Or the URL
+        limit: Largest sum of one user's releases, in the unit of eta. None for no limit.
+        path: SQLite file on a local disk, made if absent. None: a ledger in memory, for this process only. Or the URL
             of a PostgreSQL schema, as for :class:`PrivacyLedger`: the key of its hashes lies in ``key_file``.
-        document_limit: The same for one document; ``limit`` by default.
+        document_limit: The same for one document. ``limit`` by default.
         key: Secret of at least 32 bytes for the hashes, needed at each opening. None: see above.
 
     Raises:
@@ -127,17 +127,17 @@ class MetricLedger(BaseLedger):
 
     @property
     def limit(self) -> float | None:
-        """Largest sum of one user's releases; None for no limit."""
+        """Largest sum of one user's releases. None for no limit."""
         return None if self._store.limits.user is None else units(self._store.limits.user)
 
     @property
     def document_limit(self) -> float | None:
-        """Largest sum of one document's releases; None for no limit."""
+        """Largest sum of one document's releases. None for no limit."""
         return None if self._store.limits.document is None else units(self._store.limits.document)
 
     @property
     def table(self) -> str | None:
-        """The ledger's metric; None before the first release."""
+        """The ledger's metric. None before the first release."""
         return self._store.summary()[3]
 
     def spend(
@@ -149,15 +149,15 @@ class MetricLedger(BaseLedger):
             eta: Loss per unit of distance, in (0, 1e6]. Rounded up to a billionth.
             owners: One per release. The same document twice is two releases of it.
             table: Name of the metric: the table of word vectors.
-            caller: Short public name of the caller, for the record; at most 200 printable characters.
-            keys: One per release, under which :meth:`released` will store it; none if it is not stored.
+            caller: Short public name of the caller, for the record. At most 200 printable characters.
+            keys: One per release, under which :meth:`released` will store it. None if it is not stored.
 
         Raises:
             AlreadyReleased: A text was stored under one of ``keys`` meanwhile. Nothing was charged: look it up.
             BudgetExceeded: An account would exceed its limit. Nothing was charged. Its ``spent`` and ``budget`` are
                 (eta, 0.0): there is no delta.
             PlanError: The ledger counts in another metric. Nothing was charged.
-            LedgerError: The ledger cannot be trusted or written; release nothing.
+            LedgerError: The ledger cannot be trusted or written. Release nothing.
         """
         validate.number("eta", eta, above=0.0, at_most=MOST)
         validate.short_text("table", table, at_least=1)

@@ -1,6 +1,6 @@
 """One accountant for the library's events and ours: a ``dp_accounting`` PLD accountant that knows both.
 
-Each of our events becomes a pessimistic connect-the-dots privacy loss distribution of its profile; the library
+Each of our events becomes a pessimistic connect-the-dots privacy loss distribution of its profile. The library
 composes. The resulting epsilon is an upper bound: the delta that rounding may lose in many releases is added
 (:func:`least_delta`). Events whose losses differ by many orders of magnitude have grids of their own. The losses of a
 composed group are rounded up to the coarsest grid before groups are composed.
@@ -42,17 +42,17 @@ _LIBRARY_EVENTS = (
     dp_event.GaussianDpEvent, dp_event.LaplaceDpEvent, dp_event.PoissonSampledDpEvent,
 )  # fmt: skip
 MOST_COUNTS = 10**7  # above, composition takes minutes
-_TAIL_MASS = 1e-16  # profile value below which the grid ends; the rest counts as infinite loss
+_TAIL_MASS = 1e-16  # profile value below which the grid ends. The rest counts as infinite loss
 _ROUNDING = 2.0**-50  # delta that one more release may lose in the library's Fourier transforms: 20 times the observed
 _TRUNCATED = 1e-15  # probability that self-composition counts as infinite loss, as the library does
 _MANY = 5_000  # releases from which self-composition bounds its range by orders of its own
 _MAX_POINTS = 400_000
-_MAX_LIBRARY_POINTS = 2**21  # of a library event beside finer ones; more take minutes
+_MAX_LIBRARY_POINTS = 2**21  # of a library event beside finer ones. More take minutes
 _FINEST, _COARSEST = 1e-6, 1e-2
 _LEAST_SIGMA = 0.02  # one vote then loses some 1 / sigma^2 nats, beyond the largest loss below
 _OWN_EVENTS = (NoisyMaxEvent, LimitedDomainEvent, ExponentialEvent, ClippedSumRoundEvent, VectorSumEvent)
-_MOST_ADAPTIVE = 256  # releases; beyond, the search for the worst sequence takes seconds
-_LARGEST_LOSS = 600.0  # nats; exp() must stay finite. Larger losses count as infinite
+_MOST_ADAPTIVE = 256  # releases. Beyond, the search for the worst sequence takes seconds
+_LARGEST_LOSS = 600.0  # nats: exp() must stay finite. Larger losses count as infinite
 
 
 class _Accountant(PLDAccountant):  # type: ignore[misc]  # dp_accounting ships no types
@@ -89,7 +89,7 @@ def epsilon(
         neighbors: Neighboring relation, or its name.
 
     Returns:
-        Epsilon in nats; inf if no epsilon below some 600 nats holds at this delta, or delta is too small for rounding:
+        Epsilon in nats. Inf if no epsilon below some 600 nats holds at this delta, or delta is too small for rounding:
         below some 2e-15 per release.
 
     Raises:
@@ -98,7 +98,7 @@ def epsilon(
             no relation.
 
     Formal guarantee:
-        The choice of the next query may depend on all earlier releases; the parameters of the events and their maximum
+        The choice of the next query may depend on all earlier releases. The parameters of the events and their maximum
         counts may not. Then the composition of all events is (epsilon, delta)-DP under adaptive and concurrent
         interaction (Vadhan and Zhang 2022; Lyu 2022). Releases from disjoint parts (``PartEvent``) compose in parallel:
         given the coins of the split, two neighbors differ within one part, so the total is the largest over the parts,
@@ -179,7 +179,7 @@ def _interval(event: DpEvent, neighbors: Neighbors, finest: float) -> float:
 def _of_groups(
     groups: Mapping[float, Sequence[tuple[DpEvent, int]]], neighbors: Neighbors
 ) -> PrivacyLossDistribution | None:
-    """Compose each group on its own grid, and the groups on the coarsest; None if an event is not private."""
+    """Compose each group on its own grid, and the groups on the coarsest. None if an event is not private."""
     coarsest, whole = max(groups), None
     for interval, group in groups.items():
         accountant = _Accountant(neighbors, interval)
@@ -243,7 +243,7 @@ def _epsilon(loss: PrivacyLossDistribution, delta: float) -> float:
 def least_delta(events: Sequence[tuple[DpEvent, int]]) -> float:
     """Return the smallest delta at which the accountant can resolve the cost of all ``events`` together.
 
-    Each release composed with others may lose 2**-50 of delta to rounding, which is added to the library's result; at
+    Each release composed with others may lose 2**-50 of delta to rounding, which is added to the library's result. At
     most half of delta may go into that. 0 for a single release.
     """
     transforms = sum(1 if _is_adaptive(event, count) else count for event, count in events) - 1

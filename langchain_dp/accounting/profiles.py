@@ -1,7 +1,7 @@
 r"""Privacy profiles of one release: delta as a function of epsilon, for a pair of output distributions.
 
 The profile of a pair (P, Q) is its hockey-stick divergence H_g(P || Q) = sup_S P(S) - g Q(S) at g = e^epsilon.
-Every function takes an array of epsilon >= 0 (nats) and returns an array of deltas in [0, 1] of the same shape;
+Every function takes an array of epsilon >= 0 (nats) and returns an array of deltas in [0, 1] of the same shape.
 :func:`at_any_epsilon` continues a pair of directions to negative epsilon.
 
 Notation: q is the sampling probability, M(h) the mechanism on the vote histogram h, and e_a a unit vote.
@@ -55,12 +55,12 @@ def gaussian(epsilons: Array, *, distance: float, sigma: float) -> Array:
 
 
 def poisson_remove(base: Profile, q: float, epsilons: Array) -> Array:
-    """Return the profile of (1-q) Q + q P against Q, where (P, Q) has ``base`` [1, Theorem 2]; epsilon >= 0."""
+    """Return the profile of (1-q) Q + q P against Q, where (P, Q) has ``base`` [1, Theorem 2]. Epsilon >= 0."""
     return q * base(amplified(epsilons, q))
 
 
 def poisson_add(base: Profile, q: float, epsilons: Array) -> Array:
-    """Return the profile of Q against (1-q) Q + q P, where (Q, P) has ``base`` [1, Theorem 2]; epsilon >= 0.
+    """Return the profile of Q against (1-q) Q + q P, where (Q, P) has ``base`` [1, Theorem 2]. Epsilon >= 0.
 
     With g = e^epsilon: (1 - g(1-q)) * base(ln(g q / (1 - g(1-q)))) where g(1-q) < 1, else 0.
     """
@@ -72,7 +72,7 @@ def poisson_add(base: Profile, q: float, epsilons: Array) -> Array:
 
 
 def noisy_max_fixed(epsilons: Array, *, sigma: float, q: float) -> Array:
-    """Return the exact profile of the dominating pair of scheme "fixed", add/remove and replace-one; epsilon >= 0.
+    """Return the exact profile of the dominating pair of scheme "fixed", add/remove and replace-one. Epsilon >= 0.
 
     The three Gaussians of the pair are at 0 (subset left out), u and v (the two votes), |u| = |v| = 1 and |u - v| =
     sqrt 2. With y along u - v and x across, the acceptance region is y > y*(x) in closed form, which leaves one
@@ -87,7 +87,7 @@ def noisy_max_fixed(epsilons: Array, *, sigma: float, q: float) -> Array:
 
     def block(g: Array) -> Array:
         beta = (1 - q) * (g - 1)
-        # ln t* with t* = (beta + sqrt(beta^2 + 4 g A^2)) / (2A); hypot keeps it finite where A underflows
+        # ln t* with t* = (beta + sqrt(beta^2 + 4 g A^2)) / (2A): hypot keeps it finite where A underflows
         top = np.log(beta + np.hypot(beta, 2 * np.sqrt(g) * np.exp(log_a)) + 1e-300)
         y_star = math.sqrt(2) * sigma * (top - math.log(2) - log_a)  # in units of sigma
         inner = -beta * weight_0 * ndtr(-y_star)
@@ -111,7 +111,7 @@ def _in_blocks(function: Callable[[Array], Array], g: Array, width: int) -> Arra
 
 
 def bounded_range(epsilons: Array, *, bound: float, delta0: float = 0.0) -> Array:
-    """Return the profile of a delta0-approximately ``bound``-bounded-range release; tight for one [2]. Any epsilon."""
+    """Return the profile of a delta0-approximately ``bound``-bounded-range release. Tight for one [2]. Any epsilon."""
     middle = np.clip(epsilons, -bound, bound)
     deltas = np.expm1((middle - bound) / 2) ** 2 / -math.expm1(-bound)
     deltas = np.where(epsilons < -bound, -np.expm1(epsilons), deltas)
@@ -119,10 +119,10 @@ def bounded_range(epsilons: Array, *, bound: float, delta0: float = 0.0) -> Arra
 
 
 def limited_domain_fixed(epsilons: Array, *, epsilon0: float, delta0: float, q: float) -> Array:
-    """Return the smaller of two sound bounds for scheme "fixed", add/remove and replace-one (symmetric); epsilon >= 0.
+    """Return the smaller of two sound bounds for scheme "fixed", add/remove and replace-one (symmetric). Epsilon >= 0.
 
-    First, the exact worst case of a moved vote on a binary event of probability p when the subset is left out; second,
-    advanced joint convexity [1]. The minimum need not be convex in g; callers take the convex minorant.
+    First, the exact worst case of a moved vote on a binary event of probability p when the subset is left out. Second,
+    advanced joint convexity [1]. The minimum need not be convex in g. Callers take the convex minorant.
 
     With t = logit p the event has probability expit(t + epsilon0/2) under the one vote and expit(t - epsilon0/2) under
     the other. The worst p may be as small as e^(-epsilon0/2), which only t resolves: a search over p itself ends at 0
@@ -133,7 +133,7 @@ def limited_domain_fixed(epsilons: Array, *, epsilon0: float, delta0: float, q: 
     with np.errstate(divide="ignore"):
         log_g1 = epsilons + np.log(-np.expm1(-epsilons))  # ln(g - 1)
 
-    def slope(t: Array) -> Array:  # of log-derivatives of expit; the event's own is common to both sides
+    def slope(t: Array) -> Array:  # of log-derivatives of expit. The event's own is common to both sides
         falling = np.logaddexp(log_out + log_g1 + _log_bell(t), log_q + epsilons + _log_bell(t - eta))
         return np.asarray(log_q + _log_bell(t + eta) - falling)
 

@@ -1,7 +1,7 @@
 """The cost of released text, carried with the text into everything made with it.
 
 Text that one run released may go into another as public text: descriptions of labels, words, an instruction. The result
-then depends on the records through both runs, and is released under the sum of both promises; the epsilon of the last
+then depends on the records through both runs, and is released under the sum of both promises. The epsilon of the last
 step alone would be wrong. So released text is a :class:`ReleasedText`, which knows its costs. Classes that take public
 text look for them (:func:`costs_in`), and certificates add them up (``PrivacyCertificate.including``).
 
@@ -29,12 +29,12 @@ class ReleaseCost:
     """The most that all releases of one reservation may cost.
 
     Args:
-        ledger: Id of the ledger; for a certificate without one, its digest.
+        ledger: Id of the ledger. For a certificate without one, its digest.
         plan: Name of the reservation.
-        epsilon: Reserved epsilon; infinite only with ``reason``.
+        epsilon: Reserved epsilon. Infinite only with ``reason``.
         delta: Reserved delta.
         neighbors: Which two data sets must look alike.
-        reason: Why it is not private; empty if it is.
+        reason: Why it is not private. Empty if it is.
 
     Examples:
         >>> cost = ReleaseCost(ledger="3f", plan="names", epsilon=5.0, delta=5e-6, neighbors=Neighbors.REPLACE_ONE)

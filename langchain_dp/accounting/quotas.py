@@ -22,7 +22,7 @@ class Quotas(MadeOfFields):
     """Largest number of releases of a plan per user, team or tenant.
 
     User ids are public: the ledger stores them and messages show them. Use the id of a team, or a number, and no
-    person's name. Quotas may add up to more than the plan; the plan's own limit then holds.
+    person's name. Quotas may add up to more than the plan. The plan's own limit then holds.
 
     Args:
         default: Quota of every user without an override. None: such a user is refused.

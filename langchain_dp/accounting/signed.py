@@ -25,7 +25,7 @@ class SignedCertificate:
 
     Args:
         certificate: The certificate.
-        ledger: Id of the ledger that was charged; empty if none was.
+        ledger: Id of the ledger that was charged. Empty if none was.
         version: Version of the package that signed it.
         code: SHA-256 of that package's code.
 

@@ -24,7 +24,7 @@ from langchain_dp.accounting.profiles import Array, amplified
 _MOST_POINTS = 1024  # about so many points for the losses of one sign
 _LEAST, _MOST = 8, 128  # points for the range of one token
 _RANGE = 300.0  # nats of one token, beyond which numbers overflow and nothing is promised
-_LARGEST = 700.0  # nats whose exponential is finite; beyond, the profile keeps the value that it has there
+_LARGEST = 700.0  # nats whose exponential is finite. Beyond, the profile keeps the value that it has there
 
 
 @functools.lru_cache(maxsize=64)
@@ -38,8 +38,8 @@ def _worst_case(bound: float, times: int) -> tuple[Array, Array]:
 
     where ln c and ln c - bound are the two losses of one release [1]. Every D_k is convex in g, since it is the largest
     of functions that are. Points lie ``bound / parts`` apart in ln g, so that for the same steps of ln c every argument
-    is a point. Between two such c both c D(g / c) and c D(g e^bound / c) are convex in c, hence below their chords;
-    what is below them is a0 / c + a1 + a2 c, and its largest value has a closed form. So nothing is below the truth
+    is a point. Between two such c both c D(g / c) and c D(g e^bound / c) are convex in c, hence below their chords.
+    What is below them is a0 / c + a1 + a2 c, and its largest value has a closed form. So nothing is below the truth
     but by floating-point error.
     """
     if bound > _RANGE:
@@ -77,7 +77,7 @@ def _worst_case(bound: float, times: int) -> tuple[Array, Array]:
 
 
 def composed_bounded_range(epsilons: Array, *, bound: float, times: int) -> Array:
-    """Return the largest profile of ``times`` adaptive ``bound``-bounded-range releases [1]; epsilon >= 0.
+    """Return the largest profile of ``times`` adaptive ``bound``-bounded-range releases [1]. Epsilon >= 0.
 
     An upper bound up to floating-point error, and within .02% of the truth in ``bound`` at 30 releases.
     """
@@ -87,7 +87,7 @@ def composed_bounded_range(epsilons: Array, *, bound: float, times: int) -> Arra
 
 
 def text_round(epsilons: Array, *, bound: float, tokens: int, q: float) -> Array:
-    """Return the profile of a round under replace-one: its texts are ``bound``-bounded-range per token; epsilon >= 0.
+    """Return the profile of a round under replace-one: its texts are ``bound``-bounded-range per token. Epsilon >= 0.
 
     The version M1 against no record, M0, is half of that per token. By advanced joint convexity [2] delta <= q ((1 -
     share) D(M1, M0) + share D(M1, M2)), both at the amplified epsilon. The profile is symmetric.

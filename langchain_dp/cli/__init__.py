@@ -51,7 +51,7 @@ to stderr. --json: one JSON object on stdout (of sanitize on stderr where the sa
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line. Returns the exit code."""
     _open_streams()
     options = parse(arguments)
     for said in (

@@ -74,7 +74,7 @@ writes the same file again at no cost.
     plan: bool = Option(False, "--plan", help="forecast the accuracy, and stop: nothing is spent")
 
     def run(self) -> int:
-        """Run the command; returns the exit code."""
+        """Run the command. Returns the exit code."""
         from langchain_dp.aggregate import DPPrototypeClassifier
 
         check_out(self.out, lambda path: DPPrototypeClassifier.load(path), "a saved classifier")
@@ -123,7 +123,7 @@ Without --words, the names come from some 200 topics of tickets, mail, news, med
     words: Path | None = Option(None, help="public names to choose from, one a line")
 
     def run(self) -> int:
-        """Run the command; returns the exit code."""
+        """Run the command. Returns the exit code."""
         from langchain_dp._util.whole_files import write_whole
         from langchain_dp.aggregate import DPLabelNamer
         from langchain_dp.aggregate.names import LabelNames

@@ -43,7 +43,7 @@ For the state of a ledger on a terminal: langchain-dp ledger
     pseudonyms: Path | None = Option(None, help="JSON of reports of pseudonyms to show beside it")
 
     def run(self) -> int:
-        """Run the command; returns the exit code."""
+        """Run the command. Returns the exit code."""
         from langchain_dp.audit.report import report
         from langchain_dp.audit.report.page import page
         from langchain_dp.audit.report.results import read_attacks, read_pseudonyms

@@ -79,7 +79,7 @@ language model; then votes, noise and answers, question by question, in less tha
         return sorted(self.epsilon or (1.0, 3.0, 8.0))
 
     def run(self) -> int:
-        """Run the command; returns the exit code."""
+        """Run the command. Returns the exit code."""
         began = time.monotonic()
         if not self.json:
             if self.picture.suffix.lower() not in _PICTURES:
@@ -96,7 +96,7 @@ language model; then votes, noise and answers, question by question, in less tha
         return DONE
 
     def _has_model(self) -> bool:
-        """Whether llama.cpp is there for the second part; says how to get it where it is not."""
+        """Return whether llama.cpp is there for the second part. Says how to get it where it is not."""
         there = importlib.util.find_spec("llama_cpp") is not None
         if not there and not self.json:
             print("The second part, votes of a language model on this machine: pip install 'langchain-dp[local]'")
@@ -115,7 +115,7 @@ language model; then votes, noise and answers, question by question, in less tha
     def _ask(
         self, train: list[dict[str, Any]], test: list[dict[str, Any]], engine: LlamaCppEnsemble, began: float
     ) -> list[Score]:
-        """Ask questions one by one until the time is over; then say what another epsilon means."""
+        """Ask questions one by one until the time is over. Then say what another epsilon means."""
         from langchain_dp import sample
         from langchain_dp.accounting import PrivacyBudget
         from langchain_dp.icl import DPICLClassifier

@@ -41,7 +41,7 @@ def show_prototypes(epsilons: Sequence[float], picture: Path | None) -> list[Sco
 
     Args:
         epsilons: Budgets of the classifiers.
-        picture: Where to draw them; None prints and draws nothing.
+        picture: Where to draw them. None prints and draws nothing.
     """
     from langchain_dp import DPLabelNamer, DPPrototypeClassifier, PrivacyBudget, sample
     from langchain_dp.aggregate import public_topics

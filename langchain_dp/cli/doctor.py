@@ -34,7 +34,7 @@ Nothing private is shown: no path, no name of a plan, no record. It ends with 1 
     ledger: str | None = ledger_at(help="ledger to open and verify, a file or a postgresql:// URL")
 
     def run(self) -> int:
-        """Run the command; returns the exit code."""
+        """Run the command. Returns the exit code."""
         extras = {extra: sorted(missing) for extra, missing in _missing_by_extra().items()}
         found: dict[str, Any] = {
             "versions": dict(_versions()),
@@ -73,7 +73,7 @@ def _version(package: str) -> str | None:
 
 
 def _missing_by_extra() -> dict[str, set[str]]:
-    """Packages that are not installed, by extra; the extras for development are left out."""
+    """Packages that are not installed, by extra. The extras for development are left out."""
     from packaging.requirements import Requirement
 
     distribution = metadata.distribution("langchain-dp")

@@ -18,7 +18,7 @@ from langchain_dp.errors import InvalidParameter
 Format = Literal["text", "jsonl"]
 
 SUFFIXES = (".txt", ".md", ".jsonl")
-"""Files of a folder that are read; the others are left alone, and named."""
+"""Files of a folder that are read. The others are left alone, and named."""
 
 _TABLES = (".csv", ".tsv", ".xlsx", ".parquet")
 
@@ -35,7 +35,7 @@ STDIN = "standard input"
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One file to read and one to write; None: standard input, standard output."""
+    """One file to read and one to write. None: standard input, standard output."""
 
     source: Path | None
     target: Path | None
@@ -66,7 +66,7 @@ class Line:
         number: Its place in the file, from 1.
         texts: What is to be sanitized, as one release.
         user: Whose it is, or None.
-        row: What is written of a JSON row, with None where a released text goes; None: the line is a text.
+        row: What is written of a JSON row, with None where a released text goes. None: the line is a text.
         places: Fields of ``row`` that the released texts go to, in order.
     """
 
@@ -87,7 +87,7 @@ class Line:
 
 
 def find(source: Path | None, target: Path | None, form: Format | None, *, overwrite: bool) -> list[Job]:
-    """Every file to read with the file to write, in the order of their names; refused before anything is paid for."""
+    """Every file to read with the file to write, in the order of their names. Refused before anything is paid for."""
     if source is not None and source.is_dir():
         if target is None:
             raise WrongArguments(f"Expected --out to name a folder, as --in {source} does.")
@@ -128,7 +128,7 @@ def _in_folder(source: Path, target: Path, form: Format | None) -> list[Job]:
 
 
 def skipped(source: Path | None) -> list[tuple[Path, str]]:
-    """What lies in a folder and is not read, in the order of names, and why; nothing of a single file."""
+    """What lies in a folder and is not read, in the order of names, and why. Nothing of a single file."""
     if source is None or not source.is_dir():
         return []
     found = []
@@ -148,7 +148,7 @@ def _format(path: Path | None) -> Format:
 
 
 def read(lines: Iterable[bytes], job: Job, fields: Fields, *, replace: bool) -> Iterator[Line]:
-    """Yield what each line holds; blank lines between JSON rows are skipped. Errors name a line, never its content.
+    """Yield what each line holds. Blank lines between JSON rows are skipped. Errors name a line, never its content.
 
     ``replace``: bytes that are not UTF-8 become U+FFFD. They are refused otherwise.
     """

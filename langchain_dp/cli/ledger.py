@@ -86,7 +86,7 @@ of a "document", and its one plan has name, made and releases.
             raise WrongArguments("Expected --serve without --json: it shows a page.")
 
     def run(self) -> int:
-        """Run the command; returns the exit code."""
+        """Run the command. Returns the exit code."""
         from langchain_dp.audit.watch.reading import Watched
 
         self._check()
@@ -108,7 +108,7 @@ of a "document", and its one plan has name, made and releases.
 
 
 def _check_certificate(path: Path, public_key: Path, ledger: str | None, *, as_json: bool) -> int:
-    """Verify a signed certificate, and say what it claims; returns the exit code."""
+    """Verify a signed certificate, and say what it claims. Returns the exit code."""
     from langchain_dp.accounting import SignedCertificate
     from langchain_dp.accounting.signing import code_digest
     from langchain_dp.audit.report.opening import open_ledger
@@ -236,7 +236,7 @@ def _release(release: Release) -> str:
 
 
 def serve(watched: Watched, host: str, port: int, *, every: float, allow_remote: bool) -> int:
-    """Serve the live page of a ledger until Ctrl-C, which is how it ends; returns the exit code."""
+    """Serve the live page of a ledger until Ctrl-C, which is how it ends. Returns the exit code."""
     from langchain_dp.audit.watch.live import LOOPBACK, is_address, live_app
 
     with needs("watch", "uvicorn", why=" for the live page of a ledger"):

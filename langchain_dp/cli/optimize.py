@@ -92,7 +92,7 @@ write.
     plan: bool = Option(False, "--plan", help="say what it would cost, and stop: no ledger is opened")
 
     def run(self) -> int:
-        """Run the command; returns the exit code."""
+        """Run the command. Returns the exit code."""
         from langchain_dp.opt import load_prompt
         from langchain_dp.records import PrivateRecords
 
@@ -237,13 +237,13 @@ def _half_of_memory() -> int:
     if not hasattr(os, "sysconf"):  # Windows does not say
         return 2**30
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with contextlib.suppress(OSError, ValueError):  # of a container; "max" is none
+    with contextlib.suppress(OSError, ValueError):  # of a container. "max" is none
         there = min(there, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
     return max(there // 2, 2**30)
 
 
 def _given(**values: Any) -> dict[str, Any]:
-    """What was given; the rest keeps the defaults of the library."""
+    """What was given. The rest keeps the defaults of the library."""
     return {name: value for name, value in values.items() if value is not None}
 
 

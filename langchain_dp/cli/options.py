@@ -62,7 +62,7 @@ class ModelOptions(Options):
     gpu_layers: int = Option(0, min=-1, help="layers to put on a GPU")
 
     def engine(self, **sizes: Any) -> Any:
-        """The engine of the model; a size that is None keeps its default."""
+        """The engine of the model. A size that is None keeps its default."""
         from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 
         given = {name: size for name, size in sizes.items() if size is not None}
@@ -99,7 +99,7 @@ class FileOptions(Options):
 
 
 def _synthetic(path: Path) -> Any:
-    """Return the examples of a file of ``langchain-dp synthesize``, whose first line holds the certificate; or None."""
+    """Return the examples of a file of ``langchain-dp synthesize``, whose first line holds the certificate. Or None."""
     with path.open("rb") as file:
         if not file.read(16).startswith(b'{"certificate"'):
             return None
@@ -175,7 +175,7 @@ class ExampleOptions(FileOptions):
     chat: bool = of_run(False, "--chat", help="use the model's chat template")
 
     def in_options(self, message: str) -> str:
-        """As of every command; these take one label for all rows, which others have no option for."""
+        """As of every command. These take one label for all rows, which others have no option for."""
         return super().in_options(message.replace("for all with label=", "for all with --labels"))
 
 
@@ -237,7 +237,7 @@ class WriterOptions(LabelOptions, ConstantOptions):
 
     @property
     def fits(self) -> bool:
-        """Whether settings are chosen that fit the rows and the budget: none of them is given."""
+        """Return whether settings are chosen that fit the rows and the budget: none of them is given."""
         given = self.given(("shots", "subsets", "prompts", "tokens", "validation"))
         return (
             not given and self.neighbors != "add-or-remove-one" and self.partitions is self.sampling_probability is None

@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from langchain_dp.errors import InvalidParameter
 
 DONE, FAILED, WRONG, INTERRUPTED, UNREAD = 0, 1, 2, 130, 141
-"""Exit codes; the last is what shells give to a program that Ctrl-C ended."""
+"""Exit codes. The last is what shells give to a program that Ctrl-C ended."""
 
 PROGRAM = "langchain-dp"
 
@@ -61,7 +61,7 @@ class Options(abc.ABC):
 
     @abc.abstractmethod
     def run(self) -> int:
-        """Run the command; returns the exit code."""
+        """Run the command. Returns the exit code."""
 
     def given(self, names: Iterable[str]) -> list[str]:
         """Those of some options that differ from their defaults, as they are typed."""
@@ -94,7 +94,7 @@ class Options(abc.ABC):
 
 
 class _Epilog:
-    """Shows the examples as they stand, since rich would wrap their lines; and no colours where nobody sees them."""
+    """Shows the examples as they stand, since rich would wrap their lines. And no colours where nobody sees them."""
 
     def __init__(self, *given: Any, epilog: str | None = None, **settings: Any) -> None:
         super().__init__(*given, **settings)

@@ -62,7 +62,7 @@ so keep the figures to yourself.
     price: float | None = Option(None, parser=positive, help="of a million input tokens, in any currency")
 
     def run(self) -> int:
-        """Run the command; returns the exit code."""
+        """Run the command. Returns the exit code."""
         from langchain_dp.accounting import PrivacyBudget
         from langchain_dp.icl import SamplingOptions
 
@@ -164,7 +164,7 @@ estimated. Token counts of --data come from the private rows.
     model: str | None = Option(None, help="path of a GGUF that counts the tokens (default: none)")
 
     def run(self) -> int:
-        """Run the command; returns the exit code."""
+        """Run the command. Returns the exit code."""
         from langchain_dp.accounting import PrivacyBudget
         from langchain_dp.records import PrivateRecords
 
@@ -232,7 +232,7 @@ No model is loaded: tokens are estimated at four characters each; with --data th
     epsilon: float = promised(parser=positive, help="the budget")
 
     def run(self) -> int:
-        """Run the command; returns the exit code."""
+        """Run the command. Returns the exit code."""
         from langchain_dp.accounting import PrivacyBudget
         from langchain_dp.records import PrivateRecords
 
@@ -267,7 +267,7 @@ estimated at four characters each; with --data they come from the private rows. 
     tokens: int = Option(50, min=1, help="tokens of one answer at most")
 
     def run(self) -> int:
-        """Run the command; returns the exit code."""
+        """Run the command. Returns the exit code."""
         from langchain_dp.accounting import PrivacyBudget
         from langchain_dp.records import PrivateRecords
         from langchain_dp.synth import AnswerPrompts
@@ -304,7 +304,7 @@ uses the same eta.
     releases: int | None = Option(None, min=1, help="texts of one user: what they need as --limit of an account")
 
     def run(self) -> int:
-        """Run the command; returns the exit code."""
+        """Run the command. Returns the exit code."""
         from langchain_dp.rapt import calibrate, load
 
         calibration = calibrate(load(self.embeddings), **self.targets(), mechanism=self.mechanism)

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def because(error: BaseException) -> str:
-    """Why a command failed, with what to do. Of the operating system's errors some say neither."""
+    """Return why a command failed, with what to do. Of the operating system's errors some say neither."""
     if not isinstance(error, OSError) or error.filename is None:
         return str(error)
     remedy = {
@@ -33,7 +33,7 @@ ENDS = (LangChainDPError, OSError, KeyboardInterrupt)
 
 
 def ending(error: BaseException) -> tuple[str, int]:
-    """Why a command ended, and its exit code: after ``| head`` the one of a program that SIGPIPE ends."""
+    """Return why a command ended, and its exit code: after ``| head`` the one of a program that SIGPIPE ends."""
     if isinstance(error, OSError) and error.filename is None:  # of a stream, it may be
         quiet_stdout()
     if isinstance(error, BrokenPipeError):
@@ -121,7 +121,7 @@ def check_apart(out: Path, ledger: str | None) -> None:
 
 
 def quiet_stdout() -> None:
-    """Nobody reads it any more. The interpreter flushes it at its end; that must not fail once more."""
+    """Nobody reads it any more. The interpreter flushes it at its end. That must not fail once more."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

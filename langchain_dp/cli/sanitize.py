@@ -97,7 +97,7 @@ themselves go to stdout.
     json: bool = Option(False, "--json", help="print the certificate as one JSON object")
 
     def run(self) -> int:
-        """Run the command; returns the exit code."""
+        """Run the command. Returns the exit code."""
         jobs = files.find(self.source, self.target, self.format, overwrite=self.overwrite)
         for job in jobs:
             if job.target is not None:
@@ -260,7 +260,7 @@ def _ledger(options: Sanitize, held: contextlib.ExitStack) -> MetricLedger:
 def _sanitize(
     jobs: list[files.Job], fields: files.Fields, releases: FormalReleases, so_far: _Run, *, replace: bool
 ) -> None:
-    # Of files it is known how long they are; of what comes through a pipe lines are counted.
+    # Of files it is known how long they are. Of what comes through a pipe lines are counted.
     sizes = [job.source.stat().st_size for job in jobs if job.source is not None and job.source.is_file()]
     sized, most = len(sizes) == len(jobs), _most_equal(releases)
     shown = (sum(sizes), "bytes") if sized else (None, "lines")
@@ -293,7 +293,7 @@ def _unit(line: files.Line, places: _Places) -> Unit:
 
 
 def _most_equal(releases: FormalReleases) -> int | None:
-    """How often a line may come under the limit of a document; None without one."""
+    """Return how often a line may come under the limit of a document. None without one."""
     limit = releases.ledger.document_limit
     if limit is None:
         return None
@@ -353,7 +353,7 @@ def _certificate(
 
 
 def _show(certificate: MetricCertificate, options: Sanitize) -> None:
-    """On stderr, out of the way of the lines; a JSON object on stdout where no lines are."""
+    """On stderr, out of the way of the lines. A JSON object on stdout where no lines are."""
     if options.json:
         print_json(certificate.to_dict(), file=sys.stderr if options.target is None else None)
     else:

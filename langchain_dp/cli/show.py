@@ -51,7 +51,7 @@ def print_json(value: object, *, file: Any = None) -> None:
 
 
 def strict_json(value: object) -> str:
-    """One strict JSON object on one line; infinity is the string "inf"."""
+    """One strict JSON object on one line. Infinity is the string "inf"."""
     return json.dumps(_strict(value), allow_nan=False)
 
 
@@ -74,7 +74,7 @@ _BAR = 24
 
 
 def score_table(last: str, rows: Iterable[tuple[str, float | None, float, float, str]]) -> str:
-    """Draw methods with their accuracies as a table; ``last`` is the heading of the last column.
+    """Draw methods with their accuracies as a table. ``last`` is the heading of the last column.
 
     Rows hold name, epsilon (None: nothing is promised), accuracy, its standard error, the last column.
     """
@@ -96,7 +96,7 @@ def score_table(last: str, rows: Iterable[tuple[str, float | None, float, float,
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """Accuracy of one method; ``epsilon`` is None without a promise, and 0 where no example is used."""
+    """Accuracy of one method. ``epsilon`` is None without a promise, and 0 where no example is used."""
 
     method: str
     epsilon: float | None
@@ -119,7 +119,7 @@ def draw_scores(
     axis: str,
     bottom: float = 0.0,
 ) -> bool:
-    """Save accuracy against epsilon as an image; returns whether matplotlib is there.
+    """Save accuracy against epsilon as an image. Returns whether matplotlib is there.
 
     Args:
         path: The image.
@@ -156,13 +156,13 @@ def draw_scores(
 
 
 class Advance:
-    """Tell a bar how much more is done; ``show`` puts a line above it, None where there is no bar."""
+    """Tell a bar how much more is done. ``show`` puts a line above it, None where there is no bar."""
 
     def __init__(self, step: Callable[[int], None], show: Callable[[str], None] | None) -> None:
         self._step, self._show = step, show
 
     def __call__(self, more: int, said: str = "") -> None:
-        """So much more is done; and what there is to be ``said`` of it, on a line of its own."""
+        """So much more is done. And what there is to be ``said`` of it, on a line of its own."""
         self._step(more)
         if said and self._show is not None:
             self._show(line(said))
@@ -172,7 +172,7 @@ class Advance:
 
 @contextlib.contextmanager
 def progress(what: str, total: int | None, unit: str, *, shown: bool = True) -> Iterator[Advance]:
-    """A bar on stderr, on a terminal only; yields what tells it how much more is done."""
+    """A bar on stderr, on a terminal only. Yields what tells it how much more is done."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 

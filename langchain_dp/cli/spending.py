@@ -42,7 +42,7 @@ class SpendingOptions(JsonOptions):
     ledger: str | None = ledger_at(help="ledger of --data: file or postgresql:// URL (default: DATA.ledger beside it)")
 
     def account(self, data: Path, out: Path, neighbors: str = "replace-one") -> "DataLedger":
-        """Return the ledger of the private rows; nothing is made or written."""
+        """Return the ledger of the private rows. Nothing is made or written."""
         place = self.ledger or f"{data.resolve() if data.is_symlink() else data}.ledger"
         check_apart(out, place)
         return DataLedger.at(place, data, self.budget, neighbors, ask=not self.json)
@@ -55,7 +55,7 @@ class DataLedger:
     Args:
         place: Its path or URL.
         data: The data file.
-        budget: Its total; None if it is not made yet and nobody has named one.
+        budget: Its total. None if it is not made yet and nobody has named one.
         neighbors: The relation of the command.
         may_ask: Whether a missing total may be asked for on a terminal.
         plans: Epsilon and delta that each plan has reserved.
@@ -100,7 +100,7 @@ class DataLedger:
 
     @property
     def name(self) -> str:
-        """The place in messages; a URL may hold what nobody should see."""
+        """The place in messages. A URL may hold what nobody should see."""
         from langchain_dp.accounting.store.base import is_url
 
         return "the ledger in the database" if is_url(self.place) else self.place
@@ -187,13 +187,13 @@ class DataLedger:
         return f"epsilon {room(self.left()[0])} of {bound(self.budget.epsilon)} left for {self.data}"
 
     def in_json(self) -> dict[str, Any]:
-        """Return what is left, for --json; None without a ledger."""
+        """Return what is left, for --json. None without a ledger."""
         left = None if self.budget is None else dict(zip(("epsilon", "delta"), self.left(), strict=True))
         return {"left": left}
 
 
 def show_forecast(forecast: Any, after: DataLedger, *, as_json: bool) -> int:
-    """Show a plan and what the command would leave; returns the exit code."""
+    """Show a plan and what the command would leave. Returns the exit code."""
     if as_json:
         print_json(forecast.to_dict() | after.in_json())
     else:

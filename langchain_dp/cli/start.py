@@ -71,7 +71,7 @@ It writes DATA.ledger with the total of --budget, and a Python script that fits 
     yes: bool = Option(False, "--yes", "-y", help="do not ask whether columns and numbers may count as public")
 
     def run(self) -> int:
-        """Run the command; returns the exit code."""
+        """Run the command. Returns the exit code."""
         from langchain_dp.records import PrivateRecords, check_labels, check_records, read_rows
 
         if not self.labels:

@@ -53,7 +53,7 @@ for moods and outcomes, and slower. The page and survey.json beside it may be sh
     plan: bool = Option(False, "--plan", help="forecast the error bars, and stop: nothing is spent")
 
     def run(self) -> int:
-        """Run the command; returns the exit code."""
+        """Run the command. Returns the exit code."""
         from langchain_dp.aggregate import Survey, conversations
         from langchain_dp.records import read_rows
 
@@ -137,7 +137,7 @@ row is an isolated call. Chains that are named together are compared in one rele
     )
 
     def run(self) -> int:
-        """Run the command; returns the exit code."""
+        """Run the command. Returns the exit code."""
         from langchain_dp._util.whole_files import write_whole
         from langchain_dp.aggregate import private_accuracy
 

@@ -66,7 +66,7 @@ row. A description must not be taken from the rows: the model is told it, and it
             raise typer.BadParameter("expected --labels, --describe or --data: without them nobody knows the labels")
 
     def run(self) -> int:
-        """Run the command; returns the exit code."""
+        """Run the command. Returns the exit code."""
         from langchain_dp.accounting import PrivacyBudget
         from langchain_dp.records import PrivateRecords, check_records
         from langchain_dp.synth import SynthesisPrompts, SyntheticExamples
@@ -137,7 +137,7 @@ row. A description must not be taken from the rows: the model is told it, and it
 
 
 def _was_paid_for(examples: SyntheticExamples) -> bool:
-    """Whether a budget was spent on them: nobody writes them a second time."""
+    """Return whether a budget was spent on them: nobody writes them a second time."""
     return examples.certificate.private and examples.certificate.epsilon > 0
 
 
@@ -153,7 +153,7 @@ def _refuse(out: Path) -> NoReturn:
 
 
 def given(options: ExampleOptions) -> dict[str, str]:
-    """The labels that were named, with what is said of them; none if none were."""
+    """The labels that were named, with what is said of them. None if none were."""
     said: dict[str, str] = {}
     for each in options.describe or ():
         if "=" not in each and Path(each).is_file():
@@ -217,7 +217,7 @@ def _before(plan: SynthesisPlan) -> str:
 
 
 def _said(advance: Advance, *, quiet: bool) -> Callable[[SyntheticExample], None]:
-    """Shows what is released, as it appears; ``quiet``, where a program reads, that one more is."""
+    """Shows what is released, as it appears. ``quiet``, where a program reads, that one more is."""
 
     def told(one: SyntheticExample) -> None:
         lost = f"a text of {one.label} was given up when the run was stopped"

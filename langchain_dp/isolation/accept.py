@@ -118,7 +118,7 @@ class ModelParts:
 
 
 def parts_of(llm: Any) -> ModelParts:
-    """Inspect every part of a model; InvalidParameter if it is no Runnable."""
+    """Inspect every part of a model. InvalidParameter if it is no Runnable."""
     if not isinstance(llm, Runnable):
         raise InvalidParameter(
             f"Expected model={type(llm).__name__} to be a chat model, an LLM or a Runnable. Pass e.g. ChatOpenAI(...)."
@@ -129,7 +129,7 @@ def parts_of(llm: Any) -> ModelParts:
 
 
 def decision_models() -> tuple[type[Any], ...]:
-    """Return the base class of decision models in a tuple; an empty one where no decision model can exist."""
+    """Return the base class of decision models in a tuple. An empty one where no decision model can exist."""
     module = sys.modules.get("langchain_core.decisions.base")
     return () if module is None else (module.BaseDecisionModel,)
 

@@ -32,7 +32,7 @@ from langchain_dp.ports import call_abandoned
 
 @dataclasses.dataclass(slots=True, repr=False)
 class Outcome:
-    """An answer, or None for an abstention; ``stop`` is a refusal without private text that ends all calls."""
+    """An answer, or None for an abstention. ``stop`` is a refusal without private text that ends all calls."""
 
     answer: Any = None
     stop: UnsafeEnvironment | None = None
@@ -49,7 +49,7 @@ def ask_all(
     """Ask every prompt in a daemon thread, in one of the shared ``places`` and in a copy of the sealed ``context``.
 
     Returns:
-        The answers in order, None where a call failed or took more than ``timeout`` seconds; and the exception that
+        The answers in order, None where a call failed or took more than ``timeout`` seconds. And the exception that
         stopped all calls, or None.
     """
     if places.would_hang():  # calls of this event loop, or around this one, hold them and would wait for this one

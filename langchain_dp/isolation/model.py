@@ -79,9 +79,9 @@ class IsolatedModel:
     Args:
         llm: A chat model, an LLM, or a Runnable around one. It is not changed.
         max_concurrency: Calls under way at once, over all batches, threads and event loops. Calls that timed out do not
-            count, though their threads may still run; nor do calls inside a call, which would wait for themselves.
+            count, though their threads may still run. Nor do calls inside a call, which would wait for themselves.
         trust_opaque_model: Whether to accept parts that are not on the allow-list.
-        read: Applied to each answer inside its call; if it raises, the prompt abstains.
+        read: Applied to each answer inside its call. If it raises, the prompt abstains.
 
     Raises:
         InvalidParameter: ``model`` is no Runnable, or a bound is not met.
@@ -125,7 +125,7 @@ class IsolatedModel:
 
     @property
     def at_once(self) -> int:
-        """Calls that may be under way at once; 1 for a model that answers one after the other."""
+        """Calls that may be under way at once. 1 for a model that answers one after the other."""
         return self._places.count if self._serializes is None else 1
 
     def check_timeout(self, timeout: float | None) -> None:
@@ -152,7 +152,7 @@ class IsolatedModel:
 
         Args:
             prompts: Private prompts.
-            timeout: Seconds for one call, from its start. With None no call depends on another; see the module's
+            timeout: Seconds for one call, from its start. With None no call depends on another. See the module's
                 limits.
             public: How many of the first prompts are PUBLIC. They start first, and a :class:`Failure` replaces a
                 missing answer.
@@ -204,7 +204,7 @@ class IsolatedModel:
         This shows whether the model's server takes so many calls. If some calls fail, they are retried once together.
 
         Raises:
-            ModelUnavailable: The model failed; with type and first 200 characters of its exception, and the number of
+            ModelUnavailable: The model failed. With type and first 200 characters of its exception, and the number of
                 answered calls.
             UnsafeEnvironment: As for :meth:`batch`.
         """
@@ -227,7 +227,7 @@ class IsolatedModel:
         return self._probe_answer(answers, repeated)
 
     def _probe_answer(self, answers: Sequence[Any], repeated: Sequence[Any]) -> Any:
-        """Return one answer, or raise ModelUnavailable; ``repeated`` are the answers to the retries."""
+        """Return one answer, or raise ModelUnavailable. ``repeated`` are the answers to the retries."""
         failed = [answer for answer in repeated if isinstance(answer, Failure)]
         if not failed:
             return next(answer for answer in answers if not isinstance(answer, Failure))
@@ -265,7 +265,7 @@ class IsolatedModel:
                 # A manager, not []: BaseLLM.agenerate reads callbacks[0] of an empty list.
                 config: RunnableConfig = {"callbacks": CallbackManager(handlers=[])}
                 return Outcome(self._read(await self._runnable.ainvoke(prompt, config)))
-        except BaseException as error:  # the caller's cancellation reaches the caller; this task is the call's alone
+        except BaseException as error:  # the caller's cancellation reaches the caller. This task is the call's alone
             batch.note(place, error)
         return Outcome()
 
@@ -312,7 +312,7 @@ class _Batch:
 
 
 def _some_failed(answers: Sequence[Any]) -> int:
-    """Return the number of failed calls; 0 if all failed."""
+    """Return the number of failed calls. 0 if all failed."""
     failed = sum(isinstance(answer, Failure) for answer in answers)
     return failed if failed < len(answers) else 0
 

@@ -23,7 +23,7 @@ def check_environment() -> None:
         raise UnsafeEnvironment(problem)
 
 
-# Open private runs of the current context, innermost first, each with its seal; None for a run that has ended.
+# Open private runs of the current context, innermost first, each with its seal. None for a run that has ended.
 _open_runs: ContextVar[tuple[tuple[private_run | None, contextlib.ExitStack], ...]] = ContextVar(
     "langchain_dp_private_runs", default=()
 )
@@ -36,13 +36,13 @@ class private_run:  # reads as a statement: `with private_run():`
     ignored, also those in ``config``, bound to the chain or set on a model. Handlers that only stream
     ``astream_events`` or ``astream_log`` to a caller inside the block still work.
 
-    Not covered: log records of the user's code and of libraries (a server's client may log whole requests at DEBUG); a
-    graph compiled with ``debug=True``, which prints; a graph's own checkpointer, store or cache; work that is consumed
-    after the block or continues after it (read a stream inside, join a thread inside); and the body of a generator that
+    Not covered: log records of the user's code and of libraries (a server's client may log whole requests at DEBUG). A
+    graph compiled with ``debug=True``, which prints. A graph's own checkpointer, store or cache. Work that is consumed
+    after the block or continues after it (read a stream inside, join a thread inside). And the body of a generator that
     others drive: put the block around the loop that reads it.
 
     Raises:
-        UnsafeEnvironment: On entry; see ``check_environment``.
+        UnsafeEnvironment: On entry. See ``check_environment``.
 
     Examples:
         >>> with private_run():

@@ -66,7 +66,7 @@ def _retrieve_error(task: asyncio.Task[Any]) -> None:
 
 
 class _Factory:
-    """The loop's own task factory outside isolated calls; plain tasks of guarded coroutines inside."""
+    """The loop's own task factory outside isolated calls. Plain tasks of guarded coroutines inside."""
 
     def __init__(self, inner: Callable[..., Any] | None) -> None:
         self.inner = inner
@@ -98,7 +98,7 @@ class _Reports:
 
 @contextlib.contextmanager
 def guarded_tasks() -> Iterator[None]:
-    """Guard the tasks that isolated calls start in the running loop; restore its own factory after the last one."""
+    """Guard the tasks that isolated calls start in the running loop. Restore its own factory after the last one."""
     loop = asyncio.get_running_loop()
     before = loop.get_task_factory()
     factory = before if isinstance(before, _Factory) else _Factory(before)

@@ -44,9 +44,9 @@ class NearestVector:
 
     Args:
         vectors: Public table, (n, d), finite. It is copied, in single precision.
-        allowed: Which rows may be an answer; at least one.
+        allowed: Which rows may be an answer. At least one.
 
-    The table is the only large array; ``vectors`` afterwards is a view of it.
+    The table is the only large array. ``vectors`` afterwards is a view of it.
     """
 
     def __init__(self, vectors: NDArray[np.floating], allowed: NDArray[np.bool_]) -> None:
@@ -102,12 +102,12 @@ class NearestVector:
         """Squared distances to the rows before ``stop`` in single precision, none above the true one.
 
         Args:
-            points: (m, d); meant for blocks of at most ``ROWS``.
+            points: (m, d). Meant for blocks of at most ``ROWS``.
             stop: Rows past the table, up to the next multiple of ``BUCKET``, and rows that are no answer are farther
                 than all others.
 
         Returns:
-            First row and (m, rows) of one block after the other; the array is the caller's until the next one. A
+            First row and (m, rows) of one block after the other. The array is the caller's until the next one. A
             squared distance is too short by at most 4e-7 * (d + 8) * (|x|^2 + |w|^2), and 0 where x or the table is
             so long that single precision could overflow.
         """
@@ -136,7 +136,7 @@ class NearestVector:
         return self._allowed
 
     def find(self, points: Points) -> Ids:
-        """Index of the nearest allowed row, in double precision; of equal rows, one of them."""
+        """Index of the nearest allowed row, in double precision. Of equal rows, one of them."""
         count, dimension = points.shape
         lengths = np.linalg.norm(points, axis=1)
         if lengths.max(initial=0.0) * self._largest > _FAR:
@@ -236,7 +236,7 @@ class _Blas:
         self._limits: Any = None
 
     def at_one_thread(self) -> contextlib.AbstractContextManager[None] | None:
-        """BLAS at one thread while this is held; None if nothing can tell it."""
+        """BLAS at one thread while this is held. None if nothing can tell it."""
         if "1" in (os.environ.get("OMP_NUM_THREADS"), os.environ.get("OPENBLAS_NUM_THREADS")):
             return contextlib.nullcontext()
         try:

@@ -52,10 +52,10 @@ class ClippedSum:
         InvalidParameter: A value is out of bounds.
 
     Formal guarantee:
-        A member adds a whole number of at most GRID, up or down, to the exponent of each token, whatever it holds; one
+        A member adds a whole number of at most GRID, up or down, to the exponent of each token, whatever it holds. One
         that fails adds nothing. The base is at most e^(epsilon0 / (4 GRID)). So replacing one member's record moves the
         log-weights within a range of epsilon0: a token is that much bounded-range [2], and half of it where a member
-        comes or goes. Tokens are drawn exactly, from whole numbers; the public weights hang on public text alone. A
+        comes or goes. Tokens are drawn exactly, from whole numbers. The public weights hang on public text alone. A
         round costs ``event``, to be charged before its first token.
 
     Examples:
@@ -77,7 +77,7 @@ class ClippedSum:
     def clipped(
         cls, clip: float, *, members: int, tokens: int, sampling_probability: float = 1.0, temperature: float = 1.0
     ) -> ClippedSum:
-        """The mechanism with this clip, in nats; see :attr:`clip`.
+        """The mechanism with this clip, in nats. See :attr:`clip`.
 
         Raises:
             InvalidParameter: A value is out of bounds, or the clip so large that nothing is private.
@@ -95,7 +95,7 @@ class ClippedSum:
 
     @property
     def clip(self) -> float:
-        """C: how far a member's log-probability may lie from the public model's, in nats; what is beyond is cut."""
+        """C: how far a member's log-probability may lie from the public model's, in nats. What is beyond is cut."""
         return self.event.epsilon0 * self.members * self.temperature / 4
 
     def release(
@@ -107,9 +107,9 @@ class ClippedSum:
         Args:
             public: The public model's log-probabilities of the candidates, in nats, normalized over the whole
                 vocabulary: at least one of them, all finite. The candidates are public: found without any member.
-            members: Of each member that takes part the log-probabilities of the same candidates; None for one that
+            members: Of each member that takes part the log-probabilities of the same candidates. None for one that
                 could not be evaluated. There may be no member: the draw is made all the same.
-            rng: Source of randomness; operating-system entropy by default.
+            rng: Source of randomness. Operating-system entropy by default.
 
         Returns:
             Index of a candidate. Only this may leave.
@@ -142,7 +142,7 @@ class ClippedSum:
 
 
 def _numbers(row: object) -> Scores:
-    """A member's row; no error shows what else it holds."""
+    """A member's row. No error shows what else it holds."""
     with contextlib.suppress(TypeError, ValueError):
         return np.asarray(row, dtype=np.float64)
     raise InvalidParameter("Expected every member's row to hold numbers alone. Give None for one that has none.")

@@ -3,9 +3,9 @@
 A probability proportional to e^(epsilon * count) has no exact form in whole numbers, so the base e^epsilon is replaced
 by a rational number just below it, which is the same mechanism at an epsilon smaller by less than 2^-63. With a
 rational base every probability is rational. Written out, the weight of a count of 100,000 would hold millions of
-digits; :func:`draw` therefore takes the digits of a uniform real number one block at a time, bounds the weights from
+digits. :func:`draw` therefore takes the digits of a uniform real number one block at a time, bounds the weights from
 both sides, and stops as soon as all reals with these digits fall to the same outcome. That inverts the exact
-distribution function, so nothing is approximated; one block nearly always settles it, in a time that hardly depends on
+distribution function, so nothing is approximated. One block nearly always settles it, in a time that hardly depends on
 the counts.
 
 References:
@@ -37,12 +37,12 @@ class Exponential:
     """Choose a candidate by the exponential mechanism: P(j) proportional to b^(counts[j]), b just below e^epsilon.
 
     Args:
-        event: What one choice costs; its ``epsilon`` is the weight of one record in the exponent, in nats.
+        event: What one choice costs. Its ``epsilon`` is the weight of one record in the exponent, in nats.
         most: Largest number that one record adds to a count. A count of ``most`` then weighs epsilon.
 
     Formal guarantee:
         If a record adds 0 to ``most`` to each count and takes nothing from any (it joins, leaves or becomes a ghost),
-        one call is epsilon-bounded-range, hence epsilon-DP [2]; 2 epsilon if a record is replaced. It costs ``event``.
+        one call is epsilon-bounded-range, hence epsilon-DP [2]. 2 epsilon if a record is replaced. It costs ``event``.
         The base is rounded down: a smaller base is a smaller epsilon.
 
     Examples:
@@ -59,12 +59,12 @@ class Exponential:
         validate.integer("most", self.most, at_least=1)
 
     def release(self, counts: Sequence[int], *, rng: Randomness | None = None) -> int:
-        """Index of one candidate. Only this may leave; the counts may not.
+        """Index of one candidate. Only this may leave. The counts may not.
 
         Args:
             counts: One whole number of at least 0 per candidate of a public list, such as how many held-out records
                 each candidate prompt answers right.
-            rng: Source of randomness; operating-system entropy by default.
+            rng: Source of randomness. Operating-system entropy by default.
 
         Raises:
             InvalidParameter: There are no candidates, or a count is no whole number.
@@ -108,7 +108,7 @@ def draw(rng: Randomness, base: Fraction, exponents: Sequence[int], factors: Seq
     Args:
         rng: Source of randomness. It is asked at least once, also where there is one outcome only.
         base: At least 1.
-        exponents: Whole numbers, one per outcome; at least one.
+        exponents: Whole numbers, one per outcome. At least one.
         factors: Positive whole numbers, one per outcome. How many digits are drawn first hangs on the largest of them.
     """
     ratio, largest = 1 / base, max(exponents)

@@ -50,7 +50,7 @@ class LimitedDomain(Generic[T]):
         b = e^(epsilon0/2) and m = (1-delta0)/delta0 [1, 2]. What is drawn, exactly, is that law with b rounded down to
         a rational number and m rounded up to a whole one. With any b > 1 and m >= 1 it is the mechanism itself, at
         epsilon' = 2 ln b and delta' = 1/(1+m): its threshold stands log_b m = (2/epsilon') ln((1-delta')/delta') votes
-        above h_(kbar+1) + s. As epsilon' <= epsilon0 and delta' <= delta0, its guarantee covers the one above; counted
+        above h_(kbar+1) + s. As epsilon' <= epsilon0 and delta' <= delta0, its guarantee covers the one above. Counted
         in votes, both roundings raise the threshold. Rounded the other way, b is a larger epsilon, m a larger delta.
 
         Ties in the ranking go to the smaller token, whatever the data, so that one vote takes at most one token out of
@@ -85,10 +85,10 @@ class LimitedDomain(Generic[T]):
         """A token, or None. Both are releases and cost the same. Nothing else may leave.
 
         Args:
-            votes: Votes per token, whole numbers of at least 0; empty is fine, and the draw is made all the same. A
+            votes: Votes per token, whole numbers of at least 0. Empty is fine, and the draw is made all the same. A
                 vote for what is not in a ``domain`` given as a sequence is an abstention: an error here would tell of
                 the record behind it.
-            rng: Source of randomness; operating-system entropy by default.
+            rng: Source of randomness. Operating-system entropy by default.
 
         Raises:
             InvalidParameter: ``votes`` is no mapping of tokens to counts. No message holds a vote.

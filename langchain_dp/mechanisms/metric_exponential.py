@@ -1,15 +1,15 @@
 """The exponential mechanism of metric privacy: a word of a public table, drawn by its distance to a private point.
 
 P(w | x) is proportional to exp(-(eta/2) |x - w|). One half of eta pays for the score, the other for the normalizer, so
-that the promise is that of the noise mechanism at the same eta; but the chances are spread over the words and not over
+that the promise is that of the noise mechanism at the same eta. But the chances are spread over the words and not over
 the space between them, which in many dimensions keeps a word at a far smaller eta.
 
 A draw takes two steps, since a table of 400,000 chances per word would fill the memory: first a bucket of neighbouring
-rows, by an upper bound of its weight, then a row of the bucket, by its exact weight; what lies between the exact weight
+rows, by an upper bound of its weight, then a row of the bucket, by its exact weight. What lies between the exact weight
 and the bound is refused and drawn again. So only the bounds are kept, one number a bucket, and they may be rough:
 single precision, rounded up, changes how often a draw is repeated (about once in 3,000 times) and never the law.
 
-References: McSherry and Talwar 2007, "Mechanism design via differential privacy"; Chatzikokolakis, Andrés, Bordenabe,
+References: McSherry and Talwar 2007, "Mechanism design via differential privacy". Chatzikokolakis, Andrés, Bordenabe,
 Palamidessi 2013, "Broadening the scope of differential privacy using metrics" (the metric).
 """
 
@@ -37,14 +37,14 @@ Bounds = NDArray[np.float32]
 CACHE_BYTES = 64 * 2**20
 """Memory for what is kept of words that were drawn for, unless told otherwise: of 32,000 words of a large table."""
 BUCKETS = 512
-"""Buckets of a table, at most; of more than 524,288 rows one per 1,024. A word keeps a bound of 4 bytes of each."""
+"""Buckets of a table, at most. Of more than 524,288 rows one per 1,024. A word keeps a bound of 4 bytes of each."""
 _BESIDE = 512  # bytes that keeping a word takes beside its bounds
 _TOGETHER = 128  # words whose bounds are worked out in one matrix product, and in one thread
 _GROUP = 1024  # words whose bounds are held at once beside the cache
 _PAIRS = 128  # words whose chances within one bucket are worked out at once: 1 MB, which stays in a core's cache
 _COLUMNS = 4096
 _LEAST = 2.0**-100  # of a bound: a bucket of that weight counts as 1/_WHOLE
-_WHOLE = float(2**63 - 2**40)  # chances are whole multiples of 1/_WHOLE; with rounding their sum stays below 2^63
+_WHOLE = float(2**63 - 2**40)  # chances are whole multiples of 1/_WHOLE. With rounding their sum stays below 2^63
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,11 +52,11 @@ class MetricExponential:
     """Draw words by their distance to a private point.
 
     Args:
-        event: What one draw costs; its ``eta`` is the privacy loss per unit of distance, at least 1e-9.
+        event: What one draw costs. Its ``eta`` is the privacy loss per unit of distance, at least 1e-9.
         table: Public table, the same whatever the points are.
-        cache_bytes: Memory for what is kept of words seen before, at least 0; the least recently used make room. How
+        cache_bytes: Memory for what is kept of words seen before, at least 0. The least recently used make room. How
             long a draw takes shows whether a word was seen before.
-        threads: Threads to work with; by default as many as there are processors.
+        threads: Threads to work with. By default as many as there are processors.
 
     Raises:
         InvalidParameter: A parameter is out of bounds.
@@ -67,11 +67,11 @@ class MetricExponential:
         and weights are worked out in double precision, which moves them by about 1e-8 in relative terms. At both steps
         a share is a quotient of doubles, scaled by a product: each of the four operations moves a chance by at most
         2^-53 in relative terms, and so does the sum over the chances that are left after a refusal, together at most
-        2^-50; the rounding of the sum of the bounds is common to all buckets and cancels. Then shares are rounded to
+        2^-50. The rounding of the sum of the bounds is common to all buckets and cancels. Then shares are rounded to
         multiples of 2^-63, and raised by one, which moves the chance of any set of words by at most
         (buckets + rows a bucket) * 2^-63, below 1e-15. Every row that may be written keeps a chance above 0 from
         every point, and the draw itself is exact: uniform whole numbers against cumulative tables. A bound lies above
-        the weight by more than rounding can move it, so that a refused draw says nothing and changes no chance; how
+        the weight by more than rounding can move it, so that a refused draw says nothing and changes no chance. How
         often one is refused, like what is cached, shows in the time alone.
 
     Examples:
@@ -105,9 +105,9 @@ class MetricExponential:
         """One row of the table per key. Only these may leave.
 
         Args:
-            keys: Private; equal keys have equal points, now and in later calls.
+            keys: Private. Equal keys have equal points, now and in later calls.
             points: Points of keys, (k, d): called once for the distinct keys of a call, some at a time.
-            rng: Source of randomness; operating-system entropy by default.
+            rng: Source of randomness. Operating-system entropy by default.
 
         Raises:
             InvalidParameter: The points do not fit the table.
@@ -131,7 +131,7 @@ class MetricExponential:
     def _bounded(self, keys: Ids, points: Points) -> tuple[Points, Bounds]:
         """For each point the distance to the nearest row, and bounds of the weights of the buckets: kept ones or new.
 
-        The weight of a row is exp(-(eta/2) (|x - w| - |x - nearest|)); that of a bucket is the sum over its rows.
+        The weight of a row is exp(-(eta/2) (|x - w| - |x - nearest|)). That of a bucket is the sum over its rows.
         """
         nearest, bounds = np.empty(len(keys)), np.empty((len(keys), len(self._open)), dtype=np.float32)
         missing = []
@@ -147,7 +147,7 @@ class MetricExponential:
         return nearest, bounds
 
     def _bound(self, points: Points) -> tuple[Points, Bounds]:
-        """Distance to the nearest row, and bounds of all buckets, of every point; one pass over the table.
+        """Distance to the nearest row, and bounds of all buckets, of every point. One pass over the table.
 
         Single precision gives distances that are too short, and their weights against the shortest of each bucket.
         Exponents are off by 3 * 2^-24 in relative terms, weights by a few units of 2^-24, and a sum of n terms by
@@ -184,7 +184,7 @@ class MetricExponential:
         return nearest, bounds
 
     def _distances(self, bucket: int, points: Points) -> Points:
-        """Distances to the rows of a bucket, (points, rows); infinite to those that are never written."""
+        """Distances to the rows of a bucket, (points, rows). Infinite to those that are never written."""
         rows = slice(bucket * self._size, (bucket + 1) * self._size)
         distance = distances(self.table, points, rows)
         distance[:, ~self.table.allowed[rows]] = np.inf
@@ -200,7 +200,7 @@ class MetricExponential:
     def _drawn(
         self, points: Points, nearest: Points, bounds: Bounds, which: Ids, bits: NDArray[np.uint64], source: Randomness
     ) -> Ids:
-        """One row per draw; ``which`` says for which point. Bounds that refused a draw are tight afterwards."""
+        """One row per draw. ``which`` says for which point. Bounds that refused a draw are tight afterwards."""
         rows = np.full(len(which), -1)
         left = np.arange(len(which))
         while len(left):
@@ -299,7 +299,7 @@ def _settled(
 
 
 def _whole(share: NDArray[np.float64], allowed: NDArray[np.bool_]) -> NDArray[np.uint64]:
-    """Shares of 2^63 as whole numbers that add up to just below it; at least 1 where allowed, 0 elsewhere."""
+    """Shares of 2^63 as whole numbers that add up to just below it. At least 1 where allowed, 0 elsewhere."""
     return np.where(allowed, (share * _WHOLE).astype(np.uint64) + np.uint64(1), np.uint64(0))
 
 
@@ -314,5 +314,5 @@ def _bits(source: Randomness, count: int) -> NDArray[np.uint64]:
 
 
 def _members(of: Ids, count: int) -> list[Ids]:
-    """Which places belong to each of so many groups."""
+    """Return which places belong to each of so many groups."""
     return np.split(np.argsort(of, kind="stable"), np.cumsum(np.bincount(of, minlength=count))[:-1])

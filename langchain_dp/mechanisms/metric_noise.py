@@ -5,7 +5,7 @@ Noise z has density proportional to exp(-eta |z|) in d dimensions: its length fo
 density without bound at 0 and no finite eta.)
 
 References: Chatzikokolakis, Andrés, Bordenabe, Palamidessi 2013, "Broadening the scope of differential privacy using
-metrics"; Wu et al. 2017, "Bolt-on differential privacy", Appendix E (the noise); Feyisetan, Balle, Drake, Diethe 2020,
+metrics". Wu et al. 2017, "Bolt-on differential privacy", Appendix E (the noise). Feyisetan, Balle, Drake, Diethe 2020,
 "Privacy- and utility-preserving textual analysis via calibrated multivariate perturbations" (words).
 """
 
@@ -31,9 +31,9 @@ class MetricLaplace:
     """Add noise to every point and report the nearest allowed row of a public table.
 
     Args:
-        event: What one release costs; its ``eta`` is the privacy loss per unit of distance, at least 1e-9.
+        event: What one release costs. Its ``eta`` is the privacy loss per unit of distance, at least 1e-9.
         table: Public table, the same whatever the points are.
-        threads: Threads to search with; by default as many as there are processors.
+        threads: Threads to search with. By default as many as there are processors.
 
     Raises:
         InvalidParameter: eta is out of bounds.
@@ -44,7 +44,7 @@ class MetricLaplace:
         noise is drawn in double precision from 52 random bits a number, so that noisy points have holes and no noise
         is longer than 37/eta a dimension. The noisy points never leave: the nearest row sums them up to cells far
         larger than the holes, whose chances are off by an amount of the order of 2^-52 a dimension. That is an
-        estimate and no proof; an output less likely than that may never come out. Exact sampling, as for the votes, is
+        estimate and no proof. An output less likely than that may never come out. Exact sampling, as for the votes, is
         not known in many dimensions.
 
     Examples:
@@ -64,11 +64,11 @@ class MetricLaplace:
         checked_eta(self.event.eta)
 
     def release(self, points: NDArray[np.floating], *, rng: Randomness | None = None) -> NDArray[np.int64]:
-        """One row number per point. Only these may leave; neither the points nor the noisy points may.
+        """One row number per point. Only these may leave. Neither the points nor the noisy points may.
 
         Args:
             points: Private points, (m, d): one per token.
-            rng: Source of randomness; operating-system entropy by default.
+            rng: Source of randomness. Operating-system entropy by default.
 
         Raises:
             InvalidParameter: The points do not fit the table.

@@ -26,7 +26,7 @@ class NoisyMax:
     """What one release may show.
 
     Args:
-        winner: Index of the largest noisy count; ties go to the smaller index, whatever the data.
+        winner: Index of the largest noisy count. Ties go to the smaller index, whatever the data.
         noisy_counts: All noisy counts, in votes, multiples of 1/4096. Same price as the winner alone.
 
     Examples:
@@ -45,7 +45,7 @@ class ReportNoisyMax:
     """Add Gaussian noise to every count and report the largest.
 
     Args:
-        event: What one release costs; its ``sigma`` is the standard deviation of the noise per count, in votes, at
+        event: What one release costs. Its ``sigma`` is the standard deviation of the noise per count, in votes, at
             least 0.3. Who is asked is drawn elsewhere, at the event's rate.
 
     Raises:
@@ -70,12 +70,12 @@ class ReportNoisyMax:
         validate.number("sigma", self.event.sigma, at_least=LEAST_SIGMA, remedy=remedy)
 
     def release(self, counts: Sequence[int], *, rng: Randomness | None = None) -> NoisyMax:
-        """Winner and noisy counts. Only these may leave; the counts given may not.
+        """Winner and noisy counts. Only these may leave. The counts given may not.
 
         Args:
             counts: Votes per label of the public label set, in its public order. All zero is fine: the noise is
                 drawn all the same.
-            rng: Source of randomness; operating-system entropy by default.
+            rng: Source of randomness. Operating-system entropy by default.
 
         Raises:
             InvalidParameter: There are fewer than two labels.

@@ -1,4 +1,4 @@
-"""Where random bits come from, and exact samplers built on them, without floating point; and bits in arrays.
+"""Where random bits come from, and exact samplers built on them, without floating point. And bits in arrays.
 
 Exact means: every sampler below returns each value with precisely its rational (or discrete Gaussian) probability,
 given uniform integers. Floating-point noise has holes that betray the noiseless value.
@@ -33,7 +33,7 @@ class Randomness(Protocol):
 
     @property
     def private(self) -> bool:
-        """Whether an outsider cannot reproduce the draws."""
+        """Return whether an outsider cannot reproduce the draws."""
         ...
 
     def randbelow(self, upper: int) -> int:
@@ -138,7 +138,7 @@ def _bernoulli_exp(rng: Randomness, exponent: Fraction) -> bool:
     return k % 2 == 1
 
 
-# Bulk noise needs millions of bits. From the operating system they come as one block of bytes; from any other source as
+# Bulk noise needs millions of bits. From the operating system they come as one block of bytes. From any other source as
 # one whole number a row, so that a row's bits do not depend on how many rows are asked for together.
 
 
@@ -156,7 +156,7 @@ class Words:
     """Uniform 64-bit numbers of an array, ``rows`` x ``columns``, each given out once.
 
     Whatever thread asks: numbers of the operating system are drawn when they are asked for, since nobody could tell
-    their order; those of any other source at once, here, so that they are the same however threads take turns.
+    their order. Those of any other source at once, here, so that they are the same however threads take turns.
     """
 
     def __init__(self, rng: Randomness, rows: int, columns: int) -> None:

@@ -66,7 +66,7 @@ class VectorSum:
 
         Args:
             total: Sum over all records, whole numbers of any shape. Private.
-            rng: Source of randomness; operating-system entropy by default.
+            rng: Source of randomness. Operating-system entropy by default.
 
         Raises:
             InvalidParameter: The total does not hold whole numbers.

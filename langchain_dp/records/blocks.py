@@ -57,7 +57,7 @@ class PrivacyBlocks:
         another block is refused by a keyed fingerprint of its id, or of its text.
 
     References:
-        McSherry 2009 (parallel composition); Luo, Pan, Tholoniat, Cidon, Geambasu, Lécuyer 2021 (budgets per block).
+        McSherry 2009 (parallel composition). Luo, Pan, Tholoniat, Cidon, Geambasu, Lécuyer 2021 (budgets per block).
 
     Examples:
         >>> blocks = PrivacyBlocks("ledgers", PrivacyBudget(3.0), by="month", time_key="received")
@@ -201,7 +201,7 @@ class PrivacyBlocks:
 
 
 class BlocksLedger(PrivacyLedger):
-    """The ledgers of several blocks as one. The newest block counts releases; each other one is charged in full.
+    """The ledgers of several blocks as one. The newest block counts releases. Each other one is charged in full.
 
     Args:
         budget: The budget of each block.

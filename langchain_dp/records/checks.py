@@ -1,4 +1,4 @@
-"""Labels of every kind, each under one name; and whether a record fits labels and a template."""
+"""Labels of every kind, each under one name. And whether a record fits labels and a template."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Label = TypeVar("Label", bound=str | int | enum.Enum, default=str)
 TEXT_OR_NUMBER = (str, numbers.Number)
 """What a template shows as it is: text, and numbers of all kinds, those of a table too."""
 _LONG = 10**40
-"""Python refuses to write numbers of more than 4,300 digits; no label is that long."""
+"""Python refuses to write numbers of more than 4,300 digits. No label is that long."""
 _SHOWN = 300
 
 
 def label_name(label: object) -> str | None:
-    """The string that a label is known by, in prompts, traces and certificates; None for what is no label.
+    """The string that a label is known by, in prompts, traces and certificates. None for what is no label.
 
     A string is itself, with its accents composed (NFC): the same letters are one label however a file encodes them. A
     number or bool is as it is written: "1", "True". A member of an Enum is its value where that is a string, else its
@@ -54,8 +54,8 @@ def named_words(words: object) -> dict[str, str]:
 
 
 def label_words(given: Mapping[str, str], labels: Sequence[str]) -> list[str]:
-    """Word of each label, itself where none is given; each one line, and they differ in more than case and blanks."""
-    # A template may know more labels than are asked for; what is only written otherwise is a slip.
+    """Word of each label, itself where none is given. Each one line, and they differ in more than case and blanks."""
+    # A template may know more labels than are asked for. What is only written otherwise is a slip.
     written = {label.strip().casefold() for label in labels}
     unknown = [label for label in given if label not in labels]
     if unknown and (len(unknown) == len(given) or written & {label.strip().casefold() for label in unknown}):
@@ -132,7 +132,7 @@ def as_seen(label: str) -> str:
 
 
 def _is_invisible(letter: str) -> bool:
-    # Joiners, marks of direction, soft hyphens and other controls of format; and variation selectors.
+    # Joiners, marks of direction, soft hyphens and other controls of format. And variation selectors.
     return unicodedata.category(letter) == "Cf" or "\ufe00" <= letter <= "\ufe0f"
 
 
@@ -143,7 +143,7 @@ def _plain(label: Label) -> Label:
 
 
 def check_labels(labels: Iterable[Any], *, at_least: int = 2) -> tuple[str, ...]:
-    """Names of at least two labels, each once; see :func:`given_labels`."""
+    """Names of at least two labels, each once. See :func:`given_labels`."""
     return tuple(given_labels(labels, at_least=at_least))
 
 
@@ -153,7 +153,7 @@ def _kind(label: object) -> type:
 
 
 def _shown(labels: object) -> str:
-    """Labels are public; a whole column of private ones, given by mistake, is not."""
+    """Labels are public. A whole column of private ones, given by mistake, is not."""
     shown = repr(labels)
     return f"={shown}" if len(shown) <= _SHOWN else f" of type {type(labels).__name__}"
 
@@ -166,11 +166,11 @@ def row_fault(
     whose: str = "template",
     plain: bool = False,
 ) -> str:
-    """Why a record does not fit labels and template; empty if it does. ``{where}`` in it stands for its position.
+    """Return why a record does not fit, or an empty text. ``{where}`` in it stands for its position.
 
     Args:
         row: A record as it is kept.
-        labels: Names of the labels; None where any will do.
+        labels: Names of the labels. None where any will do.
         variables: Names of the template's variables.
         whose: What the template is called.
         plain: Whether it takes text and numbers alone.
@@ -202,7 +202,7 @@ def _plainly(label: str) -> str:
 
 
 def is_missing(value: object) -> bool:
-    """Whether a table has no value there: None, NaN, or what a library has for it."""
+    """Return whether a table has no value there: None, NaN, or what a library has for it."""
     no_number = isinstance(value, numbers.Number) and value != value
     return value is None or bool(no_number) or type(value).__name__ in _NOTHING
 
@@ -211,7 +211,7 @@ _NOTHING = ("NAType", "NaTType")
 
 
 def _says(value: object) -> bool:
-    """Whether a template can show it: a value of a kind of its own (a path, say) may not become text, or odd text."""
+    """Return whether a template can show it. A value such as a path may not become text, or become odd text."""
     try:
         return encodable(str(value))
     except Exception:  # whatever its kind does: it is refused
@@ -219,7 +219,7 @@ def _says(value: object) -> bool:
 
 
 def exact(value: Any) -> Any:
-    """A string of a kind of its own (an enum's, say) as the plain string that it is equal to; else the value itself.
+    """A string of a kind of its own (an enum's, say) as the plain string that it is equal to. Else the value itself.
 
     Such a string may be written otherwise than it compares: "L.POS" and "positive".
     """
@@ -227,7 +227,7 @@ def exact(value: Any) -> Any:
 
 
 def encodable(text: str) -> bool:
-    """Whether UTF-8 can hold it: no lone surrogate is in it."""
+    """Return whether UTF-8 can hold it: no lone surrogate is in it."""
     try:
         text.encode()
     except UnicodeEncodeError:

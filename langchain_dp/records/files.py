@@ -22,7 +22,7 @@ from langchain_dp.redact import PrivateArgs, run_redacted
 READING = "while examples were read"
 
 MOST = 10
-"""Positions that a message lists; of the others it gives the number."""
+"""Positions that a message lists. Of the others it gives the number."""
 
 
 class RowErrors:
@@ -45,7 +45,7 @@ class RowErrors:
         self._found: dict[str, list[int]] = {}
 
     def add(self, position: int, fault: str) -> None:
-        """One fault of a row; ``{where}`` in it stands for the row."""
+        """One fault of a row. ``{where}`` in it stands for the row."""
         self._found.setdefault(fault, []).append(position)
 
     def raise_any(self) -> None:
@@ -69,17 +69,17 @@ def placed(fault: str, where: str) -> str:
 
 
 def read_jsonl(path: str | PathLike[str]) -> list[dict[str, Any]]:
-    """Read one JSON object a line; blank lines are skipped.
+    """Read one JSON object a line. Blank lines are skipped.
 
     Raises:
-        InvalidParameter: Lines are not JSON objects; the message gives their numbers and nothing of them.
+        InvalidParameter: Lines are not JSON objects. The message gives their numbers and nothing of them.
     """
     rows: list[dict[str, Any]] = run_redacted(read_span, PrivateArgs(path), READING)
     return rows
 
 
 def read_span(path: str | PathLike[str], start: int = 0, end: int | None = None) -> list[dict[str, Any]]:
-    """Read the lines of a JSONL file that begin in these bytes; the first one begins at ``start``."""
+    """Read the lines of a JSONL file that begin in these bytes. The first one begins at ``start``."""
     rows: list[dict[str, Any]] = []
     bad: list[int] = []
     with Path(path).open("rb") as lines:  # bytes: a decoding error would carry the file's content
@@ -120,7 +120,7 @@ def _until(lines: BinaryIO, end: int | None) -> Iterator[bytes]:
 
 
 def _no_lines(first: bytes) -> str:
-    """What a file is whose first line begins like that, and what to do; empty if it may hold one object a line."""
+    """What a file is whose first line begins like that, and what to do. Empty if it may hold one object a line."""
     if first.startswith(b"\x1f\x8b"):
         return "it is compressed. Unpack it."
     if first.lstrip(b"\xef\xbb\xbf \t").startswith(b"["):
@@ -132,7 +132,7 @@ def read_csv(path: str | PathLike[str], *, delimiter: str = ",") -> list[dict[st
     """Read a table in UTF-8 whose first line names the columns. Every value is a str.
 
     Raises:
-        InvalidParameter: It cannot be read, or rows are longer or shorter than the header; the message gives their
+        InvalidParameter: It cannot be read, or rows are longer or shorter than the header. The message gives their
             numbers, of which the first row after the header is 1.
     """
     rows: list[dict[str, Any]] = run_redacted(_table, PrivateArgs(path, delimiter), READING)

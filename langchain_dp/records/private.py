@@ -21,24 +21,24 @@ T = TypeVar("T")
 USERS = "the promise holds for all records of one user"
 """Note of a certificate whose neighbors differ in a user."""
 AUTOMATIC = "#"
-"""First letter of the ids that number records by their place; no given id may start with it."""
+"""First letter of the ids that number records by their place. No given id may start with it."""
 
 
 class PrivateRecords:
     """Labelled private examples under stable ids.
 
-    An example is a mapping with ``text`` and ``label``; further keys fill a prompt's other variables. An ``id`` key
-    names the record (for :meth:`forget`); without one the record is named by its place: "#0", "#1", ...
+    An example is a mapping with ``text`` and ``label``. Further keys fill a prompt's other variables. An ``id`` key
+    names the record (for :meth:`forget`). Without one the record is named by its place: "#0", "#1", ...
 
     The object prints as ``PrivateRecords(<private>)``, and pickling, copying or serializing it is an error: under
     add/remove neighbours even the number of records is private.
 
     Args:
-        examples: The examples: mappings, LangChain documents, pydantic objects, dataclass objects or named tuples; a
-            DataFrame of pandas or polars, an Arrow table, a dataset of Hugging Face; or a path to a JSONL or CSV file.
+        examples: The examples: mappings, LangChain documents, pydantic objects, dataclass objects or named tuples. A
+            DataFrame of pandas or polars, an Arrow table, a dataset of Hugging Face. Or a path to a JSONL or CSV file.
             Or another ``PrivateRecords``: its records as they are now, under the same ids. What is added to or
             forgotten by one of the two later does not reach the other.
-        text_key: Key, or column, of the text; its number, where it has no name. It is kept under ``text``, too, in
+        text_key: Key, or column, of the text. Its number, where it has no name. It is kept under ``text``, too, in
             place of what else is called so. Of a document "text" is its content.
         label_key: Key, or column, of the label: a str, an int, a bool, or a member of an Enum. Under ``label`` its
             name is kept, a str: a label as it is written, or the value of an Enum's member (its own name, if the value
@@ -169,7 +169,7 @@ class PrivateRecords:
         """Ids of the records of each user, users in the order of their oldest record. Private.
 
         Args:
-            at_most: Records of one user, the oldest first, where no ``records_per_user`` was given; None is all.
+            at_most: Records of one user, the oldest first, where no ``records_per_user`` was given. None is all.
         """
         groups: dict[str, list[str]] = {}
         for name in self._records:
@@ -219,7 +219,7 @@ class PrivateRecords:
 
     @redact_errors(READING)
     def read(self, example: object) -> Mapping[str, Any]:
-        """One example as it would be kept, with ``text`` and ``label``; nothing is added. Private.
+        """One example as it would be kept, with ``text`` and ``label``. Nothing is added. Private.
 
         Raises:
             InvalidParameter: Text or label is missing.
@@ -301,7 +301,7 @@ class PrivateRecords:
 
 
 Examples = Iterable[Any] | str | PathLike[str] | PrivateRecords
-"""What holds private examples; see :class:`PrivateRecords`."""
+"""What holds private examples. See :class:`PrivateRecords`."""
 
 
 _EXACT = 2**53
@@ -320,7 +320,7 @@ def whole_number(value: object) -> object:
 
 
 def id_of(value: object) -> object:
-    """The id of a row as a str; None where it has none; what it is where it can be no id."""
+    """The id of a row as a str. None where it has none. What it is where it can be no id."""
     value = whole_number(value)
     if is_missing(value) or (isinstance(value, str) and not value.strip()):
         return None
@@ -355,7 +355,7 @@ def check_records(
 ) -> None:
     """Raise InvalidParameter unless every record has a known label and the keys of a template.
 
-    One message gives the positions of all that do not, never their content. Arguments as of :func:`row_fault`;
+    One message gives the positions of all that do not, never their content. Arguments as of :func:`row_fault`.
     ``protects_users`` says whether the caller's promise holds for all records of a user.
     """
     if records.user_key is not None and not protects_users:
@@ -462,7 +462,7 @@ class KeepsExamples(HeldInputs, FromDataFrame):
         return records
 
     def _counted(self, examples: Examples | int | None) -> tuple[PrivateRecords | None, int]:
-        """Private records of a plan and their number; of a number alone that number."""
+        """Private records of a plan and their number. Of a number alone that number."""
         given = as_int(examples)
         if isinstance(given, int):
             return None, given

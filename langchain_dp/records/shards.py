@@ -56,14 +56,14 @@ class RecordShards:
     In a script, a pool of processes asks for ``if __name__ == "__main__":`` around the call.
 
     Args:
-        parts: A path or several, to JSONL or CSV files; JSONL is divided into parts of 4 MB. Or a dataset of Hugging
+        parts: A path or several, to JSONL or CSV files. JSONL is divided into parts of 4 MB. Or a dataset of Hugging
             Face. Or functions without arguments that return the rows of one part, which workers can import. Or a
-            dataset of Ray, whose own workers then read; Ray keeps raw rows in memory and on disk, so the whole cluster
+            dataset of Ray, whose own workers then read. Ray keeps raw rows in memory and on disk, so the whole cluster
             is inside the trust boundary.
         text_key: Key of the text.
         label_key: Key of the label.
         label: Label of all records, for texts without labels.
-        workers: Number of worker processes; 1 for none, all in this process. None: as many as this machine has
+        workers: Number of worker processes. 1 for none, all in this process. None: as many as this machine has
             processors.
         batch_size: Most rows that a worker holds at a time.
 
@@ -99,7 +99,7 @@ class RecordShards:
 
         Args:
             read: Makes records of a list of rows.
-            labels: The public labels; None for records without.
+            labels: The public labels. None for records without.
 
         Raises:
             InvalidParameter: Records lack text or label, or there is none. The message names the part.

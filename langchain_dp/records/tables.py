@@ -51,7 +51,7 @@ def rows_of(examples: object) -> Iterable[Any]:
 
 
 def _in_python(examples: object) -> Any:
-    """A dataset of Hugging Face with rows of Python's own values, whatever its format; all else as it is."""
+    """A dataset of Hugging Face with rows of Python's own values, whatever its format. All else as it is."""
     with_format, features = getattr(examples, "with_format", None), getattr(examples, "features", None)
     if not callable(with_format) or not isinstance(features, Mapping):
         return examples
@@ -78,7 +78,7 @@ def _named(row: Any, classes: Mapping[str, list[str]]) -> Any:
 
 
 def fields_of(example: object) -> Mapping[str, Any] | None:
-    """One example as a mapping; None for what has no named fields.
+    """One example as a mapping. None for what has no named fields.
 
     Of a document the text is ``page_content``, and the other fields are its metadata.
     """
@@ -93,7 +93,7 @@ def fields_of(example: object) -> Mapping[str, Any] | None:
     if dataclasses.is_dataclass(example):
         return {field.name: getattr(example, field.name) for field in dataclasses.fields(example)}
     for method in ("model_dump", "_asdict", *(["to_dict"] if getattr(example, "ndim", 0) == 1 else [])):
-        # pydantic; a named tuple; a row of a table
+        # pydantic. A named tuple. A row of a table
         dump = getattr(example, method, None)
         if callable(dump):
             made = run_redacted(dump, PrivateArgs(), READING)

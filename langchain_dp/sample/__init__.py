@@ -30,7 +30,7 @@ def load() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 def load_tickets() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return (private training rows, test rows) of support tickets, each a list of {text, label, customer}.
 
-    Six queues. Some customers wrote several tickets; none of the test rows is by a customer of the training rows.
+    Six queues. Some customers wrote several tickets. None of the test rows is by a customer of the training rows.
 
     Examples:
         >>> rows, test_rows = load_tickets()

@@ -59,7 +59,7 @@ class LockUnavailable(Exception):  # no error: the caller words it
 
 
 Together = Callable[["Connection", Sequence[Any]], Any]
-"""Runs the writes of several arguments at once, and returns one result for all; None if they must run one by one."""
+"""Runs the writes of several arguments at once, and returns one result for all. None if they must run one by one."""
 
 
 class _Write:
@@ -119,7 +119,7 @@ class Backend(abc.ABC):
     def _open(self, wait: float) -> Connection:
         """Return a connection with durable commits, to a ledger of this kind and of a known version.
 
-        Sets ``ledger_id``; LedgerError if another one was expected.
+        Sets ``ledger_id``. LedgerError if another one was expected.
         """
 
     @abc.abstractmethod
@@ -150,7 +150,7 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def _hold(self, name: str) -> Callable[[], None]:
-        """Take the lock of a run and return its release; LockUnavailable if it is not free.
+        """Take the lock of a run and return its release. LockUnavailable if it is not free.
 
         The death of the holder frees the lock, whatever its cause.
         """
@@ -308,7 +308,7 @@ class Backend(abc.ABC):
         return functools.partial(self._runs.discard, name)
 
     def _abandon(self, *, drop: bool) -> None:
-        """Roll back; after a database error also drop the connection, whose state is uncertain."""
+        """Roll back. After a database error also drop the connection, whose state is uncertain."""
         connection = self._connection
         if connection is None or self._process != forks.process():
             return
@@ -351,7 +351,7 @@ class Backend(abc.ABC):
                 connection.close()
 
     def before_fork(self) -> None:
-        """Wait for a running transaction and close the connection; see ``forks.py``."""
+        """Wait for a running transaction and close the connection. See ``forks.py``."""
         self._give_back = self._lock.take()
         self._forking = forks.process()
         if self.path is not None and self._connection is not None and self._process == forks.process():

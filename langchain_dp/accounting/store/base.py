@@ -83,7 +83,7 @@ class LedgerStore(abc.ABC):
 
     _charges: ClassVar[str]  # word for entries in messages
     _wrong: ClassVar[tuple[str, str]]  # SQL that counts totals unlike the sum of their entries, and a word for them
-    _wrong_since: ClassVar[str] = ""  # the same, for totals and entries since the last check; empty if there is none
+    _wrong_since: ClassVar[str] = ""  # the same, for totals and entries since the last check. Empty if there is none
     _orphaned: ClassVar[str]  # SQL condition on an entry that belongs to nothing
 
     def __init__(self, backend: Backend) -> None:
@@ -101,7 +101,7 @@ class LedgerStore(abc.ABC):
 
     @property
     def path(self) -> str | None:
-        """Place of the ledger; None in memory."""
+        """Place of the ledger. None in memory."""
         return self.backend.path
 
     @property
@@ -150,7 +150,7 @@ class LedgerStore(abc.ABC):
             self._verify(connection, whole=True)
 
     def _checked(self, connection: Connection) -> int:
-        """Return the id of the last entry that was added up already; 0 for none."""
+        """Return the id of the last entry that was added up already. 0 for none."""
         return 0
 
     def _verify(self, connection: Connection, *, whole: bool = False) -> None:
@@ -197,11 +197,11 @@ class LedgerStore(abc.ABC):
         return self._key
 
     def digest(self, domain: str, text: str) -> bytes:
-        """Return a keyed hash of ``text``; equal texts of two domains have different hashes."""
+        """Return a keyed hash of ``text``. Equal texts of two domains have different hashes."""
         return digest(self.key(), domain, text)
 
     def check_newest(self, connection: Connection) -> tuple[int, str] | None:
-        """Refuse a ledger without the newest entry that this process has seen; its charges may be lost.
+        """Refuse a ledger without the newest entry that this process has seen. Its charges may be lost.
 
         Id and time must match, because others may have continued an older copy and reused the id. Return the newest
         entry. In a transaction that writes it may not be durable yet, and must not be remembered.

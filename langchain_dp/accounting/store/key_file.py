@@ -44,7 +44,7 @@ def keyed(key: bytes, message: bytes) -> bytes:
 
 
 def digest(key: bytes, domain: str, text: str) -> bytes:
-    """Return a keyed hash of ``text``; equal texts of two domains have different hashes."""
+    """Return a keyed hash of ``text``. Equal texts of two domains have different hashes."""
     return keyed(key, domain.encode() + b"\0" + text.encode("utf-8", "surrogatepass"))
 
 
@@ -90,7 +90,7 @@ def write_key(file: str, ledger_id: str, key: bytes, kind: str) -> None:
 
 
 def read_key(file: str, ledger_id: str, kind: str) -> bytes | None:
-    """Return the key in ``file``; None if there is no file."""
+    """Return the key in ``file``. None if there is no file."""
     try:
         owner, digits = Path(file).read_text(encoding="ascii").split()
         key = bytes.fromhex(digits)

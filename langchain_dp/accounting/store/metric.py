@@ -26,7 +26,7 @@ TICKS = 10**9
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Largest sums of the releases of one user, and of one document, in ticks; None for no limit."""
+    """Largest sums of the releases of one user, and of one document, in ticks. None for no limit."""
 
     user: int | None
     document: int | None
@@ -71,8 +71,8 @@ def units(spent: int) -> float:
 class MetricStore(LedgerStore):
     """Durable accounts of one metric ledger.
 
-    ``limits`` must equal those of an existing ledger; None takes them. ``key`` is the secret of the hashes, if the
-    caller keeps it; None: a random one in a file beside the ledger.
+    ``limits`` must equal those of an existing ledger. None takes them. ``key`` is the secret of the hashes, if the
+    caller keeps it. None: a random one in a file beside the ledger.
     """
 
     _charges = "releases"
@@ -143,7 +143,7 @@ class MetricStore(LedgerStore):
     ) -> Shortfall | str | None:
         """Charge one release of ``eta`` ticks to each (document, user), durably, all of them or none.
 
-        Return None if all were charged; otherwise the short account, or the ledger's metric if it is another.
+        Return None if all were charged. Otherwise the short account, or the ledger's metric if it is another.
         AlreadyReleased if a text is stored under one of ``keys``, under which these releases will be stored.
         """
 

@@ -197,7 +197,7 @@ class PlanStore(LedgerStore):
     def add_missing(self, plan: StoredPlan, event: str, count: int, caller: str) -> int:
         """Charge, durably, the part of ``count`` uses that ``caller`` has not been charged yet.
 
-        Return 0; or the number of missing uses if too few are left. Then nothing was charged.
+        Return 0. Or the number of missing uses if too few are left. Then nothing was charged.
         """
         item, _ = plan.items[event]
 
@@ -220,7 +220,7 @@ class PlanStore(LedgerStore):
         caller: str,
         user_id: tuple[str, int] | None = None,
     ) -> tuple[int, str] | None:
-        """Return the new entry; None, with nothing charged, if too few are left."""
+        """Return the new entry. None, with nothing charged, if too few are left."""
         item, _ = plan.items[event]
         if not self._add_used(connection, plan, event, count):
             self._check_own(connection, plan, event)
@@ -232,7 +232,7 @@ class PlanStore(LedgerStore):
     def _charge_all(
         self, connection: Connection, charges: Sequence[tuple[StoredPlan, str, int, str]]
     ) -> tuple[int, str] | None:
-        """Return the newest entry; None if not all fit. If the sum fits, each fits after those before it."""
+        """Return the newest entry. None if not all fit. If the sum fits, each fits after those before it."""
         totals: dict[tuple[object, ...], tuple[StoredPlan, str, int]] = {}
         entries = []
         for plan, event, count, caller in charges:
@@ -278,7 +278,7 @@ class PlanStore(LedgerStore):
             raise self.lost(plan)
 
     def quotas(self, plan: StoredPlan) -> dict[str, int]:
-        """Return the number of releases of each user of a plan; users without any are left out."""
+        """Return the number of releases of each user of a plan. Users without any are left out."""
         with self.read() as connection:
             rows = connection.execute(
                 "SELECT user_id, used FROM quotas JOIN plans USING (plan) WHERE name = ? AND plans.time = ? "
@@ -288,7 +288,7 @@ class PlanStore(LedgerStore):
         return {str(user_id): int(used) for user_id, used in rows}
 
     def journal(self, plan: str) -> str:
-        """Return the journal of a plan's run; empty without one."""
+        """Return the journal of a plan's run. Empty without one."""
         with self.read() as connection:
             rows = connection.execute("SELECT state FROM journals JOIN plans USING (plan) WHERE name = ?", (plan,))
             return str((rows.fetchone() or ("",))[0])

@@ -154,7 +154,7 @@ class Postgres(Backend):
         raise AssertionError("a ledger in memory is SQLite's")
 
     def begin(self, fill: Callable[[Connection], str], verify: Callable[[Connection], None]) -> None:
-        """Begin like every backend; with ``reading``, only verify."""
+        """Begin like every backend. With ``reading``, only verify."""
         if not self.reading:
             super().begin(fill, verify)
             return

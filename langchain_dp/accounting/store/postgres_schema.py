@@ -92,7 +92,7 @@ def make_schema(connection: Connection, schema: str, kind: LedgerKind) -> None:
 
 
 def missing(connection: Connection, schema: str, kind: LedgerKind) -> str:
-    """Return a missing or disabled part of the schema; empty if there is none."""
+    """Return a missing or disabled part of the schema. Empty if there is none."""
     lost = connection.execute(
         "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(?) AND relkind = 'r' "
         "AND relpersistence <> 'p' LIMIT 1",

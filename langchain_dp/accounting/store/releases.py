@@ -1,6 +1,6 @@
 """Released values in their ledger: sanitized texts, answers of a chain's replicas, and forgotten records.
 
-The ledger stores with the charge that a text is being released, and later the released text; only then may the text
+The ledger stores with the charge that a text is being released, and later the released text. Only then may the text
 leave. A charge without a text has an unknown outcome: the text is charged and drawn again. The ledger does not store
 which text belongs to which charge, so its file does not sort texts by users.
 
@@ -26,13 +26,13 @@ class AlreadyReleased(Exception):  # no error: the caller looks the text up
 
 
 class ReleasedTexts:
-    """Released texts by keyed hash. Thread-safe; the first value of a key stays."""
+    """Released texts by keyed hash. Thread-safe. The first value of a key stays."""
 
     def __init__(self, ledger: LedgerStore) -> None:
         self._ledger = ledger
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, tuple[str, ...]]:
-        """Return the texts released under these keys; other keys are left out."""
+        """Return the texts released under these keys. Other keys are left out."""
         with self._ledger.read() as connection:
             return dict(_released(connection, keys))
 
@@ -72,7 +72,7 @@ def _released(connection: Connection, keys: Sequence[bytes]) -> Iterator[tuple[b
 
 
 class Shared:
-    """Answers and forgotten records of one plan. Thread-safe; nothing written changes or goes."""
+    """Answers and forgotten records of one plan. Thread-safe. Nothing written changes or goes."""
 
     def __init__(self, store: PlanStore, plan: StoredPlan) -> None:
         self._store = store
@@ -80,7 +80,7 @@ class Shared:
 
     @property
     def is_private_to_process(self) -> bool:
-        """Whether the ledger is in memory, and so invisible to other processes."""
+        """Return whether the ledger is in memory, and so invisible to other processes."""
         return self._store.path is None
 
     def digest(self, domain: str, text: str) -> bytes:

@@ -172,7 +172,7 @@ KINDS = {kind.application_id: kind for kind in (LEDGER, METRIC_LEDGER)}
 
 
 def of_another_kind(path: str | None, mark: int, kind: LedgerKind) -> LedgerMismatch | None:
-    """Return the error for a ledger of the other kind; None if it is no ledger of this package."""
+    """Return the error for a ledger of the other kind. None if it is no ledger of this package."""
     other = BLOCKS if mark == BLOCKS.application_id else KINDS.get(mark)
     if other is None:
         return None

@@ -136,7 +136,7 @@ class SQLite(Backend):
         return self._file() + SUFFIX
 
     def _hold(self, name: str) -> Callable[[], None]:
-        """Lock an empty SQLite file beside the ledger; the operating system frees it if the process dies."""
+        """Lock an empty SQLite file beside the ledger. The operating system frees it if the process dies."""
         connection = sqlite3.connect(
             f"{beside(self._file(), name)}.lock", timeout=0, isolation_level=None, check_same_thread=False
         )

@@ -2,7 +2,7 @@
 
 SQLite uses a rollback journal here, not a write-ahead log: every acknowledged charge is in the one file, so a copy of
 it forgets none, and locks sit on the file itself, whatever its path. A journal beside the file exists only during a
-transaction, or after a crash in one; SQLite then rolls the unfinished charge back.
+transaction, or after a crash in one. SQLite then rolls the unfinished charge back.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def make_schema(connection: Connection, kind: LedgerKind) -> None:
 
 
 def inspect_file(path: str, kind: LedgerKind) -> bool:
-    """Return whether a file of this kind is at ``path``; refuse other files."""
+    """Return whether a file of this kind is at ``path``. Refuse other files."""
     try:
         status = os.stat(path)
     except FileNotFoundError:
@@ -198,7 +198,7 @@ def open_connection(path: str) -> sqlite3.Connection:
 
 
 def verify_header(connection: Connection, path: str, kind: LedgerKind) -> str:
-    """Check the file's kind and version; return its id."""
+    """Check the file's kind and version. Return its id."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     if application != kind.application_id:
         raise of_another_kind(path, application, kind) or LedgerCorrupt(

@@ -48,7 +48,7 @@ def turn(path: str, wait: float) -> Iterator[None]:
 
 
 def _first_in_line(path: str, wait: float) -> int | None:
-    """Return the open file that holds the place; None without locks, or not in time."""
+    """Return the open file that holds the place. None without locks, or not in time."""
     try:
         descriptor = _opened(path)  # by each wait: locks belong to open files, so a fork never shares one
     except OSError:

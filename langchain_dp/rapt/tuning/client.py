@@ -51,7 +51,7 @@ EACH = "Every question is privatized and charged like a training text, each time
 ACCOUNT = "account"
 """Parameter with an opaque name of the account: two certificates of one account count the same releases."""
 SETTINGS = "settings"
-"""Parameter with a digest of the privatization; see :attr:`RAPTClient.settings`."""
+"""Parameter with a digest of the privatization. See :attr:`RAPTClient.settings`."""
 
 _SAME = 1e-6  # calibrations on two machines may differ in the last digits of eta
 _SHOWN = 160  # letters of a foreign certificate in an error
@@ -63,7 +63,7 @@ Users = str | list[str | None] | None
 
 
 class IdentitySanitizer:
-    """A sanitizer for baselines that passes texts in CLEAR; every certificate says so.
+    """A sanitizer for baselines that passes texts in CLEAR. Every certificate says so.
 
     Args:
         embeddings: Table that cuts texts and names plain tokens, as of :func:`langchain_dp.rapt.load`.
@@ -129,7 +129,7 @@ class TrainedOn:
         return cls(certificate.eta, certificate.mechanism, certificate.table)
 
     def note(self, client: RAPTClient) -> str | None:
-        """Warn that queries are privatized differently; None otherwise."""
+        """Warn that queries are privatized differently. None otherwise."""
         asked = TrainedOn(client.eta, client.mechanism, client.table)
         same_eta = self.eta == asked.eta or math.isclose(self.eta, asked.eta, rel_tol=_SAME)
         if same_eta and (self.mechanism, self.table) == (asked.mechanism, asked.table):
@@ -148,13 +148,13 @@ class RAPTClient:
         plain: Plain tokens of the model's training.
         kind: "tokens" if the sanitizer's table is the backbone's vocabulary, so that the backbone reads the privatized
             tokens themselves. "text" for any other table: the backbone's tokenizer cuts the text.
-        max_tokens: Longest text in tokens, under "tokens"; longer texts are truncated before they are privatized.
+        max_tokens: Longest text in tokens, under "tokens". Longer texts are truncated before they are privatized.
 
     Attributes:
         trained: Privatization of the training texts, if training or a file declares it.
 
     Formal guarantee:
-        That of the sanitizer, for every text; one release each. Plain tokens are public. All work of a provider on a
+        That of the sanitizer, for every text. One release each. Plain tokens are public. All work of a provider on a
         request is post-processing. So is the choice of plain tokens: it depends on their public seed and on releases,
         and the seed draws no noise of a text.
 
@@ -195,7 +195,7 @@ class RAPTClient:
         """Privatize texts and put plain tokens before them: all are charged together, or none.
 
         Args:
-            texts: Private texts, messages, prompt values or documents; of several messages the last human one counts.
+            texts: Private texts, messages, prompt values or documents. Of several messages the last human one counts.
             user: User whose account is charged.
 
         Raises:
@@ -213,7 +213,7 @@ class RAPTClient:
     def _requests_of(
         self, texts: Sequence[Question], user: Users, seen: Counter[str] | None = None, *, at_once: int = 256
     ) -> list[PredictionRequest]:
-        """Requests of at most ``at_once`` texts, under one charge; ``seen`` counts earlier parts of the call."""
+        """Requests of at most ``at_once`` texts, under one charge. ``seen`` counts earlier parts of the call."""
         if isinstance(texts, (str, bytes)):  # each letter would be charged
             raise InvalidParameter("Expected texts to be a list of strings, not one. Give [text].")
         kinds = (BaseMessage, PromptValue, Document)
@@ -236,7 +236,7 @@ class RAPTClient:
                 every text is in clear.
             user_key: Key of the user whose account is charged.
 
-        Raises: As :meth:`request`; and InvalidParameter where an example lacks text or label, or all have one label.
+        Raises: As :meth:`request`. And InvalidParameter where an example lacks text or label, or all have one label.
         """
         names = check_labels(labels)
         return self.privatize_checked([checked(examples, names, user_key=user_key)], names)[0]
@@ -263,7 +263,7 @@ class RAPTClient:
     def _released(
         self, examples: RawExamples, seen: Counter[str] | None = None
     ) -> tuple[list[PrivatizedText], list[bool]]:
-        """Privatize texts without plain tokens; the flags say which were truncated."""
+        """Privatize texts without plain tokens. The flags say which were truncated."""
         for position, text in enumerate(examples.texts):
             if not isinstance(text, str):
                 raise InvalidParameter(
@@ -294,12 +294,12 @@ class RAPTClient:
 
     @property
     def eta(self) -> float:
-        """Loss of one release, in nats per unit of distance; infinite in clear."""
+        """Loss of one release, in nats per unit of distance. Infinite in clear."""
         return math.inf if self._formal is None else self._formal.engine.eta
 
     @property
     def mechanism(self) -> str:
-        """Name of the mechanism; "none" in clear."""
+        """Name of the mechanism. "none" in clear."""
         return "none" if self._formal is None else self._formal.engine.mechanism
 
     @property
@@ -315,7 +315,7 @@ class RAPTClient:
 
     @property
     def account(self) -> str:
-        """Opaque name of the account; empty in clear."""
+        """Opaque name of the account. Empty in clear."""
         if self._formal is None:
             return ""
         ledger = self._formal.ledger
@@ -323,7 +323,7 @@ class RAPTClient:
 
     @property
     def settings(self) -> str:
-        """Digest of the privatization except eta; empty in clear. A function of kept words has a new one each time."""
+        """Digest of the privatization except eta. Empty in clear. A function of kept words has a new one each time."""
         return "" if self._formal is None else self._formal.words.treatment
 
     def certificate(self, notes: Sequence[str] = ()) -> MetricCertificate:
