@@ -15,18 +15,16 @@
 # # 3. Retrieval over sanitized documents
 #
 # **Who is kept from what.** A vector store and a chat model outside the building must not be certain of any word that
-# patients wrote, or that the staff search for. Every word of both is drawn anew before it leaves; at the setting below
-# seven in ten come out unchanged, so that the texts stay of use, and readable.
+# patients wrote, or that the staff search for. Every word of both is drawn again before it leaves. At the setting below
+# seven in ten stay as they are, so the texts remain useful and readable.
 #
-# Runs on this machine alone: invented messages to a clinic, GloVe word vectors, and a small embedded chat model that
-# stands for the one in the cloud.
+# It runs on this machine: invented messages to a clinic, GloVe word vectors, and a small embedded chat model in place
+# of the one in the cloud.
 
 # %%
 import os
 
-import numpy as np
 from langchain_core.documents import Document
-from langchain_core.embeddings import Embeddings
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.vectorstores import InMemoryVectorStore
@@ -34,6 +32,7 @@ from langchain_dp.integrations.llama_cpp import ChatLlamaCpp
 
 from langchain_dp import RAPTSanitizer, SanitizingRetriever, private_run
 from langchain_dp.accounting import MetricLedger
+from langchain_dp.aggregate import StaticEncoder
 from langchain_dp.rapt import DocumentRules, load
 from langchain_dp.sample import load as load_sample
 
@@ -43,10 +42,10 @@ documents = [Document(text, id=str(number)) for number, text in enumerate(messag
 len(documents), messages[0]
 
 # %% [markdown]
-# ## What leaves
+# ## Sanitize the documents
 #
-# `target_replacement` says how often a word comes out as another one. The sanitizer finds the eta for it, and charges
-# each document's account in the ledger; a document that is released again is given out as it was.
+# `target_replacement` sets how often a word is replaced. The sanitizer finds the eta for it, and charges each
+# document's account in the ledger. A document that is released again stays the same.
 
 # %%
 ledger = MetricLedger()
@@ -63,30 +62,11 @@ print(sanitizer.calibration())
 # %% [markdown]
 # ## A vector store outside
 #
-# Any embedding model will do; here a text's vector is the mean of its words' vectors. The store gets the released
-# documents and nothing else.
-
+# Any embedding model works. This one is the package's own, 19 MB of word vectors. The store gets released documents
+# only.
 
 # %%
-class MeanOfWords(Embeddings):
-    """The mean of the word vectors of a text, less that of the whole table, at unit length."""
-
-    def __init__(self, words: list[str], vectors: np.ndarray) -> None:
-        self._rows = {word: row for row, word in enumerate(words)}
-        self._vectors = vectors
-        self._mean = np.asarray(vectors[:20_000], dtype=np.float64).mean(axis=0)
-
-    def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        return [self.embed_query(text) for text in texts]
-
-    def embed_query(self, text: str) -> list[float]:
-        words = text.lower().replace(".", " ").replace(",", " ").split()
-        rows = [self._rows[word] for word in words if word in self._rows]
-        mean = (self._vectors[rows].mean(axis=0) if rows else self._mean) - self._mean
-        return list(map(float, mean / (np.linalg.norm(mean) or 1.0)))
-
-
-embeddings = MeanOfWords(list(vocabulary.words), np.asarray(vocabulary.vectors))
+embeddings = StaticEncoder()
 store = InMemoryVectorStore(embeddings)
 store.add_documents(released)
 retriever = SanitizingRetriever(retriever=store.as_retriever(search_kwargs={"k": 4}), sanitizer=sanitizer)
@@ -96,7 +76,7 @@ for document in retriever.invoke(question):
     print(document.id, document.page_content)
 
 # %% [markdown]
-# The store saw a sanitized query. The one above is kept, so that asking again costs nothing and shows nothing new:
+# The store saw a sanitized query. It is kept, so the same question costs nothing and shows nothing new:
 
 # %%
 print(sanitizer.invoke(question))
@@ -104,8 +84,8 @@ print(sanitizer.invoke(question))
 # %% [markdown]
 # ## In front of a chat model
 #
-# Retriever, prompt and model compose as always. `private_run` keeps the question itself from tracers, which see the
-# raw input of a chain whatever its parts do. The question goes to the model as the sanitizer released it.
+# Retriever, prompt and model compose as always. The model reads the sanitized question. `private_run` keeps the raw
+# question from tracers, which see the input of every chain.
 
 # %%
 prompt = ChatPromptTemplate.from_template(
@@ -124,10 +104,10 @@ with private_run():
     print(chain.invoke(question))
 
 # %% [markdown]
-# ## What it costs in search
+# ## The cost in search
 #
-# Of the four messages that the clear question finds among the clear texts, how many does the sanitized question find
-# among the sanitized ones? Chance is 4 in the number of messages.
+# The clear question finds four messages among the clear texts. Count those that the sanitized question finds among the
+# sanitized texts. Chance is 4 in the number of messages.
 
 # %%
 clear = InMemoryVectorStore(embeddings)
@@ -153,7 +133,7 @@ for target in (0.1, 0.3, 0.5):
     print(f"replaced {target:.0%}: {sum(kept)} of {4 * len(kept)} found again")
 
 # %% [markdown]
-# ## Which promise
+# ## The promise
 #
 # Metric privacy counts in eta times distance, and is no epsilon.
 
@@ -163,13 +143,13 @@ print(sanitizer.certificate())
 # %% [markdown]
 # ## What was not protected
 #
-# - Every word that came out as itself, names among them: at 30% that is seven in ten. Nobody outside can be certain
-#   which, but the context often shows it.
-# - How many words a text has, and how many documents there are.
-# - What an attacker who knows the language can guess back: the calibration above gives the rate for one word on its
-#   own; words in context give away more.
-# - That two identical questions were the same: the kept release is given out again.
-# - Which documents the answer rests on, from whoever runs the store.
+# - Every word that stayed, names among them: seven in ten. Nobody outside can be certain of one, but the context often
+#   shows it.
+# - The number of documents, and of words in each.
+# - Guesses by an attacker who knows the language. The calibration above gives the rate for one word alone. Words in
+#   context reveal more.
+# - Equal questions, since the kept release is sent again.
+# - The documents behind an answer, which the operator of the store sees.
 
 # %%
 model.close()

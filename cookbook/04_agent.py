@@ -38,7 +38,7 @@ from langchain_dp.rapt import Policies
 
 
 class Provider(BaseChatModel):
-    """The provider's side. It calls the tool once with the number that it reads, and keeps what it is told."""
+    """The provider's side. It calls the tool once with the number that it reads, and keeps all messages."""
 
     told: list[list[BaseMessage]] = Field(default_factory=list)
 
@@ -58,8 +58,6 @@ class Provider(BaseChatModel):
 
 
 class Desk(TypedDict):
-    """What the application knows of a conversation."""
-
     patient: str
 
 

@@ -74,7 +74,7 @@ class BaseEngine(abc.ABC):
 
     @property
     def max_tail_tokens(self) -> int:
-        """Longest question in tokens: half of what a member may have."""
+        """Longest question in tokens: half of a member's context."""
         return self._max_tail_tokens
 
     @redacting

@@ -5,7 +5,7 @@
     LangChainDPError
     ├── InvalidParameter (ValueError)      a value outside its bound: name, value, bound, remedy
     ├── UnsupportedEvent (ValueError)      an event the accountant has no proof for
-    ├── BudgetExceeded                     asked, spent, budget, and what would still fit
+    ├── BudgetExceeded                     asked, spent, budget, and the number that still fits
     ├── PlanError                          a spend or reservation that contradicts a reserved plan
     ├── LedgerError                        the ledger cannot be trusted or written
     │   ├── LedgerMismatch                 it belongs to another budget
@@ -46,7 +46,7 @@ class BudgetExceeded(LangChainDPError):
     Nothing was released and nothing was charged.
 
     Attributes:
-        asked: What was asked for, in words (event and count; or epsilon and delta of a plan).
+        asked: The refused request, in words (event and count; or epsilon and delta of a plan).
         spent: (epsilon, delta) of the releases so far. (eta, 0.0) where a metric ledger refused.
         budget: (epsilon, delta) of the whole ledger. (limit, 0.0) likewise.
         fits: How many more releases of the same event would still fit (0 or more).
@@ -127,9 +127,9 @@ class WeakPromiseWarning(UserWarning):
 
 
 class MostlyNoiseWarning(UserWarning):
-    """What a plan releases is mostly noise: the records hardly show in it. It comes before anything is released.
+    """The releases of a plan are mostly noise. The warning comes before anything is released.
 
-    More records, fewer releases or a larger budget help. The promise holds all the same.
+    More records, fewer releases or a larger budget help. The promise still holds.
     """
 
 
@@ -138,11 +138,11 @@ class NoTextKeptWarning(UserWarning):
 
 
 class BudgetSplitWarning(UserWarning):
-    """The same records were charged to several ledgers. What they release adds up, and none of them shows the sum."""
+    """The same records were charged to several ledgers. Their losses add up, and none of them shows the sum."""
 
 
 class OtherRecordsWarning(UserWarning):
-    """A plan goes on with other records than those it was charged for. These have what is left of it."""
+    """A plan continues with other records than those it was charged for. They share the rest of its budget."""
 
 
 class BudgetLowWarning(UserWarning):

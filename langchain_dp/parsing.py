@@ -28,7 +28,7 @@ _UNITS = "%\u2030&@"
 _EDGES = ("P", "Z", "So", "Cf", "Cc")
 _MOST_EDGES = 12
 _LONGEST = 10_000
-"""Letters of an answer's line that are read: a model that repeats one mark for ever must not hold up the others."""
+"""Letters of an answer's line that are read, since a model may repeat one mark without end."""
 
 
 def parse_label(answer: Any, words: Sequence[str]) -> int | None:
@@ -39,7 +39,7 @@ def parse_label(answer: Any, words: Sequence[str]) -> int | None:
     Only the first line that is not empty counts, after what a model thinks aloud up to ``</think>``.
 
     Args:
-        answer: What the model returned. Private.
+        answer: The model's answer. Private.
         words: Label words, in the public order.
 
     Returns:
@@ -83,7 +83,7 @@ def _least_bare(text: str, words: Sequence[str]) -> int | None:
 
 
 def _without_cue(line: str, words: Sequence[str]) -> str:
-    """The line without its cue. What names a label ("Positive: negative") or negates ("It is not:") is no cue."""
+    """Return the line without its cue. A label ("Positive: negative") or a negation ("It is not:") is no cue."""
     cue = _CUE.match(line)
     if cue is None or _NEGATION.search(cue[0]) or any(_names(cue[0], word) for word in words):
         return line

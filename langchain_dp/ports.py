@@ -36,7 +36,7 @@ not reach them. One that keeps caches needs a lock, since a call that was given 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class MemberPrompt:
-    """What one member of an ensemble is asked, in the three parts that matter for caches.
+    """Prompt of one member of an ensemble, in three parts for caches.
 
     Args:
         head: Public text, the same for every member and every question. May be empty.
@@ -71,7 +71,7 @@ class LabelScorer(Protocol):
     The score of one member must depend on that member's own head and body, the tail and the labels, and on
     nothing of any other member: not on its content, not on its length, to the last bit.
 
-    A word's score is that of its own tokens, whatever may follow. A word whose tokens begin another one ("1" and "10")
+    A word's score is that of its own tokens alone. A word whose tokens begin another one ("1" and "10")
     never scores below it: choose words of which none begins another.
 
     Examples:
@@ -88,7 +88,7 @@ class LabelScorer(Protocol):
 
     @property
     def max_tail_tokens(self) -> int:
-        """Longest question the engine accepts, in tokens: a public constant, whatever the members hold."""
+        """Longest question the engine accepts, in tokens: a public constant."""
         ...
 
     def count_tokens(self, text: str) -> int:
@@ -130,7 +130,7 @@ Token: TypeAlias = int | str
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Continuation:
-    """One member's prompt and what was written after it so far.
+    """One member's prompt and the text after it so far.
 
     Args:
         prompt: The member's prompt. Here the tail is public, like the head.
@@ -153,7 +153,7 @@ class Continuation:
 
 @dataclasses.dataclass(frozen=True)
 class Decoding:
-    """How a token is taken from a member's next-token distribution. Public, the same for all members of one call.
+    """Public rule that takes a token from a member's next-token distribution, the same for all members of one call.
 
     Args:
         temperature: 0 takes the most probable token, ties to the smaller one. Above, the distribution is flattened
@@ -188,7 +188,7 @@ class Decoding:
 
 @runtime_checkable
 class TextGenerator(Protocol):
-    """What every engine has that works token by token: its tokens, and what of a member it keeps in mind.
+    """Base of engines that work token by token: their tokens, and their caches of members.
 
     :class:`NextTokenVoter` and :class:`NextTokenScorer` say how a token is found.
 
@@ -257,7 +257,7 @@ class NextTokenVoter(TextGenerator, Protocol):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class TokenScores:
-    """What the public model and the members think of the same candidates for the next token.
+    """Log-probabilities of the public model and the members for the same candidates of the next token.
 
     Args:
         tokens: Candidates, each once, found from the public prompt alone.
@@ -342,7 +342,7 @@ class HasFile(Protocol):
     """
 
     def file_sha256(self) -> str:
-        """Hexadecimal SHA-256 of the file, for the record of what wrote a prompt."""
+        """Hexadecimal SHA-256 of the file, for the record of a prompt's writer."""
         ...
 
 
@@ -414,7 +414,7 @@ class EmbedsSubwords(Embeds, Protocol):
 
     @property
     def unknown_id(self) -> int | None:
-        """Id that stands for what the table does not hold, if it has one."""
+        """Id of words that the table does not hold, if it has one."""
         ...
 
     @property

@@ -218,7 +218,7 @@ def redacting(method: Callable[P, R]) -> Callable[P, R]:
             return method(*args, **kwargs)
         except BaseException as error:  # raised again below
             stop = _copy(error) or ModelUnavailable(
-                f"The engine failed with {type(error).__name__}; its text is withheld. Build it anew."
+                f"The engine failed with {type(error).__name__}; its text is withheld. Build it again."
             )
         del args, kwargs
         raise stop

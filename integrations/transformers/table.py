@@ -88,6 +88,6 @@ class TransformersTable:
 
 
 def _unknown(tokenizer: Any) -> int | None:
-    """The id of what cannot be cut. GPT-2 names its end token so, and cuts everything all the same."""
+    """The id of unknown tokens. GPT-2 names its end token so, although it can cut everything."""
     unknown = tokenizer.unk_token_id
     return None if unknown is None or unknown == tokenizer.eos_token_id else int(unknown)

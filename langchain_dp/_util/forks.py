@@ -2,7 +2,7 @@
 
 SQLite counts its file locks in memory. A child with an inherited open file inherits that count but not the locks, so
 even its own connection would skip locking, and two processes could write at once. A lock that another thread held at
-the fork stays locked in the child for ever, since that thread does not exist there.
+the fork stays locked in the child, since that thread does not exist there.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def one_process(what: str) -> Callable[[], None]:
 
     def check() -> None:
         if process() != here:
-            raise PlanError(f"Expected {what} in one process, but it was forked. Begin it anew.")
+            raise PlanError(f"Expected {what} in one process, but it was forked. Start it again.")
 
     return check
 

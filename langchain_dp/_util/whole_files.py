@@ -15,7 +15,7 @@ from typing import BinaryIO
 def whole(path: Path, *, owner_only: bool = False) -> Iterator[BinaryIO]:
     """Open a temporary file, which is renamed to ``path`` once it is on disk, or removed after an error.
 
-    ``owner_only`` sets mode 0600, whatever the process's umask.
+    ``owner_only`` sets mode 0600, without regard to the process's umask.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "Expected a file, but this is a folder. Name a file in it", str(path))

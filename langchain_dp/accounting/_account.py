@@ -250,7 +250,7 @@ class Account(SharedOnCopy):
         at_most: int,
         before: Mapping[str, int] | None = None,
     ) -> str:
-        """Return a sentence with the cost of ``count`` more releases of ``event``, and what is ``left`` of ``whole``.
+        """Return a sentence with the cost of ``count`` more releases of ``event``, and the rest ``left`` of ``whole``.
 
         ``left`` is (epsilon left, delta of the composition), ``before`` the releases so far per event. Above
         ``at_most`` releases no cost is computed: a refusal must not take long.

@@ -12,7 +12,7 @@ from langchain_dp.accounting.events import Neighbors
 from langchain_dp.errors import InvalidParameter, MostlyNoiseWarning, WeakPromiseWarning
 
 USUAL = 10.0
-"""Largest epsilon that is said to promise something."""
+"""Largest epsilon without a warning."""
 _MOST = 500.0  # nats. A budget beyond promises nothing, and the accountant's exponentials stay finite
 _NAMES = {member.name.lower(): member for member in Neighbors}
 

@@ -431,7 +431,7 @@ class MetricCertificate(BaseCertificate):
         return rows
 
     def _plain_words(self) -> list[tuple[str, str]]:
-        """Say in short sentences from whom the promise protects, what, by how much, and what it leaves out."""
+        """Say in short sentences the attacker, the protected part, the factor and the limits."""
         whole = self.table == WHOLE_TEXTS
         unit = "one text: any other text could have been the original. Releases of one text add up."
         pair = "Two texts differ."

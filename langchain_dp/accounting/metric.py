@@ -235,7 +235,7 @@ class MetricLedger(BaseLedger):
         return self._released
 
     def certificate(self, **fields: Any) -> MetricCertificate:
-        """Return the certificate of releases at ``eta``, with what is spent so far.
+        """Return the certificate of releases at ``eta``, with the loss so far.
 
         Args:
             **fields: Fields of :class:`MetricCertificate`, except sums, limits and number of the ledger's releases.

@@ -104,7 +104,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
 
 
 def _open_streams() -> None:
-    """Streams that whoever started the program closed lead nowhere: Python has None there, and notes went to stdout."""
+    """Replace closed standard streams, where Python has None, by ones that lead nowhere."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # open until the end

@@ -24,7 +24,7 @@ class ChargedOptions(SpendingOptions):
 
     data: Path = Option(help=f"{ROWS}: the private rows")
     out: Path = Option(help="JSON file to write: the result and its certificate")
-    epsilon: float = promised(parser=positive, help="what this release may spend")
+    epsilon: float = promised(parser=positive, help="share of this release")
     user_key: str | None = Option(
         None, metavar="NAME", help="column of the user: then the promise holds for all rows of one user"
     )
@@ -116,8 +116,8 @@ class NameLabels(ReleaseOptions):
 """
     notes = """\
 Without --words, the names come from some 200 topics of tickets, mail, news, medicine, law and finance. A file of
---words holds a name a line, or "name: description"; it must be public.
---json: what the file holds, {"names", "descriptions", "margin", "certificate"}, and {"left"}.
+--words holds a name per line, or "name: description". It must be public.
+--json: the contents of the file, {"names", "descriptions", "margin", "certificate"}, and {"left"}.
 """
     name: str = promised("label-names", help="name of the release in the ledger")
     words: Path | None = Option(None, help="public names to choose from, one a line")

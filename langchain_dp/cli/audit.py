@@ -1,4 +1,4 @@
-"""``langchain-dp audit``: the report of a ledger as one page, for whoever has to judge what was released."""
+"""``langchain-dp audit``: the report of a ledger as one page, for an auditor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Audit(JsonOptions):
 
     said: ClassVar = {"path": "--ledger"}
     path = "audit"
-    what = "Report of a ledger: what was released, when, and what is left."
+    what = "Write the report of a ledger: every release with its time, and the rest of the budget."
     examples = """\
   langchain-dp audit --ledger privacy.ledger --out report.html
   langchain-dp audit --ledger privacy.ledger --out report.html --attacks attacks.json
@@ -30,9 +30,9 @@ class Audit(JsonOptions):
   langchain-dp audit --ledger privacy.ledger --json
 """
     notes = """\
-The ledger is read and not changed, be it counted in epsilon or in eta. The page makes no request and holds no text of
+The ledger, in epsilon or in eta, is read and not changed. The page makes no request and holds no text of
 any record. --attacks: a JSON list of {"name", "rate", "low", "high", "baseline", "n", "settings"}.
---pseudonyms: a JSON list of what PseudonymReport.to_dict() gives, one for each conversation.
+--pseudonyms: a JSON list of PseudonymReport.to_dict(), one per conversation.
 --json: what the page shows, {"kind", "unit", "budget", "reserved", "spent", "left", "total", "plans", "curve",
 "limits", "attacks", "pseudonyms", ...}; budget, reserved, spent and left by name as in ledger --json.
 For the state of a ledger on a terminal: langchain-dp ledger

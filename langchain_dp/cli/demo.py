@@ -1,4 +1,4 @@
-"""``langchain-dp demo``: what privacy costs, shown with a model that runs on this machine."""
+"""``langchain-dp demo``: the cost of privacy, shown with a model that runs on this machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _QUESTIONS, _SHOTS, _SUBSETS = 20, 2, 10
 """Two examples a subset: with four, an answer takes twice as long on one core."""
 
 _SECONDS = 75.0
-"""After so long it asks no further question: what comes then, also on a slow machine, takes some ten seconds."""
+"""Seconds after which no further query starts. The rest takes some ten seconds, also on a slow machine."""
 
 _DRAWS = 10_000
 
@@ -39,11 +39,11 @@ _TITLE = "Feedback to a clinic (invented)"
 _INTRODUCTION = """\
 3. A vote by a language model. {rows:,} messages with labels are private here. {name}.
 A small model on this machine sees a few of them at a time and votes on each new message. Noise is added to the votes,
-and only the winning label comes out. The model is being loaded ...
+and only the winning label is released. The model is being loaded ...
 """
 
 _LEFT = """\
-What left the building: {asked} labels, one a message, and the certificate. The model ran in this process, so no message
+Released: {asked} labels, one per message, and the certificate. The model ran in this process, so no message
 went to anybody's server. The private messages and the votes stayed inside: you see votes above because everything here
 is invented. With records of real people nobody sees them, not even in a log.
 """
@@ -58,16 +58,17 @@ class Demo(JsonOptions, ModelOptions, DeltaOptions):
     """Shows it."""
 
     path = "demo"
-    what = "What privacy costs, with a model that runs on this machine."
+    what = "Show the cost of privacy with a model that runs on this machine."
     examples = """\
   langchain-dp demo
   langchain-dp demo --part prototypes
   langchain-dp demo --part votes --epsilon 1 4 --json
 """
     notes = """\
-On the samples that come with the package: first names for codes and private prototypes, in seconds and without a
-language model; then votes, noise and answers, question by question, in less than two minutes.
---json: {"rows": [{"method", "epsilon", "accuracy", "n", ...}]}, one row a method; epsilon is null where there is none.
+The samples come with the package. First: names for codes and private prototypes, in seconds, without a language
+model. Then: votes, noise and answers, query by query, in less than two minutes.
+--json: {"rows": [{"method", "epsilon", "accuracy", "n", ...}]}, one row per method. Without a promise
+epsilon is null.
 """
     part: Literal["all", "prototypes", "votes"] = Option("all", help="what to show")
     epsilon: list[float] | None = of_icl(None, parser=positive, help="default: 1 3 8")

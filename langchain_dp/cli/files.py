@@ -1,4 +1,4 @@
-"""Files of private lines, read and written a batch at a time: what a line holds, and what is written in its place."""
+"""Files of private lines, read and written in batches."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Job:
     target: Path | None
     format: Format
     guessed: bool = False
-    """Whether nobody has named the format, by an option or by what lies in a folder."""
+    """Whether the format was guessed from the name, without an option."""
 
     @property
     def name(self) -> str:
@@ -51,7 +51,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class Fields:
-    """What of a JSON row is sanitized, what passes in clear, and what says whose it is."""
+    """Fields of a JSON row: sanitized ones, those that pass in clear, and the user."""
 
     sanitize: Sequence[str] = ("text",)
     keep: Sequence[str] = ()
@@ -60,7 +60,7 @@ class Fields:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Line:
-    """What one line holds. Private.
+    """Contents of one line. Private.
 
     Args:
         number: Its place in the file, from 1.
@@ -108,7 +108,7 @@ def find(source: Path | None, target: Path | None, form: Format | None, *, overw
         if job.target is None or not os.path.lexists(job.target):
             continue
         if not job.target.is_file():
-            raise InvalidParameter(f"Expected --out {job.target} to be a file, but it is none. Name another.")
+            raise InvalidParameter(f"Expected --out {job.target} to be a regular file. Name another.")
         if not overwrite:
             raise InvalidParameter(f"Expected --out {job.target} to be new. Name another, or give --overwrite.")
     return found
@@ -128,7 +128,7 @@ def _in_folder(source: Path, target: Path, form: Format | None) -> list[Job]:
 
 
 def skipped(source: Path | None) -> list[tuple[Path, str]]:
-    """What lies in a folder and is not read, in the order of names, and why. Nothing of a single file."""
+    """Return files of a folder that are not read, by name, with the reason. Empty for a single file."""
     if source is None or not source.is_dir():
         return []
     found = []

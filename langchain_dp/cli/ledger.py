@@ -1,4 +1,4 @@
-"""``langchain-dp ledger``: what a ledger holds and what is left of it, as a table or as a page. Read only."""
+"""``langchain-dp ledger``: releases and rest of a ledger, as a table or a page. Read only."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Ledger(JsonOptions):
 
     said: ClassVar = {"path": "PLACE"}
     path = "ledger"
-    what = "What a ledger holds: budget, spent, left, every release."
+    what = "Show a ledger: budget, spent, left, every release."
     examples = """\
   langchain-dp ledger privacy.ledger
   langchain-dp ledger privacy.ledger --json
@@ -44,8 +44,8 @@ class Ledger(JsonOptions):
     notes = """\
 A file, or a schema of PostgreSQL by its URL without a password, "postgresql://user@host/database?schema=name".
 Both kinds: counted in epsilon (DP-ICL, DP-OPT), or in eta (sanitized texts). It is read and not changed, also while
-others charge it. No text of a record is in it; names of plans and chains that read like a text are not shown. Spent is
-what the releases so far cost inside their plans; reserved is the promise. The two are never added.
+others charge it. No text of a record is in it. Names of plans and chains that read like a text are hidden. Spent is
+the cost of the releases so far, and reserved is the promise. The two are never added.
 Opening a ledger of more than 100,000 entries adds up those that came since its last sum. --verify adds up all.
 --serve: the report page on http://127.0.0.1:8787, which keeps itself up to date until Ctrl-C, with /healthz, and
 /metrics for Prometheus. It has no login: it is for browsers on this machine, unless --allow-remote says otherwise.
@@ -68,7 +68,7 @@ of a "document", and its one plan has name, made and releases.
     interval: float = Option(2.0, parser=positive, metavar="SECONDS", help="between two looks")
     host: str = Option("127.0.0.1", help="address to serve on")
     port: int = Option(8787, min=0, max=65535, help="port to serve on; 0 for a free one")
-    allow_remote: bool = Option(False, "--allow-remote", help="serve other machines, too: whoever reaches it reads it")
+    allow_remote: bool = Option(False, "--allow-remote", help="serve other machines, too, without a login")
 
     def _check(self) -> None:
         """Refuse options that would be ignored."""
@@ -133,7 +133,7 @@ def _check_certificate(path: Path, public_key: Path, ledger: str | None, *, as_j
 
 
 def _parts(found: Report, ledger: PrivacyLedger | MetricLedger) -> Parts:
-    """What each part of a plan's data has spent, for the counts that the report holds."""
+    """Return the loss of each part of a plan's data, for the counts of the report."""
     from langchain_dp.accounting import MetricLedger, PartEvent, epsilon
     from langchain_dp.audit.report.names import label
 

@@ -65,9 +65,9 @@ class Optimize(SpendingOptions, ModelOptions, FileOptions, WriterOptions):
       --instruction "Classify the message as praise or complaint." --shots 3 --subsets 48 --prompts 3 --tokens 20
 """
     notes = """\
-The file holds "prompt", ready for any chat model, and its "certificate". Beside --data lie its ledger, which holds what
-was released, and the ledger's key: whoever has both can test guesses at the rows. After Ctrl-C the same command goes
-on, but not from within the last step, "selecting"; a finished one gives the same prompt again, at no cost.
+The file holds "prompt", ready for any chat model, and its "certificate". The ledger of --data keeps
+every release. A thief of the ledger and its key can test guesses at the rows. After Ctrl-C the same command
+continues, except within the last step, "selecting". A finished run returns the same prompt at no cost.
 Without --shots, --subsets, --prompts, --tokens and --validation as many rows, votes and tokens are taken as fit the
 budget and a few minutes (--effort); where nothing fits, it says what would, and spends nothing. With one of them, the
 others are those of --task, or of DPPromptOptimizer.
@@ -81,7 +81,7 @@ write.
     writes_with: ClassVar = (*WriterOptions.writes_with, "temperature", "chat")
     data: Path = Option(help=f"{ROWS}: the private rows")
     out: Path = Option(help="JSON file to write: the prompt and its certificate")
-    epsilon: float = promised(parser=positive, help="what this run may spend")
+    epsilon: float = promised(parser=positive, help="share of this run")
     name: str = promised("dp-opt", help="name of the run in the ledger")
     seed_not_private: int | None = promised(None, min=0, help="reproducible coins, noise: the result is NOT private")
     temperature: float | None = of_run(None, parser=not_negative, help="of the votes; 0 is the most probable token")
@@ -148,7 +148,7 @@ def known_task(options: WriterOptions) -> OptTask | None:
 
 
 def labels_of(options: WriterOptions, task: OptTask | None, rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The labels that were given, or known, or else those of the rows, which is said."""
+    """Return the labels of the options or the task. Otherwise read them off the rows, with a note."""
     if options.labels or task:
         return list(options.labels or task.labels)  # type: ignore[union-attr]  # one of them is there
     labels, said = read_off(rows)
@@ -233,7 +233,7 @@ def _before(plan: OptPlanReport) -> str:
 
 
 def _half_of_memory() -> int:
-    """Bytes of caches that a run may keep: without those of all subsets each token evaluates their prompts anew."""
+    """Bytes of caches that a run may keep: without those of all subsets, each token evaluates their prompts again."""
     if not hasattr(os, "sysconf"):  # Windows does not say
         return 2**30
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -243,12 +243,12 @@ def _half_of_memory() -> int:
 
 
 def _given(**values: Any) -> dict[str, Any]:
-    """What was given. The rest keeps the defaults of the library."""
+    """Return the given values. The others keep the defaults of the library."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _interrupted(optimizer: PromptRunnable, ledger: PrivacyLedger | None, path: str) -> str:
-    """One line: what is kept, where, and how to go on. Released values only."""
+    """Return one line on released values: where they are kept, and how to continue."""
     from langchain_dp.opt.reservation import VALIDATION
 
     if ledger is None:
@@ -324,7 +324,7 @@ def _score_instruction(
 def _check_test(rows: Sequence[Mapping[str, Any]], settings: Settings) -> None:
     """Refuse rows that :func:`_score_instruction` could not score, before a run is paid for."""
     if not rows:
-        raise InvalidParameter("Expected at least one test row, but there is none. Give more rows.")
+        raise InvalidParameter("Expected at least one test row. Give more rows.")
     for position, row in enumerate(rows):
         keys = (*settings.prompts.variables, "label")
         if any(key not in row for key in keys) or row["label"] not in settings.labels:

@@ -48,13 +48,13 @@ def _two_labels(labels: list[str] | None) -> list[str] | None:
 
 
 class JsonOptions(Options):
-    """Whether a program reads it."""
+    """Output for programs."""
 
     json: bool = Option(False, "--json", help="print one JSON object on stdout and nothing else there")
 
 
 class ModelOptions(Options):
-    """Which model runs on this machine, and where."""
+    """Model on this machine."""
 
     said: ClassVar = {"model_path": "--model"}
 
@@ -78,10 +78,10 @@ class LabelOptions(Options):
 
 
 class FileOptions(Options):
-    """What text and label are called in files of rows."""
+    """Columns of text and label."""
 
-    text_key: str = Option("text", metavar="NAME", help="what the text is called in --data")
-    label_key: str = Option("label", metavar="NAME", help="what the label is called in --data")
+    text_key: str = Option("text", metavar="NAME", help="column of the text in --data")
+    label_key: str = Option("label", metavar="NAME", help="column of the label in --data")
 
     def read(self, path: Path, *, label: str | None = None) -> list[dict[str, Any]]:
         """Rows of a file, with ``text`` and ``label``: ``label``, where it has no such column."""
@@ -115,7 +115,7 @@ def made_with(path: Path | None) -> list[Any]:
 
 
 class RowOptions(FileOptions):
-    """What a plan is for: rows, or their number."""
+    """Rows of a plan, or their number."""
 
     data: Path | None = Option(None, help=f"{ROWS}: the private rows")
     records: int | None = Option(
@@ -134,10 +134,10 @@ class DeltaOptions(Options):
 
 
 class ConstantOptions(Options):
-    """The relation, and what add/remove needs, where nothing may be derived from the number of rows."""
+    """The relation, and constants for add/remove, where nothing may be derived from the number of rows."""
 
     neighbors: Neighboring = promised(
-        "replace-one", metavar="RELATION", help=f"what one record's change is: {', '.join(NEIGHBORS)} (blanks it out)"
+        "replace-one", metavar="RELATION", help=f"change of one record: {', '.join(NEIGHBORS)} (blanks it out)"
     )
     partitions: int | None = promised(None, min=1, help="number of all subsets (required for add-or-remove-one)")
     sampling_probability: float | None = promised(
@@ -157,7 +157,7 @@ class ConstantOptions(Options):
 
 
 class ExampleOptions(FileOptions):
-    """What synthetic examples are to be like, and who writes them."""
+    """Form and writer of synthetic examples."""
 
     said: ClassVar = {"max_new_tokens": "--tokens"}
     labels: list[str] | None = Option(
@@ -166,9 +166,9 @@ class ExampleOptions(FileOptions):
         help="the public labels (default: those found in --data); one alone for texts without labels",
     )
     describe: list[str] | None = of_run(
-        None, metavar="LABEL=TEXT", help="what a label means, public; for each label. Or a file of `langchain-dp name`"
+        None, metavar="LABEL=TEXT", help="public meaning of each label, or a file of `langchain-dp name`"
     )
-    count: int = of_run(64, min=1, help="examples, all labels together; rounded up to as many of each")
+    count: int = of_run(64, min=1, help="examples of all labels together, rounded up to as many of each")
     tokens: int = of_run(40, min=1, help="tokens of one example at most")
     members: int = of_run(30, min=2, help="members that are expected to take part in one example")
     temperature: float = of_run(1.0, parser=positive, help="of the words that are drawn")
@@ -194,7 +194,7 @@ class VoteOptions(Options):
 
 
 class WriterOptions(LabelOptions, ConstantOptions):
-    """What a prompt is to be for, whether it is written or chosen, how much is written, and from how many votes."""
+    """Task of a prompt, its method, sizes and votes."""
 
     said: ClassVar = ModelOptions.said | {
         "num_prompts": "--prompts",
@@ -207,7 +207,7 @@ class WriterOptions(LabelOptions, ConstantOptions):
     """Options that mean nothing where nothing is written."""
 
     task: KnownTask | None = of_task(None, help="labels, instruction, templates, shots and subsets of a known task")
-    instruction: str | None = of_task(None, help="what to start from, public (default: that of --task)")
+    instruction: str | None = of_task(None, help="public initial instruction (default: that of --task)")
     labels: list[str] | None = of_task(
         None, callback=_two_labels, help="the public labels (default: of --task, or those found in --data)"
     )
@@ -245,7 +245,7 @@ class WriterOptions(LabelOptions, ConstantOptions):
 
 
 class TableOptions(Options):
-    """Which words, and how private: one target. The long names are those of the library."""
+    """Word vectors, and one target of privacy. The long names are those of the library."""
 
     embeddings: str = promised(
         "glove",

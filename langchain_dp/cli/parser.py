@@ -1,4 +1,4 @@
-"""How a line is parsed, and refused: options, commands, and the types of their values."""
+"""Parser of the command line: options, commands, and the types of their values."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from typer.core import TyperCommand, TyperGroup
 from langchain_dp.errors import InvalidParameter
 
 DONE, FAILED, WRONG, INTERRUPTED, UNREAD = 0, 1, 2, 130, 141
-"""Exit codes. The last is what shells give to a program that Ctrl-C ended."""
+"""Exit codes. Shells give the last one to a program that SIGPIPE ended."""
 
 PROGRAM = "langchain-dp"
 
 _FIGURES = ("epsilon", "delta")
-"""What a message shows of a budget, which may be another one than was typed."""
+"""Parts of a budget in messages, which may not be those that were typed."""
 _IN_CODE = {
     " of PrivateRecords": "",
     "; of texts without labels name one for all with label=": "",
@@ -34,11 +34,11 @@ _IN_CODE = {
     "labels_from_data": "whether --labels are named",
     "call give_up_round(), which": "give --give-up-round, which",
 }
-"""What messages say of calls that no command has, and what is typed instead."""
+"""Python calls in messages, with the options to type instead."""
 
 
 class WrongArguments(InvalidParameter):
-    """Options that are each in order and do not go together. The command line alone says so: exit code 2."""
+    """Valid options that contradict each other. Exit code 2."""
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
@@ -153,7 +153,7 @@ class Group(_Epilog, TyperGroup):
 
 
 def refusal(error: Any) -> str:
-    """What typer refused, in one sentence that names the argument and the remedy."""
+    """Return typer's refusal in one sentence that names the argument and the remedy."""
     path = PROGRAM if error.ctx is None else error.ctx.command_path
     said = error.message
     if hasattr(error, "possibilities"):  # of an option

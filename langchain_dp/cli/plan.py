@@ -1,4 +1,4 @@
-"""``langchain-dp plan``: what a private run would need, before anything is spent."""
+"""``langchain-dp plan``: the needs of a private run, before anything is spent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from langchain_dp.icl import ICLPlanReport, ICLPrompt
     from langchain_dp.ports import Token
 
-WHAT = "What a private run would need, before anything is spent."
+WHAT = "Forecast a private run, before anything is spent."
 NOTES = "Each system has its own --help. Nothing is charged, reserved or written."
 
 _COUNTED = "four characters a token: no model was loaded"
@@ -291,7 +291,7 @@ class PlanRAPT(JsonOptions, TableOptions):
     """Plans privatized text."""
 
     path = "plan rapt"
-    what = "Privatized text (RAPT): eta, and what it means."
+    what = "Privatized text (RAPT): eta and its meaning."
     examples = """\
   langchain-dp plan rapt --target-replacement 0.5 --table glove
   langchain-dp plan rapt --eta 4 --mechanism laplace --releases 50 --json
@@ -301,7 +301,7 @@ Measured on public texts and the public table: it costs no privacy, and `langcha
 uses the same eta.
 --json: {"table", "mechanism", "eta", "replacement", "unchanged", "distinct", "inversion", "neighbor_loss", ...}.
 """
-    releases: int | None = Option(None, min=1, help="texts of one user: what they need as --limit of an account")
+    releases: int | None = Option(None, min=1, help="texts of one user, to find their --limit")
 
     def run(self) -> int:
         """Run the command. Returns the exit code."""

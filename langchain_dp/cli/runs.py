@@ -1,4 +1,4 @@
-"""What commands share that spend, write and end: labels off the rows, where a result may go, why a run ended."""
+"""Shared by commands: labels read off rows, places of results, and reasons why a run ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def because(error: BaseException) -> str:
-    """Return why a command failed, with what to do. Of the operating system's errors some say neither."""
+    """Return the reason and the remedy of a failure. Some of the operating system's errors have neither."""
     if not isinstance(error, OSError) or error.filename is None:
         return str(error)
     remedy = {
@@ -29,7 +29,7 @@ def because(error: BaseException) -> str:
 
 
 ENDS = (LangChainDPError, OSError, KeyboardInterrupt)
-"""What ends a command in one line."""
+"""Errors that end a command in one line."""
 
 
 def ending(error: BaseException) -> tuple[str, int]:
@@ -48,9 +48,9 @@ ESTIMATED = "the time is estimated from the private rows: keep it to yourself"
 
 
 def read_off(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], str]:
-    """The different labels of rows, in order, and what is said of it: that they were not given, and how many there are.
+    """Return the distinct labels of rows in order, and a note with their number.
 
-    They stand in the private rows and are not shown.
+    They come from private rows and are not shown.
     """
     from langchain_dp.records.checks import as_seen
 
@@ -98,7 +98,7 @@ def check_out(out: Path, load: Callable[[Path], T], what: str) -> T | None:
 
 
 def check_folder(place: Path, option: str) -> None:
-    """What is to be made there must find a folder."""
+    """Refuse a place whose folder is missing or not writable."""
     if not place.parent.is_dir() or not os.access(place.parent, os.W_OK):
         raise InvalidParameter(
             f"Expected the folder of {option} {place} to be there and writable. Make it, or name another."
@@ -106,7 +106,7 @@ def check_folder(place: Path, option: str) -> None:
 
 
 def check_apart(out: Path, ledger: str | None) -> None:
-    """What is written must not take the place of the ledger or of its key: all that was spent would be forgotten."""
+    """Refuse to overwrite the ledger or its key, which would forget every charge."""
     from langchain_dp.accounting.store.base import file_at, is_url
     from langchain_dp.accounting.store.key_file import SUFFIX
 
@@ -115,8 +115,8 @@ def check_apart(out: Path, ledger: str | None) -> None:
     place = file_at(ledger)
     if os.path.realpath(out) in (place, f"{place}{SUFFIX}", f"{place}-journal"):
         raise WrongArguments(
-            f"Expected --out {out} to be another file than the ledger {ledger} and what lies beside it: what is "
-            "written would take its place, and with it what was spent. Name another."
+            f"Expected --out {out} to be another file than the ledger {ledger} and its key: the result would "
+            "overwrite the record of all charges. Name another."
         )
 
 

@@ -38,7 +38,7 @@ _CLEAR = "in clear (nothing by default)"
 _EQUAL = (
     "Equal lines are documents of their own: the most that was released of one document does not show that somebody "
     "wrote a line several times.",
-    "Under the limit of a document all equal lines of one user are one document: what it spent, and a refusal, show "
+    "Under the limit of a document, all equal lines of one user are one document. Its account, or a refusal, shows "
     "that two of them were equal.",
 )
 """Without a limit for each document, and with one."""
@@ -59,9 +59,9 @@ class Sanitize(TableOptions):
   langchain-dp sanitize --in notes --out safe-notes --replacement 0.7 --length 64
 """
     notes = """\
-Every line is one release, and a document of its own; with --limit equal lines of one user are one document, or a line
-handed in often would get around it. A folder's .txt, .md and .jsonl files keep their names, which are in clear, also in
-messages. This is metric privacy: eta is no epsilon, and `langchain-dp plan rapt` says what it means before anything is
+Every line is one release, and one document. With --limit, equal lines of one user are one document, so that repeats
+cannot get around it. A folder's .txt, .md and .jsonl files keep their names, which are in clear, also in
+messages. This is metric privacy: eta is no epsilon, and `langchain-dp plan rapt` explains it before anything is
 released.
 In clear besides, and besides what the options let pass: how many lines there are, in what order, and how many words
 each has (unless --length).
@@ -81,7 +81,7 @@ themselves go to stdout.
     errors: Literal["strict", "replace"] = Option("strict", help="of bytes that are not UTF-8")
     ledger: str | None = ledger_at(help="account to charge, made if absent: file or postgresql:// URL")
     limit: float | None = promised(
-        None, parser=positive, help="what one user's releases, and one document's, may add up to"
+        None, parser=positive, help="limit of the sum of one user's releases, and of one document's"
     )
     user_field: str | None = promised(None, metavar="NAME", help="field of a row that says whose account is charged")
     keep: list[str] | None = Option(None, metavar="WORD", rich_help_panel=_CLEAR, help="words that stay")
@@ -91,7 +91,7 @@ themselves go to stdout.
     punctuation: Treatment = _treated(help="punctuation marks and symbols")
     code: Treatment = _treated(help="pieces between backticks")
     length: int | None = Option(
-        None, min=1, rich_help_panel="words", help="every text comes out at exactly this many tokens"
+        None, min=1, rich_help_panel="words", help="release every text with exactly this many tokens"
     )
     certificate: bool = Option(False, "--certificate", help="print the certificate on stderr at the end")
     json: bool = Option(False, "--json", help="print the certificate as one JSON object")
@@ -132,7 +132,7 @@ themselves go to stdout.
 
 @dataclasses.dataclass
 class _Run:
-    """How far a run got, for the line that says so when it ends early. Counts and names of files only."""
+    """Progress of a run, for its last line if it ends early. Counts and names of files only."""
 
     ledger: str | None
     job: files.Job | None = None
@@ -182,7 +182,7 @@ class _Run:
 
 
 class _Places:
-    """How often a document was met in this run: equal lines are documents of their own, and do not show that they are.
+    """Count of a document in this run. Equal lines are separate documents, and do not show that they are equal.
 
     Counted under keyed hashes in a database that SQLite keeps in a nameless file once it outgrows its cache, so that
     memory stays bounded.
@@ -222,7 +222,7 @@ def _fields(options: Sanitize, jobs: list[files.Job]) -> files.Fields:
 
 
 def _releases(options: Sanitize, held: contextlib.ExitStack) -> FormalReleases:
-    """What draws the words, under the account of this run."""
+    """Return the source of words, under the account of this run."""
     from langchain_dp.rapt.privatize import Policies
     from langchain_dp.rapt.release import FormalReleases
     from langchain_dp.rapt.runnable import WordOptions, word_releases
@@ -304,7 +304,7 @@ def _most_equal(releases: FormalReleases) -> int | None:
 def _check_limit(limit: float, eta: float) -> None:
     if limit < eta:
         raise InvalidParameter(
-            f"Expected --limit {limit:g} to be at least eta={bound(eta)}, what one release costs: nothing could be "
+            f"Expected --limit {limit:g} to be at least eta={bound(eta)}, the cost of one release. Nothing could be "
             "released. Raise it, or lower eta."
         )
 

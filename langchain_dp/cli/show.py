@@ -1,4 +1,4 @@
-"""How results, plans, notes and progress are shown, to people and to programs: the same in all commands."""
+"""Results, plans, notes and progress of all commands, for people and for programs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def epilog(examples: str, notes: str = "") -> str:
 
 
 def line(message: object) -> str:
-    """One line for stderr, whatever the message holds."""
+    """Return any message as one line for stderr."""
     return f"{PROGRAM}: {' '.join(str(message).split())}"
 
 
@@ -218,7 +218,7 @@ def show_calibration(calibration: Calibration, *, as_json: bool, releases: int |
         print(columns([(f"{releases:,} releases", f"need --limit {rounded_up(needed, digits=6):.12g}")], indent=0))
     factor = math.exp(min(calibration.neighbor_loss, 700.0))
     print(
-        f"\nOf two words {calibration.neighbor_distance:.3g} apart, no word comes out more than {factor:,.4g} times as "
-        "often from the one as\nfrom the other. This is metric privacy: eta is no epsilon. Words near one another in "
-        "the table are hidden among each\nother, far ones less. Releases of one text, and of one user's texts, add up."
+        f"\nOf two words {calibration.neighbor_distance:.3g} apart, no word is released more than {factor:,.4g} times "
+        "as often from one as\nfrom the other. This is metric privacy: eta is no epsilon. Words near one another are "
+        "hidden among each other,\nfar ones less. Releases of one text, and of one user's texts, add up."
     )

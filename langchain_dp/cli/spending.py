@@ -136,7 +136,7 @@ class DataLedger:
         left = self.left()
         if epsilon > left[0] * (1 + _ROUNDING):
             raise InvalidParameter(
-                f"Expected --epsilon {epsilon:g} to be at most {room(left[0])}, what is left of epsilon "
+                f"Expected --epsilon {epsilon:g} to be at most {room(left[0])}, the rest of epsilon "
                 f"{bound(self.budget.epsilon)} for {self.data}. Ask for less. {_ADDS_UP}."
             )
         if not left[1]:
@@ -193,7 +193,7 @@ class DataLedger:
 
 
 def show_forecast(forecast: Any, after: DataLedger, *, as_json: bool) -> int:
-    """Show a plan and what the command would leave. Returns the exit code."""
+    """Show a plan and the rest of the budget after it. Returns the exit code."""
     if as_json:
         print_json(forecast.to_dict() | after.in_json())
     else:

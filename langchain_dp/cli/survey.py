@@ -38,7 +38,7 @@ class SurveyConversations(ChargedOptions, ModelOptions):
 """
     notes = """\
 --data holds a conversation a line: a text, "messages", or a run of LangSmith. --questions is a JSON list of {"name",
-"choices"}, where choices are names, or names with descriptions; "text" is the question in words, and "below" has finer
+"choices"}, where choices are names, or names with descriptions. "text" is the question in words, and "below" has finer
 choices by choice. The encoder puts a conversation to the nearest description: good for topics. A model reads it: better
 for moods and outcomes, and slower. The page and survey.json beside it may be shown to anybody.
 --json: what survey.json holds, {"tables", "records", "unit", "certificate"}, and {"left"}; the plan under --plan.
@@ -47,7 +47,7 @@ for moods and outcomes, and slower. The page and survey.json beside it may be sh
     ask: list[str] | None = Option(None, metavar='"NAME: A, B"', help="a question with its choices")
     questions: Path | None = Option(None, help="JSON file of questions")
     reader: str = Option("encoder", metavar="encoder|model", help="what reads the conversations")
-    text_key: str = Option("text", metavar="NAME", help="what the text is called in --data")
+    text_key: str = Option("text", metavar="NAME", help="column of the text in --data")
     title: str = Option("Survey", help="heading of the page")
     name: str = promised("survey", help="name of the release in the ledger")
     plan: bool = Option(False, "--plan", help="forecast the error bars, and stop: nothing is spent")
@@ -128,7 +128,7 @@ class ScoreChains(ReleaseOptions):
     notes = """\
 A chain is a file that `langchain-dp fit` wrote, or MODULE:NAME of a LangChain Runnable in a module of this folder. Each
 row is an isolated call. Chains that are named together are compared in one release.
---json: what the file holds, {"scores": [{"chain", "accuracy", "low", "high", ...}]}, and {"left"}.
+--json: the contents of the file, {"scores": [{"chain", "accuracy", "low", "high", ...}]}, and {"left"}.
 """
     chain: list[str] = Option(help="a saved classifier, or MODULE:NAME of a chain in Python")
     name: str = promised("accuracy", help="name of the release in the ledger")

@@ -27,7 +27,7 @@ class Synthesize(SpendingOptions, ModelOptions, ExampleOptions):
 
     said: ClassVar = ModelOptions.said | ExampleOptions.said
     path = "synthesize"
-    what = "Write examples from private rows with a model on this machine: for any use, for ever."
+    what = "Write examples from private rows with a model on this machine, for any use without limit."
     examples = """\
   langchain-dp synthesize --data train.jsonl --epsilon 3 --count 64 --out synthetic.jsonl --plan
   langchain-dp synthesize --data train.jsonl --epsilon 3 --budget 5 --count 64 --out synthetic.jsonl
@@ -37,23 +37,21 @@ class Synthesize(SpendingOptions, ModelOptions, ExampleOptions):
 """
     notes = """\
 The first line of the file holds the certificate, every other one {"text", "label"}, with "dropped" and why where a
-public filter left it out. Beside --data lie its ledger, which holds what was released, and the ledger's key: whoever
-has both can test guesses at the rows. After Ctrl-C the same command goes on with the next token. Neighbours replace one
+public filter left it out. The ledger of --data keeps every release. A thief of the ledger and its key can
+test guesses at the rows. After Ctrl-C the same command continues with the next token. Neighbours replace one
 row. A description must not be taken from the rows: the model is told it, and it counts as public.
 --alone shows no row to the model: where the names of the labels say what they mean, look first whether that will do.
 --json: {"examples", "dropped", "certificate", "left"}; with --plan {"clip", "members", "verdict", ...}.
 """
     out: Path = Option(help="JSONL file to write: certificate and examples")
     data: Path | None = Option(None, help=f"{ROWS}: the private rows (required without --alone)")
-    epsilon: float | None = promised(None, parser=positive, help="what this run may spend (required without --alone)")
+    epsilon: float | None = promised(None, parser=positive, help="share of this run (required without --alone)")
     name: str = promised("synthesis", help="name of the run in the ledger")
     max_tokens: int | None = Option(None, min=1, help="context of one row, in tokens (default: the engine's)")
-    alone: bool = Option(
-        False, "--alone", help="write with the model alone, for nothing: what private ones have to beat"
-    )
+    alone: bool = Option(False, "--alone", help="write with the model alone, at no cost, as a baseline")
     plan: bool = Option(False, "--plan", help="say what it would cost and if it is worth it: no ledger is opened")
     give_up_round: bool = Option(
-        False, "--give-up-round", help="after a kill go on over other rows: what is missing of the round is lost"
+        False, "--give-up-round", help="after a kill, continue with other rows and lose the rest of the round"
     )
 
     def __post_init__(self) -> None:
@@ -122,9 +120,7 @@ row. A description must not be taken from the rows: the model is told it, and it
                 try:
                     examples = chain.invoke(records)
                 except KeyboardInterrupt:
-                    note(
-                        f"interrupted; what is written is kept in {account.name}. The same command goes on from there."
-                    )
+                    note(f"interrupted. Released text is kept in {account.name}. The same command continues.")
                     return INTERRUPTED
             if begun and not self.json and charged == sum(entry.count for entry in ledger.entries()):
                 note(f"This run was complete: {account.name} gives its examples out again. Nothing was charged.")
@@ -153,7 +149,7 @@ def _refuse(out: Path) -> NoReturn:
 
 
 def given(options: ExampleOptions) -> dict[str, str]:
-    """The labels that were named, with what is said of them. None if none were."""
+    """Return the named labels with their descriptions, or None."""
     said: dict[str, str] = {}
     for each in options.describe or ():
         if "=" not in each and Path(each).is_file():
@@ -170,7 +166,7 @@ def given(options: ExampleOptions) -> dict[str, str]:
     labels = list(options.labels or said)
     unknown = sorted(said.keys() - set(labels))
     if unknown:
-        raise WrongArguments(f"Expected --describe for labels of --labels, but {unknown} are none of them.")
+        raise WrongArguments(f"Expected --describe for labels of --labels, but {unknown} are others.")
     twice = sorted({label for label in labels if labels.count(label) > 1})
     if twice:
         raise WrongArguments(f"Expected {'--labels' if options.labels else '--describe'} to name {twice} once.")
@@ -178,7 +174,7 @@ def given(options: ExampleOptions) -> dict[str, str]:
 
 
 def read(options: ExampleOptions, data: Path | None) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """The rows, and the labels with what is said of them: one that was named alone is that of rows without."""
+    """Return the rows, and the labels with their descriptions. A single label is that of rows without one."""
     labels = given(options)
     rows = [] if data is None else options.read(data, label=next(iter(labels)) if len(labels) == 1 else None)
     if not labels:

@@ -272,7 +272,7 @@ def _is_fitting(value: Any, owner: Any) -> bool:
     kind = value if isinstance(value, (type, types.FunctionType)) else type(value)
     if not isinstance(owner, (BaseLanguageModel, *decision_models())):
         return isinstance(value, operator.itemgetter) or (kind is value and _is_langchain(kind))
-    # What extends LangChain is a class of the user's, wherever it is installed.
+    # A class that extends LangChain is the user's, wherever it is installed.
     extends = any(map(_is_langchain, getattr(kind, "__mro__", ())))
     if extends or not _is_installed(_root(kind)):
         return _is_langchain(kind)

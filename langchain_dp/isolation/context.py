@@ -108,7 +108,7 @@ def find_problem(*, try_gate: bool = True) -> str | None:
     """
     if get_debug():
         return (
-            "Expected langchain debug=True to be False: it prints every prompt, whatever the callbacks. "
+            "Expected langchain debug=True to be False: it prints every prompt, with any callbacks. "
             "Call langchain_core.globals.set_debug(False)."
         )
     for name in _OLD_TRACERS:

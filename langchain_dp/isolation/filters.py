@@ -19,7 +19,7 @@ from typing import Any
 
 
 class Level(enum.IntEnum):
-    """How much the current context hides. Nested contexts take the larger level."""
+    """Level of hiding in the current context. Nested contexts take the larger level."""
 
     OPEN = 0
     PRIVATE = 1

@@ -71,7 +71,7 @@ class IsolatedModel:
     """A model whose calls only the model sees.
 
     Answers are the model's, or the results of ``read``. A call that fails or takes too long gives None: the prompt
-    abstains, so that one record moves at most one vote. Its exception is dropped with its text, whatever its type (also
+    abstains, so that one record moves at most one vote. Its exception is dropped with its text, for every type (also
     SystemExit, KeyboardInterrupt, CancelledError and GeneratorExit raised by the model). Each prompt is a call of its
     own, because in a joint batch the length of one prompt can change the answer to another. Certificates give its
     ``name``, which is never an address or a key.

@@ -1,4 +1,4 @@
-"""How a release is drawn. One mechanism a file, pure, randomness passed in. None ever sees the ledger.
+"""Mechanisms that draw releases. They are pure, take their randomness as an argument, and know no ledger.
 
 A mechanism is a frozen dataclass of public parameters. It holds the event that it costs, and no second copy of what
 the event says: charge ``mechanism.event``, then draw by ``mechanism.release(...)``.

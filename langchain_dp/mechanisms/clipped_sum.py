@@ -31,7 +31,7 @@ from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
 Scores = NDArray[np.float64]
 
 GRID = 64
-"""Whole numbers into which the clip is cut: what a member adds to a token's exponent is one of -64, ..., 64."""
+"""Whole numbers into which the clip is cut. A member adds to a token's exponent one of -64, ..., 64."""
 _PUBLIC_WEIGHT = 2**200
 """The public model's probability of its likeliest token, as a whole number. The least weight is one, 139 nats below.
 With 2^40 it was 28: at a temperature of 0.2 all tokens were alike then that the model takes to be six nats less likely,
@@ -43,8 +43,8 @@ class ClippedSum:
     """Draw the tokens of one round of texts.
 
     Args:
-        event: What one round costs. Its ``epsilon0`` says how far one record may move a token, hence the clip.
-        members: s: expected members of one text, a constant. The sum is divided by it, whoever takes part. Who does is
+        event: Cost of one round. Its ``epsilon0`` says how far one record may move a token, hence the clip.
+        members: s: expected members of one text, a constant. The sum is always divided by it. Who does is
             drawn elsewhere, once a round, at the event's rate.
         temperature: tau of the distribution that a token is drawn from.
 
@@ -95,7 +95,7 @@ class ClippedSum:
 
     @property
     def clip(self) -> float:
-        """C: how far a member's log-probability may lie from the public model's, in nats. What is beyond is cut."""
+        """C: how far a member's log-probability may lie from the public model's, in nats. The rest is cut."""
         return self.event.epsilon0 * self.members * self.temperature / 4
 
     def release(
@@ -108,7 +108,7 @@ class ClippedSum:
             public: The public model's log-probabilities of the candidates, in nats, normalized over the whole
                 vocabulary: at least one of them, all finite. The candidates are public: found without any member.
             members: Of each member that takes part the log-probabilities of the same candidates. None for one that
-                could not be evaluated. There may be no member: the draw is made all the same.
+                could not be evaluated. Without members the draw is still made.
             rng: Source of randomness. Operating-system entropy by default.
 
         Returns:
@@ -128,7 +128,7 @@ class ClippedSum:
         return draw(rng or SystemRandomness(), base, total.tolist(), self._weights(known))
 
     def _moved(self, public: Scores, row: Scores) -> NDArray[np.int64]:
-        """Whole numbers in [-GRID, GRID], whatever the row holds: what is no number moves nothing."""
+        """Return whole numbers in [-GRID, GRID] for any row. A NaN becomes 0."""
         if row.shape != public.shape:
             raise InvalidParameter("Expected every member to score each candidate once.")
         with np.errstate(invalid="ignore", over="ignore"):

@@ -37,7 +37,7 @@ class Exponential:
     """Choose a candidate by the exponential mechanism: P(j) proportional to b^(counts[j]), b just below e^epsilon.
 
     Args:
-        event: What one choice costs. Its ``epsilon`` is the weight of one record in the exponent, in nats.
+        event: Cost of one choice. Its ``epsilon`` is the weight of one record in the exponent, in nats.
         most: Largest number that one record adds to a count. A count of ``most`` then weighs epsilon.
 
     Formal guarantee:
@@ -109,7 +109,7 @@ def draw(rng: Randomness, base: Fraction, exponents: Sequence[int], factors: Seq
         rng: Source of randomness. It is asked at least once, also where there is one outcome only.
         base: At least 1.
         exponents: Whole numbers, one per outcome. At least one.
-        factors: Positive whole numbers, one per outcome. How many digits are drawn first hangs on the largest of them.
+        factors: Positive whole numbers, one per outcome. The largest one decides how many digits are drawn first.
     """
     ratio, largest = 1 / base, max(exponents)
     bits = _BLOCK_BITS + max(factors).bit_length()

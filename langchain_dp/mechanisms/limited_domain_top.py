@@ -85,7 +85,7 @@ class LimitedDomain(Generic[T]):
         """A token, or None. Both are releases and cost the same. Nothing else may leave.
 
         Args:
-            votes: Votes per token, whole numbers of at least 0. Empty is fine, and the draw is made all the same. A
+            votes: Votes per token, whole numbers of at least 0. It may be empty. A
                 vote for what is not in a ``domain`` given as a sequence is an abstention: an error here would tell of
                 the record behind it.
             rng: Source of randomness. Operating-system entropy by default.

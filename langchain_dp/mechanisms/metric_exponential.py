@@ -35,7 +35,7 @@ Points = NDArray[np.float64]
 Bounds = NDArray[np.float32]
 
 CACHE_BYTES = 64 * 2**20
-"""Memory for what is kept of words that were drawn for, unless told otherwise: of 32,000 words of a large table."""
+"""Default memory for the cache of words: some 32,000 words of a large table."""
 BUCKETS = 512
 """Buckets of a table, at most. Of more than 524,288 rows one per 1,024. A word keeps a bound of 4 bytes of each."""
 _BESIDE = 512  # bytes that keeping a word takes beside its bounds
@@ -52,9 +52,9 @@ class MetricExponential:
     """Draw words by their distance to a private point.
 
     Args:
-        event: What one draw costs. Its ``eta`` is the privacy loss per unit of distance, at least 1e-9.
-        table: Public table, the same whatever the points are.
-        cache_bytes: Memory for what is kept of words seen before, at least 0. The least recently used make room. How
+        event: Cost of one draw. Its ``eta`` is the privacy loss per unit of distance, at least 1e-9.
+        table: Public table, which does not depend on the points.
+        cache_bytes: Memory for the cache of words, at least 0. The least recently used make room. How
             long a draw takes shows whether a word was seen before.
         threads: Threads to work with. By default as many as there are processors.
 

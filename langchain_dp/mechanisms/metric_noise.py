@@ -31,8 +31,8 @@ class MetricLaplace:
     """Add noise to every point and report the nearest allowed row of a public table.
 
     Args:
-        event: What one release costs. Its ``eta`` is the privacy loss per unit of distance, at least 1e-9.
-        table: Public table, the same whatever the points are.
+        event: Cost of one release. Its ``eta`` is the privacy loss per unit of distance, at least 1e-9.
+        table: Public table, which does not depend on the points.
         threads: Threads to search with. By default as many as there are processors.
 
     Raises:

@@ -23,10 +23,10 @@ LEAST_SIGMA = 0.3
 
 @dataclasses.dataclass(frozen=True)
 class NoisyMax:
-    """What one release may show.
+    """Result of one release.
 
     Args:
-        winner: Index of the largest noisy count. Ties go to the smaller index, whatever the data.
+        winner: Index of the largest noisy count. Ties go to the smaller index.
         noisy_counts: All noisy counts, in votes, multiples of 1/4096. Same price as the winner alone.
 
     Examples:
@@ -45,7 +45,7 @@ class ReportNoisyMax:
     """Add Gaussian noise to every count and report the largest.
 
     Args:
-        event: What one release costs. Its ``sigma`` is the standard deviation of the noise per count, in votes, at
+        event: Cost of one release. Its ``sigma`` is the standard deviation of the noise per count, in votes, at
             least 0.3. Who is asked is drawn elsewhere, at the event's rate.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Where random bits come from, and exact samplers built on them, without floating point. And bits in arrays.
+"""Sources of random bits, and exact samplers on them without floating point. And bits in arrays.
 
 Exact means: every sampler below returns each value with precisely its rational (or discrete Gaussian) probability,
 given uniform integers. Floating-point noise has holes that betray the noiseless value.
@@ -59,7 +59,7 @@ class SystemRandomness:
 
 
 class NotPrivateSeededRandomness:
-    """Reproducible draws for tests and figures. Whoever knows the seed can remove the noise: NOT private.
+    """Reproducible draws for tests and figures. Anyone with the seed can remove the noise: NOT private.
 
     Examples:
         >>> mechanism = ReportNoisyMax(NoisyMaxEvent(2.0))

@@ -1,4 +1,4 @@
-"""Private records: what comes in as examples, kept in memory, shown to nobody, refused to every serializer."""
+"""Private records: examples in memory that are never printed or serialized."""
 
 from langchain_dp.records.blocks import PrivacyBlocks as PrivacyBlocks
 from langchain_dp.records.checks import TEXT_OR_NUMBER as TEXT_OR_NUMBER

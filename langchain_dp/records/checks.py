@@ -13,16 +13,16 @@ from typing_extensions import TypeVar
 from langchain_dp.errors import InvalidParameter
 
 Label = TypeVar("Label", bound=str | int | enum.Enum, default=str)
-"""What a label may be: a string, a whole number, a bool, or a member of an Enum."""
+"""Types of labels: a string, a whole number, a bool, or a member of an Enum."""
 TEXT_OR_NUMBER = (str, numbers.Number)
-"""What a template shows as it is: text, and numbers of all kinds, those of a table too."""
+"""Types that a template shows as they are: text, and numbers of all kinds, also of tables."""
 _LONG = 10**40
 """Python refuses to write numbers of more than 4,300 digits. No label is that long."""
 _SHOWN = 300
 
 
 def label_name(label: object) -> str | None:
-    """The string that a label is known by, in prompts, traces and certificates. None for what is no label.
+    """Return the string of a label in prompts, traces and certificates. None for other values.
 
     A string is itself, with its accents composed (NFC): the same letters are one label however a file encodes them. A
     number or bool is as it is written: "1", "True". A member of an Enum is its value where that is a string, else its
@@ -172,7 +172,7 @@ def row_fault(
         row: A record as it is kept.
         labels: Names of the labels. None where any will do.
         variables: Names of the template's variables.
-        whose: What the template is called.
+        whose: Name of the template.
         plain: Whether it takes text and numbers alone.
     """
     if labels is not None and row["label"] not in labels:
@@ -202,7 +202,7 @@ def _plainly(label: str) -> str:
 
 
 def is_missing(value: object) -> bool:
-    """Return whether a table has no value there: None, NaN, or what a library has for it."""
+    """Return whether a table has no value there: None, NaN, or a library's own value for it."""
     no_number = isinstance(value, numbers.Number) and value != value
     return value is None or bool(no_number) or type(value).__name__ in _NOTHING
 

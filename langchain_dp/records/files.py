@@ -29,7 +29,7 @@ class RowErrors:
     """Collects the faults of rows, and raises one error about all of them.
 
     Args:
-        rows: What a row is called, and where it is from: "example {}" or "line {} of notes.jsonl".
+        rows: Name of a row with its source: "example {}" or "line {} of notes.jsonl".
 
     Examples:
         >>> faults = RowErrors("line {} of notes.jsonl")
@@ -120,7 +120,7 @@ def _until(lines: BinaryIO, end: int | None) -> Iterator[bytes]:
 
 
 def _no_lines(first: bytes) -> str:
-    """What a file is whose first line begins like that, and what to do. Empty if it may hold one object a line."""
+    """Return the kind of a file by its first line, with a remedy. Empty if it may hold one object per line."""
     if first.startswith(b"\x1f\x8b"):
         return "it is compressed. Unpack it."
     if first.lstrip(b"\xef\xbb\xbf \t").startswith(b"["):

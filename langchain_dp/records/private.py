@@ -214,7 +214,7 @@ class PrivateRecords:
         return records
 
     def unit_notes(self) -> tuple[str, ...]:
-        """What a certificate says of the unit of privacy, where it is not one record."""
+        """Note of a certificate on the unit of privacy, where it is not one record."""
         return () if self.user_key is None else (USERS,)
 
     @redact_errors(READING)
@@ -230,7 +230,7 @@ class PrivateRecords:
         return row
 
     def _read(self, example: object) -> dict[str, Any] | str:
-        """The row, or what is wrong with it."""
+        """Return the row, or its fault."""
         bare = self._label is not None and isinstance(example, str)
         fields: Mapping[str, Any] | None = {self.text_key: example} if bare else fields_of(example)
         if fields is None:
@@ -301,11 +301,11 @@ class PrivateRecords:
 
 
 Examples = Iterable[Any] | str | PathLike[str] | PrivateRecords
-"""What holds private examples. See :class:`PrivateRecords`."""
+"""Types of private examples. See :class:`PrivateRecords`."""
 
 
 _EXACT = 2**53
-"""Whole numbers up to this are what they are as floats, too."""
+"""Whole numbers up to this are exact as floats."""
 
 
 def whole_number(value: object) -> object:
@@ -320,7 +320,7 @@ def whole_number(value: object) -> object:
 
 
 def id_of(value: object) -> object:
-    """The id of a row as a str. None where it has none. What it is where it can be no id."""
+    """Return the id of a row as a str, None if it has none, or the value itself if it cannot be an id."""
     value = whole_number(value)
     if is_missing(value) or (isinstance(value, str) and not value.strip()):
         return None
@@ -329,7 +329,7 @@ def id_of(value: object) -> object:
 
 
 def unknown_id(record_id: object) -> InvalidParameter:
-    """What an id that no record has is refused with. A str is not shown: it may be a name, or a record's text."""
+    """Return the error for an unknown id. A str is not shown, since it may be a name or a record's text."""
     what = " to be a known id" if isinstance(record_id, str) else f"{shown(record_id)} to be a str"
     return InvalidParameter(f"Expected record_id{what}: the 'id' that the record came with, or what add() returned.")
 
@@ -386,7 +386,7 @@ def check_records(
 
 
 class FromDataFrame:
-    """What is made of private examples can be made of a DataFrame, in one call."""
+    """Mixin: construction from a DataFrame in one call."""
 
     @classmethod
     @hold_arguments("data")
@@ -399,7 +399,7 @@ class FromDataFrame:
         label: str | None = None,
         **settings: Any,
     ) -> Self:
-        """Make one over the rows of a DataFrame, or of whatever else :class:`PrivateRecords` takes.
+        """Make one over the rows of a DataFrame, or of any other input of :class:`PrivateRecords`.
 
         Args:
             data: The private examples.
@@ -420,7 +420,7 @@ class FromDataFrame:
 
 
 class KeepsExamples(HeldInputs, FromDataFrame):
-    """As :class:`FromDataFrame`, for what is given its examples when it runs: those of the DataFrame stand for None.
+    """As :class:`FromDataFrame`, for classes that get their examples when they run. The DataFrame replaces None.
 
     Its ``settings`` have the public ``labels``, and ``prompts`` with ``variables``. LangChain's own ways to call it get
     the examples held: an event tells of its input, and error reporters read the locals of LangChain's frames, too.

@@ -149,7 +149,7 @@ class CheckedShards:
         shards: The parts.
         read: Makes records of a list of rows.
         count: Number of records. Private under add/remove.
-        digest: Digest of all records, whatever their order. Private.
+        digest: Digest of all records in any order. Private.
     """
 
     user_key = None

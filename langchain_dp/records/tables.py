@@ -1,4 +1,4 @@
-"""What users have their examples in, row by row: tables, documents, objects, files. No library is imported for it."""
+"""Examples row by row, from tables, documents, objects and files. No library is imported for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from langchain_dp.redact import PrivateArgs, run_redacted
 
 
 def rows_of(examples: object) -> Iterable[Any]:
-    """The rows of whatever holds examples.
+    """Return the rows of any input.
 
     Args:
         examples: A DataFrame of pandas or polars, an Arrow table, a path, or something iterable: a list, a generator,
@@ -51,7 +51,7 @@ def rows_of(examples: object) -> Iterable[Any]:
 
 
 def _in_python(examples: object) -> Any:
-    """A dataset of Hugging Face with rows of Python's own values, whatever its format. All else as it is."""
+    """Return a dataset of Hugging Face with Python's own values, from any format. Other inputs pass."""
     with_format, features = getattr(examples, "with_format", None), getattr(examples, "features", None)
     if not callable(with_format) or not isinstance(features, Mapping):
         return examples
@@ -78,7 +78,7 @@ def _named(row: Any, classes: Mapping[str, list[str]]) -> Any:
 
 
 def fields_of(example: object) -> Mapping[str, Any] | None:
-    """One example as a mapping. None for what has no named fields.
+    """Return one example as a mapping. None without named fields.
 
     Of a document the text is ``page_content``, and the other fields are its metadata.
     """

@@ -81,7 +81,7 @@ def side_by_side() -> str:
 
 {bench_side_by_side.table()}
 
-Each cell has epsilon 0.5 / 1 / 3, at delta 1e-5 and neighbors that replace one record: the mean of three draws of rows and noise,
+Each cell has epsilon 0.5 / 1 / 3, at delta 1e-5 and neighbors that replace one record. It is the mean of three draws of rows and noise
 on 500 test rows (`bench_side_by_side.py`). Standard errors are at most 5 points. Only a vote pays per
 answer: its noise is that of 10,000 answers (`bench_accuracy.py --fewer-rows`, 100 questions for each of three seeds). The head
 is a linear classifier on sentence vectors.{models}
@@ -201,7 +201,7 @@ are read by the same model in its prompt, and by TF-IDF with logistic regression
 
 {markdown(["other readers", "AG News: 135M", "Gemma-3-270M", "TREC: 135M", "Gemma", "MPQA: 135M", "Gemma"], three)}
 
-Where labels have names, examples that the public model writes alone are nearly as good, and cost nothing. Under codes,
+If labels have names, examples that the public model writes alone are nearly as good, and cost nothing. Under codes,
 epsilon 3 closes most of the gap to real rows. Of eighteen comparisons with other readers, one stands out: TREC read by Gemma.
 The 135M model writes 16 texts in {took["seconds"]:.0f} s, {took["seconds"] / took["floor"]:.1f} times the floor of its
 floating-point operations. [Examples chosen by votes](how-to/choose-examples.md) have a table of their own.
@@ -230,8 +230,8 @@ standard error is 2 to 4 points):
 {markdown(["", "initial", "epsilon 1", "epsilon 3", "initial, calibrated", "epsilon 1", "epsilon 3"], lines)}
 
 **DP-OPT** wrote nothing that helped a model of this size: the 135M model repeats the instruction it was given, and the 1.5B
-model says it in other words ([tables](reproduction.md)). A prompt that was handed over to another model lost up to six points
-there, and a hundred public rows of the target kept the bad ones out (`bench_targets.py`, `opt_scored.jsonl`).
+model says it in other words ([tables](reproduction.md)). Another model lost up to six points with a released prompt, and
+a hundred public rows of the target kept the bad ones out (`bench_targets.py`, `opt_scored.jsonl`).
 """
 
 
@@ -296,8 +296,8 @@ def sanitizing() -> str:
 
 {markdown(["chance that a word is replaced", "0", "0.1", "0.3", "0.5", "0.9"], accuracy)}
 
-Accuracy on 200 sanitized rows of SST-2, GloVe (`bench_sanitized.py`); attackers guess words of 120 reviews and the gender of
-1,500 authors (`bench_attacks.py`; guessing gives 6 and 51). Where half of the words change, the label is gone, and the gender
+Accuracy on 200 sanitized rows of SST-2, GloVe (`bench_sanitized.py`). Attackers guess words of 120 reviews and the gender of
+1,500 authors (`bench_attacks.py`. Guessing gives 6 and 51). Where half of the words change, the label is gone, and the gender
 is not.
 
 ![Accuracy against the probability that a word is replaced](../cookbook/pictures/sanitized.svg)
@@ -305,7 +305,7 @@ is not.
 {markdown(["60 texts each", "SST-2: accuracy", "found", "AG News: accuracy", "found", "promise"], lines)}
 
 "Found" is the share of texts that the better of two attackers picked out of 300 (`bench_paraphrase.py`). An epsilon of
-hundreds promises nothing to rely on: what protects is what these attackers cannot do.
+hundreds promises nothing to rely on. Such texts are safe only against attackers like these.
 
 {markdown(["tokens a second", "matrix product alone", "metric Laplace", "mldp-text", "pypantera"], rates)}
 
@@ -325,7 +325,7 @@ def survey() -> str:
 
 {markdown(["answers of", "conversations", "users", "surveys in which all bars hold", "bars missed"], lines)}
 
-Five questions at epsilon 1, answered once by the model, with noise drawn anew for each survey (`bench_survey.py`). The page
+Five questions at epsilon 1, answered once by the model, with new noise for each survey (`bench_survey.py`). The page
 of a survey promises 95 of 100.
 """
 
@@ -374,8 +374,8 @@ def writer() -> str:
 {markdown(["model", "batches", "together", "one by one", "beside the floor"], lines)}
 
 The floor is the floating-point operations at the speed of a large matrix product (`bench_writer.py --types`). The rule for
-batches keeps each prompt's numbers the same to the last bit, whoever else is in the batch. The published way of DP-OPT
-evaluates every prompt anew for each token, which takes {one["published step"] / one["warm step"]:.0f} x as long.
+batches keeps each prompt's numbers the same to the last bit, in any company. The published way of DP-OPT
+evaluates every prompt again for each token, which takes {one["published step"] / one["warm step"]:.0f} x as long.
 """
 
 

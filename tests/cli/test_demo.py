@@ -54,7 +54,7 @@ def test_the_short_demo_shows_votes_answers_and_what_left(
         cast = re.match(r" +votes  praise █* (\d+)   complaint █* (\d+)   \+ noise  ->  (praise|complaint)", line)
         assert cast
         assert 0 < int(cast[1]) + int(cast[2]) == line.count("█")
-    assert out.index("epsilon = 3") < out.index("What left the building: 2 labels")
+    assert out.index("epsilon = 3") < out.index("Released: 2 labels")
     assert out.count("DP-ICL  ") == 3
     assert picture.read_bytes().startswith(b"\x89PNG")
 

@@ -1,1 +1,1 @@
-"""Where ledgers are kept: one file, its key beside it, and what each kind of ledger writes there."""
+"""Stores of ledgers: a file with its key, or a database."""

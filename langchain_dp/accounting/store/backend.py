@@ -26,7 +26,7 @@ from langchain_dp.accounting.store.schema import LedgerKind
 from langchain_dp.errors import LedgerError, LedgerUnwritable
 
 BUSY_SECONDS = 30.0
-"""How long a charge waits for the ledger's lock: enough for 64 racers that fsync one after the other."""
+"""Longest wait for the ledger's lock: enough for 64 racers that fsync one after the other."""
 
 LARGEST_GROUP = 64
 """Writes in one transaction at most, so that other processes do not wait long."""
@@ -152,7 +152,7 @@ class Backend(abc.ABC):
     def _hold(self, name: str) -> Callable[[], None]:
         """Take the lock of a run and return its release. LockUnavailable if it is not free.
 
-        The death of the holder frees the lock, whatever its cause.
+        The death of the holder frees the lock.
         """
 
     def begin(self, fill: Callable[[Connection], str], verify: Callable[[Connection], None]) -> None:

@@ -1,6 +1,6 @@
 """Metric accounts: one per document and per user, under keyed hashes, and one entry per release.
 
-Etas are counted in whole billionths, rounded up: sums are exact, whatever their order.
+Etas are counted in whole billionths, rounded up, so sums are exact in any order.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class MetricStore(LedgerStore):
         if expected is not None and expected != self.limits:
             raise LedgerMismatch(
                 f"The metric ledger {self.path} has {_described(self.limits)}, not {_described(expected)}. Open it "
-                "with its own limits. What another ledger over the same texts releases adds up with this one."
+                "with its own limits. Releases of another ledger over the same texts add up with these."
             )
 
     def _check_totals(self, connection: Connection, entries: int) -> None:

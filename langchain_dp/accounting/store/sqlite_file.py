@@ -1,7 +1,7 @@
 """The file of a ledger: its atomic creation, and the checks before it is trusted.
 
 SQLite uses a rollback journal here, not a write-ahead log: every acknowledged charge is in the one file, so a copy of
-it forgets none, and locks sit on the file itself, whatever its path. A journal beside the file exists only during a
+it forgets none, and locks sit on the file itself, under any path. A journal beside the file exists only during a
 transaction, or after a crash in one. SQLite then rolls the unfinished charge back.
 """
 
