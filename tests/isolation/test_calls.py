@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 from fakes.asking import BOTH, ask, text
+from fakes.canary import CANARY
 from fakes.models import Chat, Completion, SyncChat
+from langchain_core.globals import set_debug
 from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableLambda
 
-from langchain_dp.errors import InvalidParameter
+from langchain_dp.errors import InvalidParameter, UnsafeEnvironment
 from langchain_dp.isolation.model import IsolatedModel
 
 MODELS = pytest.mark.parametrize("model", [Chat, SyncChat, Completion])
@@ -202,6 +204,18 @@ def test_dropped_exceptions_are_freed(how: str) -> None:
 
 def probe(how: str, quiet: IsolatedModel, **options: Any) -> Any:
     return quiet.probe("public?", **options) if how == "sync" else asyncio.run(quiet.aprobe("public?", **options))
+
+
+@BOTH
+@pytest.mark.parametrize(("before", "asked"), [(True, 0), (False, 1)], ids=["before", "between calls"])
+def test_debug_mode_is_refused(how: str, before: bool, asked: int) -> None:
+    """If it fails, set_debug(True) prints private prompts to the terminal, or the rest of a running batch."""
+    model = Chat(act=lambda _: set_debug(True))
+    quiet = IsolatedModel(model, max_concurrency=1)
+    set_debug(before)
+    with pytest.raises(UnsafeEnvironment, match=r"set_debug\(False\)"):
+        ask(how, quiet, [CANARY, "b"])
+    assert len(model.calls) == asked
 
 
 @pytest.mark.parametrize(

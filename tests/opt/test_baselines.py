@@ -70,6 +70,12 @@ def test_they_drop_their_caches_and_keep_the_rules_of_the_data(baseline: Any) ->
     assert len(scored) >= 8
 
 
+@BASELINES
+def test_a_seed_repeats_them(baseline: Any) -> None:
+    """If it breaks, a comparison cannot be drawn twice."""
+    assert len({baseline(WordEngine(), temperature=1.0, seed=4).instruction for _ in range(2)}) == 1
+
+
 def test_opt_asks_one_batch_for_the_whole_of_a_candidate() -> None:
     """If it breaks, OPT deals a new batch for every token, which is DP-OPT's way (Algorithm 1 draws once)."""
     engine = WordEngine(agreeing(SENTENCE))
