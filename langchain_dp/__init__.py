@@ -1,7 +1,7 @@
 """Differential privacy for LangChain.
 
-Private records go in, only differentially private answers come out, and a ledger that cannot be forgotten stands
-between. Public names only. Each is imported when first used, so that ``import langchain_dp`` stays cheap.
+Outputs that depend on private records are differentially private, and a ledger enforces the budget. Each public name is
+imported when first used, so ``import langchain_dp`` stays cheap.
 """
 
 from __future__ import annotations

@@ -333,7 +333,7 @@ def strange_budget(path: Path) -> None:
         (lambda path: None, InvalidParameter, "nothing is there"),
         (lambda path: path.mkdir(), InvalidParameter, "to be a file"),
         (lambda path: path.touch(), LedgerCorrupt, "empty file"),
-        (lambda path: path.write_text(SECRET * 100), LedgerCorrupt, "no ledger"),
+        (lambda path: path.write_text(SECRET * 100), LedgerCorrupt, "not a ledger"),
         (other_database, LedgerCorrupt, "no ledger of this package"),
         (with_log, LedgerCorrupt, "keeps a log beside it"),
         (broken, LedgerCorrupt, "damaged"),

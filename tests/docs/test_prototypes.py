@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 import sys
@@ -13,11 +14,16 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import bench_prototypes
 
-from langchain_dp import DPPrototypeClassifier, PrivacyBudget
+from langchain_dp import DPLabelNamer, DPPrototypeClassifier, PrivacyBudget
+from langchain_dp.aggregate.counts import VoteCounts, half_width
 from langchain_dp.aggregate.plan import CURVES
+from langchain_dp.icl import SamplingOptions
+from langchain_dp.icl.report import majority_survival
+from langchain_dp.icl.reservation import reserve
 from langchain_dp.sample import LABELS, load
 
-PAGE = (Path(__file__).parent.parent.parent / "docs" / "prototypes.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parent.parent.parent
+PAGE = (ROOT / "docs" / "prototypes.md").read_text(encoding="utf-8")
 
 
 def test_the_code_of_the_page_runs(
@@ -63,3 +69,28 @@ def test_the_readme_quotes_the_accuracy_of_its_example() -> None:
         answers = classifier.batch(texts)
         accuracies.append(statistics.mean(answer == truth for answer, truth in zip(answers, truths, strict=True)))
     assert statistics.mean(accuracies) == pytest.approx(0.77, abs=0.06)
+
+
+def test_the_rows_you_need_are_those_of_the_plans() -> None:
+    """If it breaks, a new user collects too few rows, or more than needed."""
+    page = (ROOT / "docs" / "start.md").read_text(encoding="utf-8").split("## Rows you need")[1].split("##")[0]
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")][1:]
+    needed = {goal: [int(cell.replace(",", "")) for cell in cells] for goal, *cells in rows}
+    for place, epsilon in enumerate((1.0, 3.0)):
+        budget = PrivacyBudget(epsilon)
+        (two, four, six, lead, survey, chain, few, many, _) = (cells[place] for cells in needed.values())
+        for count, labels in ((two, "ab"), (four, "abcd"), (six, "abcdef")):
+            for rows_there, enough in ((count, True), (count - 1, False)):
+                plan = DPPrototypeClassifier.plan(rows_there, labels=list(labels), budget=budget)
+                assert (plan.right_of_100 >= plan.right_without_noise - 8) == enough
+        assert lead == DPLabelNamer().margin(budget)
+        for count, votes, yes_or_no, cells in ((survey, 5, False, 20), (chain, 1, True, 1)):
+            noise = VoteCounts.of(budget, votes=votes, yes_or_no=yes_or_no).deviation
+            assert count == math.ceil(half_width(noise, cells) / 0.05)
+        for count, queries in ((few, 100), (many, 1000)):
+            kept = reserve(
+                budget=budget, ledger=None, name="plan", max_queries=queries, sampling=SamplingOptions(), records=count,
+                shots=1, subsets=20,
+            )  # fmt: skip
+            wins = majority_survival(0.7, sigma=kept.event.sigma, scheme=kept.scheme, labels=4)
+            assert wins == pytest.approx(0.9, abs=0.01)

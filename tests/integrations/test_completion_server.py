@@ -519,8 +519,9 @@ def test_the_clients_own_log_is_left_alone_elsewhere(other: CompletionServer, ca
     """If it breaks, building an engine silences every other use of httpx in the process."""
     import httpx
 
+    for name in ("httpx", "httpcore"):  # other libraries in this process may have silenced them before
+        caplog.set_level(logging.DEBUG, logger=name)
     engine(other)
-    caplog.set_level(logging.DEBUG)
     httpx.get(f"{other.url}/v1/models", trust_env=False)
     assert any(record.name == "httpx" for record in caplog.records)
     assert any(record.name.startswith("httpcore") for record in caplog.records)
