@@ -258,7 +258,7 @@ def test_what_a_folder_holds_besides_is_named(
         ("in.txt", SECRET.encode(), ["--limit", "1"], "to be at least eta"),
         ("in.txt", b"", ["--in", "no-such-file"], "nothing is there"),
         ("in.txt", b"", ["--out", os.path.join("no-such-folder", "out")], "folder of --out"),
-        ("in.txt", b"", ["--out", os.curdir], "it is none"),
+        ("in.txt", b"", ["--out", os.curdir], "to be a regular file"),
     ],
 )
 def test_refusals_are_one_line(

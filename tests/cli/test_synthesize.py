@@ -160,7 +160,7 @@ def test_descriptions_reach_the_model_and_name_labels(command: Callable[..., lis
     ("more", "code", "said"),
     [
         (["--describe", "delivery"], 2, "LABEL=TEXT"),
-        (["--describe", "other=x"], 2, "none of them"),
+        (["--describe", "other=x"], 2, "are others"),
         (["--describe", "billing=x", "--describe", "billing=y"], 2, "say once what 'billing' means"),
         (["--labels", "billing", "billing"], 2, "--labels to name ['billing'] once"),
         (["--members", "100"], 1, "Lower --members,"),
@@ -255,7 +255,7 @@ def test_an_interrupted_run_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(WordScorer, "score_next_token", stopped)
         assert main(command()) == 130
-    assert "goes on from there" in capsys.readouterr().err
+    assert "The same command continues." in capsys.readouterr().err
     assert not (tmp_path / "made.jsonl").exists()
     assert main(command()) == 0
     again = capsys.readouterr().err

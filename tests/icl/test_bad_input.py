@@ -84,8 +84,8 @@ ROW = {"text": f"odd {CANARY}", "label": "positive"}
         (r"max_concurrency=0 to be a whole number in \[1", {"max_concurrency": 0}),
         (r"max_question_chars=0 to be a whole number", {"max_question_chars": 0}),
         (r"budget=3.0 to be a PrivacyBudget\. Give PrivacyBudget\(3.0\)", {"budget": 3.0}),
-        (r"model=str to be a chat model.*RunnableLambda", {"model": "gpt"}),
-        (r"model=function to be a chat model", {"model": lambda prompt: "positive"}),
+        (r"model to be a model, but it is a str\. Create the model first", {"model": "gpt"}),
+        (r"model of type function to be a chat model.*RunnableLambda", {"model": lambda prompt: "positive"}),
         (r"a list, not a mapping.*words= of its template", {"labels": {"positive": "good", "negative": "bad"}}),
         # Under add/remove nothing may follow the private number of records.
         (r"partitions=None and probability=None of sampling= to be given under add/remove", DERIVED | ADD_REMOVE),
@@ -112,7 +112,7 @@ def test_a_budget_or_a_ledger_is_needed() -> None:
 
 def test_a_typing_mistake_in_an_argument_is_an_error() -> None:
     """A misspelt argument is swallowed, and its default used."""
-    with pytest.raises(InvalidParameter, match=r"DPICLClassifier without subset=.* Give subsets=\."):
+    with pytest.raises(InvalidParameter, match=r"DPICLClassifier has no argument subset=\. Give subsets=\."):
         classifier(subset=3)
     with pytest.raises(TypeError):
         ChatDPICL()  # type: ignore[call-arg]  # that it is refused is the point
