@@ -120,7 +120,7 @@ Up to 8,000 rows, four examples a subset, ten subsets a question, noise for 10,0
 otherwise (`make reproduce`, `bench_accuracy.py`). A vote gains where examples help the model, and loses where the model knows
 the labels by name. A warm vote of ten subsets takes {took["vote"] / took["plain"]:.1f} x as long as one plain 4-shot call.
 
-![Accuracy against epsilon, of DP-ICL on four data sets and of prompts by DP-OPT on two](../cookbook/pictures/accuracy.svg)
+![Accuracy against epsilon of DP-ICL on four data sets](../cookbook/pictures/accuracy.svg)
 """
 
 
@@ -229,8 +229,8 @@ standard error is 2 to 4 points):
 
 {markdown(["", "initial", "epsilon 1", "epsilon 3", "initial, calibrated", "epsilon 1", "epsilon 3"], lines)}
 
-**DP-OPT** wrote nothing that helped a model of this size: the 135M model repeats the instruction it was given, and the 1.5B
-model says it in other words ([tables](reproduction.md)). Another model lost up to six points with a released prompt, and
+**DP-OPT** in our first format tests nothing: the 135M model repeats the instruction it was given, and the 1.5B model says
+it in other words ([its claims](reproduction.md#claims)). Another model lost up to six points with a released prompt, and
 a hundred public rows of the target kept the bad ones out (`bench_targets.py`, `opt_scored.jsonl`).
 """
 

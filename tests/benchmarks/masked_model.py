@@ -47,12 +47,8 @@ def train(data: Path, out: Path, steps: int = 1_000) -> None:
     """Train and save a model with its tokenizer, and beside it how it was made; nothing where one is."""
     if (out / "config.json").exists():
         return
-    torch.manual_seed(0)
     backbone = Backbone("minilm")
-    config = backbone.model.config
-    model = transformers.BertForMaskedLM(config)
-    model.bert.load_state_dict(backbone.model.state_dict(), strict=False)
-    model.tie_weights()
+    model = untrained(backbone)
     texts = [row["text"] for name in PUBLIC for row in read_jsonl(data / name / "train.jsonl")]
     random.Random(0).shuffle(texts)
     held, texts = texts[:HELD_OUT], texts[HELD_OUT:]
@@ -83,6 +79,15 @@ def train(data: Path, out: Path, steps: int = 1_000) -> None:
         **made(),
     }
     (out / "made.json").write_text(json.dumps(told), encoding="utf-8")
+
+
+def untrained(backbone: Backbone) -> Any:
+    """A backbone with a new head that predicts words, tied to its table of vectors."""
+    torch.manual_seed(0)
+    model = transformers.BertForMaskedLM(backbone.model.config)
+    model.bert.load_state_dict(backbone.model.state_dict(), strict=False)
+    model.tie_weights()
+    return model
 
 
 def loss(model: Any, backbone: Backbone, texts: list[str]) -> torch.Tensor:

@@ -1,159 +1,182 @@
-"""What each paper's abstract claims, and whether it shows here: one line a claim, with figures from the results."""
+"""Claims of the papers, and the rule that turns rows into a verdict.
+
+A claim is a difference between two arms that lies above a number. First a check has to show that the effect could have
+appeared at all. Without it the verdict is "not tested fairly yet".
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import reproduce_icl
-import reproduce_opt
-import reproduce_rapt
-from reproduce_page import shown
-from reproduce_rows import Cell, Results
+from reproduce_rows import SEEDS, Cell, Found, Results, Run
 
-Verdict = Literal["shown here", "shown in part", "not shown here", "not testable here"]
+NOT_FAIR = "not tested fairly yet"
+NO_ROWS = "no rows yet"
+Check = Callable[[Results], tuple[bool, str]]
+"""The answer of a check, and the figure that it rests on."""
+
+
+def shown(found: Found | None, kind: str = "percent", sign: str = "") -> str:
+    """Mean and standard error, with the number of seeds in brackets unless there are three."""
+    if found is None:
+        return "not run"
+    scale, form = (100, ".1f") if kind == "percent" else (1, ",.0f" if abs(found.mean) >= 1_000 else ".3g")
+    error = found.spread if kind == "percent" or found.spread else None
+    text = f"{scale * found.mean:{sign}{form}}" + ("" if error is None else f" ± {scale * error:{form}}")
+    return text if len(found.seeds) == len(SEEDS) else f"{text} ({len(found.seeds)})"
+
+
+def judged(found: Found | None, least: float = 0.0) -> str:
+    """The rule: "shown" and "contradicted" need more than two standard errors from the bound."""
+    if found is None:
+        return NOT_FAIR
+    distance, error = found.mean - least, 2 * (found.spread or 0.0)
+    return "shown" if distance > error else "contradicted" if -distance > error else "undecided"
+
+
+def above(cell: Cell, least: float) -> Check:
+    """An arm reaches a share."""
+
+    def check(results: Results) -> tuple[bool, str]:
+        found = results.found(cell)
+        return bool(found and found.mean > least), shown(found) if found else NO_ROWS
+
+    return check
+
+
+def beats(more: Cell, less: Cell) -> Check:
+    """One arm is better than another by the rule."""
+
+    def check(results: Results) -> tuple[bool, str]:
+        found = results.difference(more, less)
+        return judged(found) == "shown", shown(found, more.kind, "+") if found else NO_ROWS
+
+    return check
+
+
+def both(one: Check, other: Check) -> Check:
+    """Two checks at once."""
+
+    def check(results: Results) -> tuple[bool, str]:
+        (fair, text), (too, more) = one(results), other(results)
+        return fair and too, text if text == more else f"{text} and {more}"
+
+    return check
+
+
+def moves(run: Run, arm: str, **where: str) -> Check:
+    """At least half of the prompts of an arm differ from the initial instruction of their task."""
+
+    def check(results: Results) -> tuple[bool, str]:
+        names = ("source", "target", "task", "seed", "arm")
+        rows = [
+            (dict(zip(names, row["key"], strict=True)), row.get("instruction", "").strip())
+            for row in results.rows(run.out)
+        ]
+        first = {key["task"]: text for key, text in rows if key["arm"] == "0-shot"}
+        texts = [(key["task"], text) for key, text in rows if key["arm"] == arm and where.items() <= key.items()]
+        moved = sum(text.strip() != first[task].strip() for task, text in texts if task in first)
+        return bool(texts) and 2 * moved >= len(texts), f"{moved} of {len(texts)}" if texts else NO_ROWS
+
+    return check
+
+
+def never(reason: str) -> Check:
+    """A trial that was not made."""
+    return lambda results: (False, reason)
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """One difference on one data set: ``more`` minus ``less`` is claimed to be above ``least``."""
+
+    name: str
+    check: Check
+    more: Cell | None = None
+    less: Cell | None = None
+    least: float = 0.0
+
+    def checked(self, results: Results) -> tuple[bool, str]:
+        """The check. A trial without rows of its own fails it."""
+        if self.more and self.less and results.difference(self.more, self.less) is None:
+            return False, NO_ROWS
+        return self.check(results)
+
+    def difference(self, results: Results) -> Found | None:
+        """The difference of a fair trial."""
+        fair, _ = self.checked(results)
+        return results.difference(self.more, self.less) if fair and self.more and self.less else None
+
+    def verdict(self, results: Results) -> str:
+        """The verdict by the rule."""
+        return judged(self.difference(results), self.least)
 
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """One claim.
+    """One line of the first table: a claim, the name of its check, and a trial for every data set."""
 
-    Args:
-        paper: Whose.
-        says: The claim, in our words.
-        verdict: What is to be said of it.
-        why: The evidence, or what stands in the way. "{}" takes the cells in their order.
-        cells: Figures that the evidence quotes.
-    """
-
-    paper: str
+    where: str
     says: str
-    verdict: Verdict
-    why: str
-    cells: tuple[Cell | None, ...] = ()
+    check: str
+    trials: tuple[Trial, ...]
 
-    def line(self, results: Results) -> str:
-        """As a line of a table."""
-        figures = (shown(cell, results.found(cell)) for cell in self.cells if cell is not None)
-        return f"| {self.paper} | {self.says} | {self.verdict} | {self.why.format(*figures)} |"
+    def line(self, paper: str, results: Results) -> str:
+        """As a line of the table."""
+        checks = {trial.name: trial.checked(results) for trial in self.trials}
+        passed = [fair for fair, _ in checks.values()]
+        state = "yes" if all(passed) else "in part" if any(passed) else "no"
+        verdicts: dict[str, list[str]] = {}
+        for trial in self.trials:
+            verdicts.setdefault(trial.verdict(results), []).append(trial.name)
+        found = [(trial, one) for trial in self.trials if trial.more and (one := trial.difference(results))]
+        figures = (f"{trial.name} {shown(one, trial.more.kind, '+')}".strip() for trial, one in found)
+        few = len(self.trials) <= 4
+        verdict = ". ".join(f"{one}: {', '.join(names) if few else len(names)}" for one, names in verdicts.items())
+        if len(verdicts) == 1:
+            verdict = next(iter(verdicts))
+        fair = ": ".join(filter(None, (state, self.check, figures_of(checks))))
+        return f"| {paper} {self.where} | {self.says} | {fair} | {', '.join(figures)} | {verdict} |"
 
-
-_OPT, _FIRST, _SECOND = reproduce_opt.cell, reproduce_opt.NAMES["gemma"], reproduce_opt.NAMES["qwen"]
-_TASKS = tuple(reproduce_icl.NAMES)
-
-CLAIMS = (
-    Claim(
-        "DP-ICL",
-        "A noisy consensus loses less than 2 points against examples in the prompt without noise.",
-        "shown here",
-        "epsilon = 3 against the vote without noise: SST-2 {}, Amazon {}, AG News {}, TREC {} points.",
-        tuple(reproduce_icl.cell(task, "dp-icl 3", minus="vote") for task in _TASKS),
-    ),
-    Claim(
-        "DP-ICL",
-        "Private examples adapt a model to a new task.",
-        "shown in part",
-        "epsilon = 3 against no examples: SST-2 {}, Amazon {}, AG News {}, TREC {} points. A model that knows the "
-        "labels gains little; on TREC this one cannot use examples at all.",
-        tuple(reproduce_icl.cell(task, "dp-icl 3", minus="zero-shot") for task in _TASKS),
-    ),
-    Claim(
-        "DP-ICL",
-        "It beats private fine-tuning on SST-2.",
-        "not testable here",
-        "Private fine-tuning of RoBERTa-large takes a GPU. A linear head that is trained privately on sentence vectors "
-        "is a strong baseline where rows may be trained on: with epsilon = 3 it has on SST-2 {}, AG News {}, TREC {}, "
-        "and on Amazon, where DP-ICL wins, {}.",
-        tuple(reproduce_icl.compared(task, "head 3") for task in ("sst2", "agnews", "trec", "amazon")),
-    ),
-    Claim(
-        "DP-OPT",
-        "Prompts that a model writes can be handed to another one without much loss.",
-        "not shown here",
-        "Prompts of DLN-1 by SmolLM2-135M for SST-2 have {} on the writer, where the instruction they started from has "
-        f"{{}}; on {_FIRST} {{}} and {{}}; on {_SECOND}, which answers as chat, {{}} and {{}}. The writer is weak: "
-        "what it gains is gained on itself alone.",
-        tuple(_OPT("smollm2", "sst2", arm, on) for on in ("source", "scored", "second") for arm in ("dln-1", "0-shot")),
-    ),
-    Claim(
-        "DP-OPT",
-        "A private ensemble of demonstrations writes prompts, and its cost can be bounded tightly.",
-        "shown here",
-        "The bound is audited by enumeration, by sampling and over whole chains (`make audit`). At epsilon = 8 nothing "
-        "is lost against the same without noise: on the writer SST-2 {} against {}, TREC {} against {}. But both "
-        "mostly say the initial instruction once more.",
-        tuple(_OPT("smollm2", task, arm, "source") for task in ("sst2", "trec") for arm in ("dp-opt 8", "opt")),
-    ),
-    Claim(
-        "DP-OPT",
-        "Its prompts compete with non-private examples in the prompt of GPT-3.5, or with private tuning.",
-        "not testable here",
-        f"No such model can be had here. On {_SECOND} they are worth what the instruction is worth that they "
-        "start from: SST-2 {} against {}, TREC {} against {}. Five rows in clear are worth more where the model can "
-        f"use them: on {_FIRST} SST-2 {{}}, TREC {{}}, where DP-OPT's prompt has {{}} and {{}}. Private tuning of a "
-        "small model on 400 rows moves it at epsilon = 8 on TREC from {} to {} and on MPQA from {} to {}, where "
-        "without noise it reaches {} and {}.",
-        (
-            *(_OPT("smollm2", task, arm, "second") for task in ("sst2", "trec") for arm in ("dp-opt 8", "0-shot")),
-            *(_OPT("smollm2", task, arm, "scored") for arm in ("icl", "dp-opt 8") for task in ("sst2", "trec")),
-            *(reproduce_opt.soft(task, *which) for task in ("trec", "mpqa") for which in (("inf", "before"), ("8",))),
-            *(reproduce_opt.soft(task, "inf") for task in ("trec", "mpqa")),
-        ),
-    ),
-    Claim(
-        "RAPT",
-        "Prompt tuning on privatized texts alone performs poorly.",
-        "shown in part",
-        "At 0.15 of the words replaced a prompt reaches {} and a prefix {}, in clear {} and {}. There a trained head "
-        "reads the tuned model, which never falls to chance. Under a frozen head, as in the paper, and with half of "
-        "the words replaced a prompt of 150 vectors reaches {}, in clear {}; a prefix {}, but in clear no more than {} "
-        "(untuned {}).",
-        (
-            reproduce_rapt.cell("prompt", "privatized", 0.15),
-            reproduce_rapt.cell("prefix", "privatized", 0.15),
-            reproduce_rapt.cell("prompt", "clear", 0.0),
-            reproduce_rapt.cell("prefix", "clear", 0.0),
-            *(reproduce_rapt.frozen(arm, "prompt") for arm in ("privatized", "clear")),
-            *map(reproduce_rapt.frozen, ("privatized", "clear", "untuned in clear")),
-        ),
-    ),
-    Claim(
-        "RAPT",
-        "Reconstruction of privatized tokens mends that.",
-        "not shown here",
-        "With reconstruction a prompt reaches {} and a prefix {}: there is nothing to mend in this set-up. Under a "
-        "frozen head there is, and it does not: a prefix reaches {} with it and {} without, a prompt of 150 vectors {} "
-        "and {}.",
-        (
-            reproduce_rapt.cell("prompt", "reconstruction", 0.15),
-            reproduce_rapt.cell("prefix", "reconstruction", 0.15),
-            *(
-                reproduce_rapt.frozen(arm, method)
-                for method in ("prefix", "prompt")
-                for arm in ("reconstruction", "privatized")
-            ),
-        ),
-    ),
-    Claim(
-        "RAPT",
-        "Accuracy stays competitive while attackers are kept off.",
-        "shown in part",
-        "With 0.3, 0.15 and 0.1 of the words replaced a prefix keeps {}, {} and {} of {} in clear. But at 0.1 an "
-        "attacker guesses nine words in ten ([attacks](benchmarks.md)): there is little loss because there is little "
-        "protection. With half of them replaced the tuned model tells less of who wrote a text, reconstruction or not: "
-        "a reviewer's gender is guessed {} percent of the time in clear, {} privatized and {} with reconstruction, "
-        "where {} is chance.",
-        (
-            *(reproduce_rapt.cell("prefix", "privatized", share) for share in reproduce_rapt.REPLACEMENTS),
-            reproduce_rapt.cell("prefix", "clear", 0.0),
-            *(reproduce_rapt.told("prefix", arm, "gender") for arm in ("clear", "privatized", "reconstruction")),
-            reproduce_rapt.told("prefix", "clear", "chance"),
-        ),
-    ),
-)
+    def cells(self) -> Iterator[Cell]:
+        """The cells it is judged by."""
+        for trial in self.trials:
+            yield from (cell for cell in (trial.more, trial.less) if cell is not None)
 
 
-def claims(results: Results) -> str:
-    """The section of the page."""
-    lines = ["| paper | claim of its abstract | verdict | evidence |", "|---|---|---|---|"]
-    return "\n".join(["## What reproduces\n", *lines, *(claim.line(results) for claim in CLAIMS)]) + "\n"
+def figures_of(checks: Mapping[str, tuple[bool, str]]) -> str:
+    """Figures of checks, each once. A figure of a check that fails is marked."""
+    marks = {True: "", False: " (fails)"}
+    texts = {name: text + marks[fair or not any(map(str.isdigit, text))] for name, (fair, text) in checks.items()}
+    if len(set(texts.values())) == 1:
+        return next(iter(texts.values()))
+    known = [f"{name} {text}".strip() for name, text in texts.items() if text != NO_ROWS]
+    return ", ".join([*known, *([f"{NO_ROWS} for the others"] if len(known) < len(texts) else [])])
+
+
+def claim(
+    where: str,
+    says: str,
+    check: str,
+    names: Mapping[str, str] | Sequence[str],
+    checks: Callable[[str], Check],
+    more: Callable[[str], Cell],
+    less: Callable[[str], Cell],
+    least: float = 0.0,
+) -> Claim:
+    """A claim with a trial for every name, whose check and cells are functions of it."""
+    shown_as = names if isinstance(names, Mapping) else {name: name for name in names}
+    trials = tuple(Trial(name, checks(of), more(of), less(of), least) for of, name in shown_as.items())
+    return Claim(where, says, check, trials)
+
+
+def untested(where: str, says: str, reason: str) -> Claim:
+    """A claim without a fair trial, and the reason."""
+    return Claim(where, says, "", (Trial("", never(reason)),))
+
+
+def table(claims: Mapping[str, tuple[Claim, ...]], results: Results) -> str:
+    """The first table of the page."""
+    head = "| where | claim | fair set-up? | difference, points | verdict |\n|---|---|---|---|---|"
+    return "\n".join([head, *(one.line(paper, results) for paper, some in claims.items() for one in some)])

@@ -1,162 +1,138 @@
-"""The page of the reproduction, and the same as JSON: both from the result files and from nothing else."""
+"""The page of the reproduction: claims first, then for every paper its differences and its tables."""
 
+# ruff: noqa: E501  # lines of the page
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Sequence
-from typing import Any
+import dataclasses
+from collections.abc import Iterator, Sequence
 
-from reproduce_rows import Cell, Found, Line, Results, Run, Table
+from reproduce_claims import Check, Claim, shown
+from reproduce_claims import table as claims_table
+from reproduce_rows import HERE, Cell, Results, Run
 
-NOT_RUN = "not run"
+DIFFERENCES = HERE / "reproduce_differences.md"
 HEAD = """# Reproduction
 
-The tables and figures of the three papers, in their shape, at the size that two cores without a GPU allow: small
-embedded models, real public data, seeds 1 to 3. They show whether the methods behave here as they do there, and not how
-good they can be. `make reproduce` measures what is missing and writes this page from the files in
-`tests/benchmarks/results`. The figures come from these files. The verdicts in the first table are written by hand.
+The claims of three papers, tested with small models on two CPU cores. A trial counts only where its check shows that the
+effect could have appeared. Otherwise the verdict is "not tested fairly yet".
 
-A line says whose figures it holds: those of the paper, as printed there, or ours. After ± stands the standard error
-over seeds, and n is their number; with one seed it is the standard error over test rows, and says so. "not run" means
-that no result is there. Dates and commits are those in the rows of the results; "+" after a commit means that the
-sources were changed from it.
+- A difference is a mean over three seeds, in points of accuracy unless a row names another unit. After ± stands its
+  standard error, paired by seed. A number in brackets is the number of seeds, where there are fewer. With one seed the
+  error is over test rows.
+- "Shown" and "contradicted" need a distance of more than two standard errors from the claimed bound. Everything between is
+  "undecided". Three seeds are few: without any effect, about one difference in five is that large.
+- A check that is a gain or a difference follows the same rule, with zero as its bound.
+- All our figures and verdicts come from the files in `tests/benchmarks/results`. `make reproduce` measures missing rows and
+  writes this page. `python tests/benchmarks/reproduce.py --list` prints every command.
+
+## Claims
+
 """
 
 
-def render(tables: Sequence[Table], results: Results, first: str = "", last: str = "") -> str:
-    """The whole page; ``first`` and ``last`` are sections that stand before and after the tables."""
-    parts = [HEAD, *([first] if first else []), _overview(tables, results)]
-    for paper in dict.fromkeys(table.paper for table in tables):
-        parts.append(f"## {paper.name}\n\n{paper.citation}.\n\n{_differs('In all tables', paper.differences)}")
-        parts += [_section(table, results) for table in tables if table.paper == paper]
-    return "\n".join([*parts, *([last] if last else [])])
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """One line of a table: a cell for every column. A text is a figure that the paper prints."""
+
+    label: str
+    cells: tuple[str | Cell, ...]
+
+    def known(self, results: Results) -> bool:
+        """A line without any figure is left out."""
+        return any(results.found(cell) if isinstance(cell, Cell) else cell for cell in self.cells)
 
 
-def as_json(tables: Sequence[Table], results: Results) -> str:
-    """Every table with its cells: mean, standard error, seeds, settings, dates and commits."""
-    found = [
-        {
-            "name": table.name,
-            "paper": table.paper.citation,
-            "title": table.title,
-            "source": table.source,
-            "measure": table.measure,
-            "columns": table.columns,
-            "lines": [
-                {"label": line.label, "whose": line.whose, "cells": [_plain(cell, results) for cell in line.cells]}
-                for line in table.lines
-            ],
-            "differences": [*table.paper.differences, *table.differences],
-        }
-        for table in tables
-    ]
-    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """One table or figure of a paper beside ours.
+
+    Args:
+        name: For --only.
+        title: Heading.
+        measure: One sentence: the unit and the setting.
+        columns: Headings of the cells.
+        lines: The table.
+        check: Name of the check, and the check, once for every arm it is needed for.
+        note: At most one more sentence.
+        picture: Caption and path of a picture.
+    """
+
+    name: str
+    title: str
+    measure: str
+    columns: tuple[str, ...]
+    lines: tuple[Line, ...]
+    check: tuple[str, dict[str, Check]] | None = None
+    note: str = ""
+    picture: tuple[str, ...] = ()
+
+    def cells(self) -> list[Cell]:
+        """Our cells."""
+        return [cell for line in self.lines for cell in line.cells if isinstance(cell, Cell)]
+
+    def section(self, paper: str, results: Results) -> str:
+        """As a section of the page. Without any row of ours, a sentence replaces the table."""
+        met, check = self._checked(results)
+        files = ", ".join(f"`{name}`" for name in sorted({cell.run.out for cell in self.cells()}))
+        lines = [line for line in self.lines if line.known(results)]
+        parts = [f"### {paper}, {self.title}"]
+        if not any(results.found(cell) for cell in self.cells()):
+            parts.append(f"No rows yet: {files}.")
+        elif not met:
+            parts.append(f"{check} Left out: {files}.")
+        else:
+            shown_lines = [("", *self.columns), ("---",) * (1 + len(self.columns))]
+            shown_lines += [(line.label, *(_text(cell, results) for cell in line.cells)) for line in lines]
+            parts += [
+                self.measure,
+                "\n".join(
+                    f"| {' | '.join(line)} |".replace("|  |", "| |").replace("|  |", "| |") for line in shown_lines
+                ),
+            ]
+            parts += ["![{}]({})".format(*self.picture)] if self.picture else []
+            parts.append(" ".join(filter(None, (check, self.note))))
+        return "\n\n".join(filter(None, parts)) + "\n"
+
+    def _checked(self, results: Results) -> tuple[bool, str]:
+        if self.check is None:
+            return True, ""
+        name, checks = self.check
+        met = [label for label, check in checks.items() if check(results)[0]]
+        state = "met" if len(met) == len(checks) else f"met on {', '.join(met)} only" if met else "not met"
+        return bool(met), f"Check {state}: {name}."
 
 
-def _plain(cell: str | Cell | None, results: Results) -> Any:
-    if not isinstance(cell, Cell):
-        return cell
-    found = results.found(cell)
-    if found is None:
-        return {"file": cell.run.out, "state": NOT_RUN}
-    return {
-        "file": cell.run.out,
-        "value": f"{cell.value} - {cell.minus}" if cell.minus else cell.value,
-        "mean": round(found.mean, 6),
-        "standard_error": None if found.error is None else round(found.error, 6),
-        "seeds": found.seeds,
-        "made": _distinct([one.made for one in found.measured]),
-        "commit": _distinct([one.commit for one in found.measured]),
-        "settings": found.measured[0].settings,
-    }
+@dataclasses.dataclass(frozen=True)
+class Paper:
+    """One paper: its claims and its tables. DIFFERENCES holds its title and every difference of our set-up."""
+
+    name: str
+    claims: tuple[Claim, ...]
+    tables: tuple[Table, ...]
+
+    def cells(self) -> Iterator[Cell]:
+        """The cells of all its tables and claims."""
+        for part in (*self.tables, *self.claims):
+            yield from part.cells()
+
+    def section(self, results: Results) -> str:
+        """Its part of the page."""
+        _, _, text = DIFFERENCES.read_text(encoding="utf-8").partition(f"## {self.name}\n\n")
+        title, _, lines = text.partition("\n## ")[0].strip().partition("\n\n")
+        head = f"## {self.name}\n\n{title} Our set-up differs from the paper:\n\n{lines}\n"
+        return "\n".join([head, *(table.section(self.name, results) for table in self.tables)])
 
 
-def _overview(tables: Sequence[Table], results: Results) -> str:
-    lines = ["| table | cells with all their seeds | cells with some | cells |", "|---|---|---|---|"]
-    for table in tables:
-        whole, some, every = progress(table, results)
-        lines.append(f"| [{_heading(table)}](#{_anchor(_heading(table))}) | {whole} | {some} | {every} |")
-    return "\n".join(lines) + "\n"
+def _text(cell: str | Cell, results: Results) -> str:
+    return shown(results.found(cell), cell.kind) if isinstance(cell, Cell) else cell
 
 
-def progress(table: Table, results: Results) -> tuple[int, int, int]:
-    """Cells of ours with all their seeds, with some, and all; those without a run count as cells."""
-    ours = [cell for line in table.lines if line.whose != "paper" for cell in line.cells if not isinstance(cell, str)]
-    found = [(cell, results.found(cell)) for cell in ours if cell is not None]
-    whole = sum(1 for cell, one in found if one is not None and len(one.seeds) == len(cell.seeds))
-    return whole, sum(1 for _, one in found if one is not None) - whole, len(ours)
+def render(papers: Sequence[Paper], results: Results) -> str:
+    """The whole page."""
+    claims = claims_table({paper.name: paper.claims for paper in papers}, results)
+    return "\n".join([HEAD + claims + "\n", *(paper.section(results) for paper in papers)])
 
 
-def _section(table: Table, results: Results) -> str:
-    head = ["", "whose", *table.columns]
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    lines += [f"| {' | '.join((line.label, line.whose, *_shown(line, results)))} |" for line in table.lines]
-    picture = "![{}]({})".format(*table.picture) if table.picture else ""
-    parts = [f"### {_heading(table)}", f"{table.source}. {table.measure}", table.says, "\n".join(lines), picture]
-    parts += ["Made with:", "\n".join(_made_with(run, table, results) for run in table.runs())]
-    if table.differences:
-        parts.append(_differs("Besides", table.differences))
-    return "\n\n".join(part.rstrip("\n") for part in parts if part) + "\n"
-
-
-def _heading(table: Table) -> str:
-    return f"{table.paper.name}, {table.title}"
-
-
-def _differs(where: str, sentences: Sequence[str]) -> str:
-    return f"{where}, this differs from the paper:\n\n" + "\n".join(f"- {one}" for one in sentences) + "\n"
-
-
-def _shown(line: Line, results: Results) -> list[str]:
-    empty = "" if line.whose == "paper" else NOT_RUN
-    given = (shown(cell, results.found(cell)) if isinstance(cell, Cell) else cell for cell in line.cells)
-    return [empty if cell is None else cell for cell in given]
-
-
-def shown(cell: Cell, found: Found | None) -> str:
-    """A cell as text."""
-    if found is None:
-        return NOT_RUN
-    number = len(found.seeds)
-    if cell.kind == "number":
-        value = f"{found.mean:,.0f}" if found.mean >= 1_000 else f"{found.mean:.4g}"
-        spread = "" if not found.error else f" ± {found.error:.2g}"
-        return f"{value}{spread} (n = {number})"
-    value = f"{100 * found.mean:+.1f}" if cell.minus else f"{100 * found.mean:.1f}"
-    if found.error is not None:
-        return f"{value} ± {100 * found.error:.1f} (n = {number})"
-    over = "" if found.within is None else f", ± {100 * found.within:.1f} over {found.rows} rows"
-    return f"{value} (n = {number}{over})"
-
-
-def _made_with(run: Run, table: Table, results: Results) -> str:
-    cells = [cell for cell in table.cells() if cell.run == run]
-    found = [one for cell in cells if (one := results.found(cell)) is not None]
-    command = f"- `{run.command()}`"
-    if not found:
-        return f"{command}: {NOT_RUN}."
-    rows = [one for cell in found for one in cell.measured]
-    settings: dict[str, list[Any]] = {}
-    for row in rows:
-        for name, value in row.settings.items():
-            settings.setdefault(name, []).append(value)
-    said = ", ".join(f"{name} {' / '.join(_distinct(values))}" for name, values in settings.items())
-    dates = ", ".join(_distinct([row.made for row in rows]))
-    commits = ", ".join(_distinct([row.commit for row in rows]))
-    return f"{command}: made {dates}; commit {commits}; {said}."
-
-
-def _distinct(values: Sequence[Any]) -> list[str]:
-    """Every value once, as text, in order."""
-    return sorted({"none" if value is None or value == [] else _text(value) for value in values})
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(map(_text, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _anchor(title: str) -> str:
-    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+def runs(cells: Sequence[Cell]) -> list[Run]:
+    """The calls that cells need, in order. Calls without an estimate are started by hand."""
+    return list(dict.fromkeys(cell.run for cell in cells if cell.run.minutes))

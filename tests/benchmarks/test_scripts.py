@@ -26,7 +26,7 @@ from langchain_dp.ports import MemberPrompt
 sys.path.insert(0, str(Path(__file__).parent))
 import made
 import reproduce_rows
-from reproduce import TABLES
+from reproduce import PAPERS
 
 
 class OpenedEngine(VotingEngine):
@@ -227,9 +227,9 @@ def test_rows_of_accuracy_are_those_that_the_tables_ask_for() -> None:
     import bench_accuracy
 
     written = {"task", "seed", "shots", "subsets", "model", *bench_accuracy.SETTINGS}
-    cells = [cell for table in TABLES for cell in table.cells() if cell.run.script == "bench_accuracy.py"]
+    cells = [cell for paper in PAPERS for cell in paper.cells() if cell.run.out == "accuracy.jsonl"]
     assert {name for cell in cells for name in cell.where} == written - {"seed"} | {"method"}
-    elsewhere = {"mpqa", "coded trec", "coded trustpilot"}
+    elsewhere = {"mpqa", "coded", "named", "coded trec", "coded trustpilot"}
     assert {cell.where["task"] for cell in cells} == set(bench_accuracy.TASKS) - elsewhere
 
 
