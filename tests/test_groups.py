@@ -122,7 +122,11 @@ def test_something_else_than_the_group_is_refused(made: Callable[..., Any], wron
         made(**wrong)
 
 
-@pytest.mark.parametrize("bad", [{"temperature": -1.0}, {"repetition_penalty": 0.5}, {"banned": "abc"}])
+@pytest.mark.parametrize(
+    "bad",
+    [{"temperature": -0.1}, {"temperature": float("inf")}, {"temperature": float("nan")}, {"repetition_penalty": 0.9},
+     {"repetition_penalty": float("inf")}, {"banned": "abc"}],
+)  # fmt: skip
 def test_a_decoding_out_of_bounds_is_refused(bad: dict[str, Any]) -> None:
     """If it breaks, a text in place of a list bans its letters, or votes are drawn at a negative temperature."""
     with pytest.raises(InvalidParameter, match=f"Expected {next(iter(bad))}"):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
 from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, PrivacyCertificate, PrivacyLedger, SignedCertificate
 from langchain_dp.cli import main
-from langchain_dp.errors import InvalidParameter, LedgerMismatch, MissingExtra
+from langchain_dp.errors import InvalidParameter, LedgerMismatch
 
 ed25519 = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519", reason="needs the extra encrypted")
 EVENT = NoisyMaxEvent(10.0)
@@ -161,15 +160,6 @@ def test_options_that_do_not_go_together_are_refused(
     """If it breaks, a check that was asked for is left out without a word."""
     assert main(line.split()) == 2
     assert "--check" in capsys.readouterr().err
-
-
-def test_the_missing_extra_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it breaks, a base installation ends in an ImportError."""
-    text = Path("certificate.json").read_text()
-    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives", None)
-    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.serialization", None)
-    with pytest.raises(MissingExtra, match=r"langchain-dp\[encrypted\]"):
-        SignedCertificate.read(text, "key.pub.pem")
 
 
 def test_a_certificate_without_privacy_says_so(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

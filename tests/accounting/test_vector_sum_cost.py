@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import mpmath
@@ -12,12 +11,11 @@ import pytest
 from langchain_dp.accounting import (
     Neighbors,
     PrivacyBudget,
-    PrivacyLedger,
     VectorSumEvent,
     calibrate_vector_sum,
     epsilon,
 )
-from langchain_dp.errors import BudgetExceeded, InvalidParameter
+from langchain_dp.errors import InvalidParameter
 
 DISTANCES = {Neighbors.REPLACE_ONE: 2.0, Neighbors.ADD_OR_REMOVE_ONE: 1.0, Neighbors.REPLACE_SPECIAL: 1.0}
 
@@ -70,20 +68,6 @@ def test_calibrated_noise_meets_its_budget_and_little_less_does_not(
         assert (cost <= 2.0) is within
     distance = replaced if neighbors is Neighbors.REPLACE_ONE else 1.0
     assert exact(distance * math.sqrt(releases) / noise, 1e-6) == pytest.approx(2.0, rel=1e-3)
-
-
-def test_a_ledger_keeps_the_event_and_counts_it(tmp_path: Path) -> None:
-    """If it breaks, a restart forgets what was spent, or a second sum is free."""
-    event = VectorSumEvent(8.0, replaced=1.5)
-    ledger = PrivacyLedger(PrivacyBudget(1.0), tmp_path / "ledger")
-    ledger.reserve([(event, 2)], name="sums").spend(event)
-    ledger.close()
-    again = PrivacyLedger(PrivacyBudget(1.0), tmp_path / "ledger").plan("sums")
-    assert again is not None
-    assert again.remaining(event) == 1
-    again.spend(event)
-    with pytest.raises(BudgetExceeded):
-        again.spend(event)
 
 
 def test_little_and_much_noise_end_at_once() -> None:

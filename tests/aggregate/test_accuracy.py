@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import pytest
-from fakes.canary import CANARY, leak_surfaces
+from fakes.encoders import WordEncoder
 from fakes.models import Chat
-from fakes.readers import CHOICES, ReadingChat
+from fakes.readers import CHOICES, ReadingChat, colors
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
@@ -17,10 +16,10 @@ from langchain_core.runnables import RunnableLambda
 from langchain_core.runnables.history import RunnableWithMessageHistory
 from pydantic import Field
 
-from langchain_dp import PrivacyBudget, PrivacyLedger, PrivateRecords, private_accuracy
+from langchain_dp import DPExampleSelector, DPSurvey, PrivacyBudget, PrivacyLedger, private_accuracy
 from langchain_dp.accounting import Neighbors
-from langchain_dp.aggregate import Accuracy, aprivate_accuracy
-from langchain_dp.aggregate.counts import VOTE, VoteCounts
+from langchain_dp.aggregate import aprivate_accuracy
+from langchain_dp.aggregate.counts import VoteCounts
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailable, PlanError, UnsafeEnvironment
 
 BUDGET, MANY = PrivacyBudget(1.0), PrivacyBudget(400.0)
@@ -52,28 +51,6 @@ def test_chains_are_compared_in_one_release_whose_noise_grows_with_the_root_of_t
     single = VoteCounts.of(BUDGET, votes=1, yes_or_no=True).deviation
     assert single == pytest.approx(3.73, abs=0.01)
     assert VoteCounts.of(BUDGET, votes=4, yes_or_no=True).deviation == pytest.approx(2 * single, rel=1e-3)
-
-
-def test_a_user_of_many_records_counts_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it breaks, one user moves the accuracy by as much as she has records."""
-    totals: list[Any] = []
-    real = VoteCounts.release
-    monkeypatch.setattr(VoteCounts, "release", lambda self, total, rng: totals.append(total) or real(self, total, rng))
-    for rows in (ROWS, ROWS[:80]):
-        scored(rows=PrivateRecords(rows, user_key="who"))
-    assert int(totals[0][0] - totals[1][0]) == VOTE // 4
-
-
-def test_the_bar_holds_in_95_of_100_releases() -> None:
-    """If it breaks, the error bar is too short. Of 400 at 95%, less than 358 has a chance of 3e-7."""
-    counts = VoteCounts.of(PrivacyBudget(1.0), votes=1, yes_or_no=True)
-    rng = np.random.default_rng(1)
-    held = 0
-    for _ in range(400):
-        share = (80 + rng.normal(0, counts.deviation)) / 100
-        one = Accuracy("x", share, counts.deviation / 100, None, None)  # type: ignore[arg-type]
-        held += one.low <= 0.8 <= one.high
-    assert held >= 358
 
 
 def test_without_a_public_number_of_records_it_is_released_too() -> None:
@@ -125,8 +102,9 @@ def test_labels_that_are_no_strings() -> None:
 def test_a_chain_with_a_memory_is_refused() -> None:
     """If it breaks, one record is shown beside the next."""
     chain = RunnableWithMessageHistory(FakeListChatModel(responses=["red"]), lambda session: None)  # type: ignore[arg-type, return-value]
-    with pytest.raises(UnsafeEnvironment, match="RunnableWithMessageHistory"):
-        scored(chain)
+    for ask in (lambda: scored(chain), lambda: DPSurvey(colors(), model=chain)):
+        with pytest.raises(UnsafeEnvironment, match="RunnableWithMessageHistory"):
+            ask()
     with pytest.raises(UnsafeEnvironment, match="trust_opaque_model"):
         scored(RunnableLambda(lambda text: "red"))
 
@@ -151,11 +129,29 @@ def test_bad_input_is_refused_by_name(case: str) -> None:
         make()
 
 
-def test_a_dead_chain_is_refused_before_the_charge() -> None:
-    """If it breaks, an outage costs the budget and looks like an accuracy of zero."""
+def dead_encoder(ledger: PrivacyLedger) -> None:
+    selector = DPExampleSelector(["a parcel", "an invoice"], encoder=(encoder := WordEncoder()))
+    encoder.before = lambda text: 1 / 0
+    selector.select(ROWS, labels=[*CHOICES], ledger=ledger)
+
+
+DEAD: dict[str, Any] = {"model": RunnableLambda(lambda prompt: 1 / 0), "trust_opaque_model": True}
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda ledger: scored(DEAD["model"], trust_opaque_model=True, budget=None, ledger=ledger),
+        lambda ledger: DPSurvey(colors(), **DEAD).run(ROWS, ledger=ledger),
+        dead_encoder,
+    ],
+    ids=["accuracy", "survey", "examples"],
+)
+def test_what_is_dead_is_refused_before_the_charge(ask: Any) -> None:
+    """If it breaks, an outage costs the budget and looks like an accuracy of zero, or a table of "no answer"."""
     ledger = PrivacyLedger(BUDGET)
     with pytest.raises(ModelUnavailable):
-        scored(RunnableLambda(lambda text: 1 / 0), trust_opaque_model=True, budget=None, ledger=ledger)
+        ask(ledger)
     assert ledger.spent()[0] == 0.0
 
 
@@ -211,16 +207,6 @@ def test_a_ledger_keeps_the_accuracy_of_a_chain_that_it_can_tell_apart(tmp_path:
         scored(opaque, **other)
     with pytest.raises(BudgetExceeded):
         scored(opaque, **other, name="again")
-
-
-def test_no_record_is_seen_by_anybody_else(tmp_path: Path) -> None:
-    """If it breaks, private texts reach a tracer, a handler, a log or a terminal."""
-    rows = [{"text": f"{CANARY} says {'rgx'[place % 3]}", "label": "red"} for place in range(9)]
-    with leak_surfaces(tmp_path) as surfaces:
-        chain = ChatPromptTemplate.from_template("{text}") | ReadingChat()
-        work = RunnableLambda(lambda _: scored(chain, list(rows), budget=BUDGET) and "done")
-        assert work.invoke("start", {"callbacks": surfaces.handlers}) == "done"
-        assert surfaces.where(CANARY) == set()
 
 
 async def test_the_async_twin_is_the_same() -> None:

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import pytest
 from fakes.canary import CANARY, leak_surfaces
 from fakes.encoders import PUBLIC, WordEncoder, fitted, rows
-from langchain_core.language_models import FakeListChatModel, FakeMessagesListChatModel
+from fakes.tool_callers import Scripted
+from langchain_core.language_models import FakeListChatModel
 from langchain_core.load import dumps
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
@@ -51,13 +52,6 @@ def delete_file(path: str) -> str:
     return f"deleted {path}"
 
 
-class Caller(FakeMessagesListChatModel):
-    """Calls a tool, then says "done"."""
-
-    def bind_tools(self, tools: Any, **_: Any) -> Any:
-        return self
-
-
 def routed(**changes: Any) -> Any:
     agents = pytest.importorskip("langchain.agents", reason="needs the extra agents")
     middleware = pytest.importorskip("langchain.agents.middleware.model_router", reason="needs langchain 1.5")
@@ -74,7 +68,7 @@ def gated(path: str) -> Any:
     agents = pytest.importorskip("langchain.agents", reason="needs the extra agents")
     auto_mode = pytest.importorskip("langchain.agents.middleware.auto_mode", reason="needs langchain 1.5")
     call = {"name": "delete_file", "args": {"path": path}, "id": "1"}
-    model = Caller(responses=[AIMessage("", tool_calls=[call]), AIMessage("done")])
+    model = Scripted(messages=iter([AIMessage("", tool_calls=[call]), AIMessage("done")]))
     gate = auto_mode.AutoModeMiddleware(
         tools=[delete_file], classifier=DPDecisionModel(fitted(rows(note=CANARY)), yes="B")
     )
@@ -182,15 +176,6 @@ def test_several_questions_go_to_their_classifiers() -> None:
     classifier = fitted()
     assert DPDecisionModel({"a": classifier, "b": classifier}).certificate().epsilon == 8.0
     assert DPDecisionModel(classifier).certificate() == classifier.certificate()
-
-
-def test_queries_cost_nothing() -> None:
-    """If it breaks, a router stops in the middle of a day, or its certificate is out of date."""
-    classifier = fitted()
-    model = DPDecisionModel(classifier)
-    before = model.certificate()
-    assert {decide(model, CHOICE).choice for _ in range(50)} == {"B"}
-    assert model.certificate() == before == classifier.certificate()
 
 
 def test_nothing_private_is_serialized() -> None:

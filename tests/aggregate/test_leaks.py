@@ -7,24 +7,31 @@ import logging
 import signal
 import sys
 import threading
-import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from fakes.canary import CANARY, LeakSurfaces, leak_surfaces
+from fakes.canary import CANARY, LeakSurfaces, leak_surfaces, reported
 from fakes.encoders import PUBLIC, WordEncoder, fitted, named, rows
+from fakes.readers import CHOICES, ReadingChat, colors
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.runnables import RunnableLambda
 from langsmith import traceable
 
-from langchain_dp import DPLabelNamer, DPPrototypeClassifier, PrivacyBudget
+from langchain_dp import (
+    DPExampleSelector,
+    DPLabelNamer,
+    DPPrototypeClassifier,
+    DPSurvey,
+    PrivacyBudget,
+    private_accuracy,
+)
 from langchain_dp.mechanisms import Exponential, VectorSum
 
 ROWS = rows(40, note=CANARY)
-TESTS = str(Path(__file__).parents[1])
+SAYS = [{"text": f"{CANARY} says {'rgx'[place % 3]}", "label": "red"} for place in range(9)]
 
 
 class LoudEncoder(WordEncoder):
@@ -58,6 +65,11 @@ LOUD: dict[str, Callable[[], Any]] = {
     ),
     "update": lambda: fitted(rows(40), encoder=LoudEncoder()).update(list(ROWS), budget=PrivacyBudget(1.0)),
     "names": lambda: named(list(ROWS), encoder=LoudEncoder()),
+    "survey": lambda: DPSurvey(colors(), model=ReadingChat()).run(list(SAYS), budget=PrivacyBudget(1.0)),
+    "accuracy": lambda: private_accuracy(ReadingChat(), list(SAYS), labels=CHOICES, budget=PrivacyBudget(1.0)),
+    "examples": lambda: DPExampleSelector(["a parcel", "an invoice"], encoder=LoudEncoder()).select(
+        list(ROWS), labels=["A", "B"], budget=PrivacyBudget(1.0)
+    ),
     "names by a model": lambda: DPLabelNamer(["delivery", "billing"], model=Chat()).fit(
         list(ROWS), labels=["A", "B"], budget=PrivacyBudget(1.0)
     ),
@@ -83,19 +95,6 @@ def test_the_loud_encoder_can_be_heard(tmp_path: Path) -> None:
     with leak_surfaces(tmp_path) as surfaces:
         run_inside(lambda: LoudEncoder().embed_documents([CANARY]), surfaces)
         assert {"tracer", "handler", "log", "warnings"} <= surfaces.where(CANARY)
-
-
-def reported(error: BaseException) -> list[str]:
-    """What an error reporter keeps: the error, what it was raised in, and the locals of their frames but the test's."""
-    kept, left = [], [error]
-    while left:
-        each = left.pop()
-        kept.append(repr((each, vars(each))))
-        for frame, _ in traceback.walk_tb(each.__traceback__):
-            if not frame.f_code.co_filename.startswith(TESTS):
-                kept += [f"{name} = {value!r}" for name, value in frame.f_locals.items()]
-        left += [other for other in (each.__cause__, each.__context__) if other is not None]
-    return kept
 
 
 @pytest.mark.parametrize(("owner", "fit"), [(VectorSum, fitted), (Exponential, named)])

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, ClassVar
 
 import pytest
-from fakes.encoders import WORDS, WordEncoder, fitted, named, rows
-from fakes.scorer import WordScorer
-from fakes.voters import classifier
+from fakes.encoders import WORDS, WordEncoder, named, rows
 from langchain_core.language_models import FakeListChatModel
 
-from langchain_dp import DPLabelNamer, Neighbors, PrivacyBudget, PrivateRecords
+from langchain_dp import DPLabelNamer, Neighbors, PrivacyBudget
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
-from langchain_dp.icl import ICLPrompt
 from langchain_dp.mechanisms import Exponential
 
 NEWS = {
@@ -113,35 +109,6 @@ def counts(monkeypatch: pytest.MonkeyPatch, examples: Any) -> list[list[int]]:
         patch.setattr(Exponential, "release", release)
         named(examples)
     return seen
-
-
-def test_a_user_has_one_vote(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it breaks, somebody with 500 records decides on the name of a label at the price of one record."""
-    others = rows(40)
-    many = [{"text": "my nurse", "label": "A", "customer": "busy"} for _ in range(500)]
-    alone = counts(monkeypatch, PrivateRecords(others, user_key="customer"))
-    busy = counts(monkeypatch, PrivateRecords([*others, *many], user_key="customer"))
-    moved = [abs(a - b) for before, after in zip(alone, busy, strict=True) for a, b in zip(before, after, strict=True)]
-    assert sum(moved) == 1
-    assert sum(map(sum, alone)) == 20, "one vote of each of twenty users, by the oldest record"
-    assert sum(map(sum, counts(monkeypatch, [*others, *many]))) == 540
-
-
-def test_the_price_follows_the_names_into_prompts() -> None:
-    """If it breaks, a classifier that is told released names hides what they cost."""
-    found = named(budget=PrivacyBudget(0.5, 1e-6))
-    assert re.search("A|delivery", found.names["A"])
-    chain = classifier(
-        labels=["A", "B"],
-        examples=rows(),
-        prompt=ICLPrompt(question="Text: {text}", answer="Kind:", words=found.names),
-        budget=PrivacyBudget(4.0, 1e-6),
-    )
-    assert chain.certificate().epsilon == pytest.approx(4.5)
-    fused = fitted(budget=PrivacyBudget(4.0, 1e-6)).with_prior(WordScorer(), found.names)
-    assert fused.certificate().epsilon == pytest.approx(4.5)
-    again = named(words=dict(zip(found.names.values(), found.descriptions.values(), strict=True)))
-    assert again.certificate.epsilon == pytest.approx(3.5), "a list of released words costs what they cost"
 
 
 def test_add_remove_halves_the_price_of_a_vote() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Sequence
 
@@ -166,21 +165,6 @@ def test_forged_examples_on_one_line_are_compared_one_by_one() -> None:
         (2, "I cannot thank Okafor for my knee"),
     ]
     assert report.pieces == 2
-
-
-def test_the_report_gives_plain_figures() -> None:
-    """If it breaks, the report of an operator lacks the leak search, or shows private text in it."""
-    report = find_leaks(f"{ROWS[0]} Where do I leave my car tonight?", ROWS, held_out=["Where do I park my car?"])
-    figures = report.to_dict()
-    assert list(figures) == ["name", "rate", "low", "high", "baseline", "n", "settings"]
-    assert json.loads(json.dumps(figures)) == figures
-    assert "sedation" not in str(figures)
-    assert (figures["rate"], figures["baseline"]) == (report.rate, report.rate_by_chance)
-    assert figures["low"] < report.rate < figures["high"]
-    assert figures["settings"]["sentences"] == 2
-    assert figures["settings"]["nearest"] == pytest.approx(1.0)
-    empty = find_leaks("word", ROWS)  # a prompt of one word
-    assert (empty.rate, empty.interval) == (0.0, (0.0, 1.0))
 
 
 def test_a_secret_that_is_the_whole_prompt_is_better_than_guessing() -> None:

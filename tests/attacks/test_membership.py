@@ -15,7 +15,7 @@ from audit_tools import lower, upper
 from fakes.next_token import WordEngine
 from fakes.voters import LABELS, VotingEngine, private_examples
 
-from langchain_dp import DPICLClassifier, Neighbors, PrivacyBudget
+from langchain_dp import Neighbors, PrivacyBudget
 from langchain_dp.attacks import (
     PortScorer,
     attack_answers,
@@ -27,7 +27,6 @@ from langchain_dp.attacks import (
 )
 from langchain_dp.attacks.result import auc_interval
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
-from langchain_dp.icl import SamplingOptions
 from langchain_dp.ports import MemberPrompt
 from langchain_dp.synth import SyntheticExamples
 
@@ -41,23 +40,6 @@ def records(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     member = np.arange(count) % 2 == 0
     easy = rng.normal(0, 5, count)
     return member, easy, easy + 1.5 * member + rng.normal(size=count)
-
-
-@pytest.mark.statistical
-def test_a_known_likelihood_ratio_gives_the_area_of_theory() -> None:
-    """If it breaks, the area or its interval is another one than that of the scores.
-
-    Over 20 sets of 400 records the interval holds theory in all but a few: with 95% coverage fewer than 15 of 20 come
-    about in 1 of 3,000. The area for a shift of 1.0 instead of 1.5 must lie outside in most.
-    """
-    held = wrong = 0
-    for seed in range(20):
-        rng = np.random.default_rng(seed)
-        done = infer_membership({"model": (rng.normal(1.5, 1, 200), rng.normal(0, 1, 200))})
-        held += done.interval[0] <= THEORY <= done.interval[1]
-        wrong += done.interval[0] <= NormalDist().cdf(1 / math.sqrt(2)) <= done.interval[1]
-    assert held >= 15
-    assert wrong < 10
 
 
 def test_references_take_out_what_makes_a_record_easy() -> None:
@@ -183,16 +165,6 @@ def test_the_port_is_asked_for_the_log_likelihood_of_the_rows_own_label() -> Non
         PortScorer(engine, {"yes": "Yes"})
 
 
-def test_a_real_port_works_end_to_end() -> None:
-    """If it breaks, the scorer does not fit an engine that implements the port: many rows, in several calls."""
-    rows = [{"text": f"film {i}", "label": ("positive", "negative")[i % 2]} for i in range(70)]
-    scorer = PortScorer(WordEngine(), {"positive": "positive", "negative": "negative"})
-    done = attack_prompt(
-        "Read the review.", members=rows[:40], others=rows[40:], candidates={"words": scorer}, references=["Decide."]
-    )
-    assert 0 <= done.interval[0] <= done.rate <= done.interval[1] <= 1
-
-
 def randomized(epsilon: float, seed: int) -> Callable[[list[Any]], Callable[[str], str]]:
     """A chain that says whether the canary is there, and lies with chance 1 / (1 + e^epsilon)."""
     coins = random.Random(seed)
@@ -248,55 +220,6 @@ def test_rates_that_few_others_cannot_show_are_left_out() -> None:
     both = infer_membership({"m": (np.arange(50.0), np.arange(100.0)), "other": (np.full(50, 49.5), np.arange(100.0))})
     assert both.best == "m"
     assert both.tpr_at_fpr[0.1][2] > many.tpr_at_fpr[0.1][2], "the better one of two was chosen on these very figures"
-
-
-def test_more_questions_tell_more() -> None:
-    """If it breaks, answers of one chain are not put together."""
-    coins = random.Random(2)
-
-    def build(data: list[Any]) -> Callable[[str], str]:
-        return lambda q: "yes" if coins.random() < (0.65 if len(data) > len(ROWS) else 0.35) else "no"
-
-    once = attack_answers(build, ROWS, CANARY, questions=["x"], runs=1000)
-    often = attack_answers(build, ROWS, CANARY, questions=["x", "y"], repeats=5, runs=1000)
-    assert often.interval[0] > once.interval[1]
-
-
-class Watching(VotingEngine):
-    """Votes "positive" if it sees the canary, else "negative"."""
-
-    def score_labels(self, prompts: Sequence[MemberPrompt], words: Sequence[str], **more: Any) -> Any:
-        return [[1.0, 0.0] if "canary" in prompt.body else [0.0, 1.0] for prompt in prompts]
-
-
-@pytest.mark.statistical
-def test_the_answers_of_a_private_chain_stay_under_its_bound() -> None:
-    """If it breaks, the attack does not run against DP-ICL as it is, or its noise is too small for its promise.
-
-    The one subset's vote says whether the canary is there: the worst case. Epsilon 1 for the two answers allows an
-    accuracy of 0.731; the lower end of the interval may not exceed it (error rate below 0.025). Without noise the
-    accuracy is 1, which the attack must see.
-    """
-    rows: list[Any] = private_examples(6)
-    neighbor = [*rows[:-1], {"text": "canary", "label": "negative"}]
-
-    def build(data: list[Any]) -> Callable[[str], str]:
-        chain = DPICLClassifier(
-            model=Watching(), examples=data, labels=LABELS, budget=PrivacyBudget(1.0), max_queries=2, shots=6,
-            sampling=SamplingOptions("fixed", 1, 1.0), calibrate=False, not_private_seed=seeds.randrange(10**9),
-        )  # fmt: skip
-        return chain.invoke
-
-    seeds = random.Random(5)
-    given: dict[str, Any] = {"questions": ["q", "r"], "runs": 20, "epsilon": 1.0, "delta": 1e-5}
-    done = attack_answers(build, rows, neighbor, **given)
-    assert done.interval[0] < float(str(done.settings["bound"]))
-    assert done.rate < 0.9
-
-    def noiseless(data: list[Any]) -> Callable[[str], str]:
-        return lambda question: "positive" if any(row["text"] == "canary" for row in data) else "negative"
-
-    assert attack_answers(noiseless, rows, neighbor, **given).interval[0] > float(str(done.settings["bound"]))
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from langchain_dp.attacks import (
 )
 from langchain_dp.attacks.result import accuracy_bound, auc, auc_interval, ratio_interval
 from langchain_dp.audit.report.results import read_attacks
-from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp.errors import InvalidParameter
 
 
 def result(name: str = "an attack", rate: float = 0.4) -> AttackResult:
@@ -75,13 +75,6 @@ def test_pictures_are_written(tmp_path: Path) -> None:
         plot_attacks([], tmp_path / "none.svg")
     with pytest.raises(InvalidParameter, match=r"'foo', to be one of .*png"):
         plot_attacks([found], tmp_path / "x.foo")
-
-
-def test_a_missing_plot_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it breaks, a picture ends in a bare ImportError."""
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingExtra, match=r"langchain-dp\[plot\]"):
-        plot_attacks([result()], tmp_path / "x.png")
 
 
 def test_every_exported_name_exists_and_none_is_heavy() -> None:

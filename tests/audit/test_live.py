@@ -118,14 +118,6 @@ def test_it_loads_its_own_script_and_nothing_else(ledger: Path) -> None:
         assert answer.headers["referrer-policy"] == "no-referrer"
 
 
-def test_the_written_report_has_no_script(ledger: Path) -> None:
-    """If it breaks, the page for an auditor is a program."""
-    written = page(report(ledger))
-    assert "<script" not in written
-    assert 'id="live"' not in written
-    assert "#live" not in written
-
-
 def test_only_reading_is_answered(ledger: Path) -> None:
     """If it breaks, there is a way in to change something."""
     before = ledger.read_bytes()
@@ -210,17 +202,6 @@ def test_trouble_is_said_and_what_was_read_last_stays(ledger: Path) -> None:
         assert (again.status, again.headers["etag"]) == (200, fine.headers["etag"])
     with serving(ledger.with_name("never.db")) as site:
         assert (site.ask().status, site.ask("/healthz").status) == (503, 503)
-
-
-def test_nothing_is_composed_for_a_page_that_is_the_same(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it breaks, a browser that was left open keeps a processor busy."""
-    made: list[Any] = []
-    monkeypatch.setattr(
-        "langchain_dp.audit.watch.live.page", lambda found, live: (made.append(found), page(found, live=live))[1]
-    )
-    with serving(ledger) as site:
-        assert len({site.ask().headers["etag"] for _ in range(4)}) == 1
-    assert len(made) == 1
 
 
 def test_no_row_question_or_user_is_on_it(

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.voters import classifier
 
 from langchain_dp.accounting import (
     ExponentialEvent,
@@ -30,7 +29,6 @@ from langchain_dp.accounting.store.schema import LEDGER
 from langchain_dp.accounting.store.sqlite import SQLite
 from langchain_dp.audit.report import opening, report
 from langchain_dp.audit.report.opening import open_ledger
-from langchain_dp.audit.report.page import page
 from langchain_dp.audit.watch import LedgerStats, figures
 from langchain_dp.audit.watch.reading import MEASURES, Watched, named
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, LedgerCorrupt, LedgerError, LedgerUnwritable
@@ -133,21 +131,6 @@ def test_refusals_are_counted_here_and_written_nowhere(tmp_path: Path) -> None:
         assert told(figures(made))["refusals"] == 3
         assert path.read_bytes() == before
         assert Watched(path).figures().refusals is None  # another object knows nothing of them
-
-
-def test_a_refused_chain_is_counted() -> None:
-    """If it breaks, the last answer was given and no dashboard shows that more are asked for."""
-    with PrivacyLedger(PrivacyBudget(50.0)) as made:
-        chain = classifier(ledger=made, max_queries=2)
-        for question in ("one", "two"):
-            chain.invoke(question)
-        assert made.refusals == 0
-        for question in ("three", "four"):
-            with pytest.raises(BudgetExceeded):
-                chain.invoke(question)
-        with pytest.raises(BudgetExceeded):
-            classifier(ledger=made, max_queries=2, name="another")
-        assert figures(made).refusals == 3
 
 
 def test_refusals_in_eta_are_counted() -> None:
@@ -303,17 +286,6 @@ def fingerprint(folder: Path) -> dict[str, tuple[str, int]]:
     return {
         path.name: (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns) for path in folder.iterdir()
     }
-
-
-@pytest.mark.parametrize("kind", ["ledger", "metric"])
-def test_reading_changes_nothing(kind: str, request: pytest.FixtureRequest) -> None:
-    """If it breaks, an audit alters the evidence, creates files beside it, or takes an unfinished spend back."""
-    path: Path = request.getfixturevalue(kind)
-    before = fingerprint(path.parent)
-    page(report(path))
-    assert fingerprint(path.parent) == before
-    path.chmod(0o400)
-    assert report(path).total
 
 
 def test_a_ledger_that_is_in_use_is_read_and_goes_on(ledger: Path) -> None:

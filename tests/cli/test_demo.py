@@ -17,7 +17,6 @@ from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 
 from langchain_dp import sample
 from langchain_dp.cli import demo, main
-from langchain_dp.ports import MemberPrompt
 
 
 def write(path: Path, rows: list[dict[str, str]]) -> Path:
@@ -94,31 +93,6 @@ def test_shares_under_noise_are_those_of_the_mechanism() -> None:
     )
     assert abs(shown - drawn / (3 * draws)) < 0.027  # 5 times sqrt(1 / (4 * 12,000) + 1 / (4 * 30,000))
     assert demo._kept([[3, 2], [0, 4]], [0, 0], 0.0) == 0.5
-
-
-def test_another_number_of_threads_changes_no_bit(real: LlamaCppEnsemble) -> None:
-    """If it breaks, an answer depends on what else ran on the machine when it was given."""
-    prompts = [
-        MemberPrompt("Praise or complaint?\n", f"A note {i}: praise\n" * 9, "It hurt:", ("m", i)) for i in range(3)
-    ]
-    found = []
-    for threads in (1, 2):
-        real._context.threads.use(threads)
-        real.forget(*(("m", i) for i in range(3)))
-        found.append(real.score_labels(prompts, [" praise", " complaint"]))
-    assert found[0] == found[1]
-    assert real.n_threads >= 1
-
-
-def test_ctrl_c_has_its_own_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """If it breaks, a script takes an interrupted command for a refused one."""
-
-    def stopped(**_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", stopped)
-    assert main(["demo"]) == 130
-    assert capsys.readouterr().err == "langchain-dp: interrupted\n"
 
 
 SAID = "Read the message."

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -125,63 +122,6 @@ def test_an_empty_ledger_and_names_that_are_texts(tmp_path: Path, capsys: Any) -
         text, found = shown(path, capsys)
     assert "reads like a text: not shown" in text
     assert found["total"] == 1
-
-
-WRITER = """
-import sqlite3, sys
-connection = sqlite3.connect(sys.argv[1], isolation_level=None)
-connection.execute("BEGIN IMMEDIATE")
-connection.execute("CREATE TABLE unfinished (row)")
-print("writing", flush=True)
-sys.stdin.read()
-connection.execute("ROLLBACK")
-"""
-
-
-@pytest.mark.parametrize("kind", ["ledger", "texts"])
-def test_it_reads_while_another_process_writes(kind: str, request: pytest.FixtureRequest, capsys: Any) -> None:
-    """If it breaks, a ledger in use cannot be looked at, or looking at it stops who uses it."""
-    path: Path = request.getfixturevalue(kind)
-    program = [sys.executable, "-S", "-c", WRITER, str(path)]
-    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == "writing\n"
-        assert path.with_name(f"{path.name}-journal").exists()
-        assert shown(path, capsys)[1]["total"] > 0
-        writer.communicate("")
-    assert writer.returncode == 0
-
-
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("gone.ledger", "nothing is there"),
-        (".", "to be a file"),
-        ("notes.txt", "not a ledger"),
-        ("empty", "empty file"),
-        ("other.db", "no ledger of this package"),
-        ("damaged.ledger", "damaged.ledger"),
-    ],
-)
-def test_what_is_no_ledger_is_one_line_and_stays_as_it_is(
-    name: str, says: str, ledger: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If it breaks, a slip makes a ledger, migrates a foreign database, or ends in a traceback."""
-    monkeypatch.chdir(ledger.parent)
-    Path("notes.txt").write_text(f"{SECRET}\n" * 100)
-    Path("empty").touch()
-    Path("damaged.ledger").write_bytes(ledger.read_bytes()[:5000])
-    with sqlite3.connect("other.db") as other:
-        other.execute("CREATE TABLE ledger (time TEXT)")
-    other.close()
-    before = {path.name: path.read_bytes() for path in ledger.parent.iterdir()}
-    for more in ([], ["--json"]):
-        assert main(["ledger", name, *more]) == 1
-        out, err = capsys.readouterr()
-        assert (out, len(err.splitlines())) == ("", 1)
-        assert says in err
-        assert "Zebedee" not in err
-    assert {path.name: path.read_bytes() for path in ledger.parent.iterdir()} == before
 
 
 def test_shares_of_askers_are_listed(tmp_path: Path, capsys: Any) -> None:

@@ -146,20 +146,6 @@ def test_a_prompt_that_does_worse_is_not_handed_over_in_silence(
     assert ("On these rows the initial instruction answers more right" in capsys.readouterr().out) == (after < before)
 
 
-def test_a_plan_spends_nothing_and_leaves_no_file(
-    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """If it breaks, to ask for the price is to pay it."""
-    before = files(tmp_path)
-    assert main(command(plan=True)) == 0
-    assert "a token needs" in capsys.readouterr().out
-    assert main(command(plan=True, json=True)) == 0
-    plan = json.loads(capsys.readouterr().out)
-    assert (plan["epsilon"], plan["neighbors"], plan["max_calls"], plan["groups"]) == (8.0, "replace_one", 12, 72)
-    assert files(tmp_path) == before
-    assert not any(engine.calls for engine in engines)
-
-
 def test_the_model_is_the_one_that_was_named(command: Command, engines: list[Engine]) -> None:
     """If it breaks, private rows are shown to another model than the one that was chosen."""
     assert main(command(plan=True)) == 0
@@ -198,7 +184,6 @@ SECRET = "secret words"
         ({}, [{"text": SECRET, "label": "maybe"}] * 300, "labels"),
         ({}, [{"text": SECRET, "label": "yes"}] * 9, "at least subsets"),
         ({"labels": None}, [{"text": SECRET, "label": "yes"}] * 300, "2 different labels"),
-        ({"epsilon": 501, "budget": 501}, None, "epsilon=501"),
         ({"out": "no-such-folder/prompt.json"}, None, "no-such-folder"),
     ],
 )
@@ -229,11 +214,8 @@ def test_bad_input_is_one_line(
         ({"ledger": "none/new.db"}, "folder of --ledger "),
         ({"ledger": "prompt.json"}, "to be another file than the ledger"),
         ({"epsilon": None}, "--epsilon"),
-        ({"epsilon": -1}, "--epsilon: expected a number above 0, found '-1'"),
-        ({"budget": [8, 1]}, "a DELTA below 1"),
         ({"instruction": None}, "--instruction"),
         ({"instruction": ""}, "--instruction"),
-        ({"shots": 0}, "--shots: expected a whole number of at least 1, found '0'"),
     ],
 )
 def test_what_the_command_line_alone_gets_wrong_is_told_before_a_model_is_loaded(
@@ -280,11 +262,6 @@ def test_labels_read_off_the_rows_are_said_to_be(
     notes = load_prompt(tmp_path / "read.json").certificate.notes
     assert any("read off the private records" in note for note in notes)
     capsys.readouterr()
-    exchanged = [{"text": row["label"], "label": f"{row['text']} {SECRET[:9]} {i}"} for i, row in enumerate(ROWS)]
-    assert main(command(data=write(tmp_path / "exchanged.jsonl", exchanged), labels=None, plan=True)) == 1
-    line = one_line(capsys)
-    assert "Text and label may be exchanged" in line
-    assert SECRET[:9] not in line
     assert main(command(data=write(tmp_path / "same.jsonl", [ROWS[0]] * 9), labels=None, plan=True)) == 1
     assert "at least 2 different labels in the private rows, but there is 1 in 9 rows" in one_line(capsys)
     rows = [{**row, "label": {"no": "negative", "yes": "positive"}[row["label"]]} for row in ROWS]

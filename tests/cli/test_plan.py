@@ -163,16 +163,6 @@ def test_opt_plans_a_choice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert planned(capsys, "opt", *asked)["max_calls"] > 0
 
 
-def test_an_empty_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """If it breaks, an empty file is taken for one without labels, or ends in a traceback."""
-    (path := tmp_path / "data.jsonl").write_text("")
-    asked = ["--labels", "a", "b", "--epsilon", "3", "--instruction", "x", "--data", str(path)]
-    assert main(["plan", "opt", *asked]) == 1
-    out, err = capsys.readouterr()
-    assert (out, len(err.splitlines())) == ("", 1)
-    assert "data.jsonl to hold at least one row" in err
-
-
 def test_opt_counts_by_a_model_that_is_named(
     data: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

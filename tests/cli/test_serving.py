@@ -52,15 +52,6 @@ def test_options_that_do_not_go_together(options: list[str], says: str, ledger: 
     assert says in err
 
 
-def test_what_is_no_ledger_is_refused_at_once(tmp_path: Path, capsys: Any) -> None:
-    """If it breaks, a slip waits for ever for a ledger that will never be there."""
-    assert main(["ledger", str(tmp_path / "slip"), "--serve", "--port", "0"]) == 1
-    out, err = capsys.readouterr()
-    assert (out, len(err.splitlines())) == ("", 1)
-    assert "nothing is there" in err
-    assert not [*tmp_path.iterdir()]
-
-
 # -------------------------------------------------------------------------------------------------------------- page
 
 

@@ -93,11 +93,6 @@ def test_help_names_exit_codes_and_examples(name: str) -> None:
     assert "\x1b" not in shown, "colours in a pipe"
 
 
-def test_every_command_speaks_json() -> None:
-    """If it breaks, a program must read a table that was made for people."""
-    assert [name for name in COMMANDS if "--json" not in helped(name)] == []
-
-
 def test_help_comes_at_once_and_faults_show_no_argument() -> None:
     """If it breaks, help waits for LangChain or has colours in a pipe; or a traceback prints what was typed."""
     code = (
@@ -257,7 +252,6 @@ def test_the_examples_are_true(example: str, place: Path, monkeypatch: pytest.Mo
         ("ledgr x", "Did you mean ledger?"),
         ("--jsn demo", "unknown option --jsn. See langchain-dp --help."),
         ("demo --pikture x", "unknown option --pikture. Did you mean --picture? See langchain-dp demo --help."),
-        ("demo --pic x", "Did you mean --picture?"),
         ("plan icl --eps 3", "unknown option --eps. Did you mean --epsilon?"),
         ("demo --part x", "--part: expected one of all, prototypes, votes, found 'x'"),
         ("plan icl --shots 0", "--shots: expected a whole number of at least 1, found '0'"),
@@ -269,6 +263,7 @@ def test_the_examples_are_true(example: str, place: Path, monkeypatch: pytest.Mo
         ("optimize --budget 3 1e-5 1", "--budget: expected EPSILON, or EPSILON and a DELTA below 1, found 3 numbers"),
         ("plan icl --labels=a --shots 2", "--labels: expected at least two labels, found 'a' alone"),
         ("plan rapt --eta 1 --replacement 0.4", "--eta: not allowed with argument --target-replacement"),
+        ("sanitize --eta 1 --replacement 0.5", "not allowed with"),
         ("demo train.jsonl", "expected no further argument, found 'train.jsonl': write the name of its option"),
         ("ledger a.ledger --serve --port 99999", "--port: expected a whole number from 0 to 65535, found '99999'"),
         ("optimize --data a", "expected --out to be given. See langchain-dp optimize --help."),
@@ -337,7 +332,7 @@ def test_wrong_arguments_are_one_line_with_the_remedy(line: str, says: str, caps
         ("plan opt --epsilon 9 --records 900 --task trec --max-tokens 90", "into the model's 90 tokens"),
         ("plan rapt --table gone.vec", "gone.vec"),
         ("ledger gone.ledger", "Expected PLACE '"),
-        ("audit --ledger gone.ledger --json", "Expected --ledger '"),
+        ("ledger gone.ledger --serve --port 0", "nothing is there"),
         ("demo --picture gone/picture.png", "--picture gone/picture.png"),
     ],
 )
@@ -533,13 +528,7 @@ def test_completion_is_installed_for_the_command(tmp_path: Path, monkeypatch: py
 
 # ---------------------------------------------------------------------------------------------- ledgers by their URLs
 
-CHARGES = {
-    "survey": "survey --data chats.jsonl --ask mood:calm,angry --epsilon 3 --budget 3 --out s.html --user-key user_id",
-    "score": "score --data tickets.jsonl --chain classifier.json --epsilon 3 --budget 3 --out score.json",
-    "optimize": f"optimize --data tickets.jsonl --epsilon 60 --budget 60 {SMALL} --out prompt.json",
-    "synthesize": "synthesize --data tickets.jsonl --epsilon 3 --budget 3 --count 4 --members 10 --out synthetic.jsonl",
-    "sanitize": "sanitize --in in.txt --out out.txt --overwrite",
-}
+CHARGES = ["survey", "score", "optimize", "synthesize", "sanitize"]
 
 
 @pytest.mark.parametrize("name", CHARGES)
@@ -547,7 +536,7 @@ def test_a_ledger_may_lie_in_a_database(name: str, place: Path, postgres: Any, c
     """If it breaks, a URL is taken for a file and a second machine has a budget of its own; or it cannot be shown."""
     url = postgres.fresh(place)
     for _ in range(2):  # the second time it is there already
-        assert main([*shlex.split(CHARGES[name]), "--ledger", url]) == 0
+        assert main([*shlex.split(RUNS[name]), "--ledger", url]) == 0
     assert {each.name for each in place.rglob("*.ledger*")} == {"privacy.ledger"}
     assert not list(place.glob("postgresql*"))
     capsys.readouterr()
@@ -571,9 +560,7 @@ URLS = [
 
 
 @pytest.mark.parametrize(("url", "says"), URLS)
-@pytest.mark.parametrize(
-    "line", [*(f"{line} --ledger" for line in CHARGES.values()), "ledger", "audit --json --ledger"]
-)
+@pytest.mark.parametrize("line", [*(f"{RUNS[name]} --ledger" for name in CHARGES), "ledger", "audit --json --ledger"])
 def test_a_wrong_url_is_refused_in_one_line_without_its_secrets(
     line: str, url: str, says: str, place: Path, capsys: Any
 ) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from fakes.canary import CANARY, leak_surfaces
-from langchain_core.language_models import BaseChatModel
+from fakes.tool_callers import ToolCaller
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
 
 from langchain_dp import sample
 from langchain_dp.audit.report.page import page
@@ -23,28 +21,18 @@ PAGE = Path(__file__).parents[2] / "docs" / "support-agent.md"
 NAME = f"Ann {CANARY}"
 
 
-class Cloud(BaseChatModel):
+class Cloud(ToolCaller):
     """Sorts the ticket by the tool, then answers whom it was told of with the label that it was told."""
 
-    told: ClassVar[list[list[BaseMessage]]] = []
+    shown: ClassVar[list[list[BaseMessage]]] = []
     model: str = ""
 
-    @property
-    def _llm_type(self) -> str:
-        return "cloud"
-
-    def bind_tools(self, tools: Sequence[Any], **_: Any) -> BaseChatModel:
-        return self
-
-    def _generate(self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any) -> ChatResult:
-        self.told.append(messages)
+    def answer(self, messages: list[BaseMessage]) -> AIMessage:
+        self.shown.append(messages)
         last = messages[-1]
         if isinstance(last, ToolMessage):
-            answer = AIMessage(f"Dear <PERSON_1>, thank you for your {last.content}.")
-        else:
-            call = {"name": "sort_ticket", "args": {"text": str(last.content)}, "id": "1"}
-            answer = AIMessage("", tool_calls=[call])
-        return ChatResult(generations=[ChatGeneration(message=answer)])
+            return AIMessage(f"Dear <PERSON_1>, thank you for your {last.content}.")
+        return AIMessage("", tool_calls=[{"name": "sort_ticket", "args": {"text": str(last.content)}, "id": "1"}])
 
 
 def code() -> str:
@@ -56,7 +44,7 @@ def code() -> str:
 def run(folder: Path, monkeypatch: pytest.MonkeyPatch, handlers: list[Any], **changes: str) -> dict[str, Any]:
     """Run the block with canaries: in every ticket, in the name, in what the tool inside is given."""
     monkeypatch.chdir(folder)
-    Cloud.told.clear()
+    Cloud.shown.clear()
     rows = [{**row, "text": f"{row['text']} {CANARY}"} for row in sample.load()[0][:80]]
     monkeypatch.setattr("langchain_dp.sample.load", lambda: (rows, []))
     monkeypatch.setattr("langchain_openai.ChatOpenAI", Cloud)
@@ -96,9 +84,9 @@ def test_a_canary_in_every_private_place_shows_nowhere(tmp_path: Path, monkeypat
     assert printed.count(CANARY) == printed.splitlines().count(answer) == 1  # what the user is told, and nothing else
     assert {name for name, text in seen.items() if CANARY in text} == set()
     assert CANARY not in repr([list(names["memory"].list(None)), names["memory"].storage, names["memory"].blobs])
-    assert len(Cloud.told) == 2
-    assert CANARY not in repr(Cloud.told)
-    assert "<PERSON_1>" in repr(Cloud.told)
+    assert len(Cloud.shown) == 2
+    assert CANARY not in repr(Cloud.shown)
+    assert "<PERSON_1>" in repr(Cloud.shown)
     assert "<PERSON_1>" in seen["handler"]  # the surfaces do see the run
     assert [line.split(":")[0] for line in printed.splitlines()[-2:]] == ["synthesis", "dp-icl"]
     assert "1 EMAIL, 1 PERSON hidden, not private" in printed
@@ -115,4 +103,4 @@ def test_a_leak_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         seen = surfaces.by_name()
     assert CANARY in seen["handler"]
     assert CANARY in repr([list(names["memory"].list(None)), names["memory"].storage, names["memory"].blobs])
-    assert CANARY in repr(Cloud.told)
+    assert CANARY in repr(Cloud.shown)

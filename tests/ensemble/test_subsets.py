@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-import numpy as np
-import pytest
-from scipy import stats
-
 from langchain_dp.ensemble.subsets import FixedPartition, resample
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
 
@@ -38,37 +34,6 @@ def test_resample_puts_a_record_into_at_most_one_slot() -> None:
         members = [member for slot in slots for member in slot]
         assert len(members) == len(set(members))
         assert len(slots) == 5
-
-
-@pytest.mark.statistical
-@pytest.mark.parametrize("scheme", ["fixed", "resample"])
-def test_audit_sampling_is_poisson(scheme: str) -> None:
-    """If it breaks, the number sampled is fixed or coins are shared, and amplification is overstated.
-
-    Per-position inclusion by chi-square, and Var(M) = n q (1-q); error rate 1e-4 each. A sample of fixed size, as
-    planted here, passes the first and fails the second.
-    """
-    rng, rate, runs, n = NotPrivateSeededRandomness(9), Fraction(1, 4), 4_000, len(IDS)
-    inclusion, sizes = np.zeros(n), []
-    for _ in range(runs):
-        if scheme == "fixed":
-            drawn = FixedPartition((), n, even=False, rng=rng).draw(rate, rng)
-        else:
-            drawn = [IDS.index(member) for slot in resample(IDS, 3, rate, rng) for member in slot]
-        inclusion[drawn] += 1
-        sizes.append(len(drawn))
-    expected = runs * float(rate)
-    statistic = ((inclusion - expected) ** 2 / (expected * 0.75)).sum()
-    assert stats.chi2.sf(statistic, n) > 1e-4
-    variance = n * 0.25 * 0.75
-    assert _variance_p(np.array(sizes), variance) > 1e-4
-    constant = np.full(runs, n // 4)
-    assert _variance_p(constant, variance) < 1e-4, "the audit must catch a sample of fixed size"
-
-
-def _variance_p(sizes: np.ndarray, variance: float) -> float:
-    statistic = ((sizes - sizes.mean()) ** 2).sum() / variance
-    return float(2 * min(stats.chi2.cdf(statistic, len(sizes) - 1), stats.chi2.sf(statistic, len(sizes) - 1)))
 
 
 def test_edits_leave_the_other_subsets_alone() -> None:

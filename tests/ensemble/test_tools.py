@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,9 @@ import pytest
 from fakes.canary import CANARY, leak_surfaces
 from fakes.optimizers import optimizer
 from fakes.synthesizers import generator, synthesizer
+from fakes.tool_callers import ToolCaller
 from fakes.voters import VotingChat, classifier, left, majority
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import BaseModel, Field
 
 from langchain_dp import PrivacyBudget, PrivacyLedger
@@ -28,32 +26,22 @@ from langchain_dp.icl import ICLPrompt
 agents = pytest.importorskip("langchain.agents")
 
 
-class ModelCallOptions(BaseChatModel):
-    """Calls the tool once for each human word, then says what came back."""
+class Asking(ToolCaller):
+    """Calls the tool once for each question, then is done."""
 
-    questions: list[Any] = Field(default_factory=list)
-    tool: str = "dp-icl"
+    questions: list[Any]
+    tool: str
 
-    @property
-    def _llm_type(self) -> str:
-        return "asking"
-
-    def bind_tools(self, tools: Sequence[Any], **_: Any) -> Any:
-        return self
-
-    def _generate(self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any) -> ChatResult:
+    def answer(self, messages: list[BaseMessage]) -> AIMessage:
         done = sum(isinstance(message, ToolMessage) for message in messages)
-        if done < len(self.questions):
-            call = {"name": self.tool, "args": {"text": self.questions[done]}, "id": f"c{done}"}
-            answer = AIMessage("", tool_calls=[call])
-        else:
-            answer = AIMessage("done")
-        return ChatResult(generations=[ChatGeneration(message=answer)])
+        if done == len(self.questions):
+            return AIMessage("done")
+        return AIMessage("", tool_calls=[{"name": self.tool, "args": {"text": self.questions[done]}, "id": f"c{done}"}])
 
 
 def run(chain: Any, questions: list[str], **options: Any) -> list[BaseMessage]:
     tool = chain.as_tool(**options)
-    agent = agents.create_agent(ModelCallOptions(questions=questions, tool=tool.name), [tool])
+    agent = agents.create_agent(Asking(questions=questions, tool=tool.name), [tool])
     said: list[BaseMessage] = agent.invoke({"messages": [HumanMessage("sort these")]})["messages"]
     return said
 
@@ -147,7 +135,7 @@ def test_an_agent_asks_at_the_cost_of_who_runs_it(behavior: str, last: str) -> N
     for user_id, statuses in (("user-1", ["success", "error"]), ("ward-3", ["success"] * 2)):
         tool = chain.as_tool(exit_behavior=behavior)
         questions = [f"{user_id} one", f"{user_id} two"]
-        agent = agents.create_agent(ModelCallOptions(questions=questions, tool=tool.name), [tool])
+        agent = agents.create_agent(Asking(questions=questions, tool=tool.name), [tool])
         said = agent.invoke({"messages": [HumanMessage("sort")]}, {"configurable": {"user_id": user_id}})["messages"]
         assert [message.status for message in said if isinstance(message, ToolMessage)] == statuses
         assert said[-1].type == (last if user_id == "user-1" else "ai")
@@ -167,15 +155,13 @@ def test_what_was_answered_or_misread_does_not_end_an_agent() -> None:
     """If it breaks, exit_behavior="end" ends a run with a slip of the model, or with an answer that was free."""
     chain = classifier(max_queries=1)
     tool = chain.as_tool(exit_behavior="end")
-    agent = agents.create_agent(ModelCallOptions(questions=[7, "one"], tool=tool.name), [tool])
+    agent = agents.create_agent(Asking(questions=[7, "one"], tool=tool.name), [tool])
     said = agent.invoke({"messages": [HumanMessage("sort")]})["messages"]
     assert [message.type for message in said] == ["human", "ai", "tool", "ai", "tool", "ai"]
     assert (said[2].status, left(chain)) == ("error", 0)
     assert "text: Input should be a valid string" in said[2].text
     assert run(chain, ["one", "two"], exit_behavior="end")[-1].type == "tool"
-    ended = agents.create_agent(
-        ModelCallOptions(questions=["two"], tool=tool.name), [chain.as_tool(exit_behavior="end")]
-    )
+    ended = agents.create_agent(Asking(questions=["two"], tool=tool.name), [chain.as_tool(exit_behavior="end")])
     assert ended.invoke({"messages": [HumanMessage("sort")]})["messages"][-1].type == "tool"
     assert tool.invoke({"text": "one"}) == "positive"
     assert tool.return_direct is False
@@ -193,7 +179,7 @@ def test_the_end_of_one_share_is_not_that_of_another_askers_run() -> None:
 
     chain = classifier(VotingChat(reply=meanwhile), max_queries=10, quotas=Quotas(default=1), max_concurrency=99)
     tools.append(chain.as_tool(exit_behavior="end"))
-    agent = agents.create_agent(ModelCallOptions(questions=["slow"], tool=tools[0].name), tools)
+    agent = agents.create_agent(Asking(questions=["slow"], tool=tools[0].name), tools)
     tools[0].invoke({"text": "one"}, {"configurable": {"user_id": "user-1"}})
     said = agent.invoke({"messages": [HumanMessage("sort")]}, {"configurable": {"user_id": "user-2"}})["messages"]
     assert [message.text for message in said[-2:]] == ["positive", "done"]
@@ -227,7 +213,7 @@ async def test_no_private_text_leaves_through_an_agent(tmp_path: Path) -> None:
     for model, count in ((VotingChat(), 1), (VotingChat(reply=rude), 5)):
         chain = classifier(model, max_queries=count)
         tool = chain.as_tool()
-        agent = agents.create_agent(ModelCallOptions(questions=["one", "two", " "], tool=tool.name), [tool])
+        agent = agents.create_agent(Asking(questions=["one", "two", " "], tool=tool.name), [tool])
         with leak_surfaces(tmp_path) as surfaces:
             config: Any = {"callbacks": surfaces.handlers}
             said = [agent.invoke({"messages": [HumanMessage("go")]}, config)]

@@ -17,7 +17,7 @@ import io
 import logging
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from fakes.langsmith_server import LangSmithServer, langsmith_tracing
 from fakes.sqlite_cache import SQLiteCache
 
 CANARY = "canary-7f3a-patient-zero"
+TESTS = str(Path(__file__).parents[1])
 
 EVENTS = [
     "on_llm_start",
@@ -114,6 +115,11 @@ class LeakSurfaces:
         """The user's handlers, to pass as ``config={"callbacks": surfaces.handlers}``."""
         return [self.handler, self.async_handler]
 
+    @property
+    def config(self) -> dict[str, Any]:
+        """A config with everything that a user may give."""
+        return {"callbacks": self.handlers, "tags": ["t"], "metadata": {"k": "v"}, "configurable": {"thread_id": "7"}}
+
     def by_name(self) -> dict[str, str]:
         """What each surface has recorded, after the tracers have sent all they hold."""
         return {
@@ -162,6 +168,31 @@ def leak_surfaces(folder: Path) -> Iterator[LeakSurfaces]:
             logging.root.removeHandler(log)
 
 
+def reported(error: BaseException, keeps: Callable[[str], bool] = lambda file: not file.startswith(TESTS)) -> list[str]:
+    """What a reporter keeps of an error and of those behind it: their texts, and the locals of frames of such files."""
+    kept: list[str] = []
+    known, left = set[int](), [error]
+    while left:
+        each = left.pop()
+        known.add(id(each))
+        kept.append(repr((each, vars(each))))
+        kept += [
+            f"{frame.f_code.co_filename}:{line} {frame.f_locals!r}"
+            for frame, line in traceback.walk_tb(each.__traceback__)
+            if keeps(frame.f_code.co_filename)
+        ]
+        behind = [each.__cause__, each.__context__, *getattr(each, "exceptions", ())]
+        left += [other for other in behind if other is not None and id(other) not in known]
+    return kept
+
+
+def shows_nothing(error: BaseException, private: str = CANARY) -> None:
+    """Nothing private is in an error, nor in its frames, of which some are not those of tests."""
+    kept = reported(error)
+    assert len(kept) > 1
+    assert not [text[:2_000] for text in kept if private in text]
+
+
 class Reporting(BaseCallbackHandler):
     """What an error reporter keeps of an error: the locals of every frame, and what it was raised in."""
 
@@ -170,12 +201,6 @@ class Reporting(BaseCallbackHandler):
 
     def on_chain_error(self, error: BaseException, *, of: str = "", **_: Any) -> None:
         """Keep the frames of an error, of files whose path holds ``of``."""
-        each: BaseException | None = error
-        while each is not None:
-            self.kept.append(repr((each, vars(each))))
-            for frame, _line in traceback.walk_tb(each.__traceback__):
-                if of in frame.f_code.co_filename:
-                    self.kept.append(repr(frame.f_locals))
-            each = each.__cause__ or each.__context__
+        self.kept += reported(error, lambda file: of in file)
 
     on_retriever_error = on_chain_error

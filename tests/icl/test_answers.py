@@ -29,12 +29,6 @@ async def test_the_same_question_twice_is_one_spend() -> None:
     assert left(chain) == 2
 
 
-def test_a_noisy_answer_stays_the_same() -> None:
-    """Asking again draws new noise, which averages the noise away for free."""
-    chain = classifier(budget=PrivacyBudget(0.1), max_queries=1)
-    assert len({chain.invoke("x") for _ in range(40)}) == 1
-
-
 def test_threads_that_ask_the_same_share_one_release() -> None:
     """Sixteen threads with one question spend sixteen times."""
     together = threading.Barrier(16)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fakes.canary import CANARY
 from fakes.voters import (
     AsyncVotingChat,
     VotingChat,
@@ -26,8 +25,6 @@ from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailab
 from langchain_dp.icl import AMAZON
 from langchain_dp.records import check_records
 
-QUESTIONS = ["one", "two", "three"]
-
 
 def test_invoke_asks_every_subset_once_with_its_own_shots() -> None:
     """A subset is asked twice or not at all, or sees another subset's examples."""
@@ -42,39 +39,10 @@ def test_invoke_asks_every_subset_once_with_its_own_shots() -> None:
     assert left(chain) == 4
 
 
-async def test_ainvoke_answers_as_invoke_does() -> None:
-    """The async path asks other prompts, or spends another amount, than the sync one."""
-    model, twin = AsyncVotingChat(), VotingChat()
-    one, other = classifier(model, not_private_seed=1), classifier(twin, not_private_seed=1)
-    assert await one.ainvoke("x") == other.invoke("x") == "positive"
-    assert sorted(model.asked.prompts) == sorted(twin.asked.prompts)
-    assert left(one) == left(other) == 4
-
-
-def test_batch_spends_once_per_question() -> None:
-    """Batch loses, reorders or double-charges questions."""
-    chain = classifier()
-    assert chain.batch(QUESTIONS, {"max_concurrency": 2}) == ["positive"] * 3
-    assert left(chain) == 2
-    results = chain.batch(["", "four"], return_exceptions=True)
-    assert isinstance(results[0], InvalidParameter)
-    assert results[1] == "positive"
-
-
 async def test_a_stream_gives_the_label_in_one_piece() -> None:
     """A stream shows anything before the noise was drawn, or another label than most examples have."""
     chain = classifier(AsyncVotingChat(), examples=private_examples(24, labels=["negative"]))
     assert list(chain.stream("x")) == [chunk async for chunk in chain.astream("y")] == ["negative"]
-
-
-async def test_events_hold_the_question_and_the_label_only() -> None:
-    """astream_events shows the inner model's prompts, answers or token streams."""
-    chain = RunnableLambda(lambda text: text) | classifier(AsyncVotingChat())
-    events = [event async for event in chain.astream_events("my question", version="v2")]
-    assert CANARY not in repr(events)
-    assert not [event for event in events if "model" in event["event"]]
-    [end] = [event for event in events if event["event"] == "on_chain_end" and event["name"] == "dp-icl"]
-    assert end["data"]["output"] == "positive"
 
 
 async def test_inside_a_chain_it_is_a_runnable_like_others() -> None:
@@ -136,24 +104,6 @@ def test_resampling_under_zero_out_is_refused_before_anything_is_reserved() -> N
     with pytest.raises(UnsupportedEvent, match=r'use sampling="fixed" or Neighbors\.REPLACE_ONE'):
         classifier(VotingChat(), sampling="resample", partitions=None, ledger=ledger)
     assert ledger.plans() == []
-
-
-@pytest.mark.parametrize("sampling", ["fixed", "resample"])
-def test_each_release_draws_fresh_coins(sampling: Any) -> None:
-    """Two questions are asked of the same sample, so that the sampling amplifies nothing."""
-    model = VotingChat()
-    examples = private_examples(240)
-    chain = classifier(
-        model, examples=examples, sampling=sampling, partitions=None, sampling_probability=None, subsets=20,
-        budget=PrivacyBudget(3.0),
-    )  # fmt: skip
-    samples = []
-    for question in QUESTIONS:
-        model.asked.clear()
-        chain.invoke(question)
-        samples.append({shot for shots in model.asked.shots for shot in shots})
-    # Two equal samples: a chance below 1e-15 for either scheme (240 records at rate 1/4).
-    assert samples[0] != samples[1] != samples[2] != samples[0]
 
 
 @pytest.mark.parametrize(

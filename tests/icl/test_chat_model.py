@@ -127,12 +127,6 @@ def test_stop_words_cut_the_released_label_only() -> None:
     assert left(model.classifier) == 4
 
 
-def test_langchains_cache_cannot_be_switched_on() -> None:
-    """A shared cache hands one classifier's answer and certificate out for another's."""
-    with pytest.raises(InvalidParameter, match="cache=False"):
-        ChatDPICL(classifier=classifier(), cache=True)
-
-
 def test_a_global_cache_does_not_mix_two_classifiers_or_keep_forgotten_answers() -> None:
     """LangChain's cache answers for another classifier, or goes on with an answer that a forgotten record gave."""
     set_llm_cache(InMemoryCache())

@@ -17,10 +17,6 @@ from langchain_dp.icl import SST2, ICLPrompt
 from langchain_dp.ports import MemberPrompt
 
 
-class Panic(BaseException):
-    """What a library in another language raises: no Exception."""
-
-
 def test_one_call_scores_all_subsets_in_three_parts() -> None:
     """The engine is asked subset by subset, or cannot tell the cacheable parts from the question."""
     engine = VotingEngine()
@@ -50,22 +46,6 @@ def test_two_chains_on_one_engine_never_share_a_key() -> None:
     classifier(engine).invoke("x")
     classifier(engine).invoke("x")
     assert not {p.member for p in engine.calls[0]} & {p.member for p in engine.calls[1]}
-
-
-@pytest.mark.parametrize("kind", [RuntimeError, Panic])
-async def test_a_member_that_breaks_the_joint_call_costs_its_own_vote_only(
-    kind: type[BaseException], histograms: list[list[int]]
-) -> None:
-    """One record that crashes the engine raises with private text, or takes all other votes with it."""
-
-    def spoil_one(prompt: MemberPrompt) -> None:
-        if "note 000" in prompt.body:
-            raise kind(f"out of memory at {prompt.body}")
-
-    chain = classifier(VotingEngine(spoil=spoil_one))
-    assert chain.invoke("x") == await chain.ainvoke("y") == "positive"
-    assert histograms == [[7, 0], [7, 0]]
-    assert left(chain) == 3
 
 
 def test_an_engine_that_fails_altogether_abstains(histograms: list[list[int]]) -> None:

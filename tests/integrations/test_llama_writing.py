@@ -115,36 +115,6 @@ def test_a_model_without_a_template_still_continues_text(
     assert engine.next_tokens([asked(0)], PLAIN)[0] is not None
 
 
-def test_penalty_and_bans_are_of_written_tokens_and_no_others(engine: LlamaCppEnsemble) -> None:
-    """If it breaks, words of the private examples are pushed out of the prompt, or of the prompt into it."""
-    bodies = ["".join(map(chr, range(32 + i, 127))) for i in range(60)]
-    taken = engine.next_tokens([asked(i, body=body) for i, body in enumerate(bodies)], PLAIN)
-    repeats = [i for i, body in enumerate(bodies) if taken[i] in engine._context.tokenize(body)]
-    assert repeats
-    for i in repeats[:3]:  # nothing is written yet, though it is in the body
-        strong = Decoding(repetition_penalty=1e6)
-        assert engine.next_tokens([asked(i, body=bodies[i])], strong) == [taken[i]]
-    (free,) = engine.next_tokens([asked(0)], PLAIN)
-    (other,) = engine.next_tokens([asked(0)], Decoding(banned=frozenset({free})))
-    assert other not in (None, free)
-    (second,) = engine.next_tokens([asked(0, (free,))], PLAIN)
-    rest = [engine.next_tokens([asked(0, (free,))], Decoding(repetition_penalty=1e6, banned=frozenset({second})))[0]]
-    assert not {free, second, None} & set(rest)
-
-
-def test_every_member_has_its_own_coin(engine: LlamaCppEnsemble) -> None:
-    """If it breaks, members draw together, and one member's coin moves two votes."""
-    hot = Decoding(temperature=5.0)
-    draws = (0.1, 0.5, 0.9, 0.1)
-    alone = [engine.next_tokens([asked(i, draw=draw)], hot)[0] for i, draw in enumerate(draws)]
-    assert engine.next_tokens([asked(i, draw=draw) for i, draw in enumerate(draws)], hot) == alone
-    assert len(set(alone)) > 2
-    twice = [asked(0, draw=0.1), asked(0, draw=0.9), asked(0, draw=0.1)]  # one member with several coins in one call
-    first, other, third = engine.next_tokens(twice, hot)
-    assert first == third == alone[0]
-    assert other != first
-
-
 @pytest.mark.parametrize("decoding", [PLAIN, CHAT], ids=["plain", "chat"])
 def test_only_the_member_that_is_too_long_abstains(
     engine: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch, decoding: Decoding
@@ -219,28 +189,6 @@ def _key(one: Continuation) -> Any:
     from langchain_dp.integrations.llama_cpp.members import Opening
 
     return Opening(HEAD), one.prompt.member, body_digest(one.prompt)
-
-
-def test_new_content_under_an_old_key_is_not_written_from_the_old_cache(engine: LlamaCppEnsemble) -> None:
-    """If it breaks, a caller's mistake makes deleted records vote."""
-    hot = Decoding(temperature=0.5)
-    old = Continuation(MemberPrompt(HEAD, "Review: a joy\nLabel: yes\n", TAIL, 0), (), 0.7)
-    new = Continuation(MemberPrompt(HEAD, "Guess the colour: blue or red? Red. Blue.", TAIL, 0), (), 0.7)
-    alone = [engine.next_tokens([one], hot)[0] for one in (old, new, old)]
-    assert alone[0] == alone[2] != alone[1]
-    assert engine.next_tokens([old, new], hot) == alone[:2]
-
-
-def test_calls_that_make_no_sense_are_refused(engine: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it breaks, a mistake in the caller turns into silently wrong votes."""
-    monkeypatch.setattr(engine._context, "decode", lambda rows: pytest.fail("evaluated"))
-    other = Continuation(MemberPrompt(HEAD, "", "Another tail:", 1), (), 0.5)
-    empty = Continuation(MemberPrompt(HEAD, "", "", 1), (), 0.5)
-    for members, decoding in (([asked(0), other], PLAIN), ([empty], PLAIN)):
-        with pytest.raises(InvalidParameter) as caught:
-            engine.next_tokens(members, decoding)
-        assert CANARY not in str(caught.value)
-    assert engine.next_tokens([], PLAIN) == []
 
 
 def test_public_facts_of_the_model(engine: LlamaCppEnsemble) -> None:

@@ -11,7 +11,7 @@ import pytest
 from langchain_dp.integrations.presidio import PresidioEntities
 
 from langchain_dp import Pseudonymizer
-from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp.errors import InvalidParameter
 
 TEXT = "ticket T-1234 of Bob, card 4111111111111111"
 
@@ -89,13 +89,6 @@ def test_one_argument_is_enough_and_the_certificate_names_the_model(monkeypatch:
         assert model in Pseudonymizer(presidio=presidio).certificate().mechanism
     with pytest.raises(InvalidParameter, match="language"):
         Pseudonymizer(presidio=3)  # type: ignore[arg-type]
-
-
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it breaks, somebody without Presidio gets a bare ImportError."""
-    monkeypatch.setitem(sys.modules, "presidio_analyzer", None)
-    with pytest.raises(MissingExtra, match=r"langchain-dp\[presidio\]"):
-        PresidioEntities()
 
 
 def test_presidio_itself_with_recognizers_that_need_no_model() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from fakes.tiny_gguf import TinyGGUF
 from fakes.tiny_model import TEMPLATE, one_thread, tiny_model, tiny_tokenizer
 from langchain_dp.integrations.transformers import TransformersEnsemble
 
-from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -102,24 +100,6 @@ def test_a_template_that_does_not_hold_the_turn_once_is_refused(template: str) -
     """If it breaks, the model is asked without the examples, or twice with them."""
     with pytest.raises(InvalidParameter, match="chat template"):
         TransformersEnsemble(tiny_model(), tiny_tokenizer(template=template), max_tokens=256)
-
-
-@pytest.mark.parametrize("missing", ["torch", "transformers"])
-def test_without_the_packages_it_names_the_extra(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it breaks, a user without torch is told nothing of use."""
-    monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(MissingExtra, match=r"langchain-dp\[transformers\]"):
-        TransformersEnsemble("folder")
-
-
-def test_importing_the_adapter_imports_no_torch() -> None:
-    """If it breaks, an import costs seconds, and fails where the extra is not installed."""
-    code = (
-        "import sys, langchain_dp.integrations.transformers\n"
-        "print(sorted({'torch', 'transformers', 'gguf', 'llama_cpp'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
 
 
 def test_a_gguf_file_gives_the_model_and_the_tokenizer_it_was_made_of(tmp_path: Path) -> None:

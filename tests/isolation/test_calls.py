@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 from fakes.asking import BOTH, ask, text
 from fakes.canary import CANARY
-from fakes.models import Chat, Completion, SyncChat, fail
-from langchain_core.caches import InMemoryCache
-from langchain_core.globals import set_debug, set_llm_cache
+from fakes.models import Chat, Completion, SyncChat
+from langchain_core.globals import set_debug
 from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableLambda
 
-from langchain_dp.errors import InvalidParameter, ModelUnavailable, UnsafeEnvironment
+from langchain_dp.errors import InvalidParameter, UnsafeEnvironment
 from langchain_dp.isolation.model import IsolatedModel
 
 MODELS = pytest.mark.parametrize("model", [Chat, SyncChat, Completion])
@@ -35,19 +34,6 @@ def test_answers_come_in_order_for_messages_and_strings(how: str, model: Any, li
     answers = [text(answer) for answer in ask(how, IsolatedModel(model(), max_concurrency=limit), prompts)]
     assert [str(answer).removeprefix("Human: ") for answer in answers] == [f"p{i}" for i in range(20)]
     assert ask(how, IsolatedModel(model()), []) == []
-
-
-@BOTH
-@MODELS
-def test_only_the_failing_call_abstains(how: str, model: Any) -> None:
-    """If it fails, one failing record moves other subsets' votes, or a failure is raised and so released."""
-
-    def act(prompt: str) -> None:
-        if "bad" in prompt:
-            fail(prompt)
-
-    answers = ask(how, IsolatedModel(model(act=act)), ["a", "bad", "c"])
-    assert [text(answer) for answer in answers] == ["a", None, "c"]
 
 
 @BOTH
@@ -221,31 +207,6 @@ def probe(how: str, quiet: IsolatedModel, **options: Any) -> Any:
 
 
 @BOTH
-def test_probe_says_why_the_model_fails(how: str) -> None:
-    """If it fails, a wrong key or address is found only after budget was spent."""
-
-    def act(prompt: str) -> None:
-        raise ConnectionError("no route " + "x" * 500)
-
-    with pytest.raises(ModelUnavailable, match=r"parrot-1.*ConnectionError: no route x{191}\. Check") as caught:
-        probe(how, IsolatedModel(Chat(act=act)))
-    assert caught.value.__context__ is None
-    assert caught.value.__cause__ is None
-    assert text(probe(how, IsolatedModel(Chat()))) == "public?"
-
-
-@BOTH
-def test_probe_gives_up_in_time(how: str) -> None:
-    """If it fails, a dead server blocks construction for ever."""
-    release = threading.Event()
-    try:
-        with pytest.raises(ModelUnavailable, match=r"timeout=0\.1"):
-            probe(how, IsolatedModel(SyncChat(act=lambda _: release.wait(60))), timeout=0.1)
-    finally:
-        release.set()
-
-
-@BOTH
 @pytest.mark.parametrize(("before", "asked"), [(True, 0), (False, 1)], ids=["before", "between calls"])
 def test_debug_mode_is_refused(how: str, before: bool, asked: int) -> None:
     """If it fails, set_debug(True) prints private prompts to the terminal, or the rest of a running batch."""
@@ -255,43 +216,6 @@ def test_debug_mode_is_refused(how: str, before: bool, asked: int) -> None:
     with pytest.raises(UnsafeEnvironment, match=r"set_debug\(False\)"):
         ask(how, quiet, [CANARY, "b"])
     assert len(model.calls) == asked
-
-
-@pytest.mark.parametrize("how", ["threads", "tasks"])
-async def test_batches_at_once_share_one_cap(how: str) -> None:
-    """If it fails, every question brings a cap of its own, and 64 at once put hundreds of calls in flight."""
-    lock, now = threading.Lock(), [0, 0]
-    full = threading.Barrier(3)
-
-    def act(prompt: str) -> None:
-        with lock:
-            now[0] += 1
-            now[1] = max(now)
-        full.wait(60)  # three are under way together, and then the next three
-        with lock:
-            now[0] -= 1
-
-    quiet = IsolatedModel(SyncChat(act=act), max_concurrency=3)
-    if how == "tasks":
-        answers = await asyncio.gather(*(quiet.abatch(["a", "b", "c"]) for _ in range(4)))
-    else:
-        answers = await asyncio.gather(*(asyncio.to_thread(quiet.batch, ["a", "b", "c"]) for _ in range(4)))
-    assert [[text(answer) for answer in each] for each in answers] == [["a", "b", "c"]] * 4
-    assert now[1] == 3
-
-
-@BOTH
-def test_a_global_cache_beside_a_function_gets_nothing_and_is_not_read(how: str) -> None:
-    """If it fails, a model called inside a function stores private prompts in the global cache, or is not asked."""
-    model, cache = Chat(), InMemoryCache()
-    quiet = IsolatedModel(RunnableLambda(lambda prompt: model.invoke(prompt)), trust_opaque_model=True)
-    set_llm_cache(cache)
-    for _ in range(2):
-        assert text(ask(how, quiet, [CANARY])[0]) == CANARY
-    assert cache._cache == {}
-    assert len(model.calls) == 2
-    model.invoke("public")
-    assert "public" in repr(cache._cache)
 
 
 @pytest.mark.parametrize(

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from fractions import Fraction
+from typing import Any
 
 import mpmath
 import numpy as np
 import pytest
-from audit_tools import exponential, lower, upper
+from audit_tools import exponential
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langchain_dp.accounting import profiles
+from langchain_dp.accounting import ExponentialEvent
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.mechanisms import NotPrivateSeededRandomness
+from langchain_dp.mechanisms import Exponential, NotPrivateSeededRandomness
 from langchain_dp.mechanisms.exponential_choice import below_exp, draw
-
-EPSILONS = np.linspace(0.0, 2.5, 26)
 
 
 class Digits:
@@ -102,50 +100,6 @@ def test_digits_at_an_edge_ask_for_more() -> None:
     assert inside.asked == 1
 
 
-@pytest.mark.statistical
-@pytest.mark.parametrize(
-    ("counts", "epsilon"),
-    [([3, 1, 0, 3], 0.8), ([100_000, 0, 99_999], 0.6), ([100_000, 60_000, 0], 1e-5), ([0, 0], 3.0), ([5], 1.0)],
-)
-def test_frequencies_follow_the_closed_form(counts: list[int], epsilon: float) -> None:
-    """If it breaks, the sampler has another law than exp(epsilon * count) (Clopper-Pearson, error 1e-6 a cell)."""
-    runs, rng = 6_000, NotPrivateSeededRandomness(5)
-    seen = Counter(exponential(counts, epsilon, rng=rng) for _ in range(runs))
-    fits = {scale: _fits(seen, counts, scale * epsilon, runs) for scale in (1.0, 2 / 3, 3 / 2)}
-    assert fits[1.0]
-    if len(set(counts)) > 1:
-        assert not fits[2 / 3]
-        assert not fits[3 / 2]
-
-
-def _fits(seen: Counter[int], counts: list[int], epsilon: float, runs: int) -> bool:
-    weights = np.exp(epsilon * (np.array(counts, dtype=float) - max(counts)))
-    law = weights / weights.sum()
-    return all(lower(seen[j], runs) <= p <= upper(seen[j], runs) for j, p in enumerate(law))
-
-
-@pytest.mark.parametrize(("planted", "sound"), [(1.0, True), (2.0, False)])
-@pytest.mark.parametrize("replaced", [False, True], ids=["add or remove", "replace one"])
-def test_the_price_by_enumeration(planted: float, sound: bool, replaced: bool) -> None:
-    """If it breaks, a selection can be told apart better than its event says; twice the weight must be seen."""
-    epsilon = 0.7
-    base = below_exp(Fraction(planted * epsilon))
-    laws = {
-        counts: np.array([float(p) for p in shares(base, list(counts), [1] * 3)])
-        for counts in itertools.product(range(5), repeat=3)
-    }
-    gains = list(itertools.product((0, 1), repeat=3))  # which candidates the record is right about
-    worst = -math.inf
-    for counts in itertools.product(range(4), repeat=3):
-        for new, old in itertools.product(gains, gains if replaced else [(0, 0, 0)]):
-            here, there = (laws[tuple(np.add(counts, gain))] for gain in (new, old))
-            claim = profiles.bounded_range(EPSILONS, bound=2 * epsilon if replaced else epsilon)
-            for p, r in ((here, there), (there, here)):
-                true = np.maximum(p - np.exp(EPSILONS)[:, None] * r, 0).sum(axis=1)
-                worst = max(worst, float((true - claim).max()))
-    assert (worst <= 1e-12) == sound
-
-
 def test_bad_input_is_named_and_counts_are_not() -> None:
     """If it breaks, a wrong parameter goes through, or an error prints what the counts were."""
     for epsilon in (0.0, -1.0, math.inf, math.nan):
@@ -157,3 +111,22 @@ def test_bad_input_is_named_and_counts_are_not() -> None:
         with pytest.raises(InvalidParameter, match="whole number") as refused:
             exponential(counts, 1.0)  # type: ignore[arg-type]  # wrong on purpose
         assert "7717" not in str(refused.value)
+
+
+def test_the_choice_weighs_points_by_the_most_that_a_record_gives() -> None:
+    """If it breaks, ten points weigh ten records, and each record costs ten times what is charged."""
+    counts, runs = [30, 20, 0], 4000
+    rng = NotPrivateSeededRandomness(1)
+    mechanism = Exponential(ExponentialEvent(0.7), most=10)
+    seen = [mechanism.release(counts, rng=rng) for _ in range(runs)]
+    expected = [runs * math.exp(0.7 * count / 10) for count in counts]
+    total = sum(math.exp(0.7 * count / 10) for count in counts)
+    square = sum((seen.count(place) - each / total) ** 2 / (each / total) for place, each in enumerate(expected))
+    assert square < 27.6, "chi-square at an error rate of 1e-6"
+
+
+@pytest.mark.parametrize("most", [0, -1, 1.5, True])
+def test_a_most_that_is_no_number_of_points_is_refused(most: Any) -> None:
+    """If it breaks, a draw fails after its charge, or the base falls below one and the lowest count wins."""
+    with pytest.raises(InvalidParameter, match="most"):
+        Exponential(ExponentialEvent(1.0), most=most)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
-from audit_tools import limited_domain, lower, upper
+from audit_tools import limited_domain
 
-from langchain_dp.accounting import LimitedDomainEvent, Neighbors, pld, profiles
+from langchain_dp.accounting import LimitedDomainEvent, Neighbors, profiles
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import LimitedDomain, NotPrivateSeededRandomness
 from langchain_dp.mechanisms.exponential_choice import below_exp
@@ -165,79 +164,6 @@ def test_a_vote_that_appears_costs_half_the_range(fault: str) -> None:
         without, with_it = (list(side) for side in zip(*pairs, strict=True))
         worst = max(worst, excess(without, with_it, claim), excess(with_it, without, claim))
     assert (worst <= 1e-12) == (not fault)
-
-
-@pytest.mark.parametrize(("q", "kbar"), list(itertools.product((0.05, 0.3, 1.0), (1, 2, 3, 4))))
-def test_a_sampled_subset_stays_below_the_fixed_profile(q: float, kbar: int) -> None:
-    """If it breaks, mixing with the votes without the subset costs more than ``limited_domain_fixed`` says.
-
-    The subset's vote moves, or (a subset of one record, or one that failed) appears: both pairs of the fixed scheme.
-    """
-    for epsilon0, delta0 in PARAMETERS:
-        claim = profiles.limited_domain_fixed(EPSILONS, epsilon0=epsilon0, delta0=delta0, q=q)
-        here, there = _sampled(q, epsilon0, delta0, kbar, moved_votes=True, moves=True)
-        assert excess(here, there, claim) <= 1e-12
-        here, there = _sampled(q, epsilon0, delta0, kbar, moved_votes=True, moves=False)
-        assert max(excess(here, there, claim), excess(there, here, claim)) <= 1e-12
-
-
-def _sampled(
-    q: float, epsilon0: float, delta0: float, kbar: int, *, moved_votes: bool, moves: bool, fault: str = ""
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Every pair (1-q) M(h) + q M(h+e_a) and (1-q) M(h) + q M(h+e_b), or M(h) if the vote only appears."""
-    of = functools.partial(law, epsilon0=epsilon0, delta0=delta0, kbar=kbar, moved_votes=moved_votes, fault=fault)
-    here, there = [], []
-    for rest in histograms(5):
-        without = of(rest)
-        mixed = [(1 - q) * without + q * of(add(rest, token)) for token in range(TOKENS)]
-        for a, b in itertools.permutations(range(TOKENS), 2) if moves else ((a, -1) for a in range(TOKENS)):
-            here.append(mixed[a])
-            there.append(mixed[b] if moves else without)
-    return here, there
-
-
-@pytest.mark.parametrize("fault", ["", "gumbel 1/epsilon0", "threshold +1"])
-@pytest.mark.parametrize("neighbors", [ADD, ONE, ZERO], ids=lambda neighbors: neighbors.name)
-def test_the_accountant_covers_one_sampled_call(neighbors: Neighbors, fault: str) -> None:
-    """If it breaks, the price on the ledger is below what the drawn token gives away."""
-    worst, moves = -1.0, neighbors is not ZERO
-    for (epsilon0, delta0), q in itertools.product(PARAMETERS[:2], (0.3, 1.0)):
-        spread = pld.privacy_loss(LimitedDomainEvent(epsilon0, delta0, q), neighbors, 2.0**-10)
-        claim = np.array([spread.get_delta_for_epsilon(eps) for eps in EPSILONS])
-        for kbar in (1, 3):
-            here, there = _sampled(q, epsilon0, delta0, kbar, moved_votes=moves, moves=moves, fault=fault)
-            worst = max(worst, excess(here, there, claim), excess(there, here, claim))
-    sound = not fault or (fault == "threshold +1" and neighbors is ZERO)  # under zero-out +1 is right
-    assert (worst <= 1e-12) == sound
-
-
-def test_kbar_is_not_clamped_and_unseen_labels_stay() -> None:
-    """If it breaks, a token that one record alone makes possible or impossible has a mass of one half.
-
-    (30,30,1) against (30,30,0), clamped to what has votes; (1,0) against (1,1), the observed tokens only.
-    """
-    for fault, expected in (("", 0.5), ("clamped", 0.0)):
-        seen, lost = (law((30, 30, last, 0), 1.8, 1e-6, 3, False, fault)[1] for last in (1, 0))
-        assert seen == pytest.approx(0.5, abs=1e-3)
-        assert lost == pytest.approx(expected, abs=1e-3)
-    for fault, fine in (("", True), ("observed only", False)):
-        alone, both = (law((1, second, 0, 0), 1.0, 1e-6, 4, False, fault)[1] for second in (0, 1))
-        assert (alone > 0.1) == fine
-        assert both > 0.1
-
-
-@pytest.mark.statistical
-@pytest.mark.parametrize("votes", [{0: 9, 1: 8, 2: 8, 3: 5}, {0: 7, 5: 6}, {}], ids=str)
-def test_frequencies_follow_the_exact_law(votes: dict[int, int]) -> None:
-    """If it breaks, the sampler draws another law than the enumerated one (Clopper-Pearson, error 1e-6 a cell)."""
-    runs, rng = 6_000, NotPrivateSeededRandomness(29)
-    same = {"delta0": 0.05, "domain": 9, "kbar": 3, "moved_votes": True}
-    seen = Counter(limited_domain(votes, epsilon0=1.8, rng=rng, **same) for _ in range(runs))
-    for scale in (1.0, 2 / 3, 3 / 2):
-        truth = exact(votes, scale * 1.8, **same)
-        fits = all(lower(seen[token], runs) <= p <= upper(seen[token], runs) for token, p in truth.items())
-        assert fits == (scale == 1.0 or not votes)
-        assert set(seen) <= set(truth)
 
 
 @pytest.mark.parametrize(

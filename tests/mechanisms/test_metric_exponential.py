@@ -134,26 +134,6 @@ def test_memory_stays_below_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept < 2_000_000
 
 
-def test_a_word_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it breaks, every occurrence of a word costs a pass over the table, or one that made no room does."""
-    prepared: list[int] = []
-    real = MetricExponential._bound
-
-    def counted(self: MetricExponential, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        prepared.append(len(points))
-        return real(self, points)
-
-    monkeypatch.setattr(MetricExponential, "_bound", counted)
-    monkeypatch.setattr(module, "_GROUP", 64)
-    vectors = PUBLIC.standard_normal((300, 3))
-    for room, least in ((0, 600), (2**20, 300)):
-        prepared.clear()
-        mechanism = MetricExponential(MetricEvent(3.0), table(vectors), cache_bytes=room)
-        for _ in range(2):
-            mechanism.release(PUBLIC.permutation(np.repeat(np.arange(300), 5)), lambda ids: vectors[ids])
-        assert sum(prepared) == least
-
-
 # ----------------------------------------------------------------------------------------------- bounds and refusals
 
 
@@ -239,31 +219,6 @@ def test_refusals_do_not_change_the_law(loose: float, monkeypatch: pytest.Monkey
         common = expected > 5
         gap = (observed[common] - expected[common]) ** 2 / expected[common]
         assert (stats.chi2.sf(gap.sum(), common.sum()) > ERROR_RATE) == accepted, eta
-
-
-def test_a_bound_that_says_nothing_refuses_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it breaks, a draw whose bounds are far too high is refused again and again, and never comes to an end."""
-    tries: list[int] = []
-    real, real_try = MetricExponential._bound, MetricExponential._tried
-
-    def loose(self: MetricExponential, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        nearest, bounds = real(self, points)
-        return nearest, np.float32(1e20) * bounds
-
-    def counted(self: MetricExponential, points: np.ndarray, *rest: np.ndarray) -> np.ndarray:
-        tries.append(len(points))
-        assert len(tries) < 100
-        return real_try(self, points, *rest)
-
-    monkeypatch.setattr(MetricExponential, "_bound", loose)
-    monkeypatch.setattr(MetricExponential, "_tried", counted)
-    vectors = PUBLIC.standard_normal((100, 2))
-    mechanism = MetricExponential(MetricEvent(4.0), table(vectors))
-    mechanism.release(np.arange(10), lambda ids: vectors[ids], rng=NotPrivateSeededRandomness(3))
-    assert 1 < len(tries) <= len(mechanism._open) + 1
-    tries.clear()
-    mechanism.release(np.arange(10), lambda ids: vectors[ids], rng=NotPrivateSeededRandomness(4))
-    assert len(tries) <= 2, "what was found out is not kept"
 
 
 @pytest.mark.parametrize("length", [1e3, 1e14, 1e18])

@@ -52,26 +52,15 @@ def test_the_grid_is_fine_enough_to_be_charged_as_continuous(sigma: float, q: fl
         assert abs(_moved(eps, sigma, q, 64) / exact - 1) * (64 / GRID) ** 2 < 2e-7
 
 
-@pytest.mark.parametrize(
-    ("sigma", "delta"), [(0.3119, 0.001518512), (0.3149, 0.0469278), (0.5164, 1.5297e-05), (0.8161, 0.0143303)]
-)
-def test_what_is_printed_for_one_release_covers_the_noise_on_the_grid(sigma: float, delta: float) -> None:
-    """If it breaks, the epsilon of a single release with little noise lies below what its noise costs."""
-    printed = epsilon([(NoisyMaxEvent(sigma), 1)], delta)
-    moved = np.arange(-int(14 * sigma * GRID), int(14 * sigma * GRID) + 1)  # the difference of two counts
-    weights = np.exp(-((moved / (2 * GRID * sigma)) ** 2))
-    loss = (GRID + moved) / (GRID * sigma**2)
-    assert float((weights * np.maximum(-np.expm1(printed - loss), 0)).sum() / weights.sum()) <= delta
-
-
 def test_the_grid_moves_a_profile_by_no_more_than_is_said() -> None:
     """If it breaks, noise on the grid costs more than the docstring of GRID says, or than is charged."""
     worst = 0.0
-    for sigma in (0.3, 0.35, 0.376, 0.5, 0.7, 1.1):
-        moved = np.arange(-int(14 * sigma * GRID), int(14 * sigma * GRID) + 1)
+    close = {0.3119: 0.001518512, 0.3149: 0.0469278, 0.5164: 1.5297e-05, 0.8161: 0.0143303}
+    for sigma in (0.3, 0.35, 0.376, 0.5, 0.7, 1.1, *close):
+        moved = np.arange(-int(14 * sigma * GRID), int(14 * sigma * GRID) + 1)  # the difference of two counts
         weights = np.exp(-((moved / (2 * GRID * sigma)) ** 2))
         loss = (GRID + moved) / (GRID * sigma**2)
-        for delta in (1e-9, 2e-9, 1e-7, 1e-5, 1e-3, 0.03):
+        for delta in [close[sigma]] if sigma in close else (1e-9, 2e-9, 1e-7, 1e-5, 1e-3, 0.03):
             charged = epsilon([(NoisyMaxEvent(sigma), 1)], delta)
             drawn = float((weights * np.maximum(-np.expm1(charged - loss), 0)).sum() / weights.sum())
             assert drawn <= delta

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from fakes.canary import CANARY
 from fakes.next_token import WordEngine, agreeing, all_distinct
 from fakes.optimizers import BUDGET, INSTRUCTION, LABELS, SENTENCE, Looking, examples, notes, optimizer
 
@@ -17,7 +16,6 @@ from langchain_dp import PrivacyLedger
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt import DLNSettings, OptimizedPrompt, OptPrompts, optimize_with_dln1, optimize_with_opt
 from langchain_dp.opt.baselines import DLN1
-from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.text import Text
 from langchain_dp.ports import Decoding
 
@@ -213,14 +211,3 @@ def test_dln_stops_where_a_candidate_ends() -> None:
         "Start.", examples(8), examples(2), advance=lambda: None
     ) == "Say."  # fmt: skip
     assert len(engine.calls) == 3
-
-
-def test_a_row_that_cannot_be_scored_costs_a_fixed_amount() -> None:
-    """If it breaks, one broken row makes every candidate minus infinity, or raises."""
-    engine = WordEngine(agreeing("Say yes."), spoil=lambda prompt: 1 / 0 if "note 091" in prompt.body else 0)
-    forward = Forward(engine, OptPrompts(), LABELS, calibrate=False)
-    made = dln(forward, engine)
-    whole = made._log_probability("Say yes.", examples(1, start=90))
-    broken = made._log_probability("Say yes.", examples(2, start=90))
-    assert broken == pytest.approx((whole - 100.0) / 2)
-    assert CANARY not in repr(made)

@@ -28,14 +28,11 @@ from langchain_dp import PrivacyBudget, PrivacyLedger
 from langchain_dp.accounting import PartEvent
 from langchain_dp.accounting.events import event_from_json
 from langchain_dp.ensemble.subsets import SubsetSampler
-from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailable, PlanError
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailable
 from langchain_dp.mechanisms import Exponential, LimitedDomain
 from langchain_dp.opt.private import PrivateRuns
 from langchain_dp.opt.templates import CONTENT_FREE
 from langchain_dp.opt.voters import SubsetVotes
-from langchain_dp.redact import PrivateArgs
-
-HALF = PrivacyBudget(100.0, 0.05)
 
 
 @pytest.fixture
@@ -172,38 +169,6 @@ def test_calls_that_run_out_end_the_run(drawn: list[str]) -> None:
     assert made.certificate().remaining == 0
 
 
-def test_every_token_has_subsets_of_its_own(drawn: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it breaks, tokens that are charged as independent draws are all of the same subsets."""
-    draw = SubsetSampler.draw
-
-    def counted(self: SubsetSampler) -> Any:
-        drawn.append("subsets")
-        return draw(self)
-
-    monkeypatch.setattr(SubsetSampler, "draw", counted)
-    optimizer(num_prompts=3, max_calls=7).invoke(examples())
-    assert drawn == ["subsets", "token"] * 7 + ["selection"]
-
-
-def undecided(**changes: Any) -> tuple[object, ...]:
-    """Outcome of twelve calls in which token and bottom are about as likely."""
-    settings = {"epsilon0": 1.0, "delta0": 9.12e-4, "num_prompts": 4, "max_calls": 12} | changes
-    made = optimizer(WordEngine(lambda place, asked: ["Say"] * 20), **settings)
-    made.invoke(examples())
-    return tuple(made.released()), made.certificate().parameters["bottoms"]
-
-
-def test_noise_is_not_seeded() -> None:
-    """If it breaks, two processes with the same inputs draw the same noise, and who knows the seed removes it.
-
-    Ten runs of at least four even calls each: all are the same with a chance below 2^-36.
-    """
-    outcomes = set()
-    for _ in range(10):
-        outcomes.add(undecided())
-    assert len(outcomes) > 1
-
-
 def test_a_seeded_run_repeats_and_says_that_it_is_not_private() -> None:
     """If it breaks, a figure cannot be drawn twice, or a seeded prompt passes for a private one."""
     prompts = [optimizer(WordEngine(), not_private_seed=5, temperature=1.0).optimize(examples()) for _ in range(2)]
@@ -256,15 +221,6 @@ async def test_a_cancelled_call_stops_spending_and_can_be_taken_up(tmp_path: Pat
         await made.ainvoke(examples())
         assert used(ledger) == {"training": 12, "validation": 1}
         assert made.released() == [SENTENCE, SENTENCE]
-
-
-def test_a_halted_run_says_that_nothing_is_lost(tmp_path: Path) -> None:
-    """If it breaks, what ends a run halfway looks like a failure, or comes after a charge."""
-    with ledger_in(tmp_path) as ledger:
-        made = optimizer(Looking(), ledger=ledger)
-        with pytest.raises(PlanError, match="invoke again"):
-            made._execute(PrivateArgs(examples()), None, lambda: True)
-        assert used(ledger) == {"training": 0, "validation": 0}
 
 
 class Served(WordEngine):

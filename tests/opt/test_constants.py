@@ -29,7 +29,6 @@ from langchain_dp.opt.reservation import TRAINING, VALIDATION
 
 CHOSEN: dict[str, Any] = {"epsilon0": None, "delta0": None}
 DERIVED: dict[str, Any] = {**CHOSEN, "partitions": None, "sampling_probability": None, "subsets": 60, "shots": 3}
-EIGHT = PrivacyBudget(8.0)
 
 
 def reserved(rows: Any, budget: PrivacyBudget, **changes: Any) -> Any:
@@ -56,14 +55,6 @@ def test_neighbours_under_replace_one_reserve_the_same() -> None:
     other[7] = {"text": "word " * 500, "label": "positive"}
     budget = PrivacyBudget(8.0, 1e-3)
     assert reserved(examples(400), budget, **DERIVED) == reserved(other, budget, **DERIVED)
-
-
-def test_the_constants_of_a_run_stand_while_its_data_change() -> None:
-    """If it breaks, K or q follow the number of records from call to call, which is a function of the data."""
-    made = optimizer(Looking(), budget=PrivacyBudget(8.0, 1e-3), **DERIVED)
-    made.invoke(examples(400))
-    assert made.certificate().parameters["groups"] == 320 // 3
-    assert made.certificate().parameters["sampling_probability"] == 60 / (320 // 3)
 
 
 @pytest.mark.parametrize(

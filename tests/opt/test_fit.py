@@ -43,17 +43,6 @@ def test_what_is_chosen_can_release_what_most_agree_on(count: int, epsilon: floa
     assert plan.training + plan.validation <= count
 
 
-def test_more_rows_or_more_budget_write_more() -> None:
-    """If it breaks, the choice hangs on something else than votes."""
-
-    def written(count: int, epsilon: float) -> int:
-        found = fit(count, PrivacyBudget(epsilon, 1e-5))
-        return found.num_prompts * found.max_new_tokens
-
-    assert [written(count, 3.0) for count in (50, 400, 1_000)] == [12, 20, 60]
-    assert [written(1_000, epsilon) for epsilon in (0.3, 1.0, 3.0)] == [12, 20, 60]
-
-
 @pytest.mark.parametrize(("effort", "most"), [("light", 330_000), ("full", 3_300_000)])
 def test_the_number_of_rows_makes_no_run_longer(effort: Any, most: int) -> None:
     """If it breaks, a command that took minutes takes a day where there are many rows."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import gc
 import io
@@ -11,17 +10,16 @@ import pickle
 import types
 import warnings
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.canary import CANARY, LeakSurfaces, Reporting, leak_surfaces
+from fakes.asking import STYLES
+from fakes.canary import CANARY, Reporting, leak_surfaces
 from fakes.models import Chat
 from fakes.next_token import WordEngine, agreeing
 from fakes.optimizers import (
-    ADD_OR_REMOVE,
-    BUDGET,
     SENTENCE,
     Broken,
     Looking,
@@ -30,34 +28,15 @@ from fakes.optimizers import (
     optimizer,
 )
 from fakes.stops import press_ctrl_c
-from langchain_core.globals import set_debug, set_verbose
+from langchain_core.globals import set_debug
 from langchain_core.load import dumps
-from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.runnables import RunnableLambda
 
 from langchain_dp import PrivateRecords, private_run
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailable, PlanError, UnsafeEnvironment
 from langchain_dp.opt import DPPromptOptimizer, optimize_with_dln1, optimize_with_opt
 from langchain_dp.opt.journal import Journal
 from langchain_dp.redact import without_frames
-
-
-async def _events(runnable: Runnable[Any, Any], rows: Any, config: Any) -> list[Any]:
-    return [event async for event in runnable.astream_events(rows, config=config, version="v2")]
-
-
-async def _astream(runnable: Runnable[Any, Any], rows: Any, config: Any) -> list[Any]:
-    return [part async for part in runnable.astream(rows, config=config)]
-
-
-STYLES: dict[str, Callable[[Runnable[Any, Any], Any, Any], Any]] = {
-    "invoke": lambda runnable, rows, config: runnable.invoke(rows, config),
-    "batch": lambda runnable, rows, config: runnable.batch([rows, rows], config),
-    "stream": lambda runnable, rows, config: list(runnable.stream(rows, config)),
-    "ainvoke": lambda runnable, rows, config: asyncio.run(runnable.ainvoke(rows, config)),
-    "abatch": lambda runnable, rows, config: asyncio.run(runnable.abatch([rows, rows], config)),
-    "astream": lambda runnable, rows, config: asyncio.run(_astream(runnable, rows, config)),
-    "astream_events": lambda runnable, rows, config: asyncio.run(_events(runnable, rows, config)),
-}
 
 
 class Talkative(WordEngine):
@@ -95,10 +74,6 @@ ENGINES: dict[str, Callable[[], WordEngine]] = {
 }
 
 
-def config_of(surfaces: LeakSurfaces) -> dict[str, Any]:
-    return {"callbacks": surfaces.handlers, "tags": ["t"], "metadata": {"k": "v"}, "configurable": {"thread_id": "7"}}
-
-
 @pytest.mark.parametrize(
     ("style", "engine"), [*((style, "plain") for style in STYLES), ("invoke", "talkative"), ("ainvoke", "failing")]
 )
@@ -106,7 +81,7 @@ def test_no_example_is_seen_anywhere(style: str, engine: str, tmp_path: Path) ->
     """If it breaks, examples reach a tracer, a handler, a cache, a log, a warning or a terminal."""
     with leak_surfaces(tmp_path) as surfaces:
         made = optimizer(ENGINES[engine](), progress=True)
-        released = STYLES[style](made, examples(), config_of(surfaces))
+        released = STYLES[style](made, examples(), surfaces.config)
         assert surfaces.where(CANARY) == set()
         assert surfaces.where("<private examples>") >= {"tracer", "handler"}, "the run itself must be seen"
         # LangChain gives the input back to the caller of astream_events himself
@@ -126,7 +101,7 @@ def test_no_example_is_seen_through_a_chain_over_private_records(style: str, tmp
     """If it breaks, `optimizer | chain` hands the examples to the callbacks of the whole, or prints their number."""
     with leak_surfaces(tmp_path) as surfaces:
         chain = optimizer(progress=True) | RunnableLambda(lambda prompt: prompt.format(text="x"))
-        released = STYLES[style](chain, PrivateRecords(examples()), config_of(surfaces))
+        released = STYLES[style](chain, PrivateRecords(examples()), surfaces.config)
         assert surfaces.where(CANARY) == set()
         assert CANARY not in repr(released)
         assert "PrivateRecords(<private>)" in surfaces.everything()
@@ -137,11 +112,11 @@ def test_a_chain_over_plain_examples_needs_private_run(tmp_path: Path) -> None:
     rows = examples()
     with leak_surfaces(tmp_path) as surfaces:
         chain = optimizer() | RunnableLambda(lambda prompt: "done")
-        chain.invoke(rows, config_of(surfaces))  # what the docstring warns of
+        chain.invoke(rows, surfaces.config)  # what the docstring warns of
         assert {"tracer", "handler"} <= surfaces.where(CANARY)
     with leak_surfaces(tmp_path) as surfaces, private_run():
         chain = optimizer() | RunnableLambda(lambda prompt: "done")
-        assert chain.invoke(rows, config_of(surfaces)) == "done"
+        assert chain.invoke(rows, surfaces.config) == "done"
         assert surfaces.where(CANARY) == set()
 
 
@@ -150,20 +125,6 @@ def test_the_canary_can_be_seen(tmp_path: Path) -> None:
     with leak_surfaces(tmp_path) as surfaces:
         Talkative(caching=True)._tell(CANARY)
         assert {"tracer", "cache", "log", "warnings"} <= surfaces.where(CANARY)
-
-
-@pytest.mark.parametrize("budget", [BUDGET, ADD_OR_REMOVE], ids=lambda budget: budget.neighbors.name)
-def test_verbose_mode_shows_no_example(budget: Any) -> None:
-    """If it breaks, set_verbose(True) prints examples or their number."""
-    out = io.StringIO()
-    set_verbose(True)
-    try:
-        with redirect_stdout(out), redirect_stderr(out):
-            optimizer(budget=budget, progress=True).invoke(examples(173))
-    finally:
-        set_verbose(False)
-    assert CANARY not in out.getvalue()
-    assert "173" not in out.getvalue()
 
 
 def test_debug_mode_is_refused_before_anything_is_spent(tmp_path: Path) -> None:
@@ -205,7 +166,7 @@ def test_errors_hold_no_example(what: str, tmp_path: Path) -> None:
     with leak_surfaces(tmp_path) as surfaces:
         made = optimizer(engine, **changes)
         with pytest.raises((InvalidParameter, KeyboardInterrupt)) as caught:
-            made.invoke(rows, config_of(surfaces))
+            made.invoke(rows, surfaces.config)
         assert surfaces.where(CANARY) == set()
         if what == "bad row":
             assert surfaces.where("example 40") == set(), "what is wrong with an example is no callback's business"

@@ -87,18 +87,6 @@ def test_ctrl_c_in_the_model_costs_one_call(turn: int, process: str, tmp_path: P
     assert process == "new" or all(SENTENCE.startswith(text) for text in before)
 
 
-def test_ctrl_c_in_a_ledger_in_memory_costs_one_call_too() -> None:
-    """If it breaks, only a ledger in a file remembers what a run released."""
-    made = optimizer(stopping(3))
-    with pytest.raises(KeyboardInterrupt):
-        made.invoke(examples())
-    assert made.released() == ["Say yes or"]
-    assert made.certificate().parameters["tokens_released"] == 3
-    made.invoke(examples())
-    assert made.released() == [SENTENCE, SENTENCE]
-    assert made.certificate().remaining == 3
-
-
 def stopped_at_the_choice(folder: Path) -> tuple[PrivacyLedger, DPPromptOptimizer]:
     """A run that is stopped by Ctrl-C while its candidates are compared."""
     turns: list[int] = []

@@ -27,7 +27,7 @@ from fakes.optimizers import (
     optimizer,
 )
 
-from langchain_dp import PrivacyBudget, PrivacyLedger, PrivateRecords
+from langchain_dp import PrivacyBudget, PrivacyLedger
 from langchain_dp.accounting import ExponentialEvent, PartEvent, epsilon
 from langchain_dp.accounting.events import event_from_json
 from langchain_dp.errors import InvalidParameter, MostlyNoiseWarning, PlanError
@@ -262,16 +262,6 @@ def test_a_prompt_that_the_model_cannot_answer_is_found_before_the_charge(calibr
     with pytest.raises(InvalidParameter, match="'Say Say"):
         made.optimize(examples())
     assert list(ledger.plans()) == []
-
-
-def test_a_choice_that_is_cancelled_before_its_charge_costs_nothing() -> None:
-    """If it breaks, a cancelled call spends the whole budget."""
-    ledger = PrivacyLedger(BUDGET)
-    made = selector(ledger=ledger)
-    with pytest.raises(PlanError, match="cancelled"):
-        made._private.run(PrivateRecords(examples()), halted=lambda: True)
-    assert list(ledger.entries()) == []
-    assert made.optimize(examples()).certificate.epsilon == BUDGET.epsilon
 
 
 def test_a_plan_says_how_far_ahead_a_prompt_has_to_be() -> None:

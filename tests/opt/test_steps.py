@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -74,22 +73,6 @@ def test_a_prompt_ends_where_algorithm_2_says(
     assert go_on(written, outcomes) == len(outcomes) == written.calls
     assert (written.tokens, written.bottoms, written.retries) == (tokens, bottoms, retries)
     assert (written.ended, written.pending) == (ended, ended == "retries")
-
-
-def test_one_step_before_the_end_is_not_the_end() -> None:
-    """If it breaks, the last token of a full prompt, or its retry, is never asked for."""
-    assert after([5, 6, 7]).ended == ""
-    assert after([5, 6, 7, None]).pending
-    assert after([], length=1).calls == 0
-
-
-def test_a_complete_prompt_asks_for_nothing_more() -> None:
-    """If it breaks, a run that is taken up pays again for a candidate that is complete."""
-    for outcomes in ([5, END], [5, 6, 7, 8], [None, None], [STOP]):
-        written = after(outcomes)
-        before = copy.deepcopy(written)
-        assert go_on(written, [5]) == 0
-        assert written == before
 
 
 outcome_lists = st.lists(st.one_of(st.none(), st.sampled_from([END, STOP, 3, 4, 5])), max_size=14)

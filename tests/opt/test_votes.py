@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes.canary import CANARY
-from fakes.next_token import WordEngine, agreeing, by_text
+from fakes.next_token import WordEngine, agreeing
 from fakes.optimizers import (
     ADD_OR_REMOVE,
     BUDGET,
     SENTENCE,
     ZERO_OUT,
-    Broken,
     Looking,
     examples,
     optimizer,
@@ -33,7 +32,6 @@ from langchain_dp.opt.plan import count_votes
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.text import Text
 from langchain_dp.opt.voters import Demonstrations, SubsetVotes
-from langchain_dp.ports import MemberPrompt
 
 
 @pytest.fixture
@@ -108,29 +106,6 @@ def test_where_a_prompt_is_full_a_longer_record_changes_nothing_that_is_shown_of
     assert shown[0] == shown[1]
     assert sum("Student" in body for body in shown[0]) == 7
     assert sum("Student" not in body for body in shown[0]) == 23
-
-
-@pytest.mark.parametrize("how", ["fails alone", "fails the whole call"])
-def test_a_record_that_breaks_the_model_silences_its_own_subset_only(how: str) -> None:
-    """If it breaks, one record silences all votes: the sensitivity is the number of subsets."""
-    rows = examples(24)
-    good = votes_of_each(WordEngine(), rows)
-
-    class Choking(WordEngine):
-        def next_tokens(self, asked: Any, decoding: Any) -> Any:
-            if how == "fails the whole call" and any("005" in one.prompt.body for one in asked):
-                raise Broken(CANARY)
-            return super().next_tokens(asked, decoding)
-
-    def spoil(prompt: MemberPrompt) -> None:
-        if how == "fails alone" and "note 005" in prompt.body and "# Student" in prompt.body:
-            raise Broken(CANARY)
-
-    bad = votes_of_each(Choking(spoil=spoil), rows)
-    assert {names: vote for names, vote in bad.items() if "005" not in names} == {
-        names: vote for names, vote in good.items() if "005" not in names
-    }
-    assert [vote for names, vote in bad.items() if "005" in names] in ([None], [])
 
 
 def test_a_record_that_cannot_be_answered_is_shown_as_such() -> None:
@@ -222,15 +197,6 @@ def test_the_mechanism_draws_with_the_noise_that_was_reserved(told: list[dict[st
     assert {call["rng"].private for call in told} == {True}
 
 
-def test_kbar_stays_what_it_is_whatever_the_votes(told: list[dict[str, Any]]) -> None:
-    """If it breaks, kbar is clamped to the tokens that have votes: (30,30,1) and (30,30,0) are told apart for sure."""
-    others = dict(zip((f"note {i:03d}" for i in range(20)), ["Read.", "Think.", "Decide.", "Say."] * 5, strict=True))
-    for script in (agreeing(SENTENCE), by_text(others, "Say.")):
-        optimizer(WordEngine(script), kbar=3).invoke(examples())
-    assert {call["kbar"] for call in told} == {3}
-    assert len({len(call["votes"]) for call in told}) > 1
-
-
 @pytest.mark.parametrize("sampling", ["fixed", "resample"])
 def test_no_cache_outlives_its_run(sampling: Any) -> None:
     """If it breaks, what the model keeps of a record stays after the run, or after its subset is dealt anew."""
@@ -281,16 +247,6 @@ def test_the_answers_shown_are_the_models_own() -> None:
             assert said is None or said[1] != right[1]
 
 
-def test_public_text_around_the_records_is_the_same_for_all() -> None:
-    """If it breaks, a member's head or tail holds something of its records, and shared caches leak it."""
-    engine = WordEngine(agreeing(SENTENCE))
-    optimizer(engine).invoke(examples())
-    heads = {asked.prompt.head for call in engine.calls for asked in call}
-    assert len(heads) == 1
-    for call in engine.calls:
-        assert len({asked.prompt.tail for asked in call}) == 1
-
-
 @pytest.mark.parametrize("odd", [1.5, [3], object(), {}])
 def test_an_odd_answer_of_one_member_is_an_abstention(odd: object) -> None:
     """If it breaks, what a model answers to one record ends the run after the call was charged."""
@@ -312,14 +268,3 @@ def test_an_odd_answer_of_one_member_is_an_abstention(odd: object) -> None:
 def test_whole_numbers_of_another_kind_are_tokens() -> None:
     """If it breaks, an engine that answers with numpy's numbers is taken for one whose members all abstain."""
     assert count_votes([np.int64(7), 7, "a", None, 2.5]) == {7: 2, "a": 1}  # type: ignore[list-item]  # on purpose
-
-
-def test_long_records_have_votes() -> None:
-    """If it breaks, every subset is too long for the model where records are, and none has a vote."""
-    engine = WordEngine(max_prompt_tokens=700)
-    long = [{**row, "text": f"{row['text']} {'and so on ' * 400}"} for row in examples()]
-    votes = votes_of_each(engine, long)
-    assert len(votes) == 8
-    assert None not in votes.values()
-    shown = [one.prompt for call in engine.calls for one in call if "note" in one.prompt.body]
-    assert all(len(re.findall(r"note \d+", prompt.body)) >= 1 for prompt in shown)

@@ -88,7 +88,7 @@ NEED = {
     "decisions": ("icl/test_decision_models.py",),
     "encoder": ("aggregate", "cli/test_style.py"),
     "local": ("integrations/test_llama_chat.py", "integrations/test_llama_files.py"),
-    "openai": ("icl/test_openai_server.py", "isolation/test_logs.py"),
+    "openai": ("isolation/test_logs.py",),
     "postgres": ("accounting/test_ledger_postgres.py",),
     "rapt": ("rapt/test_vocabulary.py",),
     "ray": ("rapt/test_bulk_workers.py", "records/test_ray_shards.py"),

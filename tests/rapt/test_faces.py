@@ -21,7 +21,6 @@ from langchain_core.prompt_values import ChatPromptValue, StringPromptValue
 from langchain_core.runnables import RunnableLambda
 
 from langchain_dp import RAPTSanitizer
-from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.errors import BudgetExceeded
 from langchain_dp.rapt import SanitizingExampleSelector, SanitizingRetriever
 
@@ -249,15 +248,3 @@ def test_streams_of_one_text_are_one_document_under_a_limit(cache: bool) -> None
     assert passed == (30 if cache else 1)
     assert stub.drawn["d0"] == entries(made) == 1
     assert made.certificate().document_spent == 0.001
-
-
-def test_the_certificate_says_what_counts_as_one_document() -> None:
-    """If it breaks, a reader takes "most by one document" for all that left of a text."""
-
-    def said(**options: Any) -> str:
-        return " ".join(sanitizer(**options).certificate().notes)
-
-    assert "equal ones of one call are several" in said()
-    assert "under a limit, all equal ones are one document" in said(limit=1.0)
-    assert "No limit of a user holds for texts that are released without one." in said(limit=1.0)
-    assert "No limit of a user" not in said(ledger=MetricLedger(document_limit=1.0))

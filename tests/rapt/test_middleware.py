@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,13 +11,12 @@ import pytest
 from fakes.canary import CANARY, leak_surfaces
 from fakes.rapt import CLOSE, sanitizer
 from fakes.styles import STYLES as ALL_STYLES
+from fakes.tool_callers import ToolCaller
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
-from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
-from pydantic import Field
 
 from langchain_dp import RAPTSanitizer, private_run
 from langchain_dp.accounting.metric import MetricLedger
@@ -42,27 +39,14 @@ QUESTION = f"what does the record of {CANARY} say"
 ANSWER = "it says that the patient has severe pain today"
 
 
-class Caller(BaseChatModel):
-    """Calls the tool once, then answers; keeps every message it was told."""
+class Caller(ToolCaller):
+    """Calls the tool once, then answers."""
 
-    told: list[list[BaseMessage]] = Field(default_factory=list)
-
-    @property
-    def _llm_type(self) -> str:
-        return "caller"
-
-    def bind_tools(self, tools: Sequence[Any], **_: Any) -> BaseChatModel:
-        return self
-
-    def _generate(self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any) -> ChatResult:
-        self.told.append(messages)
-        if isinstance(messages[-1], HumanMessage):
-            answer = AIMessage(
-                "", tool_calls=[{"name": "look_up", "args": {"who": "the patient"}, "id": f"c{len(self.told)}"}]
-            )
-        else:
-            answer = AIMessage(ANSWER)
-        return ChatResult(generations=[ChatGeneration(message=answer)])
+    def answer(self, messages: list[BaseMessage]) -> AIMessage:
+        if not isinstance(messages[-1], HumanMessage):
+            return AIMessage(ANSWER)
+        call = {"name": "look_up", "args": {"who": "the patient"}, "id": f"c{len(self.told)}"}
+        return AIMessage("", tool_calls=[call])
 
 
 @tool
@@ -76,14 +60,6 @@ def agent(model: Caller, middleware: Sequence[Any], **options: Any) -> Any:
 
 
 STYLES = {name: ALL_STYLES[name] for name in ("invoke", "stream", "ainvoke", "astream")}
-
-
-def test_the_model_of_a_bare_agent_sees_everything() -> None:
-    """If it breaks, the tests below could not fail."""
-    model = Caller()
-    agent(model, []).invoke({"messages": [HumanMessage(QUESTION)]})
-    assert CANARY in repr(model.told[0])
-    assert "record: " + CANARY in repr(model.told[1])
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -315,16 +291,3 @@ def test_bad_parts_are_refused(bad: dict[str, Any]) -> None:
     """If it breaks, an agent runs with a middleware that sanitizes nothing or charges nobody."""
     with pytest.raises(InvalidParameter, match="Expected"):
         RAPTMiddleware(**bad)
-
-
-def test_the_rest_works_without_langchain() -> None:
-    """If it breaks, sanitizing a text needs the agents' package; or its absence is said without the remedy."""
-    code = (
-        "import sys; sys.modules['langchain'] = None\n"
-        "import langchain_dp.rapt, langchain_dp.rapt.runnable, langchain_dp.rapt.retriever\n"
-        "from langchain_dp.errors import MissingExtra\n"
-        "try:\n    import langchain_dp.rapt.middleware\n"
-        "except MissingExtra as error:\n    print(error)\n"
-    )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
-    assert "langchain-dp[agents]" in said

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 from collections import defaultdict
 from fractions import Fraction
@@ -191,20 +190,6 @@ def test_how_long_a_text_is_stays_private() -> None:
         said.add(str(caught.value))
         assert chain.certificate().releases == 0
     assert len(said) == 1
-
-
-def test_the_length_of_a_text_is_counted_unseen(caplog: pytest.LogCaptureFixture) -> None:
-    """If it breaks, an engine that logs what it counts, as a client of a server does, shows the raw text."""
-
-    class Logs(WordScorer):
-        def count_tokens(self, text: str) -> int:
-            logging.getLogger("engine").warning("tokenize %s", text)
-            return super().count_tokens(text)
-
-    Logs().count_tokens("a public text")
-    paraphraser(Logs()).invoke(f"late {CANARY}")
-    assert "tokenize a public text" in caplog.text
-    assert CANARY not in caplog.text
 
 
 def test_a_text_that_breaks_the_model_is_in_no_error() -> None:

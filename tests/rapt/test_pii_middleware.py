@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
-from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from fakes.tool_callers import StreamingCaller
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.tools import tool
-from pydantic import Field
 
 from langchain_dp import Pseudonymizer
 
@@ -33,37 +30,14 @@ def send(to: str) -> str:
     return "sent"
 
 
-class Model(BaseChatModel):
+class Model(StreamingCaller):
     """Sends a letter to the last word that it was told, and says then that it did."""
 
-    told: list[list[BaseMessage]] = Field(default_factory=list)
-
-    @property
-    def _llm_type(self) -> str:
-        return "sender"
-
-    def bind_tools(self, tools: Sequence[Any], **_: Any) -> BaseChatModel:
-        return self
-
-    def _arguments(self, messages: list[BaseMessage]) -> dict[str, str] | None:
-        self.told.append(messages)
-        done = isinstance(messages[-1], ToolMessage) or not str(messages[-1].content).startswith("Write")
-        return None if done else {"to": str(messages[-1].content).split()[-1]}
-
-    def _generate(self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any) -> ChatResult:
-        args = self._arguments(messages)
-        calls = [{"name": "send", "args": args, "id": "1"}] if args else []
-        return ChatResult(generations=[ChatGeneration(message=AIMessage("done", tool_calls=calls))])
-
-    def _stream(
-        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any
-    ) -> Iterator[ChatGenerationChunk]:
-        pieces = json.dumps(args) if (args := self._arguments(messages)) else ""
-        head = {"name": "send", "id": "1", "index": 0, "args": ""}
-        calls = [head, *({"name": None, "id": None, "index": 0, "args": piece} for piece in pieces)] if pieces else []
-        for call in calls:
-            yield ChatGenerationChunk(message=AIMessageChunk("", tool_call_chunks=[call]))
-        yield ChatGenerationChunk(message=AIMessageChunk("" if pieces else "done", chunk_position="last"))
+    def answer(self, messages: list[BaseMessage]) -> AIMessage:
+        if isinstance(messages[-1], ToolMessage) or not str(messages[-1].content).startswith("Write"):
+            return AIMessage("done")
+        to = str(messages[-1].content).split()[-1]
+        return AIMessage("", tool_calls=[{"name": "send", "args": {"to": to}, "id": "1"}])
 
 
 def theirs(model: Model, *others: Any, **options: Any) -> Any:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,19 +14,17 @@ from fakes.canary import CANARY, leak_surfaces
 from fakes.rapt import sanitizer
 from fakes.styles import STYLES as ALL_STYLES
 from fakes.styles import gathered
+from fakes.tool_callers import Scripted, StreamingCaller
 from langchain_core.documents import Document
-from langchain_core.language_models import BaseChatModel, GenericFakeChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
-from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import add
 from langchain_core.tools import InjectedToolCallId, tool
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.rapt import RAPTSanitizer
 from langchain_dp.rapt.messages import MessageRules
 from langchain_dp.rapt.pseudonyms import Pseudonymizer
-from langchain_dp.rapt.pseudonyms.keeping import Conversations
 from langchain_dp.rapt.vocabulary import Vocabulary
 from langchain_dp.redact import Redacted
 
@@ -49,20 +46,10 @@ QUESTION = f"Write to {CANARY}."
 GIVEN: list[str] = []
 
 
-class Writer(BaseChatModel):
-    """Calls both tools with the first placeholder it was told, then repeats all that they said, mark by mark."""
+class Writer(StreamingCaller):
+    """Calls both tools with the first placeholder it was told, then repeats all that they said."""
 
-    told: list[list[BaseMessage]] = Field(default_factory=list)
-
-    @property
-    def _llm_type(self) -> str:
-        return "writer"
-
-    def bind_tools(self, tools: Sequence[Any], **_: Any) -> BaseChatModel:
-        return self
-
-    def _answer(self, messages: list[BaseMessage]) -> AIMessage:
-        self.told.append(messages)
+    def answer(self, messages: list[BaseMessage]) -> AIMessage:
         if isinstance(messages[-1], HumanMessage):
             who = str(messages[-1].content).removeprefix("Write to ").rstrip(".")
             names = ("inside", "also_inside", "outside")
@@ -70,37 +57,6 @@ class Writer(BaseChatModel):
                 "", tool_calls=[{"name": name, "args": {"who": who}, "id": f"{name}{len(messages)}"} for name in names]
             )
         return AIMessage(" and ".join(str(one.content) for one in messages if isinstance(one, ToolMessage)))
-
-    def _generate(self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any) -> ChatResult:
-        return ChatResult(generations=[ChatGeneration(message=self._answer(messages))])
-
-    def _stream(
-        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any
-    ) -> Iterator[ChatGenerationChunk]:
-        answer = self._answer(messages)
-        chunks = [AIMessageChunk(content=mark) for mark in str(answer.content)]
-        for place, call in enumerate(answer.tool_calls):
-            head = {"name": call["name"], "id": call["id"], "index": place, "args": ""}
-            rest = [{"name": None, "id": None, "index": place, "args": mark} for mark in json.dumps(call["args"])]
-            chunks += [AIMessageChunk(content="", tool_call_chunks=[one]) for one in (head, *rest)]
-        for chunk in chunks:
-            made = ChatGenerationChunk(message=chunk)
-            if run_manager:
-                run_manager.on_llm_new_token(str(chunk.content), chunk=made)
-            yield made
-
-
-class Scripted(GenericFakeChatModel):
-    """Says one message after the other, whatever it is told."""
-
-    told: list[list[BaseMessage]] = Field(default_factory=list)
-
-    def _generate(self, messages: list[BaseMessage], *given: Any, **more: Any) -> ChatResult:
-        self.told.append(messages)
-        return super()._generate(messages, *given, **more)
-
-    def bind_tools(self, tools: Sequence[Any], **_: Any) -> BaseChatModel:
-        return self
 
 
 @tool
@@ -532,14 +488,6 @@ def test_all_that_a_tool_returns_is_hidden(form: str, inside: bool) -> None:
         assert answer.content == f"Thank {SECOND}."
         assert repr(model.told[-1]).count("<PERSON_2>") == 2
     assert not seen_in(saver, model.told)
-
-
-@pytest.mark.parametrize("spelled", [str, lambda key: key + "\n", lambda key: key.encode()])
-def test_a_key_has_one_meaning_however_it_is_spelled(spelled: Any) -> None:
-    """If it breaks, a line end behind the key hides every message of a conversation again."""
-    key = fernet.Fernet.generate_key().decode()
-    one, other = (Conversations(Pseudonymizer(), given)._secret for given in (key, spelled(key)))
-    assert one == other
 
 
 def test_what_would_tell_the_model_more_stands_before() -> None:

@@ -11,10 +11,9 @@ from typing import Any
 import langsmith
 import pytest
 from fakes.langsmith_server import LangSmithServer
+from fakes.tool_callers import StreamingCaller
 from langchain_core.documents import Document
-from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
-from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda
@@ -62,37 +61,15 @@ class Notes(AgentState[Any]):
     notes: dict[str, str]
 
 
-class Model(BaseChatModel):
+class Model(StreamingCaller):
     """Calls the tools that the last message names, each with what stands behind it; then repeats their results."""
 
-    @property
-    def _llm_type(self) -> str:
-        return "told"
-
-    def bind_tools(self, tools: Sequence[Any], **_: Any) -> BaseChatModel:
-        return self
-
-    def _generate(self, *_: Any, **__: Any) -> ChatResult:
-        raise NotImplementedError
-
-    def _stream(
-        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any
-    ) -> Iterator[ChatGenerationChunk]:
-        results = [str(one.content) for one in messages if isinstance(one, ToolMessage)]
+    def answer(self, messages: list[BaseMessage]) -> AIMessage:
         calls = re.findall(r"(\w+)=(.+)", messages[-1].text)
-        chunks = [AIMessageChunk(piece) for piece in re.split("(?= )", f"I was told: {'; '.join(results)}")]
         if calls:
-            chunks = [
-                AIMessageChunk(
-                    "", tool_call_chunks=[{"name": name, "args": f'{{"who": "{who}"}}', "id": name, "index": n}]
-                )
-                for n, (name, who) in enumerate(calls)
-            ]
-        for chunk in [*chunks, AIMessageChunk("", chunk_position="last")]:
-            made = ChatGenerationChunk(message=chunk)
-            if run_manager:
-                run_manager.on_llm_new_token(str(chunk.content), chunk=made)
-            yield made
+            return AIMessage("", tool_calls=[{"name": name, "args": {"who": who}, "id": name} for name, who in calls])
+        results = [str(one.content) for one in messages if isinstance(one, ToolMessage)]
+        return AIMessage(f"I was told: {'; '.join(results)}")
 
     def invoke(self, *args: Any, **kwargs: Any) -> Any:
         whole = None

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
+from fakes.tool_callers import Scripted
 from langchain.agents import create_agent
 from langchain.tools import ToolRuntime, tool
-from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
@@ -101,13 +101,6 @@ def test_async_calls_hide_as_well() -> None:
     assert ANN not in kept(inner)
 
 
-class Model(GenericFakeChatModel):
-    """A model that answers what it is told to, and takes tools."""
-
-    def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
-        return self
-
-
 @tool
 def remember(text: str, runtime: ToolRuntime) -> str:
     """Remember a text."""
@@ -122,7 +115,7 @@ def test_an_agents_tool_remembers_without_names() -> None:
     """If it breaks, what a tool puts into the store of a graph is there in clear."""
     call = AIMessage("", tool_calls=[{"name": "remember", "args": {"text": f"{ANN} likes tea"}, "id": "1"}])
     inner = InMemoryStore()
-    agent = create_agent(Model(messages=iter([call, AIMessage("done")])), [remember], store=opened(inner))
+    agent = create_agent(Scripted(messages=iter([call, AIMessage("done")])), [remember], store=opened(inner))
     messages = agent.invoke({"messages": [("user", "remember it")]})["messages"]
     assert messages[-2].text == f"{ANN} likes tea"
     assert ANN not in kept(inner)

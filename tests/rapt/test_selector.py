@@ -17,7 +17,6 @@ from langchain_core.prompts import (
     PromptTemplate,
 )
 
-from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PrivateDataError
 from langchain_dp.rapt.privatize import Policies
 from langchain_dp.rapt.selector import SanitizingExampleSelector
@@ -141,18 +140,6 @@ def test_keys_inside_the_values_of_examples_do_not_pass() -> None:
     said = " ".join(kept.certificate().notes)
     assert "Of mappings (examples, variables of prompts) the keys are in clear" in said
     assert "values that keep= names" in said
-
-
-def test_a_limit_that_no_example_could_reach_is_refused() -> None:
-    """If it breaks, who sets a limit believes that it holds, and every example leaves."""
-    for kept in (sanitizer(limit=30.0), sanitizer(ledger=MetricLedger(document_limit=30.0))):
-        with pytest.raises(InvalidParameter, match=r"`limit` \(30\) .*user_key="):
-            SanitizingExampleSelector(EXAMPLES, kept)
-    with pytest.raises(InvalidParameter, match=r"`limit` \(30\)"):
-        selector(sanitizer=sanitizer(ledger=MetricLedger(document_limit=30.0)))
-    for kept in (sanitizer(), sanitizer(limit=30.0, cache=False), sanitizer(eta=2.0, limit=1.0)):
-        SanitizingExampleSelector(EXAMPLES, kept)
-    selector(sanitizer=sanitizer(limit=30.0))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from langchain_core.runnables import RunnableLambda
 from rapt_tuning import tiny
 
 from langchain_dp.accounting.metric import MetricLedger
-from langchain_dp.errors import BudgetExceeded, InvalidParameter, LedgerUnwritable, PrivateDataError
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, PrivateDataError
 from langchain_dp.rapt.tuning import IdentitySanitizer, PredictionRequest, RAPTClassifier, RAPTClient, RAPTProvider
 from langchain_dp.records import PrivateRecords
 from langchain_dp.redact import PrivateArgs
@@ -126,26 +126,6 @@ def test_equal_questions_stay_two_where_another_is_refused(trained: RAPTClassifi
     assert one != other
 
 
-@pytest.mark.parametrize("style", ["invoke", "ainvoke", "batch", "abatch"])
-def test_an_error_reporter_sees_no_question(style: str, trained: RAPTClassifier) -> None:
-    """If it breaks, what serializes the frames of an error sends questions: an empty account is enough."""
-    empty = with_sanitizer(trained, eta=4.0, ledger=MetricLedger(1.0))
-    lost = with_sanitizer(trained)
-    lost.provider = lambda body: _lost()
-    for made, error in ((empty, BudgetExceeded), (lost, ConnectionError)):
-        reporter = Reporting()
-        with pytest.raises(error):
-            STYLES[style](made, RAW, {"callbacks": [reporter]})
-        assert reporter.kept
-        assert not [kept for kept in reporter.kept if "quetzal" in kept]
-    if "batch" in style:
-        reporter = Reporting()
-        for made in (empty, lost):
-            made.batch([RAW, RAW], {"callbacks": [reporter]}, return_exceptions=True)
-        assert len(reporter.kept) > 4
-        assert not [kept for kept in reporter.kept if "quetzal" in kept]
-
-
 @pytest.mark.parametrize(
     "name",
     ["request", "predict_proba", "client.privatize", "tuner.privatize", "fit", "validation", "wrong"],
@@ -206,20 +186,6 @@ def test_a_provider_that_fails_does_not_get_texts_drawn_again(
     found = asked.batch(texts, return_exceptions=True)
     assert [type(one) for one in found] == [error] * 256 + [str] * 44
     assert (len(list(ledger.entries())), asked.provider.calls) == (300, 2)
-
-
-def test_a_ledger_that_failed_is_not_charged_again(trained: RAPTClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it breaks, a full disk costs a batch its price and then the price of each text."""
-    ledger = MetricLedger()
-    asked = with_sanitizer(trained, ledger=ledger)
-
-    def full(self: object, texts: object) -> object:
-        raise LedgerUnwritable("the disk is full")
-
-    monkeypatch.setattr(type(ledger.released()), "put", full)
-    found = asked.batch(["one", "two", "three"], return_exceptions=True)
-    assert [type(one) for one in found] == [LedgerUnwritable] * 3
-    assert len(list(ledger.entries())) == 3
 
 
 def test_as_many_questions_as_there_are(trained: RAPTClassifier) -> None:

@@ -20,12 +20,11 @@ import torch
 from fakes.rapt import TABLE as WORDS_TABLE
 from rapt_tuning import tiny
 
-from langchain_dp._util import extras
 from langchain_dp.accounting import MetricEvent
 from langchain_dp.accounting.metric import MetricLedger
-from langchain_dp.errors import InvalidParameter, MissingExtra, PrivateDataError
+from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.mechanisms import MetricExponential
-from langchain_dp.rapt import RAPTSanitizer, tuning
+from langchain_dp.rapt import RAPTSanitizer
 from langchain_dp.rapt.tuning import (
     IdentitySanitizer,
     PlainTokens,
@@ -361,39 +360,6 @@ def test_the_public_seed_draws_plain_tokens_and_nothing_else(kind: Any, mechanis
     assert kept < 0.1, "plain tokens are privatized all the same"
     near = {str(row) for row in client(eta=tiny.FAR).plain.before([[i] for i in range(20)])}
     assert near <= {str(row) for row in (rows if kind == "text" else two.plain.candidates[two.plain.rows].tolist())}
-
-
-def test_without_torch_one_line_names_the_extra() -> None:
-    """If it breaks, a user without torch gets a trace of somebody else's modules."""
-    code = (
-        without("torch") + "try:\n    from langchain_dp.rapt.tuning import RAPTPromptTuner\n"
-        "except ImportError as error: print(type(error).__name__, error)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("MissingExtra Expected the package torch for RAPTPromptTuner")
-    assert "pip install 'langchain-dp[tuning]'" in done.stdout
-    assert done.stdout.count("\n") == 1
-
-
-@pytest.mark.parametrize("lost", ["peft", "transformers", "safetensors"])
-def test_other_missing_packages_are_named_too(lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it breaks, only a missing torch is explained; or an error in our own modules is called a missing package."""
-
-    def hidden(name: str, package: str) -> None:
-        raise ModuleNotFoundError(f"No module named {lost!r}", name=f"{lost}.tuners")
-
-    monkeypatch.setattr(extras.importlib, "import_module", hidden)
-    with pytest.raises(MissingExtra, match=f"the package {lost} for RAPTProvider"):
-        tuning.__getattr__("RAPTProvider")
-
-    def broken(name: str, package: str) -> None:
-        raise ModuleNotFoundError("No module named 'typo'", name="typo")
-
-    monkeypatch.setattr(extras.importlib, "import_module", broken)
-    with pytest.raises(ModuleNotFoundError, match="typo"):
-        tuning.__getattr__("RAPTProvider")
-    with pytest.raises(AttributeError):
-        tuning.__getattr__("Nothing")
 
 
 def test_clients_of_one_sanitizer_work_out_the_plain_words_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -210,13 +210,6 @@ def test_a_loss_that_is_no_number_is_an_error() -> None:
         tiny.tuner(method="full", learning_rate=1e30, epochs=3).fit(tiny.examples(16), progress=False)
 
 
-def test_progress_is_shown_with_loss_and_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
-    """If it breaks, nobody sees whether hours of training lead anywhere."""
-    tiny.tuner(epochs=1).fit(tiny.examples(16))
-    shown = capsys.readouterr().err
-    assert not [part for part in ("epoch 1", "loss=", "accuracy=") if part not in shown]
-
-
 def test_settings_survive_json_and_default_to_the_papers() -> None:
     """If it breaks, a saved model is rebuilt with other settings, or a run with no settings is not the paper's."""
     paper = TuningSettings()

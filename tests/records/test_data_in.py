@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from fakes.canary import CANARY
+from fakes.canary import CANARY, shows_nothing
 from fakes.optimizers import optimizer
 from fakes.synthesizers import generator, replies, rows, synthesizer
 from fakes.voters import classifier, private_examples
@@ -446,22 +446,10 @@ def test_labels_that_look_alike_are_refused_and_told_apart(one: str, other: str,
 
 def test_no_frame_of_an_error_holds_what_was_read(tmp_path: Path) -> None:
     """If it breaks, callbacks of an enclosing run, and error reporters, get the whole file with the error."""
-    for name, read in broken(tmp_path).items():
+    for read in broken(tmp_path).values():
         with pytest.raises((InvalidParameter, Redacted)) as caught:
             read()
-        error: BaseException | None = caught.value
-        while error is not None:
-            at = error.__traceback__
-            while at is not None:
-                held = {
-                    k: repr(v)
-                    for k, v in at.tb_frame.f_locals.items()
-                    if "langchain_dp" in at.tb_frame.f_code.co_filename
-                }
-                assert not [k for k, v in held.items() if CANARY in v], name
-                at = at.tb_next
-            assert CANARY not in repr(error.args), name
-            error = error.__context__
+        shows_nothing(caught.value)
 
 
 def test_a_row_that_cannot_be_read_keeps_its_text_to_itself() -> None:
@@ -595,14 +583,6 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     for given in (path, frame, table):
         with pytest.raises(InvalidParameter, match="columns 1 and 3 have one"):
             PrivateRecords(given)
-
-
-def test_a_first_row_in_place_of_a_header_is_not_shown(tmp_path: Path) -> None:
-    """If it breaks, a table without a header shows somebody's text in the message."""
-    (path := tmp_path / "f.csv").write_text("Ann is ill,Ann is ill\nfine,pos\n")
-    with pytest.raises(InvalidParameter, match="columns 1 and 2 have one") as raised:
-        PrivateRecords(path)
-    assert "Ann" not in str(raised.value)
 
 
 def test_ids_that_are_none_are_refused() -> None:

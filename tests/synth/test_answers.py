@@ -328,13 +328,6 @@ def test_under_add_remove_a_forgotten_record_leaves_no_trace_in_prices() -> None
     assert chain.answers_left() == 4
 
 
-def test_one_member_that_breaks_the_call_is_left_out_without_a_word() -> None:
-    """If it breaks, whether one record breaks the model can be seen."""
-    poisoned = [*rows(), {"text": "POISON", "label": "x"}]
-    chain = generator(WordScorer(poison="POISON"), examples=poisoned, sampling_probability=1.0)
-    assert chain.invoke("one?")
-
-
 def test_nothing_private_is_shown_or_copied() -> None:
     """If it breaks, records leave by repr, pickle or copy."""
     chain = generator(examples=[{"text": "SECRET", "label": "SECRET"}] * 50)
@@ -434,16 +427,6 @@ def test_a_rate_of_zero_is_no_way_to_the_number_of_records() -> None:
             generator(budget=budget, sampling_probability=rate)
 
 
-def test_a_question_that_leaves_no_room_costs_nothing() -> None:
-    """If it breaks, a long question is charged, and its answer breaks off."""
-    engine = WordScorer()
-    chain = generator(engine)
-    engine.max_prompt_tokens = 30
-    with pytest.raises(InvalidParameter, match="lower max_new_tokens="):
-        chain.invoke("why " * 20)
-    assert chain.answers_left() == 5
-
-
 def test_an_end_of_several_tokens_is_never_shown_in_part() -> None:
     """If it breaks, a stream shows the beginning of the mark that ends it."""
     writer = generator(prompts=AnswerPrompts(end=". please"))._writer
@@ -485,19 +468,6 @@ async def test_every_face_charges_the_share_of_who_asks(face: str) -> None:
         generator(engine, ledger=ledger, quotas=Quotas(default=5))
 
 
-def test_long_replies_teach_an_answer() -> None:
-    """If it breaks, the public model alone answers where replies are long, and the whole budget is spent on it."""
-    engine = WordScorer()
-    long = [{**row, "label": f"{row['label']} {'and so on ' * 9_000}"} for row in rows()]
-    generator(engine, examples=long).invoke("where is it")
-    prompts = [one.prompt for call in engine.asked for one in call]
-    assert len(prompts) > 20
-    for prompt in prompts:
-        assert "Reply: your refund was paid" in prompt.body
-        needed = sum(map(engine.count_tokens, (prompt.head, prompt.body, prompt.tail)))
-        assert needed + 8 <= engine.max_prompt_tokens
-
-
 def test_a_plan_says_what_answers_cost_and_spends_nothing() -> None:
     """If it breaks, who plans pays for it, or plans for another number of members, tokens or answers than are used."""
     ledger = PrivacyLedger(BUDGET)
@@ -529,15 +499,6 @@ def test_a_head_leaves_room_for_records() -> None:
     with pytest.raises(InvalidParameter, match=r"head of 45 tokens to leave room for 16 tokens of a record in 50"):
         generator(engine, ledger=ledger, prompts=AnswerPrompts(head="word " * 45))
     assert ledger.reserved() == (0.0, 0.0)
-
-
-def test_a_weak_promise_is_weak_after_a_restart(tmp_path: Path) -> None:
-    """If it breaks, an auditor who asks for the certificate later does not read that delta is large."""
-    for _ in range(2):
-        with PrivacyLedger(PrivacyBudget(8.0, 0.02), tmp_path / "ledger") as ledger:
-            with pytest.warns(match="not below one over the number of records"):
-                chain = generator(ledger=ledger)
-            assert "not below one over the number of records" in str(chain.certificate())
 
 
 @pytest.mark.parametrize("at", [1, 2])

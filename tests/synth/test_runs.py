@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import math
 import os
 import pickle
 import threading
@@ -22,7 +21,6 @@ from fakes.synthesizers import BUDGET, LABELS, entries, generator, rows, synthes
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger
 from langchain_dp.ensemble.runs import record_digests
 from langchain_dp.ensemble.subsets import KeyedCoins
-from langchain_dp.ensemble.text_writer import TextWriter
 from langchain_dp.errors import (
     BudgetExceeded,
     InvalidParameter,
@@ -33,7 +31,6 @@ from langchain_dp.errors import (
     PrivateDataError,
     WeakPromiseWarning,
 )
-from langchain_dp.mechanisms import ClippedSum, SystemRandomness
 from langchain_dp.records import PrivateRecords
 from langchain_dp.synth import SynthesisPrompts, SyntheticExample, SyntheticExamples
 
@@ -95,24 +92,6 @@ def test_members_are_of_the_texts_own_label_and_stay_for_the_round() -> None:
     assert len({next(iter(seen)) for seen in by_text.values()}) == len(by_text) == 6
 
 
-def test_coins_hang_on_slot_and_round_and_on_nothing_else() -> None:
-    """If it breaks, who takes part tells of content, or rounds share their coins. Chi-square at 1e-6."""
-    names = {f"#{i}": str(i) for i in range(400)}
-    members, rate, rounds = KeyedCoins(b"k" * 32, names), 0.2, 200
-    drawn = [set(members.drawn(number, rate)) for number in range(rounds)]
-    other = KeyedCoins(b"k" * 32, {f"other {i}": str(i) for i in range(400)})  # other content in the same slots
-    assert [name.removeprefix("other ") for name in other.drawn(0, rate)] == [
-        name.removeprefix("#") for name in names if name in drawn[0]
-    ]
-    assert len({frozenset(one) for one in drawn}) == rounds
-    counts = Counter(name for one in drawn for name in one)
-    expected, variance = rounds * rate, rounds * rate * (1 - rate)
-    assert sum((counts[name] - expected) ** 2 for name in names) / variance < 400 + 5.2 * math.sqrt(2 * 400)
-    sizes = [len(one) for one in drawn]
-    spread = sum((size - 80) ** 2 for size in sizes) / (400 * rate * (1 - rate))
-    assert rounds - 5.5 * math.sqrt(2 * rounds) < spread < rounds + 5.5 * math.sqrt(2 * rounds)
-
-
 def test_a_round_is_not_paid_for_by_what_another_charges_to_the_plan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -148,14 +127,6 @@ def test_a_complete_run_is_not_taken_for_one_over_other_records() -> None:
     with pytest.raises(PlanError, match=r"in another order: released\(\) has what it wrote"):
         again.invoke(rows(118))
     assert again.released().rows() == made.rows()
-
-
-def test_a_member_that_breaks_the_call_silences_nobody_and_says_nothing() -> None:
-    """If it breaks, whether one record breaks the model shows in whether texts are written, or in an error's text."""
-    poisoned = [{**row, "text": f"{row['text']} POISON"} if i == 4 else row for i, row in enumerate(rows())]
-    engine = Draws(poison="POISON")
-    examples = synthesizer(engine, sampling_probability=1.0).invoke(poisoned)
-    assert len([*examples, *examples.dropped]) == 6
 
 
 class Odd(Draws):
@@ -290,14 +261,6 @@ def test_fields_that_nobody_is_shown_do_not_count() -> None:
     )
     assert first == second
     assert first != record_digests(PrivateRecords(rows()[::-1]), key, ["text"])
-
-
-def test_nobody_takes_part_and_the_text_is_written_all_the_same() -> None:
-    """If it breaks, an empty draw is noticed, or free."""
-    ledger = PrivacyLedger(PrivacyBudget(3.0, 1e-5, Neighbors.ADD_OR_REMOVE_ONE))
-    examples = synthesizer(Draws(), ledger=ledger, sampling_probability=1e-4).invoke(rows())
-    assert len([*examples, *examples.dropped]) == 6
-    assert entries(ledger) == 3
 
 
 def test_the_records_come_through_and_a_single_one_does_not() -> None:
@@ -484,15 +447,6 @@ def test_a_complete_run_is_there_without_its_model() -> None:
     assert list(chain.invoke(rows())) == list(made)
 
 
-def test_the_public_prompt_is_asked_once_before_the_plan_and_once_before_the_first_charge() -> None:
-    """If it breaks, a large model reads the same public text again for nothing."""
-    ledger = PrivacyLedger(BUDGET)
-    before: list[int] = []
-    engine = WordScorer(lambda bodies: before.append(1) if not entries(ledger) else None)
-    synthesizer(engine, ledger=ledger).invoke(rows())
-    assert len(before) == 2
-
-
 def test_a_weak_promise_is_said_before_anything_is_charged() -> None:
     """If it breaks, texts leave under a delta at which every record might as well be published, and nobody says so."""
     ledger = PrivacyLedger(PrivacyBudget(3.0, 0.5))
@@ -550,30 +504,6 @@ def test_a_run_that_keeps_nothing_says_so() -> None:
         with pytest.raises(NoTextKeptWarning, match="dropped"):
             chain.invoke(rows())
     assert chain.released().dropped
-
-
-def test_a_text_that_could_not_fit_is_refused_before_anything_is_drawn() -> None:
-    """If it breaks, long texts fail and short ones do not, and a failure tells which it was."""
-    engine = Draws()
-    engine.max_prompt_tokens = 20
-    with pytest.raises(InvalidParameter, match="lower max_new_tokens="):
-        synthesizer(engine, max_new_tokens=40).invoke(rows())
-    assert not engine.asked
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_text_is_not_finished_in_two_processes() -> None:
-    """If it breaks, a fork in the middle of a text gives two of them for one charge."""
-    writer = TextWriter(
-        Draws(length=9), "\n", ClippedSum.clipped(1.0, members=5, tokens=9), candidates=20, chat=False,
-        rng=SystemRandomness(),
-    )  # fmt: skip
-    steps = writer.tokens("head ", "tail", {})
-    next(steps)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "getpid", lambda: -1)
-        with pytest.raises(PlanError, match="forked"):
-            next(steps)
 
 
 def test_a_finished_run_can_be_looked_at_after_a_restart(tmp_path: Path) -> None:
