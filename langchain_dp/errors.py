@@ -100,7 +100,7 @@ class LedgerCorrupt(LedgerError):
 
 
 class LedgerUnwritable(LedgerError):
-    """The ledger cannot be written durably, so nothing may be released. Or nobody knows whether it was."""
+    """The ledger cannot be written durably, so nothing may be released, or nobody knows whether it was."""
 
 
 class PrivateDataError(LangChainDPError, TypeError):

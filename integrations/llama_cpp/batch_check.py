@@ -25,7 +25,7 @@ _OPENING = Opening("")
 _TAILS = (1, 2, 3, 5, EIGHTS.multiple + 1, ROWS)
 """Tested numbers of tokens after head and body."""
 _LABEL = 5
-"""Up to so many tokens the logits of all are compared, as of a label; otherwise of the last, as of a question."""
+"""Up to so many tokens the logits of all are compared, as of a label. Otherwise of the last, as of a question."""
 _CROWD = 3
 """Tested members with many rows each."""
 _THREADED, _FAR = 65, 2 * CELLS + 8

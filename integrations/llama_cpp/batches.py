@@ -1,7 +1,7 @@
 """Joint batches, padded with public rows by a rule, so that a member's bits do not tell how many shared its batch.
 
 llama.cpp picks its kernels by the number of rows. Which numbers round alike depends on the file type and the machine.
-In measurements floats and Q8_0 needed at least two rows, K-quants (also in most Q4_0 files) a multiple of eight; other
+In measurements floats and Q8_0 needed at least two rows, K-quants (also in most Q4_0 files) a multiple of eight. Other
 hardware may need one fixed number. :mod:`.batch_check` tests the rules, and the first that passes makes every batch.
 """
 
@@ -85,13 +85,13 @@ class Batches:
         *,
         undo: Callable[[int], object] | None = None,
     ) -> dict[tuple[int, int], Logits]:
-        """Append tokens to sequences; logits of the wanted rows as views, valid until the next batch.
+        """Append tokens to sequences. Logits of the wanted rows as views, valid until the next batch.
 
         Args:
             steps: Tokens of each sequence, equally many.
             ends: Length of every sequence that is not empty.
             wanted: Sequences, each with the index of a token.
-            undo: Removes the padding from a sequence; None cuts it at its former end.
+            undo: Removes the padding from a sequence. None cuts it at its former end.
         """
         count = len(next(iter(steps.values())))
         window = self._window(min(steps), max(steps), count, ends)

@@ -37,7 +37,7 @@ _METHODS = ("json_schema", "function_calling", "json_mode")
 
 
 class ChatLlamaCpp(BaseChatModel):
-    """Chat with a GGUF model inside this process; nothing leaves the machine.
+    """Chat with a GGUF model inside this process. Nothing leaves the machine.
 
     The first call loads the model, and copies of this object share it. Concurrent calls wait for each other, since a
     llama.cpp context serves one at a time. So a private vote over this model takes no timeout: one long record would
@@ -45,16 +45,16 @@ class ChatLlamaCpp(BaseChatModel):
     an answer depends on no earlier prompt, not even in its last bit.
 
     Args:
-        model_path: GGUF file; None is the embedded SmolLM2-135M-Instruct, prepared for this CPU on first use.
+        model_path: GGUF file. None is the embedded SmolLM2-135M-Instruct, prepared for this CPU on first use.
         n_ctx: Longest prompt and answer together, in tokens.
-        n_gpu_layers: Layers to offload; -1 is all of them.
-        n_threads: CPU threads; None leaves the choice to llama.cpp.
+        n_gpu_layers: Layers to offload. -1 is all of them.
+        n_threads: CPU threads. None leaves the choice to llama.cpp.
         temperature: 0 always takes the most probable token.
         top_p: Sample from the smallest set of tokens that holds this much probability.
         max_tokens: Longest answer in tokens.
-        stop: A string, or a list of strings, that ends the answer; it is not part of it.
+        stop: A string, or a list of strings, that ends the answer. It is not part of it.
         logprobs: Put the log-probability of every answered token into ``response_metadata["logprobs"]``.
-        seed: Seed of the sampling; None draws a fresh one for every call.
+        seed: Seed of the sampling. None draws a fresh one for every call.
         verbose_llama: Let llama.cpp write its log to standard error.
 
     Raises:
@@ -92,7 +92,7 @@ class ChatLlamaCpp(BaseChatModel):
 
     @property
     def model_name(self) -> str:
-        """File name of the model without its ending; of the embedded one, its name."""
+        """File name of the model without its ending. Of the embedded one, its name."""
         if self.model_path is None:
             return "SmolLM2-135M-Instruct"
         return os.path.basename(self.model_path).removesuffix(".gguf")
@@ -151,7 +151,7 @@ class ChatLlamaCpp(BaseChatModel):
 
         Raises:
             InvalidParameter: The chat template has no place for tools, as that of the embedded model, or it writes
-                calls in another form than ``<tool_call>{...}</tool_call>``; or there is no such tool.
+                calls in another form than ``<tool_call>{...}</tool_call>``, or there is no such tool.
         """
         described = openai_tools(tools)
         if described:
@@ -174,7 +174,7 @@ class ChatLlamaCpp(BaseChatModel):
         Bound long strings (``maxLength``), or the object may not end within ``max_tokens``.
 
         Args:
-            schema: A pydantic class, of which an object is returned; or a TypedDict or a JSON schema, for a dict.
+            schema: A pydantic class, of which an object is returned, or a TypedDict or a JSON schema, for a dict.
             include_raw: Return a dict of "raw", "parsed" and "parsing_error" instead.
             method: "json_schema", "function_calling" or "json_mode".
             strict: No effect: a grammar is always strict.
@@ -278,7 +278,7 @@ class ChatLlamaCpp(BaseChatModel):
         return chunk
 
     def _next_chunk(self, piece: Piece, kept: list[Piece], request: ChatRequest) -> ChatGenerationChunk | None:
-        """The chunk to stream now; with tools only the whole answer, at its end."""
+        """The chunk to stream now. With tools only the whole answer, at its end."""
         kept.append(piece)
         if not request.tools:
             return self._chunk(piece)

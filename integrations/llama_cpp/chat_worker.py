@@ -125,7 +125,7 @@ class LoadedChat:
         self.close()
 
     def answer(self, request: ChatRequest, put: Callable[[Piece], None], call_abandoned: CallAbandoned) -> None:
-        """Pass every piece of the answer to ``put``; stop at the next token once ``call_abandoned`` is set."""
+        """Pass every piece of the answer to ``put``. Stop at the next token once ``call_abandoned`` is set."""
 
         def go_on() -> None:
             if call_abandoned.is_set() or self._exiting.is_set():

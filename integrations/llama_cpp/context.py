@@ -43,7 +43,7 @@ def import_llama(*, verbose: bool = False) -> Any:
     with needs("local", "llama-cpp-python"), _patience():
         import llama_cpp  # here, not above: the extra is optional and takes a second to load
     _without_tiles(llama_cpp.llama_cpp)
-    # The library holds its own C callback for the whole process; its threshold is the one safe thing to move.
+    # The library holds its own C callback for the whole process. Its threshold is the one safe thing to move.
     if not verbose:
         logging.getLogger("llama-cpp-python").setLevel(logging.CRITICAL + 1)
     return llama_cpp
@@ -70,7 +70,7 @@ def _without_tiles(module: Any) -> None:
 
 @contextmanager
 def _patience() -> Iterator[None]:
-    """Make a waiting thread of GCC's OpenMP, if it is loaded now, sleep almost at once; a user's own setting stays.
+    """Make a waiting thread of GCC's OpenMP, if it is loaded now, sleep almost at once. A user's own setting stays.
 
     OpenMP reads this once. By default a thread spins for milliseconds on a core that the other thread may need: beside
     one busy process evaluations took up to ten times as long.
@@ -111,7 +111,7 @@ class LlamaContext:
     """A loaded model and a context of ``sequences`` separate caches of ``cells`` tokens each.
 
     ``micro_batch`` bounds the rows of one computation. ``unified`` is for a test: one cache for all sequences, so that
-    their arithmetic depends on each other. The owner holds ``busy`` while it uses this context; the interpreter's
+    their arithmetic depends on each other. The owner holds ``busy`` while it uses this context. The interpreter's
     exit frees the context under that lock, and so never while a thread is inside llama.cpp.
     """
 
@@ -163,7 +163,7 @@ class LlamaContext:
             self.vocabulary = int(llama.llama_vocab_n_tokens(self._vocab))
             self.generation = 0
             """Number of times that everything was cleared: callers see whether their sequences are gone."""
-            # finalize() runs before the interpreter tears modules down; __del__ would run during it, and crash.
+            # finalize() runs before the interpreter tears modules down. __del__ would run during it, and crash.
             self._closing = threading.Event()
             self.threads = Threads(lambda count: llama.llama_set_n_threads(context, count, count))
             parts = (self._batch, context, model)
@@ -171,7 +171,7 @@ class LlamaContext:
 
     @property
     def closed(self) -> bool:
-        """Whether the model's memory is freed."""
+        """Return whether the model's memory is freed."""
         return not self._free.alive
 
     def close(self) -> None:
@@ -179,7 +179,7 @@ class LlamaContext:
         self._free()
 
     def tokenize(self, text: str, *, start: bool = False, special: bool = False) -> list[int]:
-        """Tokens of ``text``; ``start`` adds the model's special tokens of a beginning.
+        """Tokens of ``text``. ``start`` adds the model's special tokens of a beginning.
 
         Special tokens in the text count only with ``start`` or ``special``: a record that spells "<|im_end|>" must not
         end a turn.
@@ -200,14 +200,14 @@ class LlamaContext:
         return self.tokenize(text, **how)
 
     def _read(self, text: str, *, start: bool = False, special: bool = False) -> list[int]:
-        """Tokens of a text; within a prompt without the blank that some models put before each text."""
+        """Tokens of a text. Within a prompt without the blank that some models put before each text."""
         if start or special or not self._anchor:
             return self._raw(text, start=start, special=special)
         return self._raw(f"{_ANCHOR}{text}")[len(self._anchor) :]
 
     @functools.cached_property
     def _anchor(self) -> list[int]:
-        """Tokens of a text that others may follow; none where a text has the same tokens anywhere."""
+        """Tokens of a text that others may follow. None where a text has the same tokens anywhere."""
         alone, both = self._raw(_ANCHOR), self._raw(f"{_ANCHOR}a")
         goes_on = both[: len(alone)] == alone and both[len(alone) :] != self._raw("a")
         return alone if goes_on else []
@@ -294,7 +294,7 @@ class LlamaContext:
             self.truncate(sequence, 0)
 
     def pieces(self, tokens: Sequence[int]) -> bytes:
-        """Bytes of ``tokens``; control tokens have none."""
+        """Bytes of ``tokens``. Control tokens have none."""
         return b"".join(self._piece(token) for token in tokens)
 
     def _piece(self, token: int) -> bytes:

@@ -52,15 +52,15 @@ class LlamaCppEnsemble(LocalEngine):
     tokens only, and a further token of a text one row per member.
 
     Args:
-        model_path: GGUF file; None is the embedded SmolLM2-135M-Instruct, prepared for this CPU on first use.
-        n_gpu_layers: Layers to offload; -1 is all of them. Batches then have one shape, a row of every slot, if that
-            passes the check at start-up; otherwise members go one at a time.
-        max_tokens: Longest head + body + tail + label of one member, in tokens; of a written text, one less.
+        model_path: GGUF file. None is the embedded SmolLM2-135M-Instruct, prepared for this CPU on first use.
+        n_gpu_layers: Layers to offload. -1 is all of them. Batches then have one shape, a row of every slot, if that
+            passes the check at start-up. Otherwise members go one at a time.
+        max_tokens: Longest head + body + tail + label of one member, in tokens. Of a written text, one less.
         slots: Members in memory at once, 1 to 255. Each takes the keys and values of ``max_tokens`` tokens (of the
             embedded model 23 KB a token, 24 MB a slot of 1024), and so do public ones: one more, and as many as make a
             multiple of 8. More members than slots swap: with twice as many, a token took 1.5 times as long.
         cache_bytes: Bound of the member states beside the slots, in bytes, least recently used out.
-        n_threads: CPU threads, at most; None measures the fastest number at start-up and logs it. While other processes
+        n_threads: CPU threads, at most. None measures the fastest number at start-up and logs it. While other processes
             want the cores fewer compute, where the check at start-up finds that it changes no bit.
         verbose: Let llama.cpp write its log to standard error.
 
@@ -161,7 +161,7 @@ class LlamaCppEnsemble(LocalEngine):
 
     @property
     def chats(self) -> bool:
-        """Whether the model carries a chat template that takes one turn of a user."""
+        """Return whether the model carries a chat template that takes one turn of a user."""
         with self._in_use():
             return self._texts.chat_tokens > 0
 
@@ -195,7 +195,7 @@ class LlamaCppEnsemble(LocalEngine):
         return self._texts.never
 
     def _taken(self, asked: Sequence[Continuation], chat: bool, take: Take[T]) -> list[T | None]:
-        """Take tokens. ``slots`` members stay in memory between calls; the store holds others up to ``cache_bytes``."""
+        """Take tokens. ``slots`` members stay in memory between calls. The store holds others up to ``cache_bytes``."""
         head, tail = asked[0].prompt.head, asked[0].prompt.tail
         ending, limit = self._context.public(tail), self.max_prompt_tokens
         if not ending:

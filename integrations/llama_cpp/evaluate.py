@@ -48,13 +48,13 @@ class MemberState:
 
 
 class JointEvaluator:
-    """The arithmetic on one context. Sequence i of a joint batch is member i; batches fit into one micro-batch."""
+    """The arithmetic on one context. Sequence i of a joint batch is member i. Batches fit into one micro-batch."""
 
     def __init__(self, context: LlamaContext, rule: BatchRule) -> None:
         self._context = context
         self.batches = Batches(context, rule)
         self.rooms = 1
-        """Sequences for lone members before all memory is overwritten again; above 1 only where they share no bits."""
+        """Sequences for lone members before all memory is overwritten again. Above 1 only where they share no bits."""
         self._used = 0
         self._generation = -1
 
@@ -140,7 +140,7 @@ class JointEvaluator:
         return [row - np.logaddexp.reduce(row) for row in scores]
 
     def _advance(self, starts: Sequence[int], tokens: Sequence[int], *, every: bool = False) -> list[list[Logits]]:
-        """Append ``tokens`` to each sequence; logits of every token or of the last, sequence by sequence."""
+        """Append ``tokens`` to each sequence. Logits of every token or of the last, sequence by sequence."""
         found: list[list[Logits]] = [[] for _ in starts]
         at = 0
         for count in self.batches.rule.pieces(len(tokens)):

@@ -22,7 +22,7 @@ _OPENINGS = 4
 class Opening:
     """Public beginning of every member's prompt.
 
-    ``frame`` is the chat template's text before the head, in which special tokens count; None without a chat.
+    ``frame`` is the chat template's text before the head, in which special tokens count. None without a chat.
     """
 
     head: str
@@ -42,7 +42,7 @@ class MemberStates:
         self._openings: OrderedDict[Opening, MemberState] = OrderedDict()
 
     def state(self, opening: Opening, prompt: MemberPrompt, room: int) -> MemberState | None:
-        """State of a member, stored or evaluated now; None if it is longer than ``room`` or fails."""
+        """State of a member, stored or evaluated now. None if it is longer than ``room`` or fails."""
         try:
             digest = body_digest(prompt)
             entry = self._store.get(opening, prompt.member, digest)
@@ -111,7 +111,7 @@ class CachedLabelScores:
     def scores(
         self, prompts: Sequence[MemberPrompt], tail: str, words: Sequence[str], content_free: Sequence[str]
     ) -> list[list[float] | None]:
-        """One row a prompt, one column a word; None where a member is too long or fails."""
+        """One row a prompt, one column a word. None where a member is too long or fails."""
         labels = label_tokens(words, self._context.public)
         question = self.tail(tail)
         free = [self.tail(text) for text in content_free]
@@ -127,7 +127,7 @@ class CachedLabelScores:
         return rows
 
     def member(self, prompt: MemberPrompt, most: int = 1) -> MemberState | None:
-        """State of a member; None if it is too long or fails."""
+        """State of a member. None if it is too long or fails."""
         # One cell more than the label, for the row that keeps a batch from having a single one.
         room = self._max_tokens - self._max_tokens // 2 - most - 1
         return self._members.state(Opening(prompt.head), prompt, room)

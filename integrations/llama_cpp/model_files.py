@@ -86,7 +86,7 @@ def prepared_model_path(folder: Path | None = None) -> str:
 def _prepare(source: str, folder: Path, decision: Path, key: dict[str, Any]) -> str:
     """Measure the candidates and keep the best. Return its file name, "" for the original."""
     folder.mkdir(parents=True, exist_ok=True)
-    # Quantizing writes three files, one at a time; leave room, and never fill a user's disk.
+    # Quantizing writes three files, one at a time. Leave room, and never fill a user's disk.
     if shutil.disk_usage(folder).free < 12 * key["source_bytes"]:
         raise OSError("disk is short")
     with tempfile.TemporaryDirectory(dir=folder, prefix=".preparing-") as scratch:

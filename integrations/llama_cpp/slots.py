@@ -119,7 +119,7 @@ class Slots:
         return dict(sorted(loaded.items()))
 
     def _source(self, one: Asked, room: int) -> MemberState | list[int] | None:
-        """The kept state of a member, or the tokens of its body; None if it is too long or fails."""
+        """The kept state of a member, or the tokens of its body. None if it is too long or fails."""
         try:
             entry = self._store.get(*one.key, one.digest)
             if entry is not None:

@@ -36,13 +36,13 @@ class GGUFTexts:
 
     @functools.cached_property
     def chat(self) -> ChatParts:
-        """Text of the chat template around a user's turn; InvalidParameter without a usable template."""
+        """Text of the chat template around a user's turn. InvalidParameter without a usable template."""
         begin, end = self._context.special_text()
         return chat_parts(self._context.chat_template(), begin=begin, end=end)
 
     @functools.cached_property
     def chat_tokens(self) -> int:
-        """Tokens of the chat template; 0 without a usable one."""
+        """Tokens of the chat template. 0 without a usable one."""
         with contextlib.suppress(InvalidParameter):
             chat = self.chat
             return sum(len(self._context.tokenize(part, special=True)) for part in (chat.before, chat.after))

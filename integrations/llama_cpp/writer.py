@@ -142,7 +142,7 @@ class Writer:
         return max(run[-1] + 1, run[0] + width - 1)
 
     def _advance(self, run: list[int], steps: Mapping[int, Step], group: _Group, *, last: bool) -> None:
-        """Evaluate one step of neighbouring sequences; at the last one, take tokens for the members of the call."""
+        """Evaluate one step of neighbouring sequences. At the last one, take tokens for the members of the call."""
         wanted = [sequence for sequence in run if last and sequence in group.loaded]
         try:
             residents = self._slots.residents
@@ -163,7 +163,7 @@ class Writer:
             group.answers[one.place] = group.take(outputs[sequence], one.written, one.draw)
 
     def _advance_alone(self, run: list[int], steps: Mapping[int, Step], group: _Group, *, last: bool) -> None:
-        """After a failure: undo the step for all. Members of the call continue alone; one that was alone leaves."""
+        """After a failure: undo the step for all. Members of the call continue alone. One that was alone leaves."""
         for sequence in run:
             if len(run) == 1 or not self._slots.undo(sequence):
                 self._slots.drop(sequence)
@@ -173,7 +173,7 @@ class Writer:
                 self._advance([sequence], steps, group, last=last)
 
     def _undo(self, sequence: int) -> None:
-        """Remove the padding from a sequence; a resident leaves if that fails."""
+        """Remove the padding from a sequence. A resident leaves if that fails."""
         if sequence not in self._slots.residents:
             self._context.truncate(sequence, 0)
         elif not self._slots.undo(sequence):

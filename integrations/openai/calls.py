@@ -1,4 +1,4 @@
-"""Requests for many members, in which a failure concerns one member; scores of label words from listed tokens."""
+"""Requests for many members, in which a failure concerns one member. Scores of label words from listed tokens."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FLOOR = -100.0
 
 
 def log_shares(words: Sequence[str], listed: Mapping[str, float]) -> list[float | None]:
-    """Log-probability of the listed tokens that begin each word and no other; None without such a token."""
+    """Log-probability of the listed tokens that begin each word and no other. None without such a token."""
     shares: list[float | None] = []
     for word in words:
         own = [value for text, value in listed.items() if text.strip() and _begun(text, words) == word]
@@ -48,7 +48,7 @@ class Calls:
     def next_tokens(
         self, asked: Sequence[Continuation], decoding: Decoding, turn: tuple[str, str]
     ) -> list[Token | None]:
-        """Next token of every member, in order; None for an abstention."""
+        """Next token of every member, in order. None for an abstention."""
         answers: list[Token | None] = [None] * len(asked)
         groups: dict[tuple[Token, ...], list[int]] = {}
         for place, one in enumerate(asked):
@@ -77,7 +77,7 @@ class Calls:
         return [_token(choice, decoding) for choice in self._dialect.request(prompts, **fields, **seed)]
 
     def listed(self, prompts: Sequence[MemberPrompt]) -> list[dict[str, float] | None]:
-        """Most probable first tokens after each prompt, with their log-probabilities; None where the server failed."""
+        """Most probable first tokens after each prompt, with their log-probabilities. None where the server failed."""
         return self._each(lambda some: self._listed_texts([_text(each) for each in some]), prompts, together=True)
 
     def listed_after(self, asked: Sequence[Continuation], turn: tuple[str, str]) -> list[dict[str, float] | None]:
@@ -128,7 +128,7 @@ class Calibrations:
     def means(
         self, calls: Calls, prompts: Sequence[MemberPrompt], words: tuple[str, ...], tails: tuple[str, ...]
     ) -> list[Scores | None]:
-        """Log of the mean label probability after ``tails``, for each member; None where the server failed."""
+        """Log of the mean label probability after ``tails``, for each member. None where the server failed."""
         keys: list[tuple[Hashable, ...]] = [
             (prompt.member, prompt.head, hashlib.sha256(repr(prompt.body).encode()).digest(), words, tails)
             for prompt in prompts
@@ -176,7 +176,7 @@ def _token(choice: Choice, decoding: Decoding) -> Token | None:
 
 
 def scores(words: Sequence[str], listed: Mapping[str, float]) -> Scores | None:
-    """Log-softmax over the words that are listed, FLOOR for the others; None if no word is."""
+    """Log-softmax over the words that are listed, FLOOR for the others. None if no word is."""
     shares = log_shares(words, listed)
     total = [share for share in shares if share is not None]
     if not total:

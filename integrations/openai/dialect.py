@@ -2,11 +2,11 @@
 
 Measured on llama.cpp's server (release 2026.10 of xllamacpp):
 
-- a list of prompts has one seed: above temperature 0 every member asks alone;
-- unknown fields are ignored: ``repetition_penalty`` does nothing, ``repeat_penalty`` works;
-- ``repeat_last_n`` counts from the end of the prompt: the number of written tokens gives the rule of ``Decoding``;
-- ``logit_bias`` takes texts, but bans every token of a text that has several;
-- its defaults cut the distribution (top-k 40, top-p 0.95, min-p 0.05) unless they are switched off by name;
+- a list of prompts has one seed: above temperature 0 every member asks alone.
+- unknown fields are ignored: ``repetition_penalty`` does nothing, ``repeat_penalty`` works.
+- ``repeat_last_n`` counts from the end of the prompt: the number of written tokens gives the rule of ``Decoding``.
+- ``logit_bias`` takes texts, but bans every token of a text that has several.
+- its defaults cut the distribution (top-k 40, top-p 0.95, min-p 0.05) unless they are switched off by name.
 - the listed log-probabilities are those before penalty, bias and temperature.
 
 vLLM's ``repetition_penalty`` also weighs the tokens of the prompt. vLLM and SGLang share prefixes among requests of one

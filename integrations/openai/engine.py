@@ -29,17 +29,17 @@ class CompletionServerEnsemble(BaseEngine):
     THE SERVER SEES THE PRIVATE RECORDS. It must stand inside the trust boundary, as vLLM or llama.cpp's server on your
     own machine. Its logs, caches and other users are part of that boundary. The server decides which requests it
     evaluates together, by which kernels and with which cached prefixes. That a member's answer holds nothing of another
-    member, to the last bit, is therefore the server's promise and not ours; :attr:`notes` says so in certificates.
+    member, to the last bit, is therefore the server's promise and not ours. :attr:`notes` says so in certificates.
     Servers break it: llama.cpp's, with SmolLM2 in F16, moved a member's log-probabilities by up to 0.006 with kept
     prefixes. Asked for one member at a time, as is the default here, it moved none. ``batch_invariant=True`` declares a
-    batch-invariant server; a check at the start can refute that and cannot prove it. For a promise of ours use
+    batch-invariant server. A check at the start can refute that and cannot prove it. For a promise of ours use
     ``LlamaCppEnsemble`` or ``TransformersEnsemble``.
 
     Implements ``ports.NextTokenVoter``, ``ports.LabelScorer`` and ``ports.NextTokenScorer``. A prompt is head + body +
     tail + written as one text: the server tokenizes it, and reads special tokens that a record spells as such. Tokens
     are texts here, and the end of a text is the empty one. A member abstains where its token is a control token or no
-    whole character. The server leaves out a banned token where it can (llama.cpp and vLLM, for texts of one token);
-    elsewhere a member that would write it abstains.
+    whole character. The server leaves out a banned token where it can (llama.cpp and vLLM, for texts of one token).
+    Elsewhere a member that would write it abstains.
 
     The server lists its most probable first tokens. A label word's score is the log-softmax, over the words, of the
     listed tokens that begin it and no other word. A word without such a token has -100, and in a calibration the
@@ -56,7 +56,7 @@ class CompletionServerEnsemble(BaseEngine):
             enforces it. One that cuts prompts answers from the rest.
         chat_turn: The chat template's text before and after a user's turn, for servers that do not report it.
         timeout: Seconds after which the member of a request abstains.
-        in_flight: Prompts in one request, or requests at once. More are faster, and share batches. Default 1; 32 on a
+        in_flight: Prompts in one request, or requests at once. More are faster, and share batches. Default 1. 32 on a
             server that is declared batch-invariant, and 256 at most there.
         prefix_cache: Let the server keep evaluated prefixes between requests. Further tokens are much faster, but an
             answer may depend on earlier requests, and records stay in the server's memory. vLLM and SGLang keep them

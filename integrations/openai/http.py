@@ -35,7 +35,7 @@ class Server:
     """A base address and its connections.
 
     httpx is used below its client class, which logs every request, follows the environment's proxies and keeps
-    cookies; the ``openai`` package logs request bodies on top of that.
+    cookies. The ``openai`` package logs request bodies on top of that.
     """
 
     def __init__(

@@ -166,7 +166,7 @@ class LedgerPlan(BudgetHolder):
         """Return user id and quota. None in a plan without quotas. Charges nothing.
 
         Raises:
-            PlanError: The plan has quotas, and none for this user. Or it has none, and a user was named.
+            PlanError: The plan has quotas, and none for this user, or it has none, and a user was named.
             InvalidParameter: The id is not 1 to 200 printable characters. The message does not show it.
         """
         quotas = self.quotas

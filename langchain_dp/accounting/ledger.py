@@ -46,7 +46,7 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
         budget: The most that all releases together may cost. An existing file must have the same budget.
         path: SQLite file on a local disk, made if absent. None: a ledger in memory, for this process only. The one file
             holds every charge, and the journals of runs. Copy it from another process: with POSIX locks, a program that
-            opens and closes the file itself drops its own locks on it. Or the URL of a PostgreSQL schema,
+            opens and closes the file itself drops its own locks on it, or the URL of a PostgreSQL schema,
             ``"postgresql://user@host/database?schema=name&key_file=/path"``, without a password: machines share it
             (extra ``postgres``).
         prepay_block: For many releases a second: this process pays for so many at once, in one durable write, and
@@ -57,7 +57,7 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
     Raises:
         LedgerMismatch: The file belongs to another budget.
         LedgerCorrupt: The file is damaged, empty or not a ledger.
-        LedgerUnwritable: File or folder cannot be written durably, or the folder does not exist. Or the server could
+        LedgerUnwritable: File or folder cannot be written durably, or the folder does not exist, or the server could
             forget charges, only reads, or lost the connection: then the charge under way counts as spent.
 
     Formal guarantee:

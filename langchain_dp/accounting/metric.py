@@ -62,7 +62,7 @@ class MetricLedger(BaseLedger):
 
     Args:
         limit: Largest sum of one user's releases, in the unit of eta. None for no limit.
-        path: SQLite file on a local disk, made if absent. None: a ledger in memory, for this process only. Or the URL
+        path: SQLite file on a local disk, made if absent. None: a ledger in memory, for this process only, or the URL
             of a PostgreSQL schema, as for :class:`PrivacyLedger`: the key of its hashes lies in ``key_file``.
         document_limit: The same for one document. ``limit`` by default.
         key: Secret of at least 32 bytes for the hashes, needed at each opening. None: see above.

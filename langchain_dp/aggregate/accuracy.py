@@ -45,7 +45,7 @@ class Accuracy(InNotebooks):
         chain: Name of the chain's model.
         accuracy: Estimated share of right answers, between 0 and 1.
         noise_error: Standard error of the noise.
-        sampling_error: Standard error of the records as a sample of others like them; None where their number is
+        sampling_error: Standard error of the records as a sample of others like them. None where their number is
             private.
         certificate: The promise. Chains that were compared share one.
 
@@ -129,9 +129,9 @@ def private_accuracy(
         budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
         ledger: Ledger to charge, or a path.
         name: Name of the release in the ledger.
-        labels: All public labels. An answer that names two of them is then wrong; without, any answer that names the
+        labels: All public labels. An answer that names two of them is then wrong. Without, any answer that names the
             right label is right.
-        input_of: Function from a record to the chain's input; its text by default.
+        input_of: Function from a record to the chain's input. Its text by default.
         is_right: Function from an answer and its record to whether it is right, for answers that are no labels.
         max_concurrency: Most calls at a time.
         trust_opaque_model: Accept chains with functions or classes of your own, at your word that they keep no texts.
@@ -139,7 +139,7 @@ def private_accuracy(
         not_private_seed: Reproducible noise. The certificate says that the result is not private.
 
     Returns:
-        The accuracy; for a list of chains a list.
+        The accuracy. For a list of chains a list.
 
     Raises:
         InvalidParameter: An argument is out of bounds, or a record has no text or an unknown label.
@@ -155,7 +155,7 @@ def private_accuracy(
         at most sqrt(m). They get discrete Gaussian noise. Where the number of records is private, it is one count more.
 
     References:
-        Dwork and Roth 2014, Appendix A; Canonne, Kamath and Steinke 2020.
+        Dwork and Roth 2014, Appendix A. Canonne, Kamath and Steinke 2020.
 
     Examples:
         >>> score = private_accuracy(prompt | model, rows, labels=["praise", "complaint"], budget=PrivacyBudget(0.5))
@@ -255,7 +255,7 @@ class _Scorer:
             model.probe(_TEST if self._input_of is None else self._input_of(public))
 
     def drawn(self, records: PrivateRecords, counts: VoteCounts, public: bool, rng: Randomness) -> list[float]:
-        """Noisy numbers of right answers per chain; then the noisy number of records, where it is private."""
+        """Noisy numbers of right answers per chain. Then the noisy number of records, where it is private."""
         users = records.users()
         with tqdm(total=len(self.models) * len(records), unit="answer", desc="accuracy", disable=None, delay=2) as bar:
             totals = [self._total(model, records, users, bar.update) for model in self.models]
@@ -287,7 +287,7 @@ class _Scorer:
         return total
 
     def _judged(self, model: IsolatedModel, part: Sequence[Record]) -> list[bool]:
-        """Whether each answer is right. What fails for one record, in the chain or around it, is wrong for it alone."""
+        """Return whether each answer is right. A failure counts as wrong, for that record alone."""
         inputs = [_safely(self._input, record) for record in part]
         known = [place for place, one in enumerate(inputs) if one is not None]
         answers: list[Any] = [None] * len(part)
@@ -311,5 +311,5 @@ class _Scorer:
 
 
 def _safely(work: Callable[..., Any], *held: Any) -> Any:
-    """The result of a function of the caller's, isolated; None if it fails."""
+    """The result of a function of the caller's, isolated. None if it fails."""
     return call_engine(lambda: work(*held)).answer

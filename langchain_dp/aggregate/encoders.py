@@ -80,7 +80,7 @@ class StaticEncoder(Embeddings):
         return self.embed_documents([text])[0]
 
     def array(self, texts: Sequence[str]) -> Floats:
-        """Vectors of several texts as an array; zeros for a text without a known token."""
+        """Vectors of several texts as an array. Zeros for a text without a known token."""
         rows = np.zeros((len(texts), self._table.shape[1]))
         for start in range(0, len(texts), _AT_ONCE):
             part = self._tokenizer.encode_batch_fast(list(texts[start : start + _AT_ONCE]), add_special_tokens=False)
@@ -218,13 +218,13 @@ class CheckedEncoder:
         return self._projection.vectors(encode_publicly(self._encoder, texts)).astype(np.float64)
 
     def private_vectors(self, texts: Sequence[str]) -> Iterator[Floats]:
-        """Yield vectors of private texts in blocks, in order; zeros for a text that the encoder fails on."""
+        """Yield vectors of private texts in blocks, in order. Zeros for a text that the encoder fails on."""
         for block in encode_privately(self._encoder, texts, self._dimensions):
             yield self._projection.vectors(block).astype(np.float64)
 
 
 def nearest(rows: Floats, table: Floats, count: int) -> NDArray[np.int64]:
-    """Places of the ``count`` rows of ``table`` that are most like each row, the nearest first; ties by place."""
+    """Places of the ``count`` rows of ``table`` that are most like each row, the nearest first. Ties by place."""
     return np.argsort(-(rows @ table.T), axis=1, kind="stable")[:, :count]  # whole numbers below 2^53: exact
 
 

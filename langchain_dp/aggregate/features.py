@@ -94,7 +94,7 @@ class Projection:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Read what :meth:`to_dict` wrote; ValueError or KeyError for other things."""
+        """Read what :meth:`to_dict` wrote. ValueError or KeyError for other things."""
         numbers = np.frombuffer(base64.b64decode(fields["numbers"], validate=True), dtype="<i4")
         table = numbers.reshape(fields["shape"]).astype(np.int64)
         if table.ndim != 2 or len(table) < 2 or table.shape[1] > MOST_DIMENSIONS or np.abs(table).max() > _UNIT:
@@ -118,7 +118,7 @@ def _whole(values: Floats) -> Whole:
 
 
 def _unit(rows: Floats) -> Floats:
-    """Rows scaled to unit length, as whole numbers in units of 2^-15; zeros for a row without direction."""
+    """Rows scaled to unit length, as whole numbers in units of 2^-15. Zeros for a row without direction."""
     rows = np.asarray(rows, dtype=np.float64)
     if rows.ndim != 2 or not 1 <= rows.shape[1] <= MOST_DIMENSIONS:
         raise InvalidParameter(

@@ -98,7 +98,7 @@ class DPLabelNamer:
         words: The public list: names, or names with descriptions. None: some 200 topics of tickets, mail, news,
             medicine, law and finance (:func:`~langchain_dp.aggregate.public_topics`). "none of these" is added. The
             list must not be read off the records.
-        encoder: Public encoder; :class:`~langchain_dp.aggregate.StaticEncoder` by default.
+        encoder: Public encoder. :class:`~langchain_dp.aggregate.StaticEncoder` by default.
         model: Chat model that chooses instead of the encoder, one isolated call per record. Its operator sees the
             records.
         trust_opaque_model: Accept an encoder or model of your own, at your word that it keeps no texts.
@@ -106,12 +106,12 @@ class DPLabelNamer:
     Formal guarantee:
         The names are (epsilon, 0)-differentially private in the examples, and hence within the budget. A record moves
         each count of its label by at most one (ten points), and its weight in the exponent is lambda. Replacing it
-        costs 2 lambda for all labels together, whether its label changes or not; adding it costs lambda. A name
+        costs 2 lambda for all labels together, whether its label changes or not. Adding it costs lambda. A name
         that one label has is not offered to the labels after it: that choice rests on released names alone. With a
         ``user_key``, each user has one vote, by the oldest record.
 
     References:
-        McSherry and Talwar 2007 (the exponential mechanism); Dong, Durfee and Rogers 2020 (bounded range).
+        McSherry and Talwar 2007 (the exponential mechanism). Dong, Durfee and Rogers 2020 (bounded range).
 
     Examples:
         >>> namer = DPLabelNamer(words={"praise": "thanks and kind words", "complaint": "anger about a mistake"})
@@ -154,7 +154,7 @@ class DPLabelNamer:
 
         Args:
             examples: Private examples, mappings with ``text`` and ``label``, or another input of
-                :class:`~langchain_dp.PrivateRecords`; or :class:`~langchain_dp.RecordShards`, for an encoder.
+                :class:`~langchain_dp.PrivateRecords`, or :class:`~langchain_dp.RecordShards`, for an encoder.
             labels: The public labels.
             budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
             ledger: Ledger to charge, or a path.
@@ -260,7 +260,7 @@ def _entries(words: Iterable[str] | Mapping[str, str]) -> dict[str, str]:
 
 
 class _EncoderVoter:
-    """Each text ranks the nearest entries; ties go to the earlier one."""
+    """Each text ranks the nearest entries. Ties go to the earlier one."""
 
     def __init__(self, encoder: Embeddings | None, entries: Mapping[str, str], trusted: bool) -> None:
         self._encoder = CheckedEncoder(encoder, trusted=trusted)

@@ -67,13 +67,13 @@ CURVES: tuple[_Curve, ...] = (
         {1: 50, 11: 60, 18: 61, 34: 65, 54: 66, 71: 68, 90: 69, 134: 70, 180: 71, 293: 71, 785: 73},
     ),
 )
-"""Measured by ``tests/benchmarks/bench_prototypes.py``; a test compares."""
+"""Measured by ``tests/benchmarks/bench_prototypes.py``. A test compares."""
 
 
 def components_for(users: int | None, labels: int, noise_multiplier: float) -> int:
     """Number of principal components: more where the sums stand out of the noise, fewer where they do not.
 
-    The factors were tuned on public data (``tests/benchmarks/bench_prototypes.py``); the optimum is flat.
+    The factors were tuned on public data (``tests/benchmarks/bench_prototypes.py``). The optimum is flat.
     """
     if users is None:
         raise InvalidParameter(

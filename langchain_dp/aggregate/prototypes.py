@@ -55,7 +55,7 @@ SHARPNESS = 8.0
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NoisySums:
-    """One release: one noisy sum per label, in grid steps; and the number of users where it is public, else None."""
+    """One release: one noisy sum per label, in grid steps, and the number of users where it is public, else None."""
 
     sums: Whole
     noise_multiplier: float
@@ -92,8 +92,8 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         post-processing. The encoder, the labels and the number of components are public.
 
     References:
-        Backurs, Lin, Mahabadi, Silwal, Tarnawski 2024 (classification by average similarity); Wahdany, Jagielski,
-        Dziedzic, Boenisch 2025 (private prototypes); Balle and Wang 2018 (the Gaussian mechanism's exact profile).
+        Backurs, Lin, Mahabadi, Silwal, Tarnawski 2024 (classification by average similarity). Wahdany, Jagielski,
+        Dziedzic, Boenisch 2025 (private prototypes). Balle and Wang 2018 (the Gaussian mechanism's exact profile).
 
     Examples:
         >>> rows, test_rows = langchain_dp.sample.load()
@@ -157,17 +157,17 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
 
         Args:
             examples: Private examples, mappings with ``text`` and ``label``, or another input of
-                :class:`~langchain_dp.PrivateRecords`; or :class:`~langchain_dp.RecordShards`, if they are too many for
+                :class:`~langchain_dp.PrivateRecords`, or :class:`~langchain_dp.RecordShards`, if they are too many for
                 memory.
             labels: The public labels. A label without examples gets a prototype of noise.
             budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
             ledger: Ledger to charge, or a path. Without ``budget``, all that is left of it is reserved.
             name: Name of the release in the ledger.
-            encoder: Public encoder, any LangChain ``Embeddings``; :class:`~langchain_dp.aggregate.StaticEncoder` by
+            encoder: Public encoder, any LangChain ``Embeddings``. :class:`~langchain_dp.aggregate.StaticEncoder` by
                 default. Its operator sees the examples.
-            components: Number of principal components to keep; None: a function of the number of users, labels and
+            components: Number of principal components to keep. None: a function of the number of users, labels and
                 noise. Needed under add/remove, where the number of users is private.
-            texts: Public texts that resemble the private ones, for the mean and the principal components; None: texts
+            texts: Public texts that resemble the private ones, for the mean and the principal components. None: texts
                 of many kinds that come with the package. They must not be private.
             trust_opaque_model: Accept an encoder class of your own, at your word that it keeps no texts.
             made_with: Certificates of released text among the public arguments, where the text does not carry its cost.
@@ -213,7 +213,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         """Return a classifier that has learned from further examples, too, by a release with a budget of its own.
 
         Both releases are added up, each weighted by its users over the variance of its noise. The certificate adds up
-        both costs; a user who is in one of the releases alone has the cost of that one.
+        both costs. A user who is in one of the releases alone has the cost of that one.
 
         Args:
             examples: The further examples, none of the earlier ones among them.
@@ -337,7 +337,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
 
         Args:
             below: Smallest probability of an answer, in [0, 1].
-            otherwise: The answer in that case; None by default.
+            otherwise: The answer in that case. None by default.
         """
         below = validate.number("below", below, at_least=0.0, at_most=1.0)
         return self._with(threshold=below, otherwise=otherwise)
@@ -416,7 +416,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
 
         Args:
             path: The JSON file.
-            encoder: The encoder that it was fitted with; the default encoder may be left out.
+            encoder: The encoder that it was fitted with. The default encoder may be left out.
 
         Raises:
             InvalidParameter: The file holds no classifier, or one of another encoder.

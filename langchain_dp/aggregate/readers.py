@@ -128,7 +128,7 @@ class Reader(Protocol):
 
 
 class EncoderReader:
-    """Chooses the nearest description by a public encoder; ties go to the earlier choice."""
+    """Chooses the nearest description by a public encoder. Ties go to the earlier choice."""
 
     def __init__(self, encoder: Embeddings | None, trusted: bool) -> None:
         self._encoder = CheckedEncoder(encoder, trusted=trusted)

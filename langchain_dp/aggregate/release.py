@@ -108,7 +108,7 @@ class Promise:
         share: PrivacyBudget,
         again: bool = True,
     ) -> Any:
-        """Charge the event, draw a value for JSON, and keep it in the ledger; or return the value that is kept there.
+        """Charge the event, draw a value for JSON, and keep it in the ledger, or return the value that is kept there.
 
         If the process ends, or the draw fails, between charge and keeping, the same call draws again for the same
         charge. No caller has seen a value of the first draw. ``first`` draws a first part, which ``draw`` may show to

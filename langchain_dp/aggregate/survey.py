@@ -68,7 +68,7 @@ class SurveyTable:
 
     Args:
         question: Name of the question.
-        shares: Choice to share, in the order of the question; "no answer" is last.
+        shares: Choice to share, in the order of the question. "no answer" is last.
         below: Tables of finer choices, by the choice that they divide. Their shares are of all conversations.
     """
 
@@ -87,7 +87,7 @@ class Survey(InNotebooks):
 
     Args:
         tables: One table per question.
-        records: Number of users, or of conversations without ``user_key``, where it is public; else None.
+        records: Number of users, or of conversations without ``user_key``, where it is public. Else None.
         unit: "conversations" or "users".
         certificate: The promise.
 
@@ -237,7 +237,7 @@ class DPSurvey:
     Args:
         questions: The questions, 1 to 50.
         model: Chat model or engine that answers. Its operator sees the conversations.
-        encoder: Public encoder that chooses the nearest description instead;
+        encoder: Public encoder that chooses the nearest description instead.
             :class:`~langchain_dp.aggregate.StaticEncoder` by default. It suits topics, not moods.
         leaders: Most choices of a question that its finer questions are asked below.
         trust_opaque_model: Accept a model or encoder of your own, at your word that it keeps no texts.
@@ -250,7 +250,7 @@ class DPSurvey:
         are part of the one Gaussian release that is charged. Shares, bars and leaders are post-processing.
 
     References:
-        Dwork and Roth 2014, Appendix A (Gaussian mechanism); Canonne, Kamath and Steinke 2020 (discrete noise);
+        Dwork and Roth 2014, Appendix A (Gaussian mechanism). Canonne, Kamath and Steinke 2020 (discrete noise).
         Dong, Roth and Su 2022 (adaptive Gaussian releases compose).
 
     Examples:

@@ -35,20 +35,20 @@ def attack_answers(
 ) -> AttackResult:
     """Tell which of two neighboring data sets a chain answered from.
 
-    Half of the runs show the attacker how often each answer comes from each data set; in the other half it guesses, by
+    Half of the runs show the attacker how often each answer comes from each data set. In the other half it guesses, by
     the product of likelihood ratios. It chooses on the first half alone, by leaving out one chain of each data set at a
-    time, what the ratios are about: single answers; single answers by their place among the repeats; for each question
-    the tuple of its answers in order; or the tuple of all answers. The interval is of the second half, which took no
+    time, what the ratios are about: single answers. Single answers by their place among the repeats. For each question
+    the tuple of its answers in order, or the tuple of all answers. The interval is of the second half, which took no
     part in the choice.
 
     A tuple that the first half did not show carries no information. With k answers, r repeats and equal chances a
-    question has k^r tuples, so use ``runs`` of about 20 k^r; with fewer, effects of the order are missed.
+    question has k^r tuples, so use ``runs`` of about 20 k^r. With fewer, effects of the order are missed.
 
     Args:
         build: Data to a fresh chain with its own budget: question -> answer. Called ``2 runs`` times.
         rows: One data set.
         neighbor: The same with one record added, removed or replaced.
-        questions: Questions; one that names a canary record makes the attack strong.
+        questions: Questions. One that names a canary record makes the attack strong.
         runs: Chains on each data set, at least 10 and even.
         repeats: How often one chain gets each question in succession. A chain with an answer cache repeats its answer.
         epsilon: The promise of each chain for all its answers together, if any: gives ``settings["bound"]``, the
@@ -58,7 +58,7 @@ def attack_answers(
         name: Name of the result.
 
     Returns:
-        The share of right guesses, ties counting half, with a Clopper-Pearson interval; the baseline is 0.5.
+        The share of right guesses, ties counting half, with a Clopper-Pearson interval. The baseline is 0.5.
         ``settings["attacker"]`` names the chosen ratios.
 
     Raises:
@@ -122,7 +122,7 @@ def _counted(chains: Sequence[Sequence[str]], view: View, repeats: int) -> Count
 
 
 def _score(counts: Sequence[Counter[Hashable]], events: Sequence[Hashable]) -> float:
-    """Return the log-likelihood ratio for the second data set; half a count is added to each."""
+    """Return the log-likelihood ratio for the second data set. Half a count is added to each."""
     return math.fsum(math.log((counts[1][event] + 0.5) / (counts[0][event] + 0.5)) for event in events)
 
 

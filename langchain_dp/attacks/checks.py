@@ -73,7 +73,7 @@ def texts_of(name: str, given: Sequence[Any], *, at_least: int = 1) -> list[str]
 
 
 def texts(name: str, given: Sequence[Any], *, at_least: int = 1) -> list[str]:
-    """Return the texts as a list, or refuse; no text is in the message."""
+    """Return the texts as a list, or refuse. No text is in the message."""
     if (
         isinstance(given, (str, bytes))
         or not isinstance(given, Sequence)

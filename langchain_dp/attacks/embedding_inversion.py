@@ -44,7 +44,7 @@ _INTERVAL = "Clopper-Pearson over words"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InversionResult(AttackResult):
-    """How many words were guessed. PRIVATE inside: ``side_by_side`` shows the words; ``repr`` and ``str`` do not.
+    """How many words were guessed. PRIVATE inside: ``side_by_side`` shows the words. ``repr`` and ``str`` do not.
 
     Args:
         replaced: Share of words released as another word, or, for vectors, nearer to another.
@@ -111,9 +111,9 @@ def invert_words(
         prior: Frequencies of words, from :func:`unigram_prior`: the attacker guesses the likeliest word, exactly for
             the exponential mechanism, by simulation for the noise mechanism, whose chances have no closed form. None:
             it takes the released word unchanged, the least that an attacker does.
-        draws: Releases to simulate against the noise mechanism; more are closer to exact.
-        rng: Source of the mechanism's noise; operating-system entropy by default.
-        name: Name of the result; mechanism and attacker by default.
+        draws: Releases to simulate against the noise mechanism. More are closer to exact.
+        rng: Source of the mechanism's noise. Operating-system entropy by default.
+        name: Name of the result. Mechanism and attacker by default.
 
     Returns:
         The rate, with a Clopper-Pearson interval for these texts: the noise of every word is independent. With a prior
@@ -160,9 +160,9 @@ def invert_vectors(
         texts: As in :func:`invert_words`.
         vocabulary: Public table.
         eta: Privacy loss per unit of distance and word.
-        prior: As in :func:`invert_words`; the likeliest word is exact here.
-        rng: Source of noise; operating-system entropy by default.
-        name: Name of the result; the attacker by default.
+        prior: As in :func:`invert_words`. The likeliest word is exact here.
+        rng: Source of noise. Operating-system entropy by default.
+        name: Name of the result. The attacker by default.
 
     Returns:
         As :func:`invert_words`.

@@ -39,7 +39,7 @@ def attack_examples(
         members: Rows behind them, with ``text`` and ``label``. Private.
         others: Rows of the same kind that are not behind them. If they differ in kind (length, source), the attack
             measures that instead.
-        candidates: Name -> scorer, for every model that the attacker can try; :class:`PortScorer` makes one of an
+        candidates: Name -> scorer, for every model that the attacker can try. :class:`PortScorer` makes one of an
             engine. None: no model.
         embed: Texts to vectors for "nearest", such as :class:`SentenceEmbeddings`. None: character n-grams.
         name: Name of the result.
@@ -49,7 +49,7 @@ def attack_examples(
         As :func:`infer_membership`.
 
     Raises:
-        InvalidParameter: There are no examples, or no rows on a side, or one lacks its text; or a scorer does not give
+        InvalidParameter: There are no examples, or no rows on a side, or one lacks its text, or a scorer does not give
             one finite number per row.
 
     Examples:

@@ -20,11 +20,11 @@ class LeakedSpan:
         start: First character in the prompt.
         end: One past the last.
         text: The run in the prompt.
-        rows: Places of the rows that hold it, in order; those that it covers completely come first.
+        rows: Places of the rows that hold it, in order. Those that it covers completely come first.
         row_text: The first of these rows.
         row_start: First character of the run in that row.
         row_end: One past the last.
-        words: Words of the run that are not public; 1 or 2 for a telling word.
+        words: Words of the run that are not public. 1 or 2 for a telling word.
         bits: Information of these words: the sum of log2(rows / rows with the word), 0 for function words.
         whole: The run is the row's whole text.
 
@@ -63,7 +63,7 @@ class NearestRow:
         row: Place of the row.
         row_text: The row.
         similarity: Cosine, at most 1.
-        by_chance: The same for the nearest held-out row; None without held-out rows.
+        by_chance: The same for the nearest held-out row. None without held-out rows.
 
     Examples:
         >>> nearest = find_leaks(prompt, texts).nearest[0]
@@ -90,7 +90,7 @@ class NearestRow:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class LeakReport:
-    """The findings of a search. PRIVATE: ``str`` and ``marked`` show text of the rows; ``repr`` does not.
+    """The findings of a search. PRIVATE: ``str`` and ``marked`` show text of the rows. ``repr`` does not.
 
     Args:
         prompt: The searched prompt.
@@ -152,7 +152,7 @@ class LeakReport:
     def interval(self) -> tuple[float, float]:
         """95% interval of the rate: Clopper-Pearson, as if every sentence leaked or not as a whole.
 
-        The rate of this very prompt is exact; the interval is for prompts like it, and wide for few sentences.
+        The rate of this very prompt is exact. The interval is for prompts like it, and wide for few sentences.
         """
         from langchain_dp._util.binomial import clopper_pearson  # numerics, which the search does without
 
@@ -188,7 +188,7 @@ class LeakReport:
         return len(taken & self.own_starts) / self.own_words if self.own_words else 0.0
 
     def marked(self, before: str = "[", after: str = "]", *, spans: Sequence[LeakedSpan] | None = None) -> str:
-        """Return the prompt with ``before`` and ``after`` around leaked text; overlapping spans are marked as one."""
+        """Return the prompt with ``before`` and ``after`` around leaked text. Overlapping spans are marked as one."""
         merged: list[tuple[int, int]] = []
         for span in sorted(self.spans if spans is None else spans, key=lambda span: span.start):
             if merged and span.start <= merged[-1][1]:

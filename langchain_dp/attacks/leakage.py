@@ -53,7 +53,7 @@ def find_leaks(
 
     - at least ``shortest`` words, one of which is no everyday word, or
     - at least ``shortest - 1`` words, two of which are no everyday words and one of these rare: in one row, or in at
-      most one of a hundred; or
+      most one of a hundred, or
     - the whole row, of at least two words, one of which is no everyday word.
 
     Everyday words are the function words of English and those of a tenth of all rows. In Chinese, Japanese, Thai and
@@ -62,25 +62,25 @@ def find_leaks(
     Text that is not public and in one row alone, held-out rows included, is a finding by itself if it is
 
     - a word that is not among the 100,000 most frequent of English, or not among the first 10,000 if prompt and row
-      both write it as a name, with a capital inside a sentence; or two such words side by side, one of them not among
-      the first 1,000;
+      both write it as a name, with a capital inside a sentence, or two such words side by side, one of them not among
+      the first 1,000.
     - a word of letters and digits, five characters or more, that is not in that list and no time, rank or size of four
-      digits at most ("1990s", "100mg"), or of six with others between;
+      digits at most ("1990s", "100mg"), or of six with others between.
     - six digits of a number or more, four of them different, in any grouping, with up to five marks between two: a
       telephone number, an account.
 
     So a frequent name is found only in a run or beside another one, and a number of five digits not at all.
 
     Args:
-        prompt: The prompt, or the instruction alone; or released texts, such as ``SyntheticExamples``.
+        prompt: The prompt, or the instruction alone, or released texts, such as ``SyntheticExamples``.
         rows: Training rows: their texts, or mappings with ``text``. Private.
         public: Text that the prompt may repeat: the initial instruction, templates, labels. Runs of three of its words,
             or a shorter text as a whole, do not count.
         held_out: Rows of the same kind that are not behind the prompt. Findings in them are chance.
         shortest: Words that make a run, at least 2.
-        embed: Texts to vectors, for the nearest rows, such as :class:`langchain_dp.attacks.SentenceEmbeddings`; None
+        embed: Texts to vectors, for the nearest rows, such as :class:`langchain_dp.attacks.SentenceEmbeddings`. None
             compares character n-grams. The search is exact: every sentence and forged example with every row.
-        ordinary: Ordinary words, the most frequent first; by default those of GloVe's table if the extra ``rapt`` is
+        ordinary: Ordinary words, the most frequent first. By default those of GloVe's table if the extra ``rapt`` is
             installed. Without any, or if the list lacks most words of the rows and so is of another language, only
             numbers and words with digits are found by themselves.
         name: Name of the result.

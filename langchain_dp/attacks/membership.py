@@ -42,7 +42,7 @@ class MembershipResult(AttackResult):
             although the best one is picked by its outcome.
         best: Name of the best candidate. ``settings["members_score"]`` is its direction, "higher" or "lower".
         tpr_at_fpr: Of the best candidate: false positive rate -> (share of members found, low, high). The interval is
-            for the threshold that this rate of the given ``others`` exceeds; the rate of further others is as uncertain
+            for the threshold that this rate of the given ``others`` exceeds. The rate of further others is as uncertain
             as their number implies. Rates below one in n + 1 others are left out.
         resolution: An area below 0.5 + this cannot be told from chance with so many rows and candidates.
 
@@ -147,7 +147,7 @@ def attack_prompt(
         members: Rows behind it, with ``label``. Private.
         others: Rows of the same kind that are not behind it. If they differ in kind (length, source), the attack
             measures that instead.
-        candidates: Name -> scorer, for every model the attacker can try; :class:`PortScorer` makes one of an engine.
+        candidates: Name -> scorer, for every model the attacker can try. :class:`PortScorer` makes one of an engine.
         references: Instructions written without the members: the initial one, or ones from other data.
         name: Name of the result.
         settings: Public facts to store with the result.
@@ -222,11 +222,11 @@ def lira_scores(target: npt.ArrayLike, out: npt.ArrayLike) -> Floats:
     """Score every record by how much likelier its figure is for a member (the offline attack).
 
     Args:
-        target: Figure of each record under the attacked release, (n,); for prompts the log-likelihood of its label.
+        target: Figure of each record under the attacked release, (n,). For prompts the log-likelihood of its label.
         out: The same under k references made without the record, (k, n), k at least 1.
 
     Returns:
-        Scores, (n,), higher for members: the distance to the mean of ``out`` in spreads, one spread for all records; in
+        Scores, (n,), higher for members: the distance to the mean of ``out`` in spreads, one spread for all records. In
         plain units with one reference, which has no spread.
 
     Raises:
@@ -254,17 +254,17 @@ class PortScorer:
     """Log-likelihood of labels under an instruction, by an engine that scores labels.
 
     Args:
-        engine: The engine; it sees the rows.
+        engine: The engine. It sees the rows.
         words: Label -> word that the model is asked for.
-        head: The first part of the prompt; ``{instruction}`` is replaced.
+        head: The first part of the prompt. ``{instruction}`` is replaced.
         body: The second part, with the row's keys.
-        tail: The last part; the label's word follows.
+        tail: The last part. The label's word follows.
 
     A row that the engine cannot score counts as if all labels were equally likely.
 
     Raises:
-        InvalidParameter: The engine scores no labels, there are fewer than two labels, ``head`` names another variable;
-            when called, a row lacks a key of ``body``, or its label has no word.
+        InvalidParameter: The engine scores no labels, there are fewer than two labels, ``head`` names another variable.
+            When called, a row lacks a key of ``body``, or its label has no word.
         ModelUnavailable: When called: the engine scored none of the rows.
 
     Examples:

@@ -1,7 +1,7 @@
 """Prompt leaking: questions that ask a few-shot chain for its examples.
 
 After Perez and Ribeiro 2022, "Ignore previous prompt: attack techniques for language models". A chain that answers
-freely repeats its examples; one that releases a label by a private vote cannot.
+freely repeats its examples. One that releases a label by a private vote cannot.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LeakingResult(AttackResult):
 
     Args:
         examples_leaked: Number of examples with a run in some answer.
-        answers: Number of distinct answers; a chain that releases labels has no more than it has labels.
+        answers: Number of distinct answers. A chain that releases labels has no more than it has labels.
         reports: The search of each answer. Private.
 
     Examples:
@@ -70,7 +70,7 @@ def leak_prompt(
         name: Name of the result.
 
     Returns:
-        The share of answers that hold a run of an example, with an interval over questions; the baseline is the same
+        The share of answers that hold a run of an example, with an interval over questions. The baseline is the same
         for ``held_out``, 0 without any.
 
     Raises:

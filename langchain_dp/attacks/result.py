@@ -1,4 +1,4 @@
-"""Results of attacks, which show no private text unless asked to; and 95% intervals."""
+"""Results of attacks, which show no private text unless asked to, and 95% intervals."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class AttackResult:
 
     Args:
         name: Name of the attack: a label of at most four words, for reports.
-        rate: Success, in [0, 1]; ``measure`` defines it.
+        rate: Success, in [0, 1]. ``measure`` defines it.
         interval: Its 95% interval, by ``interval_method``. It covers the draw of targets and noise, not the choice of
             the attack: a better one may exist. A failed attack proves nothing.
         baseline: The same measure without the release, or by chance: what guessing reaches.
@@ -87,7 +87,7 @@ def plot_attacks(results: Sequence[AttackResult | LeakReport], path: str | PathL
 
     Args:
         results: One or more results, also of :func:`langchain_dp.attacks.find_leaks`.
-        path: File to write; its ending is the format.
+        path: File to write. Its ending is the format.
 
     Raises:
         InvalidParameter: There are no results, one is none, or the ending of ``path`` names no picture format.

@@ -23,7 +23,7 @@ class SentenceEmbeddings:
     Args:
         model: "minilm" (all-MiniLM-L6-v2, from an installed package) or a folder that transformers can load.
         batch: Texts per batch, of similar length.
-        longest: Most tokens of a text; the rest is cut.
+        longest: Most tokens of a text. The rest is cut.
 
     Raises:
         InvalidParameter: The folder does not exist, or a bound is not met.

@@ -74,7 +74,7 @@ class ComparedText:
 
     @functools.cached_property
     def digits(self) -> tuple[list[str], list[int]]:
-        """Digits of numbers and their places, with up to five other marks between; a mark after each number."""
+        """Digits of numbers and their places, with up to five other marks between. A mark after each number."""
         digits, places = [], []
         for number in _NUMBER.finditer(self.text):
             for at in range(number.start(), number.end()):

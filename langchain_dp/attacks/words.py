@@ -55,7 +55,7 @@ def words_of(text: str) -> list[Word]:
 
 
 def weight(words: Iterable[str]) -> float:
-    """Count folded words; a letter of writing without spaces counts half."""
+    """Count folded words. A letter of writing without spaces counts half."""
     return sum(0.5 if _UNSPACED.fullmatch(word) else 1.0 for word in words)
 
 
@@ -71,7 +71,7 @@ def folded(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Replace apostrophes by plain ones; the length stays."""
+    """Replace apostrophes by plain ones. The length stays."""
     return text.translate(_APOSTROPHES)
 
 

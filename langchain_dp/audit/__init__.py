@@ -1,8 +1,8 @@
-"""Audits: run a mechanism or a whole chain, and bound its epsilon from below; and the report for an auditor.
+"""Audits: run a mechanism or a whole chain, and bound its epsilon from below, and the report for an auditor.
 
 Use::
 
-    pair = canary_pair(["yes", "no"], votes=[0, 3])  # every record votes; the canary's label trails by three
+    pair = canary_pair(["yes", "no"], votes=[0, 3])  # every record votes. The canary's label trails by three
     print(audit_mechanism(answer, pair.one, pair.other, epsilon=3.0, delta=0.01, neighbors="replace-one"))
 
 where ``answer`` takes examples and returns a release, with fresh randomness in each call. :class:`NamingEngine` is the

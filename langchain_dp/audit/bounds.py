@@ -26,7 +26,7 @@ def epsilon_bound(hits: int, other_hits: int, runs: int, *, delta: float, error:
         error: Largest chance that the true epsilon is below the answer, half of it for each frequency.
 
     Returns:
-        Nats, at least 0; 0 if nothing is disproved.
+        Nats, at least 0. 0 if nothing is disproved.
 
     Raises:
         InvalidParameter: A count is negative or above ``runs``, or ``delta`` or ``error`` is no probability.

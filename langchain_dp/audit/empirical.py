@@ -68,7 +68,7 @@ class AuditResult:
 
     @property
     def violated(self) -> bool:
-        """Whether the claim is disproved."""
+        """Return whether the claim is disproved."""
         return self.epsilon > self.claimed
 
     @property
@@ -101,15 +101,15 @@ def audit_mechanism(
     """Run a mechanism repeatedly on two data sets, and bound its epsilon from below.
 
     Args:
-        mechanism: Called with one of the data sets; returns a release, with fresh randomness in each call. Its errors
+        mechanism: Called with one of the data sets. Returns a release, with fresh randomness in each call. Its errors
             pass.
         one: A data set.
         other: A neighbor of it. :func:`canary_pair` makes the two for a vote.
         epsilon: The claim, in nats: the charge for one call.
         delta: Of the claim, in [0, 1).
-        neighbors: Relation to check; the data sets must be lists of records. None: you vouch for it, for data that are
-            no lists of records (histograms, vectors); they must still differ.
-        statistic: A number for each release, large on ``one`` or on ``other``; the event is then a side of a threshold.
+        neighbors: Relation to check. The data sets must be lists of records. None: you vouch for it, for data that are
+            no lists of records (histograms, vectors). They must still differ.
+        statistic: A number for each release, large on ``one`` or on ``other``. The event is then a side of a threshold.
             None: releases are compared as such, and must be hashable.
         runs: Most calls on each data set. A fifth of them chooses the event.
         error: Largest chance that the answer is above the true epsilon, so that a true claim is disproved.
@@ -120,7 +120,7 @@ def audit_mechanism(
 
     Raises:
         InvalidParameter: The data sets are no neighbors or equal, ``mechanism`` is no function, or ``runs`` are too few
-            to disprove the claim at this error; the message gives a sufficient number.
+            to disprove the claim at this error. The message gives a sufficient number.
 
     Formal guarantee:
         With probability at least 1 - ``error``, the mechanism is not (epsilon', delta)-private for any epsilon' below

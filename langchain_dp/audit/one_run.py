@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 _SEEN = 0.9  # chance, at least, that a pipeline which shows every coin is accused
 _MOST = 10_000  # canaries that are ever advised
-_LARGEST = 60.0  # nats; beyond, a right guess is certain in double precision
+_LARGEST = 60.0  # nats. Beyond, a right guess is certain in double precision
 _STEP = 0.05
 
 
@@ -44,11 +44,11 @@ def _p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: f
 
 
 def one_run_bound(*, canaries: int, guesses: int, correct: int, delta: float, error: float) -> float:
-    """Return the largest epsilon that these guesses disprove at ``delta``; 0 if they disprove none.
+    """Return the largest epsilon that these guesses disprove at ``delta``. 0 if they disprove none.
 
     Args:
         canaries: Number of coins m.
-        guesses: Number of guesses r, at most m; the others are abstentions.
+        guesses: Number of guesses r, at most m. The others are abstentions.
         correct: Number of correct guesses v among them.
         delta: Of the claim.
         error: Largest chance that the answer is above the true epsilon, in (0, 1).
@@ -114,7 +114,7 @@ class OneRunAudit:
 
     @property
     def violated(self) -> bool:
-        """Whether the claim is disproved."""
+        """Return whether the claim is disproved."""
         return self.epsilon > self.claimed
 
     def __str__(self) -> str:
@@ -140,27 +140,27 @@ def audit_pipeline(
     """Run a whole pipeline once, with canaries in or out by coins, and bound its epsilon by the guesses.
 
     Args:
-        pipeline: Called once with one coin per canary (True: it is in); returns all releases. Under replace-one a False
+        pipeline: Called once with one coin per canary (True: it is in). Returns all releases. Under replace-one a False
             coin puts another record into the canary's slot.
-        score: Called with the releases and a canary's number; larger if the canary was likelier in.
+        score: Called with the releases and a canary's number. Larger if the canary was likelier in.
         canaries: Number of canaries, at least 2. It must exceed :func:`canaries_needed`, since half of the guesses are
             "in", whatever the coins are: a pipeline that shows every coin must be accused in 9 of 10 runs.
         epsilon: The claim for all releases of the pipeline, in nats.
         delta: Of the claim.
-        guesses: Number of guesses, half of them "in" for the highest scores, half "out" for the lowest; at least 2.
+        guesses: Number of guesses, half of them "in" for the highest scores, half "out" for the lowest. At least 2.
             None: half of the canaries.
         error: Largest chance that the answer is above the true epsilon.
-        rng: Source of the coins; operating-system entropy by default.
+        rng: Source of the coins. Operating-system entropy by default.
 
     Returns:
         The bound, beside the claim.
 
     Raises:
-        InvalidParameter: Too few canaries, or guesses, to disprove the claim at this error; the message gives a
+        InvalidParameter: Too few canaries, or guesses, to disprove the claim at this error. The message gives a
             sufficient number. ``pipeline`` or ``score`` is no function, or a score no number.
 
     Formal guarantee:
-        As :func:`one_run_bound`; the pipeline must be private against a change of any one coin.
+        As :func:`one_run_bound`. The pipeline must be private against a change of any one coin.
 
     Examples:
         >>> def pipeline(coins):  # tells every coin with probability 3/4
@@ -253,7 +253,7 @@ def _check_canaries(canaries: int, guesses: int | None, *, epsilon: float, delta
 
 
 def _least(seen: Callable[[int], float], canaries: int) -> int | None:
-    """Return a sufficient number of canaries, where one less is too few; None if there is none."""
+    """Return a sufficient number of canaries, where one less is too few. None if there is none."""
     low = high = canaries
     while seen(high) < _SEEN:
         low, high = high, 2 * high
@@ -274,7 +274,7 @@ def _power(canaries: int, guesses: int, epsilon: float, delta: float, error: flo
 
 
 def _enough_right(canaries: int, guesses: int, epsilon: float, delta: float, error: float) -> int:
-    """Return the fewest right guesses that disprove the claim; one more than all if none do."""
+    """Return the fewest right guesses that disprove the claim. One more than all if none do."""
     low, high = 0, guesses + 1
     while high - low > 1:
         middle = (low + high) // 2

@@ -48,7 +48,7 @@ def canary_pair(
 ) -> CanaryPair:
     """Return worst-case examples for a vote in which every subset holds one and names its label (``shots=1``).
 
-    Under replace-one the canary votes for the first label in one data set and for the second in the other; under
+    Under replace-one the canary votes for the first label in one data set and for the second in the other. Under
     add/remove it is absent from the other. :func:`worst_margin` gives the most telling margin of votes.
 
     Args:
@@ -112,7 +112,7 @@ class NamingEngine:
                               neighbors=pair.neighbors, runs=2_000))
 
     Your own model can be a ``RunnableLambda`` given as ``model``. It receives a list of messages, like a chat model:
-    instruction, then question and label of each example in turn, then the question; and it returns the label as text.
+    instruction, then question and label of each example in turn, then the question, and it returns the label as text.
     ``RunnableLambda(lambda messages: messages[-2].content)`` names the label of the last example.
 
     Attributes:
@@ -139,7 +139,7 @@ class NamingEngine:
     def score_labels(
         self, prompts: Sequence[MemberPrompt], words: Sequence[str], *, content_free: Sequence[str] = ()
     ) -> list[list[float] | None]:
-        """Count the lines that end in each word; a member without any abstains."""
+        """Count the lines that end in each word. A member without any abstains."""
         rows: list[list[float] | None] = []
         for prompt in prompts:
             self.asked[prompt.member] = prompt.body
@@ -187,7 +187,7 @@ def worst_margin(sigma: float, *, delta: float, runs: int, error: float) -> int:
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Return whether two records or data sets are the same; values that cannot be compared differ."""
+    """Return whether two records or data sets are the same. Values that cannot be compared differ."""
     if one is other:
         return True
     try:

@@ -99,7 +99,7 @@ class FileOptions(Options):
 
 
 def _synthetic(path: Path) -> Any:
-    """Return the examples of a file of ``langchain-dp synthesize``, whose first line holds the certificate. Or None."""
+    """Return the examples of a file of ``langchain-dp synthesize``, whose first line holds the certificate, or None."""
     with path.open("rb") as file:
         if not file.read(16).startswith(b'{"certificate"'):
             return None

@@ -162,7 +162,7 @@ class Advance:
         self._step, self._show = step, show
 
     def __call__(self, more: int, said: str = "") -> None:
-        """So much more is done. And what there is to be ``said`` of it, on a line of its own."""
+        """So much more is done, and what there is to be ``said`` of it, on a line of its own."""
         self._step(more)
         if said and self._show is not None:
             self._show(line(said))

@@ -23,11 +23,11 @@ KEPT = 10_000
 
 
 class AnswerCache(forks.ForkSafe, Generic[Answer]):
-    """Released answers by question, and the questions in progress. Thread-safe; holds released values only.
+    """Released answers by question, and the questions in progress. Thread-safe. Holds released values only.
 
     A caller that claims a question and gets None must answer and settle it. So claim it inside the ``try`` whose
     ``finally`` settles it, under one ``owner``. Settling a question of another owner wakes nobody. A new epoch drops
-    the answers of earlier ones, also those in progress. ``most`` bounds the size; the least recently used answer goes
+    the answers of earlier ones, also those in progress. ``most`` bounds the size. The least recently used answer goes
     first.
     """
 

@@ -67,7 +67,7 @@ def count_publicly(engine: MemberEngine, text: str) -> int:
 
 
 def row_of(scores: object, length: int) -> npt.NDArray[np.float64] | None:
-    """Return one member's scores as ``length`` numbers; None if they are invalid. Private."""
+    """Return one member's scores as ``length`` numbers. None if they are invalid. Private."""
     row: npt.NDArray[np.float64] | None
     if type(scores) is np.ndarray and scores.dtype.kind == "f":  # no code of the engine's runs here
         row = np.asarray(scores, dtype=np.float64)
@@ -79,11 +79,11 @@ def row_of(scores: object, length: int) -> npt.NDArray[np.float64] | None:
 def ask_together(
     ask: Callable[[Sequence[Member]], list[Answer | None]], members: Sequence[Member]
 ) -> list[Answer | None]:
-    """Return the answers of ``ask``, one per member; None for a member whose content breaks the call.
+    """Return the answers of ``ask``, one per member. None for a member whose content breaks the call.
 
     If the joint call fails, or misses an answer, every member is asked alone, so that one member's content cannot
     silence another's. Exceptions of any kind are dropped, for they may hold private text. Ctrl-C and a cancellation of
-    the caller pass; one that the engine raises is an abstention like any other failure.
+    the caller pass. One that the engine raises is an abstention like any other failure.
     """
     if not members:
         return []

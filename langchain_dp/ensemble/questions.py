@@ -25,8 +25,8 @@ USER_ID = "user_id"
 """Key of the user among a config's ``configurable`` values."""
 
 Question = str | Mapping[str, Any] | BaseMessage | Sequence[Any] | PromptValue | Document
-"""A question: a string; a mapping with the template's variables; a message; a list of messages, of which the last
-human one is the question; the state of a graph, which holds such a list under ``messages``; a prompt value; a document.
+"""A question: a string. A mapping with the template's variables. A message. A list of messages, of which the last
+human one is the question. The state of a graph, which holds such a list under ``messages``. A prompt value. A document.
 Whatever else has named fields, such as a pydantic object, a dataclass or a named tuple, counts as a mapping.
 """
 
@@ -66,7 +66,7 @@ def check_template(name: str, template: object, *, known: Collection[str] | None
 
 
 def question_fields(question: object, variables: Sequence[str], *, text_key: str = "text") -> dict[str, Any]:
-    """Return values of a template's variables; missing ones are left out.
+    """Return values of a template's variables. Missing ones are left out.
 
     The text of a question without fields is ``text``, or else the first variable except ``history``. A template with
     ``history`` gets the earlier messages, or "". A mapping may say ``text_key`` for ``text``, as the examples do.

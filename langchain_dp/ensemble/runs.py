@@ -182,7 +182,7 @@ class RunRunnable(KeepsExamples, Runnable[Examples | None, Any]):
 
     @abc.abstractmethod
     def _run(self, records: PrivateRecords, halted: Halted) -> Any:
-        """Start or resume the run; ``halted`` is checked before every call of the model."""
+        """Start or resume the run. ``halted`` is checked before every call of the model."""
 
     def _execute(self, held: PrivateArgs, config: RunnableConfig | None, halted: Halted = lambda: False) -> Any:
         # Before LangChain's run: errors about an example are no callback's business.
@@ -268,7 +268,7 @@ def masked(ledger: PrivacyLedger, key: bytes) -> str:
 
 
 def unmasked(ledger: PrivacyLedger, text: str) -> bytes:
-    """Invert :func:`masked`; raise ValueError for an invalid text."""
+    """Invert :func:`masked`. Raise ValueError for an invalid text."""
     both = bytes.fromhex(text)
     if len(both) != 64:
         raise ValueError

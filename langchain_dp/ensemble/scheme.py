@@ -14,14 +14,14 @@ from langchain_dp.errors import InvalidParameter
 
 @dataclasses.dataclass(frozen=True)
 class SamplingOptions:
-    """Assignment of records to subsets, and participation in a release. Public; ``dataclasses.asdict`` saves it.
+    """Assignment of records to subsets, and participation in a release. Public. ``dataclasses.asdict`` saves it.
 
     Args:
         scheme: "fixed": subsets are cut once and each takes part by a coin (less noise, caches are kept). "resample":
             subsets are dealt again for every release, as in the papers.
-        partitions: Number of subsets K under "fixed". None: the number of records // ``shots`` if it is public;
-            required under add/remove.
-        probability: Rate q of subsets ("fixed") or records ("resample"). None: ``subsets`` are expected; required under
+        partitions: Number of subsets K under "fixed". None: the number of records // ``shots`` if it is public.
+            Required under add/remove.
+        probability: Rate q of subsets ("fixed") or records ("resample"). None: ``subsets`` are expected. Required under
             add/remove.
 
     Raises:
@@ -49,7 +49,7 @@ class SamplingOptions:
 
 
 def sampling_from(given: SamplingName | SamplingOptions) -> SamplingOptions:
-    """Return sampling options; a bare name derives the rest from the number of records."""
+    """Return sampling options. A bare name derives the rest from the number of records."""
     if isinstance(given, SamplingOptions):
         return given
     return SamplingOptions(

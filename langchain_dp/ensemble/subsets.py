@@ -54,7 +54,7 @@ class FixedPartition:
         return tuple(self._members[subset])
 
     def add(self, record_id: str) -> int:
-        """Assign a new record by its own uniform coin and return its subset; all others stay."""
+        """Assign a new record by its own uniform coin and return its subset. All others stay."""
         if record_id in self._subset:
             raise InvalidParameter("Expected the record id to be new, but it is assigned already.")
         return self._put(record_id, self._rng.randbelow(len(self._members)))
@@ -64,7 +64,7 @@ class FixedPartition:
         return self._subset[record_id]
 
     def forget(self, record_id: str) -> int:
-        """Remove a record and return its subset; all others stay."""
+        """Remove a record and return its subset. All others stay."""
         subset = self._subset.pop(record_id)
         self._members[subset].remove(record_id)
         return subset
@@ -77,7 +77,7 @@ class FixedPartition:
     def draw(self, sampling_probability: Fraction, rng: Randomness) -> list[int]:
         """Draw the subsets of one release, each independently with this probability.
 
-        Empty subsets are drawn like any other; they abstain from the vote.
+        Empty subsets are drawn like any other. They abstain from the vote.
         """
         return [subset for subset in range(len(self._members)) if bernoulli(rng, sampling_probability)]
 
@@ -140,7 +140,7 @@ class SubsetSampler:
 
     @property
     def lasting(self) -> bool:
-        """Whether subsets keep their content, so that their caches are worth keeping."""
+        """Return whether subsets keep their content, so that their caches are worth keeping."""
         return self._scheme.sampling == "fixed"
 
     def draw(self) -> list[Subset]:
@@ -152,25 +152,25 @@ class SubsetSampler:
         return [Subset((self._key, self._draws, slot), ids) for slot, ids in enumerate(slots)]
 
     def everyone(self) -> list[Subset]:
-        """Return all fixed subsets (to warm caches); none under "resample", which has nothing to keep."""
+        """Return all fixed subsets (to warm caches). None under "resample", which has nothing to keep."""
         return [] if self._fixed is None else [self._subset(place) for place in range(len(self._fixed))]
 
     def add(self, record_id: str) -> Hashable | None:
-        """Add a record by its own coin; return the key of its subset's former content."""
+        """Add a record by its own coin. Return the key of its subset's former content."""
         if self._fixed is not None:
             return self._changed(self._fixed.add(record_id))
         self._dealt[record_id] = None
         return None
 
     def forget(self, record_id: str) -> Hashable | None:
-        """Remove a record; return the key of its subset's former content."""
+        """Remove a record. Return the key of its subset's former content."""
         if self._fixed is not None:
             return self._changed(self._fixed.forget(record_id))
         del self._dealt[record_id]
         return None
 
     def change(self, record_id: str) -> Hashable | None:
-        """Note that a record's content changed; return the key of its subset's former content."""
+        """Note that a record's content changed. Return the key of its subset's former content."""
         return None if self._fixed is None else self._changed(self._fixed.subset_of(record_id))
 
     def _subset(self, place: int) -> Subset:

@@ -68,7 +68,7 @@ class TextWriter:
     ) -> Iterator[Token]:
         """Yield tokens like :meth:`tokens`, after whole prompts.
 
-        ``members`` is called before every token, so that a forgotten one is gone; head, tail and beginning are those of
+        ``members`` is called before every token, so that a forgotten one is gone. Head, tail and beginning are those of
         ``public``. ``before`` are tokens of this text that the same members wrote before a restart. ``mark`` is called
         before every draw, to store that an outcome is pending.
         """
@@ -181,7 +181,7 @@ class TextWriter:
         members = [Continuation(one, written, 0.0) for one in prompts]
         if (scores := call_engine(lambda: self._asked(public, members)).answer) is not None:
             return scores
-        # The public prompt alone says whether the model is there; one member's failure must not silence the others.
+        # The public prompt alone says whether the model is there. One member's failure must not silence the others.
         known = self._public(public)
         return dataclasses.replace(known, members=tuple(self._alone(public, member, known) for member in members))
 
@@ -220,6 +220,6 @@ def _plain(token: Token) -> Token:
 
 
 def _rows(scores: TokenScores, kept: Sequence[int]) -> list[Any]:
-    """Return each member's scores of these candidates; None for a member without valid scores."""
+    """Return each member's scores of these candidates. None for a member without valid scores."""
     rows = (row_of(row, len(scores.tokens)) for row in scores.members)
     return [None if row is None else row[list(kept)] for row in rows]

@@ -40,10 +40,10 @@ class BudgetMonitor:
         return self._plan.remaining(self._event, user_id=user_id)
 
     def warn_if_low(self, user_id: str | None = None) -> None:
-        """Call this before every charge; ``user_id`` is the charged user if the plan has quotas.
+        """Call this before every charge. ``user_id`` is the charged user if the plan has quotas.
 
         Warns:
-            BudgetLowWarning: 80% of the plan, or of this user's quota, are used. Once; if warnings are errors, nothing
+            BudgetLowWarning: 80% of the plan, or of this user's quota, are used. Once. If warnings are errors, nothing
                 was charged.
         """
         watched: list[tuple[str | None, int, str]] = [(None, self._most, "")]

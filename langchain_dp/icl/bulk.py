@@ -18,7 +18,7 @@ class ClassifyBatches(WorksOnBatches[DPICLClassifier[Any]]):
 
     For ``ray.data.Dataset.map_batches``, ``datasets.Dataset.map(batched=True)`` and, by :meth:`in_pandas`, Spark's
     ``mapInPandas``. A batch is a mapping of columns (lists, numpy arrays, Arrow arrays), an Arrow table or a pandas
-    frame. The result has the same type, with a new column of label names; other columns are dropped unless
+    frame. The result has the same type, with a new column of label names. Other columns are dropped unless
     ``keep_columns`` names them.
 
     Pickling leaves the chain out: each worker builds one with ``replicas=True``, and all workers charge one plan. A
@@ -29,7 +29,7 @@ class ClassifyBatches(WorksOnBatches[DPICLClassifier[Any]]):
     Args:
         chain: A function without arguments that builds the classifier in each worker, and reads the examples there. It
             is pickled with its closure, so the closure should hold no examples.
-        columns: Name of the column with the question; or names of several, which are variables of the template.
+        columns: Name of the column with the question, or names of several, which are variables of the template.
         label: Name of the new column.
         keep_columns: Names of columns that pass in clear.
 
@@ -88,7 +88,7 @@ class ClassifyBatches(WorksOnBatches[DPICLClassifier[Any]]):
             InvalidParameter: A column is missing or holds other values than texts, or a question is too long. The
                 message names the row. Nothing was charged.
             BudgetExceeded: The plan is used up. Labels released so far are stored, and free on a retry.
-            ModelUnavailable: The model does not answer; see :class:`DPICLClassifier`.
+            ModelUnavailable: The model does not answer. See :class:`DPICLClassifier`.
             LedgerError: The ledger cannot be trusted or written.
         """
         columns = Columns(batch)

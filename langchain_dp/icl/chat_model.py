@@ -29,11 +29,11 @@ class ChatDPICL(PrivateChat):
         classifier: The private classifier that answers.
 
     Raises:
-        InvalidParameter: There is no human message with text; or the classifier has ``quotas``, or its template has
+        InvalidParameter: There is no human message with text, or the classifier has ``quotas``, or its template has
             variables that no conversation fills.
 
     Formal guarantee:
-        That of the classifier; the chat model only renders released labels.
+        That of the classifier. The chat model only renders released labels.
 
     Examples:
         >>> chat = ChatDPICL(classifier=chain)

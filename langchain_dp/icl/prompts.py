@@ -26,14 +26,14 @@ class ICLPrompt(MadeOfFields):
     """Template of one few-shot classification prompt. All of it is public.
 
     Args:
-        question: Template of one input; its variables are keys of an example, such as "Review: {text}".
+        question: Template of one input. Its variables are keys of an example, such as "Review: {text}".
         answer: Cue after the input, such as "Sentiment:". The label word follows it after a space.
-        instruction: Text before the examples; may be empty.
+        instruction: Text before the examples. May be empty.
         words: Label -> word that the model sees and answers. A missing label stands for itself. Labels may be given as
-            values (``{1: "positive"}``); they are stored by their names.
+            values (``{1: "positive"}``). They are stored by their names.
 
     Raises:
-        InvalidParameter: The template has no variable, or one with a format that text does not have; two labels share a
+        InvalidParameter: The template has no variable, or one with a format that text does not have. Two labels share a
             word, or a word is blank.
 
     Examples:
@@ -112,13 +112,13 @@ class ICLPrompt(MadeOfFields):
 
 
 SST2 = ICLPrompt(question="Review: {text}", answer="Sentiment:", words={"positive": "Positive", "negative": "Negative"})
-"""Movie reviews; template of Panda et al. 2023, Table 4. Labels positive, negative."""
+"""Movie reviews. Template of Panda et al. 2023, Table 4. Labels positive, negative."""
 
 AMAZON = dataclasses.replace(SST2, question="Title: {title}\nReview: {text}")
-"""Product reviews with a title; template of Panda et al. 2023, Table 4. Labels positive, negative."""
+"""Product reviews with a title. Template of Panda et al. 2023, Table 4. Labels positive, negative."""
 
 AGNEWS = ICLPrompt(question="Article: {text}", answer="Answer:")
-"""News topics; template of Panda et al. 2023, Table 4. Labels World, Sports, Business, Technology."""
+"""News topics. Template of Panda et al. 2023, Table 4. Labels World, Sports, Business, Technology."""
 
 TREC = ICLPrompt(
     instruction=(
@@ -132,7 +132,7 @@ TREC = ICLPrompt(
         "entity": "Entity", "expression": "Abbreviation",
     },
 )  # fmt: skip
-"""Question types; template of Panda et al. 2023, Table 4. Labels number, location, human, description, entity,
+"""Question types. Template of Panda et al. 2023, Table 4. Labels number, location, human, description, entity,
 expression."""
 
 TEMPLATES: Mapping[str, ICLPrompt] = MappingProxyType({"sst2": SST2, "amazon": AMAZON, "agnews": AGNEWS, "trec": TREC})

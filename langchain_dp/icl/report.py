@@ -62,7 +62,7 @@ class ICLPlanReport:
         calls_per_query: Expected model calls of one answer, with the health probe.
         companions: How many of these are health probes (``on_model_failure="raise"``).
         tokens_per_query: Estimated input tokens of one answer, without caches.
-        price_per_query: In the currency of the given price; None without one.
+        price_per_query: In the currency of the given price. None without one.
         survival: Majority share -> chance that it wins a release.
         weak: Why the promise is weak, if it is.
 
@@ -93,7 +93,7 @@ class ICLPlanReport:
 
     @property
     def warning(self) -> str:
-        """Why the plan is too noisy, and what would help; empty if a 70% majority survives 9 times in 10."""
+        """Return why the plan is too noisy, and what would help. Empty if a 70% majority survives 9 times in 10."""
         if self.survival[0.7] >= _SAFE:
             return ""
         return (
@@ -146,7 +146,7 @@ class ICLPlanReport:
 
 
 def noise_warning(scheme: Scheme, event: NoisyMaxEvent, queries: int, *, labels: int) -> str:
-    """Return why answers are mostly noise; empty if a 90% majority wins three times in four."""
+    """Return why answers are mostly noise. Empty if a 90% majority wins three times in four."""
     share, votes, sigma = MAJORITIES[-1], scheme.expected_subsets, event.sigma
     if (2 * share - 1) * votes >= 3 * math.sqrt(votes + 2 * sigma**2):  # clear without integration
         return ""

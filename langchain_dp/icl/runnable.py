@@ -63,29 +63,29 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
 
     Args:
         model: Chat model, completion model or Runnable, such as ``model.with_structured_output(schema)`` with a field
-            ``label``; a decision model (``BaseDecisionModel``), whose ``Choice`` is the vote; or an engine that scores
+            ``label``. A decision model (``BaseDecisionModel``), whose ``Choice`` is the vote, or an engine that scores
             labels (``LabelScorer``), which keeps each subset's caches. The model's operator sees the examples.
         examples: Private examples: mappings with ``text``, ``label`` and other variables of the prompt, or anything
             that ``PrivateRecords`` takes: a DataFrame, documents, a path. The chain copies a ``PrivateRecords``: forget
             a record here, too.
         labels: The public labels, in the public order that breaks ties: strings, whole numbers, bools, or an Enum.
-            Answers are these values; traces and certificates show their names, as str.
+            Answers are these values. Traces and certificates show their names, as str.
         budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
-        ledger: Ledger to charge; without ``budget``, all that is left of it is reserved. Or the path of a ledger to
-            open with the whole ``budget``; to share one, open it yourself.
-        max_queries: Number of releases that the noise is calibrated for; the next one is refused.
+        ledger: Ledger to charge. Without ``budget``, all that is left of it is reserved. Or the path of a ledger to
+            open with the whole ``budget``. To share one, open it yourself.
+        max_queries: Number of releases that the noise is calibrated for. The next one is refused.
         shots: Examples per subset (their expected number where subsets vary).
         subsets: Expected number of subsets that vote on one question.
-        sampling: "fixed": subsets are cut once and each takes part by a coin (less noise, reusable caches); "resample":
+        sampling: "fixed": subsets are cut once and each takes part by a coin (less noise, reusable caches). "resample":
             every question draws new subsets, as in the paper. Their number and rate follow from the number of examples.
             Under add/remove, where that number is private, give ``SamplingOptions``.
-        prompt: Template; see :mod:`langchain_dp.icl.prompts`. None: a plain one. Or a str: the question, then the cue
+        prompt: Template. See :mod:`langchain_dp.icl.prompts`. None: a plain one. Or a str: the question, then the cue
             on a line of its own.
         name: Name of the plan in the ledger. A restart under the same name continues its plan.
         calibrate: Divide an engine's label scores by those for questions without content (Zhao et al. 2021).
         model_calls: How to call the model: timeout, concurrency, outages, response times.
         answer_cache_size: Released answers to cache, so that a repeated question is free. A full cache drops the least
-            recently used answer; its question is then a new release, and charged.
+            recently used answer. Its question is then a new release, and charged.
         replicas: Whether other processes, on any machine, run this chain under this ledger and name. Released answers
             are free on all replicas, and no replica uses a forgotten record in its next release. Both go through the
             ledger, under keyed hashes. The ledger needs a path or a ``postgresql://`` URL, and every example an id.
@@ -230,12 +230,12 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             BudgetExceeded: The plan is used up, or the user's quota (``QuotaExceeded``). No model was called.
             PlanError: The plan has quotas, and the config names no user who has one. Nothing was spent.
             ModelUnavailable: The model failed on a public test question before the charge, or on the health probe after
-                it. The message says whether the release was charged; if so, the same question is probed before its next
+                it. The message says whether the release was charged. If so, the same question is probed before its next
                 charge. See ``on_model_failure``.
             UnsafeEnvironment: A global setting would print prompts. Nothing was spent.
 
         Warns:
-            BudgetLowWarning: 80% of the plan are used; once.
+            BudgetLowWarning: 80% of the plan are used. once.
         """
         reject_extra_kwargs(kwargs)
         return self._labels_by_name[self._run(input, config)]
@@ -270,9 +270,9 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         If a question is refused, a tool message tells the model why. Nothing is spent.
 
         Args:
-            args_schema: The arguments, with descriptions of your own; by default the template's variables, as texts.
-            name: Name of the tool; by default that of the plan.
-            description: Description for the model; by default the tool's purpose, with the labels.
+            args_schema: The arguments, with descriptions of your own. By default the template's variables, as texts.
+            name: Name of the tool. By default that of the plan.
+            description: Description for the model. By default the tool's purpose, with the labels.
             arg_types: None are taken: the arguments are texts.
             exit_behavior: What a used-up plan does, named as in LangChain's call limits. "continue": a tool message
                 with error status tells the model, and the agent continues. "end": the same, and this message ends the
@@ -343,7 +343,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         """Return how many new releases the plan still covers. Cached answers take none.
 
         Args:
-            user_id: User whose quota must cover them, too; None for the plan alone.
+            user_id: User whose quota must cover them, too. None for the plan alone.
 
         Raises:
             PlanError: The plan has no quota for the user.
@@ -469,11 +469,11 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         A user who sees answers of both has seen the sum of the two budgets. Share a ledger where that matters.
 
         Args:
-            budget: The promise; its neighbors must be this chain's.
-            ledger: Ledger to charge, or the path of one; None: a new one in memory.
-            name: Name of the plan; this chain's by default.
-            max_queries: Number of releases; this chain's by default.
-            quotas: Quotas per user; this chain's by default.
+            budget: The promise. Its neighbors must be this chain's.
+            ledger: Ledger to charge, or the path of one. None: a new one in memory.
+            name: Name of the plan. This chain's by default.
+            max_queries: Number of releases. This chain's by default.
+            quotas: Quotas per user. This chain's by default.
 
         Raises:
             InvalidParameter, BudgetExceeded, PlanError: As at construction.

@@ -24,8 +24,8 @@ Shot = tuple[str, str]
 class SubsetPrompt:
     """The prompt of one subset. Private, except the question."""
 
-    member: Hashable  # opaque key of the subset's content; it changes with the content
-    shots: tuple[Shot, ...]  # examples; without any the subset abstains, no matter what a model answers
+    member: Hashable  # opaque key of the subset's content. It changes with the content
+    shots: tuple[Shot, ...]  # examples. Without any the subset abstains, no matter what a model answers
     question: str  # rendered, the same for every subset of a release
 
     def __repr__(self) -> str:
@@ -68,7 +68,7 @@ class SubsetPrompts:
         self.forgotten = 0
         self._catch_up: Callable[[], None] | None = None
         self._caches: weakref.WeakSet[AnswerCache[Any]] = weakref.WeakSet()
-        # Coins are drawn for users; without a user_key each record is one.
+        # Coins are drawn for users. Without a user_key each record is one.
         self._shown = {records.user_of(group[0]): group for group in records.users(at_most=1)}
         self._sampler = SubsetSampler(self._shown, scheme, rng)
 
@@ -91,7 +91,7 @@ class SubsetPrompts:
         return [SubsetPrompt(None, tuple(shots), question)] if shots else []
 
     def everyone(self, question: str) -> list[SubsetPrompt]:
-        """Return prompts of all fixed subsets, to warm caches; none under "resample"."""
+        """Return prompts of all fixed subsets, to warm caches. None under "resample"."""
         return self._prompts(self._sampler.everyone, question)
 
     def _prompts(self, choose: Callable[[], Iterable[Subset]], question: str) -> list[SubsetPrompt]:
@@ -108,7 +108,7 @@ class SubsetPrompts:
             ]
 
     def add(self, example: Mapping[str, Any], record_id: str | None) -> tuple[str, Hashable | None]:
-        """Add a record by its own coin; return its id and the previous key of its subset."""
+        """Add a record by its own coin. Return its id and the previous key of its subset."""
         with self._lock:
             shot = self._render(example)
             record_id = self._records.add(example, record_id=record_id)
@@ -116,7 +116,7 @@ class SubsetPrompts:
             return record_id, self._refresh(self._records.user_of(record_id))
 
     def _refresh(self, user: str) -> Hashable | None:
-        """Show the records that a user has now; return the previous key of the changed subset."""
+        """Show the records that a user has now. Return the previous key of the changed subset."""
         before, now = self._shown.pop(user, []), self._records.records_of(user, at_most=1)
         if not now:
             return self._sampler.forget(user)
@@ -134,7 +134,7 @@ class SubsetPrompts:
         self._caches.add(answers)
 
     def forget(self, record_id: str) -> Hashable | None:
-        """Remove a record; return the previous key of its subset."""
+        """Remove a record. Return the previous key of its subset."""
         with self._lock:
             user = self._records.user_of(record_id)
             self._records.forget(record_id)

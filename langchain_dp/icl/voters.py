@@ -63,7 +63,7 @@ class ModelCallOptions:
     """How a classifier calls its model. Public: several classifiers may share it, and ``dataclasses.asdict`` saves it.
 
     Args:
-        timeout: Seconds for one model call; a slower call abstains. Refused for models that answer one call after the
+        timeout: Seconds for one model call. A slower call abstains. Refused for models that answer one call after the
             other. The certificate names it, because a slow call may cost other calls their votes.
         max_concurrency: Model calls at a time, over all queries of one classifier. (A ``max_concurrency`` in the
             config limits queries.) The first release sends this many public test queries at once. If the server takes
@@ -73,7 +73,7 @@ class ModelCallOptions:
             charged, and the next release tests the model before its charge. "ignore": no probe, so an answer may be
             pure noise.
         max_question_chars: Longest query with its template, for models without a known limit.
-        max_example_chars: Longest example for such models; a longer one is cut at its end. Choose it so that the
+        max_example_chars: Longest example for such models. A longer one is cut at its end. Choose it so that the
             examples of a subset and the query fit the model's context: a subset that does not fit abstains silently.
             An engine knows its limit and cuts by itself.
         min_response_seconds: Shortest time from a query to its new answer. It narrows a timing side channel.
@@ -117,7 +117,7 @@ class ModelVoter:
         model_calls: ModelCallOptions,
         trust_opaque_model: bool,
     ) -> None:
-        # A completion model gets text; everything else gets messages.
+        # A completion model gets text. Everything else gets messages.
         self._chat = not isinstance(_innermost(model), BaseLLM)
         self._model = IsolatedModel(
             _choosing(model, words) if isinstance(_innermost(model), decision_models()) else model,
@@ -182,7 +182,7 @@ class ModelVoter:
 
         Args:
             subset_prompts: Private. The caller has checked the environment if there are any.
-            beside: The rendered question, for a health probe; None: no probe.
+            beside: The rendered question, for a health probe. None: no probe.
             even_empty: Ask subsets without examples too (zero-shot).
 
         Raises:
@@ -297,7 +297,7 @@ class EngineVoter:
     def ask(
         self, subset_prompts: Sequence[SubsetPrompt], *, beside: str | None = None, even_empty: bool = False
     ) -> list[Vote]:
-        """Score all subset prompts in one call; the best label is the vote, ties to the smaller index.
+        """Score all subset prompts in one call. The best label is the vote, ties to the smaller index.
 
         Empty subsets are scored too, so that the call's size does not depend on them. Their votes are dropped later.
         """
@@ -372,7 +372,7 @@ Voter: TypeAlias = ModelVoter | EngineVoter
 
 
 def make_voter(model: object, *, calibrate: bool, keep_caches: bool, trust_opaque_model: bool, **common: Any) -> Voter:
-    """Return an EngineVoter for an engine and a ModelVoter for a Runnable; refuse everything else."""
+    """Return an EngineVoter for an engine and a ModelVoter for a Runnable. Refuse everything else."""
     if isinstance(model, LabelScorer):
         return EngineVoter(model, calibrate=calibrate, keep_caches=keep_caches, **common)
     if isinstance(model, Runnable):
@@ -399,7 +399,7 @@ def _read(answer: Any, words: Sequence[str], known: Mapping[str, int | None]) ->
 
 
 def _best(scores: object, labels: int) -> Vote:
-    """Return the label with the largest score, ties to the smaller index; None for invalid scores."""
+    """Return the label with the largest score, ties to the smaller index. None for invalid scores."""
     row = row_of(scores, labels)
     return None if row is None or np.isnan(row).any() else int(np.argmax(row))
 

@@ -49,7 +49,7 @@ def ask_all(
     """Ask every prompt in a daemon thread, in one of the shared ``places`` and in a copy of the sealed ``context``.
 
     Returns:
-        The answers in order, None where a call failed or took more than ``timeout`` seconds. And the exception that
+        The answers in order, None where a call failed or took more than ``timeout`` seconds, and the exception that
         stopped all calls, or None.
     """
     if places.would_hang():  # calls of this event loop, or around this one, hold them and would wait for this one

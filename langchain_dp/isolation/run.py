@@ -38,7 +38,7 @@ class private_run:  # reads as a statement: `with private_run():`
 
     Not covered: log records of the user's code and of libraries (a server's client may log whole requests at DEBUG). A
     graph compiled with ``debug=True``, which prints. A graph's own checkpointer, store or cache. Work that is consumed
-    after the block or continues after it (read a stream inside, join a thread inside). And the body of a generator that
+    after the block or continues after it (read a stream inside, join a thread inside), and the body of a generator that
     others drive: put the block around the loop that reads it.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Sources of random bits, and exact samplers on them without floating point. And bits in arrays.
+"""Sources of random bits, and exact samplers on them without floating point, and bits in arrays.
 
 Exact means: every sampler below returns each value with precisely its rational (or discrete Gaussian) probability,
 given uniform integers. Floating-point noise has holes that betray the noiseless value.

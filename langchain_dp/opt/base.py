@@ -113,7 +113,7 @@ class PromptRunnable(RunRunnable):
         """Run like :meth:`invoke`, but return the prompt with its certificate and settings, ready to save.
 
         Ctrl-C loses the current call only. Call again with the same examples to resume. With a ledger in a file a new
-        process can resume too. A selection that was charged by a process that is gone is lost; the candidates stay in
+        process can resume too. A selection that was charged by a process that is gone is lost. The candidates stay in
         :meth:`released`. A complete run returns its prompt again at no cost.
         """
         prompt: OptimizedPrompt = self._execute(PrivateArgs.of(examples), config)

@@ -41,7 +41,7 @@ from langchain_dp.redact import redact_errors
 
 @dataclasses.dataclass(frozen=True)
 class DLNSettings:
-    """Settings of DLN-1; the defaults are those of Hong et al. 2024.
+    """Settings of DLN-1. The defaults are those of Hong et al. 2024.
 
     Args:
         steps: Rounds of improvement.
@@ -147,7 +147,7 @@ def optimize_with_dln1(
         seed: Reproducible samples.
 
     Returns:
-        The prompt; ``candidates`` are all sampled prompts. Its ``certificate.private`` is False.
+        The prompt. ``candidates`` are all sampled prompts. Its ``certificate.private`` is False.
 
     Raises:
         InvalidParameter: Examples or settings are out of bounds.
@@ -185,7 +185,7 @@ class MajorityVote:
     batch: list[Subset] = dataclasses.field(default_factory=list)
 
     def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
-        """Return the token with most votes, ties to the smaller one; None without votes."""
+        """Return the token with most votes, ties to the smaller one. None without votes."""
         self.max_calls -= 1
         if not written or not self.batch:
             self.batch = self.subset_votes.draw()

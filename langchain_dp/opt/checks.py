@@ -31,7 +31,7 @@ def check_model(model: object, kbar: int = 0) -> None:
 
 
 def check_instruction(instruction: object) -> str:
-    """Return the initial instruction, stripped; refuse a blank one."""
+    """Return the initial instruction, stripped. Refuse a blank one."""
     if not isinstance(instruction, str) or not instruction.strip():
         raise InvalidParameter(
             f"Expected instruction={instruction!r} to say what the task is. A plain sentence will do: it is public."

@@ -148,7 +148,7 @@ def fit(
 def rows_to_select_by(
     examples_count: int, budget: PrivacyBudget, *, prompts: int, effort: Effort = "light"
 ) -> int | None:
-    """Return how many rows select among public prompts in bounded time; None under add/remove, where all select."""
+    """Return how many rows select among public prompts in bounded time. None under add/remove, where all select."""
     validate.integer("examples_count", examples_count, at_least=1)
     validate.one_of("effort", effort, get_args(Effort))
     if not count_is_public(budget.neighbors):

@@ -71,7 +71,7 @@ class Forward:
             )
 
     def predict(self, instruction: str, texts: Sequence[str], words: Sequence[str] = ()) -> list[int | None]:
-        """Return the index of each text's answer; None for a failed call. ``words`` defaults to the task's."""
+        """Return the index of each text's answer. None for a failed call. ``words`` defaults to the task's."""
         prior = self._prior(instruction, words) if self._calibrate else np.zeros(len(words or self._shown))
         if prior is None:  # the instruction alone is too much for the model, whatever the texts
             return [None] * len(texts)
@@ -79,7 +79,7 @@ class Forward:
         return [None if row is None else int(np.argmax(row - prior)) for row in rows]
 
     def log_probabilities(self, instruction: str, texts: Sequence[str], words: Sequence[str] = ()) -> list[Row | None]:
-        """Return uncalibrated log-probabilities of every label after each text; None for a failed call."""
+        """Return uncalibrated log-probabilities of every label after each text. None for a failed call."""
         parts = (texts[at : at + _TOGETHER] for at in range(0, len(texts), _TOGETHER))
         return [row for part in parts for row in self._scores(instruction, part, words)]
 

@@ -98,7 +98,7 @@ class OptimizedPrompt:
         return dataclasses.replace(self, **laid)
 
     def template(self) -> ChatPromptTemplate:
-        """Return the prompt as a template; ``metadata["dp"]`` is the certificate.
+        """Return the prompt as a template. ``metadata["dp"]`` is the certificate.
 
         If its words differ from the labels, ``metadata["words"]`` holds them by label.
         """

@@ -19,7 +19,7 @@ retries, or no call is left. Empty while it is being written."""
 class Written:
     """The released part of one candidate. All of it is public.
 
-    ``message`` is the index of its request. ``calls`` counts tokens, bottoms and ends; a bottom is a call in which no
+    ``message`` is the index of its request. ``calls`` counts tokens, bottoms and ends. A bottom is a call in which no
     token had enough votes. ``retries`` counts calls after a bottom. ``pending``: the last call was a bottom, and its
     only retry is due.
     """

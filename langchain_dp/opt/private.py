@@ -120,7 +120,7 @@ class PrivateRuns(PrivateRun):
                 warn_mostly_noise(f"the choice is one at random, {verdict.message}")
 
     def run(self, records: PrivateRecords, *, halted: Halted = lambda: False) -> OptimizedPrompt:
-        """Start or resume the run; ``halted`` is checked before every call."""
+        """Start or resume the run. ``halted`` is checked before every call."""
         self._unit_notes = records.unit_notes()
         with run_lock(self._ledger, self._name, "optimizer"):
             return self._run(records, halted)

@@ -37,8 +37,8 @@ class OptPlanReport:
         subset_tokens: Estimated tokens of one subset's prompt.
         cold_tokens: Estimated tokens to evaluate without caches.
         warm_tokens: Estimated tokens to evaluate with the caches of all subsets.
-        seconds: Estimated time; None if the engine's speed is unknown.
-        cache_bytes: Estimated memory of the caches; None if the engine does not report it.
+        seconds: Estimated time. None if the engine's speed is unknown.
+        cache_bytes: Estimated memory of the caches. None if the engine does not report it.
         weak: Reasons why the guarantee is weak.
         cache_too_small: Whether the engine caches fewer than all subsets. Many tokens then evaluate whole prompts,
             which the time includes. Raise ``cache_bytes=`` of the engine.
@@ -70,7 +70,7 @@ class OptPlanReport:
 
     @property
     def votes_needed(self) -> float | None:
-        """Votes with which a token is released half of the time if at most kbar tokens have votes; else None."""
+        """Votes with which a token is released half of the time if at most kbar tokens have votes. Else None."""
         return None if self.token is None else votes_needed(self.token, self.budget.neighbors)
 
     def chance(self, share: float) -> float:
@@ -134,7 +134,7 @@ def report(
     records: PrivateRecords | None,
     count: int,
 ) -> OptPlanReport:
-    """Compute the report; without ``records`` it assumes short ones."""
+    """Compute the report. Without ``records`` it assumes short ones."""
     prompts = settings.prompts
     head = engine.count_tokens(prompts.backward_head(settings.instruction))
     tail = engine.count_tokens(prompts.backward_tail(0, settings.instruction) + CUE)

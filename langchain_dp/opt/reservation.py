@@ -53,7 +53,7 @@ class PromptReservation(Reservation):
 
     @property
     def moved_votes(self) -> bool:
-        """Whether a neighbor's vote may move (rather than appear or disappear)."""
+        """Return whether a neighbor's vote may move (rather than appear or disappear)."""
         return votes_move(self.budget.neighbors)
 
 

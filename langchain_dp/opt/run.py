@@ -24,7 +24,7 @@ from langchain_dp.ports import Token
 
 
 class _TokenSource(Protocol):
-    """Source of a candidate's next token; None is a bottom. ``left`` is the number of calls that may follow."""
+    """Source of a candidate's next token. None is a bottom. ``left`` is the number of calls that may follow."""
 
     def next_token(self, message: int, written: Sequence[Token]) -> Token | None: ...
     def left(self) -> int: ...
@@ -35,7 +35,7 @@ class _TokenSource(Protocol):
 class Run:
     """Writes candidates and counts their correct answers.
 
-    ``rng`` draws public coins: the request of each candidate. ``halted`` is checked before every call; if it is true,
+    ``rng`` draws public coins: the request of each candidate. ``halted`` is checked before every call. If it is true,
     :meth:`write` raises PlanError, and the run can be resumed.
     """
 
@@ -118,7 +118,7 @@ class Run:
         return judged(self.settings, self.text, self.journal.written)
 
     def choices(self) -> list[PromptChoice]:
-        """Return the prompts to select from; the initial instruction is the last."""
+        """Return the prompts to select from. The initial instruction is the last."""
         return choices(self.settings, self.written())
 
     def counts(self, forward: Forward, rows: Sequence[Mapping[str, Any]]) -> list[int]:

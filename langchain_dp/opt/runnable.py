@@ -42,20 +42,20 @@ class DPPromptOptimizer(PromptRunnable):
         labels: The public labels.
         instruction: The initial instruction, public. It is always among the candidates.
         budget: The guarantee. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
-        ledger: Ledger to charge; without ``budget``, all that is left of it is reserved. Or the path of a ledger to
+        ledger: Ledger to charge. Without ``budget``, all that is left of it is reserved. Or the path of a ledger to
             open with the whole ``budget``.
         name: Name of the plan in the ledger. A ledger in a file stores the run's journal, and a run of the same name
             resumes.
-        prompts: Templates; see :mod:`langchain_dp.opt.templates`.
+        prompts: Templates. See :mod:`langchain_dp.opt.templates`.
         shots: Demonstrations per subset (expected number if subsets vary).
         subsets: Expected number of subsets that vote on one token.
         num_prompts: Most candidates.
         max_new_tokens: Most tokens of one candidate.
         sampling: "fixed": subsets are cut once and each takes part by a coin, so caches are kept. "resample": subsets
             are dealt again for every token, as in the paper (add/remove only). Number and rate follow from the number
-            of training records; under add/remove, where it is private, give a ``SamplingOptions``.
-        validation: Share of the examples that select, in (0, 1); the others train.
-        rows: Most examples that take part, drawn by coins; None is all. Not under add/remove, where their number is
+            of training records. Under add/remove, where it is private, give a ``SamplingOptions``.
+        validation: Share of the examples that select, in (0, 1). The others train.
+        rows: Most examples that take part, drawn by coins. None is all. Not under add/remove, where their number is
             private.
         alternatives: Further public prompts to select from: instructions, or
             :class:`~langchain_dp.opt.PromptAlternative` with other words for the labels. They cost time but no epsilon.
@@ -63,8 +63,8 @@ class DPPromptOptimizer(PromptRunnable):
         decoding: How each member picks its token. The default temperature is 0: small models rarely agree at the
             paper's 1.1. ``chat=None``, the default, uses the model's chat template if it has one.
         calibrate: Divide label scores by those of texts without content (Zhao et al. 2021).
-        progress: Show progress (released values only); None shows it on a terminal only.
-        labels_from_data: The labels were read from the examples. No epsilon counts that; the certificate notes it.
+        progress: Show progress (released values only). None shows it on a terminal only.
+        labels_from_data: The labels were read from the examples. No epsilon counts that. The certificate notes it.
         made_with: Certificates of released text in the other arguments that lost its cost by formatting or a file.
             Results of this package and of :func:`~langchain_dp.opt.load_prompt` carry their cost themselves.
         not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
@@ -157,8 +157,8 @@ class DPPromptOptimizer(PromptRunnable):
             model: As in the class.
             labels: As in the class.
             instruction: As in the class.
-            examples_count: Number of examples; public.
-            effort: "light" evaluates some 330,000 tokens at most (seven minutes of the embedded model on two cores);
+            examples_count: Number of examples. public.
+            effort: "light" evaluates some 330,000 tokens at most (seven minutes of the embedded model on two cores).
                 "full" ten times as many.
             budget: As in the class.
             ledger: As in the class.

@@ -33,15 +33,15 @@ class DPPromptSelector(PromptRunnable):
         alternatives: The other public prompts: instructions, or :class:`~langchain_dp.opt.PromptAlternative` with other
             words for the labels.
         budget: The guarantee. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
-        ledger: Ledger to charge; without ``budget``, all that is left of it is reserved. Or the path of a ledger to
+        ledger: Ledger to charge. Without ``budget``, all that is left of it is reserved. Or the path of a ledger to
             open with the whole ``budget``.
         name: Name of the plan in the ledger.
-        prompts: Templates; see :mod:`langchain_dp.opt.templates`.
-        rows: Most examples that take part, drawn by coins; None is all. Not under add/remove, where their number is
+        prompts: Templates. See :mod:`langchain_dp.opt.templates`.
+        rows: Most examples that take part, drawn by coins. None is all. Not under add/remove, where their number is
             private.
         calibrate: Divide label scores by those of texts without content (Zhao et al. 2021).
-        progress: Show progress; None shows it on a terminal only.
-        labels_from_data: The labels were read from the examples. No epsilon counts that; the certificate notes it.
+        progress: Show progress. None shows it on a terminal only.
+        labels_from_data: The labels were read from the examples. No epsilon counts that. The certificate notes it.
         made_with: Certificates of released text in the other arguments that does not carry its cost.
         not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
 
@@ -109,7 +109,7 @@ class DPPromptSelector(PromptRunnable):
 
         Args:
             alternatives: As in the class.
-            examples_count: Number of examples; public.
+            examples_count: Number of examples. public.
             effort: "light" evaluates some 330,000 tokens at most, "full" ten times as many.
             budget: As in the class.
             ledger: As in the class.

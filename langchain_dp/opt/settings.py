@@ -15,16 +15,16 @@ from langchain_dp.ports import Decoding
 
 @dataclasses.dataclass(frozen=True)
 class CandidateOptions:
-    """How candidates are written. Public; ``dataclasses.asdict`` saves it.
+    """How candidates are written. Public. ``dataclasses.asdict`` saves it.
 
     Args:
         stop: Strings that end a candidate and never begin it. By default a candidate is one line.
-        max_calls: Calls that the noise is made for; None is ``num_prompts * max_new_tokens``. Every token, bottom and
+        max_calls: Calls that the noise is made for. None is ``num_prompts * max_new_tokens``. Every token, bottom and
             end is one.
         max_retries: Most retries of one candidate.
         kbar: Tokens that LimitedDomain considers.
-        epsilon0: Bounded-range parameter of one call; None chooses the largest that fits.
-        delta0: Mass that the threshold may miss in one call; None chooses.
+        epsilon0: Bounded-range parameter of one call. None chooses the largest that fits.
+        delta0: Mass that the threshold may miss in one call. None chooses.
         filtered: Draw no token that repeats the request, remove an unfinished last sentence, and drop candidates that
             are no sentence or no longer name the task. It uses public and released text alone and is free.
 

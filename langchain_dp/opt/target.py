@@ -38,7 +38,7 @@ class PromptScore:
         standard_error: Of the accuracy, over rows.
         answered: Share of rows whose answer named exactly one label.
         rows: Number of rows.
-        confusion: Correct label -> answered label -> number of rows, for every label; "" stands for answers that named
+        confusion: Correct label -> answered label -> number of rows, for every label. "" stands for answers that named
             no label or several. Comparisons of scores ignore it.
 
     Examples:
@@ -73,7 +73,7 @@ class PromptScore:
 
     @property
     def always(self) -> str | None:
-        """The only label ever answered if the rows have several; otherwise None."""
+        """The only label ever answered if the rows have several. Otherwise None."""
         present = [label for label, counts in self.confusion.items() if any(counts.values())]
         answered = {
             answer for counts in self.confusion.values() for answer, count in counts.items() if count and answer
@@ -121,7 +121,7 @@ class TargetScore:
 
     @property
     def is_better(self) -> bool:
-        """Whether the gain exceeds one standard error."""
+        """Return whether the gain exceeds one standard error."""
         return self.gain > self.standard_error
 
     def __str__(self) -> str:
@@ -223,13 +223,13 @@ def evaluate_prompt(
     Args:
         prompt: A template from :class:`DPPromptOptimizer`, or an :class:`OptimizedPrompt`.
         model: The model to score.
-        rows: Mappings with the prompt's variables and ``label``; or a DataFrame, a dataset or a path.
+        rows: Mappings with the prompt's variables and ``label``, or a DataFrame, a dataset or a path.
         labels: The public labels.
-        words: Label -> word, as in ``OptPrompts.words``; by default those in the prompt's metadata.
+        words: Label -> word, as in ``OptPrompts.words``. By default those in the prompt's metadata.
         max_concurrency: Most calls at a time.
 
     Raises:
-        InvalidParameter: There are no rows, or one lacks a variable, a text or a known label; or words or prompt belong
+        InvalidParameter: There are no rows, or one lacks a variable, a text or a known label, or words or prompt belong
             to other labels.
         ModelUnavailable: The model answered no row at all.
 

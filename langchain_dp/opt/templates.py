@@ -44,7 +44,7 @@ class OptPrompts(MadeOfFields):
     """Templates of one task. All of it is public.
 
     Args:
-        text: Template of one input; its variables are keys of an example.
+        text: Template of one input. Its variables are keys of an example.
         words: Label, as given, or its name -> word that the model sees and answers. A missing label stands for itself.
         meta: Introduction of the backward prompt.
         messages: Requests, of which each backward prompt holds one.
@@ -116,7 +116,7 @@ class OptPrompts(MadeOfFields):
 
     @property
     def forward_tail(self) -> str:
-        """The cue; the label word follows it after a space."""
+        """The cue. The label word follows it after a space."""
         return "Output:"
 
     def forward(self, instruction: str, words: Sequence[str] = ()) -> str:
@@ -161,7 +161,7 @@ class PromptAlternative:
     """A public prompt to select from: another instruction, other words for the labels, or both.
 
     Args:
-        instruction: Its instruction; "" is the initial one.
+        instruction: Its instruction. "" is the initial one.
         words: Label, as given, or its name -> its word. A missing label keeps its word.
 
     Raises:
@@ -194,7 +194,7 @@ class PromptAlternative:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Demonstration:
-    """One private record in a backward prompt, with the model's answer; None if the call failed."""
+    """One private record in a backward prompt, with the model's answer. None if the call failed."""
 
     text: str
     word: str

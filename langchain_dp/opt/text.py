@@ -53,7 +53,7 @@ class Text:
         return dataclasses.replace(self._decoding, banned=self._decoding.banned | tokens)
 
     def _repeating(self, text: str) -> frozenset[Token]:
-        """Return the tokens that would make the text repeat; unknown for an engine whose tokens are strings."""
+        """Return the tokens that would make the text repeat. Unknown for an engine whose tokens are strings."""
         if not self._numbered() or not self._never.near(text) or self._never(text):
             return frozenset()
         end = text[-_LOOKED_AT:]

@@ -147,7 +147,7 @@ def _epsilon(budget: PrivacyBudget, enough: Callable[[PrivacyBudget], bool]) -> 
 
 
 def _least(enough: Callable[[float], bool]) -> float | None:
-    """Return the least factor that suffices, to a quarter; None beyond thirty, or if the caller fixed the noise."""
+    """Return the least factor that suffices, to a quarter. None beyond thirty, or if the caller fixed the noise."""
     low, high = 0, _STEPS
     while low < high:
         middle = (low + high) // 2

@@ -90,7 +90,7 @@ class SubsetVotes:
     _asked: set[Hashable] = dataclasses.field(default_factory=set)
 
     def draw(self) -> list[Subset]:
-        """Draw the subsets of one call by fresh coins; those without records abstain and are left out."""
+        """Draw the subsets of one call by fresh coins. Those without records abstain and are left out."""
         return [subset for subset in self.sampler.draw() if subset.record_ids]
 
     def check_answers(self, message: int) -> None:

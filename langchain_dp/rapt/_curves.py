@@ -3,7 +3,7 @@
 Noise mechanism: along a direction v the nearest word of x + l v is x while l < l* = min_w |w - x|^2 / (2 v.(w - x))_+.
 The length of the noise is Gamma(d, 1/eta) distributed for every direction. So P(unchanged | eta) = E_v[P(d, eta l*)],
 with the lower regularized incomplete gamma function P. Exponential mechanism: the probability is
-1 / sum_w exp(-(eta/2) |x - w|), from a fine histogram of distances with the mean of every bin; the error is below one
+1 / sum_w exp(-(eta/2) |x - w|), from a fine histogram of distances with the mean of every bin. The error is below one
 part in 10,000.
 """
 
@@ -21,14 +21,14 @@ from langchain_dp.mechanisms.metric_exponential import distances
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
 
-_DIRECTIONS = 8  # per word; five times as many for a word that occurs at least so often in the sample
+_DIRECTIONS = 8  # per word. Five times as many for a word that occurs at least so often in the sample
 _ROWS = 32
 _COLUMNS = 2048
 _BINS = 4096
 
 
 class LaplaceCurve:
-    """The noise mechanism; its error comes from the spread of each word's directions."""
+    """The noise mechanism. Its error comes from the spread of each word's directions."""
 
     def __init__(self, table: NearestVector, ids: Ids, rng: np.random.Generator, threads: int | None = None) -> None:
         self._dimension = table.vectors.shape[1]

@@ -87,7 +87,7 @@ def all_or_each(
 
 
 class ChargesUsers(HeldInputs, Runnable[Any, Any]):
-    """A Runnable whose config names the user. Its ``batch`` is one charge; async calls work in a thread."""
+    """A Runnable whose config names the user. Its ``batch`` is one charge. Async calls work in a thread."""
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
@@ -95,12 +95,12 @@ class ChargesUsers(HeldInputs, Runnable[Any, Any]):
         return [USER_SPEC]
 
     async def ainvoke(self, input: Any, *args: Any, **kwargs: Any) -> Any:
-        """Async twin of ``invoke``; works in a thread."""
+        """Async twin of ``invoke``. Works in a thread."""
         input = PrivateArgs.of(input)
         return await super().ainvoke(input, *args, **kwargs)
 
     async def abatch(self, inputs: Any, *args: Any, **kwargs: Any) -> list[Any]:
-        """Async twin of ``batch``; works in a thread."""
+        """Async twin of ``batch``. Works in a thread."""
         inputs = PrivateArgs.of(inputs)
         return await asyncio.to_thread(self.batch, inputs, *args, **kwargs)
 

@@ -92,7 +92,7 @@ def model_folder(model: str | PathLike[str], argument: str, *, extra: str) -> Pa
 
 
 def installed_words(name: str, count: int) -> list[str]:
-    """The first words of a named table; those of "glove" are sorted by frequency."""
+    """The first words of a named table. Those of "glove" are sorted by frequency."""
     return read_strings(next(iter(sorted(_installed(name, "embeddings").glob("*.parquet")))))[:count]
 
 
@@ -200,7 +200,7 @@ def _safetensors(path: Path) -> NDArray[np.floating]:
 
 
 def _text_table(path: Path) -> tuple[Sequence[str], NDArray[np.float32]]:
-    """Read one word and its numbers per line, like GloVe and word2vec; skip a first line of two numbers."""
+    """Read one word and its numbers per line, like GloVe and word2vec. Skip a first line of two numbers."""
     words: list[str] = []
     rows: list[NDArray[np.float32]] = []
     with path.open(encoding="utf-8", newline="\n") as file:

@@ -20,7 +20,7 @@ BEGINS = re.compile(
     rf"(?<![A-Za-z0-9+.-])(?:[A-Za-z][A-Za-z0-9+.-]{{0,31}}\\?:{_SLASHES}|(?i:(?:https?|ftps?|wss?)\\?:|www\.))"
     rf"|(?<![\w/:\\]){_SLASHES}(?=[\w<\[])"  # //host, and a Windows share
     r"|(?<![\w.-])(?:(?:[^\W_]|-)++\.)++(?:[^\W_]{2,24}|[0-9])(?::[0-9]{1,5})?"  # a host without a scheme
-    r"(?=[?#]|/(?![0-9]{1,2}(?![\w/?<])))"  # and before a path; 10.0.0.0/8 has none
+    r"(?=[?#]|/(?![0-9]{1,2}(?![\w/?<])))"  # and before a path. 10.0.0.0/8 has none
 )
 _HOST = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?(?:\\?/){0,2}((?:[^\W_]|[.-])+)(?::[0-9]{1,5})?\\?[/?#]")
 TOKEN = re.compile(rf"{PLACEHOLDER.pattern}|\s+|\\[\"'`\\]|[\"'<>`()]|[^\s\"'<>`()\\]+|.", re.DOTALL)
@@ -60,7 +60,7 @@ class AddressScanner:
 
     @property
     def begins(self) -> int | None:
-        """Start of the current address; None outside of one."""
+        """Start of the current address. None outside of one."""
         if self._value is not None and BEGINS.match(html.unescape(self._value.lstrip())):
             return self._value_begins + len(self._value) - len(self._value.lstrip())
         if self._from is None:
@@ -78,7 +78,7 @@ class AddressScanner:
         return self._position - len(self._word) + self._from
 
     def host(self) -> str | None:
-        """Host of the current address, in lower case; None until its name is complete."""
+        """Host of the current address, in lower case. None until its name is complete."""
         value = self._value.lstrip() if self._value is not None else ""
         match = _HOST.match(value if BEGINS.match(value) else self._word[self._from or 0 :])
         return None if match is None else match[1].lower()

@@ -1,4 +1,4 @@
-"""Sanitizes columns of batches in many workers; each worker opens its own table and ledger."""
+"""Sanitizes columns of batches in many workers. Each worker opens its own table and ledger."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
 
     For ``ray.data.Dataset.map_batches``, ``datasets.Dataset.map(batched=True)`` and, by :meth:`in_pandas`, Spark's
     ``mapInPandas``. A batch is a mapping of columns (lists, numpy arrays, Arrow arrays), an Arrow table or a pandas
-    frame; the same type comes back. Unnamed columns are dropped. Hugging Face's ``Dataset.map`` restores them: give it
+    frame. The same type comes back. Unnamed columns are dropped. Hugging Face's ``Dataset.map`` restores them: give it
     ``remove_columns=dataset.column_names``.
 
     It is pickled without its table and its connection. Each worker opens its own, and workers of one machine share the
@@ -51,7 +51,7 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
         keep: Words that stay in clear.
         length: Fixed number of tokens of every output.
         threads: Threads of one worker.
-        table_folder: Folder, writable by its owner alone, in which the workers of a machine share the table; by default
+        table_folder: Folder, writable by its owner alone, in which the workers of a machine share the table. By default
             one in the user's cache. If it cannot be written, each worker has a copy.
         name: Name of the caller in the ledger.
 

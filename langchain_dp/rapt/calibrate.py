@@ -35,7 +35,7 @@ from langchain_dp.rapt.vocabulary import Vocabulary
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _SAMPLE = 500  # running words whose probabilities are computed
-_POPULATION = 3_000  # running words whose frequencies the attacker knows; each distinct word takes a pass
+_POPULATION = 3_000  # running words whose frequencies the attacker knows. Each distinct word takes a pass
 _DIGITS = 4  # of a returned eta, so that the same setting has one value on every machine
 _LEAST_KNOWN = 20
 
@@ -125,7 +125,7 @@ def calibrate(
         mechanism: "laplace" or "exponential", as of the sanitizer: they replace different shares of words at one eta.
         texts: PUBLIC texts like those to be privatized, as word frequencies matter. By default a built-in page of
             English.
-        threads: Threads to work with; by default one per processor.
+        threads: Threads to work with. By default one per processor.
 
     Returns:
         The calibration. Eta is rounded to 4 digits, down if the target is a bound. Everything else is measured at the

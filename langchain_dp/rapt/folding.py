@@ -22,7 +22,7 @@ Span = tuple[int, int, str]
 """Start, end and kind of an entity."""
 
 _MOST_DECODINGS = 4  # "\\\\u0040", "&amp;#64;" and "%2540" are decoded twice
-_MOST_MARKS = 30  # combining marks per letter; more would take quadratic time
+_MOST_MARKS = 30  # combining marks per letter. More would take quadratic time
 _IGNORED = re.compile(
     "[\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
     "\ufeff\uffa0\U000e0000-\U000e0fff]"
@@ -86,7 +86,7 @@ class Folded:
 
 
 def readings(text: str) -> list[Folded]:
-    r"""The copies of a text that recognizers read; the first one decodes every encoding.
+    r"""The copies of a text that recognizers read. The first one decodes every encoding.
 
     The second keeps ``\n``, ``\r`` and ``\t``, since they begin a name in a path. The third reads the first of two
     backslashes as the end of a folder's name. The last is the text itself.

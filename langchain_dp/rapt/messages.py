@@ -118,7 +118,7 @@ def _object(value: Mapping[Any, Any], swap: Swap, keys: Collection[str]) -> dict
         if name not in declared:
             name = drawn = swap(name)
             times = 1
-            while name in rebuilt or name in declared:  # two keys became one word; keep both values
+            while name in rebuilt or name in declared:  # two keys became one word. Keep both values
                 times += 1
                 name = f"{drawn} {times}"
         rebuilt[name] = _structured(inner, swap, keys)
@@ -183,11 +183,11 @@ _PLAIN: tuple[type[BaseMessage], ...] = (
 
 @dataclasses.dataclass(frozen=True)
 class MessageRules:
-    """Rules for the parts of a message that pass in clear. Public; ``dataclasses.asdict`` saves it.
+    """Rules for the parts of a message that pass in clear. Public. ``dataclasses.asdict`` saves it.
 
     Args:
         system: "keep": system messages, the developer's own text, pass in clear. "sanitize": they are sanitized.
-        media: Images, audio and files. "keep": they pass in clear and are reported, except titles and file names; a
+        media: Images, audio and files. "keep": they pass in clear and are reported, except titles and file names. A
             file with text is refused. "drop": all media are dropped.
         keys_keep: Keys of JSON objects that pass in clear, at any place in arguments and answers of tools, in metadata
             and in values of examples: "rows", "name". Other keys are sanitized like words.
@@ -215,7 +215,7 @@ def checked_keys(keys: Collection[str]) -> frozenset[str]:
 
 
 def passing_id(given: str | None) -> str | None:
-    """Keep a random UUID, also with LangChain's additions; replace any other id, which may hold text or a digest."""
+    """Keep a random UUID, also with LangChain's additions. Replace any other id, which may hold text or a digest."""
     return given if given is None or _RANDOM_ID.fullmatch(given) else str(uuid.uuid4())
 
 
@@ -354,7 +354,7 @@ def _block(
 def _text_file(
     kind: str, block: Mapping[str, Any], rules: MessageRules, swap: Swap, note: Note
 ) -> dict[str, Any] | None:
-    """Sanitize a file that holds plain text; None for other files."""
+    """Sanitize a file that holds plain text. None for other files."""
     if kind in ("text-plain", "file") and isinstance(block.get("text"), str):
         source_type = {"source_type": "text"} if kind == "file" else {}
         return {"type": kind, **source_type, "mime_type": "text/plain", "text": swap(block["text"])}
@@ -385,7 +385,7 @@ def _media(kind: str, block: Mapping[str, Any], rules: MessageRules, swap: Swap,
 
 
 def _is_textual(value: Mapping[str, Any], sense: bool) -> bool:
-    """Whether type, address or file name declare text. Untyped bytes in a block of ``sense`` are no text."""
+    """Return whether type, address or file name declare text. Untyped bytes in a block of ``sense`` are no text."""
     return any(
         _is_textual(inner, sense)
         if isinstance(inner, Mapping)
@@ -426,7 +426,7 @@ def _medium(block: Mapping[str, Any], swap: Swap, note: Note) -> dict[str, Any]:
 
 
 def _is_public(key: str, value: Any) -> bool:
-    """Whether a field for a kind of file holds the name of one, and no text."""
+    """Return whether a field for a kind of file holds the name of one, and no text."""
     if key == "detail" and isinstance(value, str):
         return value in _DETAILS
     return key not in _KINDS or not isinstance(value, str) or _KIND.fullmatch(value) is not None

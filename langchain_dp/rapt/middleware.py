@@ -60,7 +60,7 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
 
     Args:
         sanitizer: Sanitizer of messages. Its ``MessageRules`` also apply to the agent's system prompt.
-        user: User whose account is charged: a name, or a function of the request, as of ``request.runtime.context``;
+        user: User whose account is charged: a name, or a function of the request, as of ``request.runtime.context``.
             None: no user.
         trusted: Names of middleware whose own models may read raw messages.
 
@@ -162,7 +162,7 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
 
 
 def _asks_a_model(middleware: AgentMiddleware[Any, Any, Any]) -> bool:
-    """Whether it has a model, or uses the agent's, and does not sanitize the prompt."""
+    """Return whether it has a model, or uses the agent's, and does not sanitize the prompt."""
     attributes = vars(middleware)
     summarizer = _first(attributes.get("summarizer"))
     if summarizer is not None:
@@ -193,7 +193,7 @@ def _properties(schema: Any) -> Iterator[str]:
 
 
 def agents_middleware() -> Sequence[object]:
-    """The middleware list of the ``create_agent`` call that reads the caller's name; otherwise empty."""
+    """The middleware list of the ``create_agent`` call that reads the caller's name. Otherwise empty."""
     frame = sys._getframe(2)
     for _ in range(3):  # a comprehension has a frame of its own before Python 3.12
         if frame.f_code.co_name == "create_agent":
@@ -206,7 +206,7 @@ def agents_middleware() -> Sequence[object]:
 
 
 def has_hooks(middleware: object, base: type, *hooks: str) -> bool:
-    """Whether a middleware overrides one of these hooks of ``base``, sync or async."""
+    """Return whether a middleware overrides one of these hooks of ``base``, sync or async."""
     return isinstance(middleware, base) and any(
         getattr(type(middleware), f"{prefix}{hook}") is not getattr(base, f"{prefix}{hook}")
         for hook in hooks

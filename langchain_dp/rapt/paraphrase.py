@@ -157,7 +157,7 @@ class RAPTParaphraser(RAPTSanitizer):
         messages: Parts of messages that pass in clear, as in :class:`RAPTSanitizer`.
         documents: Metadata that pass in clear, as in :class:`RAPTSanitizer`.
         ledger: Account to charge. It counts whole texts, so it cannot be the account of words.
-        limit: Largest total eta of one user, and of one document, over all releases; no limit of calls or words. Not
+        limit: Largest total eta of one user, and of one document, over all releases. No limit of calls or words. Not
             beside ``ledger``.
         cache: Return the earlier release, at no cost, for the same text and user.
         name: Name of the run, and of the caller in the ledger.
@@ -172,7 +172,7 @@ class RAPTParaphraser(RAPTSanitizer):
         pure, of the text as a whole, for every length. Releases of the same text add up in the ledger, and so do the
         texts of one document (its content, each sanitized metadata) or message. At the defaults a paraphrase costs 320.
         No such number can be relied on alone: the protection at this scale is the measured failure of attackers.
-        Source: [1], with the clip of [2]; that a token costs 4 C / tau is shown by enumeration.
+        Source: [1], with the clip of [2]. That a token costs 4 C / tau is shown by enumeration.
 
     Examples:
         >>> paraphraser = RAPTParaphraser(LlamaCppEnsemble())

@@ -40,7 +40,7 @@ ID = "id"
 
 @dataclasses.dataclass(frozen=True)
 class DocumentRules:
-    """Rules for the metadata and the account of a document. Public; ``dataclasses.asdict`` saves it.
+    """Rules for the metadata and the account of a document. Public. ``dataclasses.asdict`` saves it.
 
     Metadata that no list names is dropped. A name stands for a metadata key with everything under it.
 
@@ -78,7 +78,7 @@ class DocumentRules:
 
 
 def account_key(name: str | None, parameter: str, document: Document, position: int) -> str | None:
-    """Read an account key from the metadata of a document; None if ``name`` is None."""
+    """Read an account key from the metadata of a document. None if ``name`` is None."""
     if name is None:
         return None
     value = document.metadata.get(name, document.id if name == ID else None)
@@ -181,7 +181,7 @@ def check_keys(user: str | None, document: str | None) -> None:
 
 
 def split(value: Any, rules: Rules, user: str | None, document: str | None, keys: Collection[str] = ()) -> SplitInput:
-    """Split an input; ``keys`` are further JSON keys that pass in clear in messages."""
+    """Split an input. ``keys`` are further JSON keys that pass in clear in messages."""
     check_keys(user, document)
     if isinstance(value, str):
         return SplitInput([Unit((value,), user, document)], lambda released: released[0][0])
@@ -216,7 +216,7 @@ def message_list(messages: Any) -> list[BaseMessage]:
 
 
 def _is_message(value: object) -> bool:
-    """Whether LangChain accepts it as a message: also a pair of role and text, or a mapping with a role."""
+    """Return whether LangChain accepts it as a message: also a pair of role and text, or a mapping with a role."""
     if isinstance(value, tuple):
         return len(value) == 2 and isinstance(value[0], str)
     return isinstance(value, BaseMessage) or (isinstance(value, dict) and "role" in value)
@@ -302,7 +302,7 @@ def _whole(message: BaseMessage, rules: Rules, note: Callable[[str], None]) -> C
 
 
 def _marked_texts(message: BaseMessage, rules: Rules) -> Texts | None:
-    """Texts of an unchanged reply of the model; None for any other message."""
+    """Texts of an unchanged reply of the model. None for any other message."""
     mark = message.response_metadata.get(REPLY) if isinstance(message, AIMessage) else None
     if not isinstance(mark, str):
         return None

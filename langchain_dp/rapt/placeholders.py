@@ -48,7 +48,7 @@ class FindsEntities(Protocol):
         """Name of the recognizer, for certificates."""
 
     def find(self, text: str) -> Sequence[tuple[int, int, str]]:
-        """Start, end and kind of every entity in ``text``; they may overlap."""
+        """Start, end and kind of every entity in ``text``. They may overlap."""
 
 
 Entry = tuple[str, str, str]
@@ -83,7 +83,7 @@ class PlaceholderMap:
         self._looked = 0  # number of entries in ``_known``
 
     def placeholder(self, label: str, original: str) -> str:
-        """The placeholder of an entity; the same for equal entities of one kind."""
+        """The placeholder of an entity. The same for equal entities of one kind."""
         form = alike(label, original)
         with self._lock:
             placeholder = self._placeholders.get(form)
@@ -160,7 +160,7 @@ class PlaceholderMap:
         return spans
 
     def begins(self, start: str) -> bool:
-        """Whether a longer placeholder begins with ``start``."""
+        """Return whether a longer placeholder begins with ``start``."""
         return start in self._beginnings
 
     def restore(
@@ -210,7 +210,7 @@ class PlaceholderReleases:
     """Replaces entities by placeholders, without a charge, because nothing formal is promised.
 
     Originals of the map ``kept`` are replaced everywhere. Under ``hidden`` its placeholders stay. The words between the
-    placeholders are released by ``rest``; None: they pass in clear.
+    placeholders are released by ``rest``. None: they pass in clear.
     """
 
     def __init__(

@@ -66,7 +66,7 @@ class UnigramPrior:
 
 
 def running_words(vocabulary: Vocabulary, texts: Sequence[str]) -> Ids:
-    """Ids of the running words, in order; unknown words are negative."""
+    """Ids of the running words, in order. Unknown words are negative."""
     return np.array([i for text in texts for i in vocabulary.encode(tokenize.clean(text))], dtype=np.int64)
 
 

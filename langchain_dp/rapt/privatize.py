@@ -90,8 +90,8 @@ class TextPrivatizer:
         keep: Words that stay in clear, compared in lower case.
         length: Fixed number of tokens and kept features of every output: shorter texts get privatized pads, longer ones
             are cut. By default the length of a text is in clear.
-        rng: Source of randomness; by default the operating system.
-        threads: Threads to search with; by default one per processor.
+        rng: Source of randomness. By default the operating system.
+        threads: Threads to search with. By default one per processor.
 
     Formal guarantee:
         For two texts that agree on what :meth:`notes` says is in clear (by default the number of tokens), the chance

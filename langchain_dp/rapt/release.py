@@ -49,7 +49,7 @@ K = TypeVar("K", bound=Hashable)
 class Unit:
     """Texts released under one charge: a text, a message, or a document with its metadata.
 
-    Without ``document`` the content is its key. ``place`` is its number among equals; None: counted in the call.
+    Without ``document`` the content is its key. ``place`` is its number among equals. None: counted in the call.
     """
 
     texts: Texts
@@ -94,7 +94,7 @@ class Drawer(Engine, Protocol):
 
 
 class Releases:
-    """Charges each unit and then draws it; with ``reuse``, only once."""
+    """Charges each unit and then draws it. With ``reuse``, only once."""
 
     def __init__(self, engine: Engine, ledger: MetricLedger, *, reuse: bool, chain: str) -> None:
         self.engine = engine
@@ -125,7 +125,7 @@ class Releases:
                 new = {key: (units[places[key]], owners[places[key]]) for key in mine if key not in known}
                 drawn_now = self._draw(new, keys=list(new))
                 answers |= known | (released.put(drawn_now) if drawn_now else {})
-            except AlreadyReleased:  # by another process since the look-up; the next round finds it
+            except AlreadyReleased:  # by another process since the look-up. The next round finds it
                 pass
             finally:
                 self._flights.settle(mine)
@@ -187,7 +187,7 @@ class FormalReleases(Releases):
             return self._calibration
 
     def unreachable_limit(self, *, user: bool) -> float | None:
-        """The limit that unnamed documents never reach, since they are charged only once; None if there is none."""
+        """The limit that unnamed documents never reach, since they are charged only once. None if there is none."""
         limit = self.ledger.document_limit
         if limit is not None and (limit < self.engine.eta or not self._reuse):
             return None

@@ -98,7 +98,7 @@ class ChunkRestorer:
         self._texts: dict[tuple[str, Any], TextRestorer | JsonRestorer] = {}
 
     def push(self, chunk: AIMessageChunk) -> AIMessageChunk:
-        """Restore one chunk; the last one includes the rest."""
+        """Restore one chunk. The last one includes the rest."""
         content: Any = chunk.content
         if isinstance(content, str):
             content = self._push(("text", None), content)
@@ -115,7 +115,7 @@ class ChunkRestorer:
         return restored if rest is None else restored + rest
 
     def finish(self, message_id: str | None = None) -> AIMessageChunk | None:
-        """Return the rest as a chunk of the message; None if there is none."""
+        """Return the rest as a chunk of the message. None if there is none."""
         rests = {place: rest for place, text in self._texts.items() if (rest := text.finish())}
         if not rests:
             return None
@@ -151,7 +151,7 @@ def in_json(original: str) -> str:
 
 
 def each_text(value: Any, change: Callable[[Any], Any], *, keys: bool = False) -> Any:
-    """Change each text, message and document in a nested value; other objects, and keys unless ``keys``, stay."""
+    """Change each text, message and document in a nested value. Other objects, and keys unless ``keys``, stay."""
 
     def inside(value: Any) -> Any:
         return each_text(value, change, keys=keys)
@@ -207,7 +207,7 @@ class Restorer(Runnable[Any, Any]):
         )
 
     def inside(self, value: Any, *, arguments: bool = False) -> Any:
-        """Restore a part of a value; other types stay.
+        """Restore a part of a value. Other types stay.
 
         In the ``arguments`` of a tool, or a block without text, a string that begins like an address is one.
         """

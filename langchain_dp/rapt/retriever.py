@@ -105,7 +105,7 @@ class SanitizingRetriever(HeldInputs, BaseRetriever):
             config: LangChain config, which may name the user.
             user: User whose account is charged for the query. Documents are charged to the user in their metadata
                 (``user_key``), and each to an account of its own.
-            **kwargs: ``k`` for this call; others go to the inner retriever.
+            **kwargs: ``k`` for this call. Others go to the inner retriever.
 
         Raises:
             InvalidParameter: The query is no str, or there is a user and no query to charge.

@@ -38,7 +38,7 @@ class CalibrationTarget:
 
     Args:
         inversion: Share of running words that an attacker may guess from their release.
-        texts: Public texts like those to come, for every target; by default a page of English.
+        texts: Public texts like those to come, for every target. By default a page of English.
 
     Examples:
         >>> RAPTSanitizer("glove", target=CalibrationTarget(inversion=0.2))  # an attacker guesses one word of five
@@ -60,7 +60,7 @@ _CALIBRATED: dict[tuple[str, tuple[tuple[str, float], ...], str], Calibration] =
 
 
 def targets_of(eta: float | None, target_replacement: float | None, target: CalibrationTarget) -> dict[str, float]:
-    """Every given target by name; exactly one is allowed."""
+    """Every given target by name. Exactly one is allowed."""
     if eta is not None:
         checked_eta(eta, at_most=MOST)  # the account's bound, checked before the first release
     values = (eta, target_replacement, target.inversion)
@@ -170,14 +170,14 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         target_replacement: Probability that a word comes out as another one.
         target: Share of words that an attacker may guess, and public texts to calibrate on.
         mechanism: "exponential" draws a word by its distance. "laplace" adds noise to the word's vector and takes the
-            nearest word, as in the paper; it needs a far larger eta for the same replacement rate.
+            nearest word, as in the paper. It needs a far larger eta for the same replacement rate.
         policies: Treatment of numbers, dates, addresses, punctuation and code.
         keep: Words that stay in clear.
         length: Fixed number of tokens of every output.
         messages: Parts of messages that pass in clear: by default system messages and media.
         documents: Metadata that pass in clear (by default none), and account keys of documents.
         ledger: Account to charge. None: one in memory, with ``limit``.
-        limit: Largest total eta of one user, and of one document, over all releases; no limit of calls or words. Not
+        limit: Largest total eta of one user, and of one document, over all releases. No limit of calls or words. Not
             beside ``ledger``. A text that is returned again costs nothing: with ``cache``, texts without ``user`` or
             ``document`` hardly reach it.
         cache: Return the earlier release, at no cost, for the same text, user and settings.
@@ -195,7 +195,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         clear, probabilities differ by at most exp(eta * sum of the distances of their words' vectors). Releases of the
         same text add up, in the ledger. Under a limit per document all of them do. Without one, equal texts of one call
         are separate documents unless they are named. This is no epsilon.
-        Source: Li, Tan, Liu 2023; Chatzikokolakis, Andres, Bordenabe, Palamidessi 2013.
+        Source: Li, Tan, Liu 2023. Chatzikokolakis, Andres, Bordenabe, Palamidessi 2013.
 
     Examples:
         >>> sanitizer = RAPTSanitizer("glove", target_replacement=0.5)  # every second word changes
@@ -267,7 +267,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         Args:
             mappings: Their own keys stay. Keys inside nested values are sanitized.
             keep: Keys whose values pass in clear.
-            user_key: Key of the user whose account is charged; it is not passed on.
+            user_key: Key of the user whose account is charged. It is not passed on.
         """
         return self._core.release([split_mappings(mappings, self._core.rules, keep, user_key)])[0]  # type: ignore[no-any-return]
 
@@ -290,7 +290,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
 
     @hold_arguments("documents")
     async def atransform_documents(self, documents: Sequence[Document], **kwargs: Any) -> list[Document]:
-        """Async twin of :meth:`transform_documents`; works in a thread."""
+        """Async twin of :meth:`transform_documents`. Works in a thread."""
         return await asyncio.to_thread(self.transform_documents, documents, **kwargs)
 
     def certificate(self) -> MetricCertificate:
@@ -308,7 +308,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
 
     @property
     def names_documents(self) -> bool:
-        """Whether ``user_key`` or ``document_key`` is set."""
+        """Return whether ``user_key`` or ``document_key`` is set."""
         rules = self._core.rules.documents
         return (rules.user_key or rules.document_key) is not None
 

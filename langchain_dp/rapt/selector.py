@@ -30,7 +30,7 @@ class SanitizingExampleSelector(BaseExampleSelector):
         examples: A selector, or a list of examples, all of which are selected.
         sanitizer: Sanitizes all values of an example as one release.
         keep: Keys whose values pass in clear, such as the label.
-        user_key: Key of the example's user; it is not passed on.
+        user_key: Key of the example's user. It is not passed on.
 
     Raises:
         InvalidParameter: A value is of another type, no example has a key of ``keep``, or no example could ever reach
@@ -73,7 +73,7 @@ class SanitizingExampleSelector(BaseExampleSelector):
 
     @redact_errors("while examples were selected")
     async def aadd_example(self, example: dict[str, str]) -> Any:
-        """Async twin of :meth:`add_example`; works in a thread."""
+        """Async twin of :meth:`add_example`. Works in a thread."""
         return await asyncio.to_thread(self.add_example, example)
 
     @redact_errors("while examples were selected")
@@ -88,7 +88,7 @@ class SanitizingExampleSelector(BaseExampleSelector):
 
     @redact_errors("while examples were selected")
     async def aselect_examples(self, input_variables: dict[str, str]) -> list[dict[str, Any]]:
-        """Async twin of :meth:`select_examples`; works in a thread."""
+        """Async twin of :meth:`select_examples`. Works in a thread."""
         return await asyncio.to_thread(self.select_examples, input_variables)
 
     @safe_repr

@@ -91,7 +91,7 @@ class WordPieceTokenizer:
         return [UNKNOWN if i == self._unknown else i for i in ids]
 
     def decode(self, ids: Sequence[int]) -> list[str]:
-        """The subwords; ``##`` continues the one before."""
+        """The subwords. ``##`` continues the one before."""
         words = (self._words[i] for i in ids)
         return [tokenize.GLUE + word[2:] if word.startswith("##") and len(word) > 2 else word for word in words]
 
@@ -132,12 +132,12 @@ class Vocabulary:
 
     Args:
         words: Words or subwords, each once.
-        vectors: Their vectors, (n, d), finite. Kept as float32; the attribute is read-only.
+        vectors: Their vectors, (n, d), finite. Kept as float32. The attribute is read-only.
         name: Name of the table, for certificates.
-        unknown: Public vector of every word outside the table; by default the mean of the vectors that may be written.
-        pad: Public vector of pads; by default ``unknown``.
+        unknown: Public vector of every word outside the table. By default the mean of the vectors that may be written.
+        pad: Public vector of pads. By default ``unknown``.
         never: Ids that are never written out, such as special and unused tokens.
-        tokenizer: Cuts a text; by default into whole words.
+        tokenizer: Cuts a text. By default into whole words.
         kind: "word" or "subword".
 
     Raises:
@@ -162,7 +162,7 @@ class Vocabulary:
     table: NearestVector = dataclasses.field(init=False)
     index: dict[str, int] = dataclasses.field(init=False)
     encode: Callable[[str], list[int]] = dataclasses.field(init=False)
-    """Ids of a text; private, like the text."""
+    """Ids of a text. Private, like the text."""
     decode: Callable[[Sequence[int]], list[str]] = dataclasses.field(init=False)
     """Pieces of text of released ids."""
 

@@ -37,7 +37,7 @@ class PrivacyBlocks:
     is charged in each of them. So a new month brings a budget of its own, and nothing is refilled.
 
     Args:
-        place: Folder of the ledgers, made if absent: each block has a file of its name in it. Or a URL as of
+        place: Folder of the ledgers, made if absent: each block has a file of its name in it, or a URL as of
             :class:`PrivacyLedger`, for several machines: each block has a schema, and a key file, whose name ends in
             that of the block.
         budget_per_block: The most that all releases about the records of one block may cost.
@@ -125,7 +125,7 @@ class PrivacyBlocks:
 
         Raises:
             InvalidParameter: A record has no time, or belongs to another block already. The message gives positions,
-                never content. Nothing was noted. Or the time is the text or the label.
+                never content. Nothing was noted, or the time is the text or the label.
         """
         names = self._checked(blocks)
         if self._time_key in (text_key, label_key):

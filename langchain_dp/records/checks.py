@@ -1,4 +1,4 @@
-"""Labels of every kind, each under one name. And whether a record fits labels and a template."""
+"""Labels of every kind, each under one name, and whether a record fits labels and a template."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def as_seen(label: str) -> str:
 
 
 def _is_invisible(letter: str) -> bool:
-    # Joiners, marks of direction, soft hyphens and other controls of format. And variation selectors.
+    # Joiners, marks of direction, soft hyphens and other controls of format, and variation selectors.
     return unicodedata.category(letter) == "Cf" or "\ufe00" <= letter <= "\ufe0f"
 
 

@@ -1,4 +1,4 @@
-"""Examples in files: one JSON object a line, or a table with a header. And the one error that names all bad rows."""
+"""Examples in files: one JSON object a line, or a table with a header, and the one error that names all bad rows."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class PrivateRecords:
 
     Args:
         examples: The examples: mappings, LangChain documents, pydantic objects, dataclass objects or named tuples. A
-            DataFrame of pandas or polars, an Arrow table, a dataset of Hugging Face. Or a path to a JSONL or CSV file.
+            DataFrame of pandas or polars, an Arrow table, a dataset of Hugging Face, or a path to a JSONL or CSV file.
             Or another ``PrivateRecords``: its records as they are now, under the same ids. What is added to or
             forgotten by one of the two later does not reach the other.
         text_key: Key, or column, of the text. Its number, where it has no name. It is kept under ``text``, too, in

@@ -56,8 +56,8 @@ class RecordShards:
     In a script, a pool of processes asks for ``if __name__ == "__main__":`` around the call.
 
     Args:
-        parts: A path or several, to JSONL or CSV files. JSONL is divided into parts of 4 MB. Or a dataset of Hugging
-            Face. Or functions without arguments that return the rows of one part, which workers can import. Or a
+        parts: A path or several, to JSONL or CSV files. JSONL is divided into parts of 4 MB, or a dataset of Hugging
+            Face, or functions without arguments that return the rows of one part, which workers can import. Or a
             dataset of Ray, whose own workers then read. Ray keeps raw rows in memory and on disk, so the whole cluster
             is inside the trust boundary.
         text_key: Key of the text.

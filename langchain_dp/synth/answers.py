@@ -83,7 +83,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
 
     Args:
         model: Engine that scores next tokens. It sees the records: it must run inside the trust boundary.
-        examples: Private records: mappings with ``text``, ``label`` (here the reply) and other fields of the template;
+        examples: Private records: mappings with ``text``, ``label`` (here the reply) and other fields of the template,
             or another source that ``PrivateRecords`` takes: a DataFrame, documents, a path. For other names of text and
             reply: ``PrivateRecords(rows, text_key="question", label_key="answer")``, and the same names in the
             template.
@@ -92,8 +92,8 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         max_queries: Answers that the noise is made for. The same question again is free.
         name: Name of the plan in the ledger.
         members: Records that are expected to take part in one answer.
-        max_new_tokens: Tokens of an answer at most; no more than 512.
-        sampling_probability: Rate of the records. None: ``members`` over their number, where that is public; of a
+        max_new_tokens: Tokens of an answer at most. No more than 512.
+        sampling_probability: Rate of the records. None: ``members`` over their number, where that is public. Of a
             resumed plan, the rate that it was reserved with.
         prompts: Templates.
         candidates: Most probable tokens of the public model that are considered at each step.
@@ -282,7 +282,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         arg_types: Mapping[str, type] | None = None,
         exit_behavior: ExitBehavior = "continue",
     ) -> BaseTool:
-        """Return a tool for an agent; arguments and errors as of :meth:`langchain_dp.icl.DPICLClassifier.as_tool`."""
+        """Return a tool for an agent. Arguments and errors as of :meth:`langchain_dp.icl.DPICLClassifier.as_tool`."""
         if arg_types is not None:
             raise InvalidParameter("Expected arg_types to be None: the arguments are texts. Give args_schema=.")
         return private_tool(
@@ -449,7 +449,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         return count_publicly(self._engine, text)
 
     def answers_left(self, *, user_id: str | None = None) -> int:
-        """Number of answers that the plan still covers; with ``user_id``, also the share of that user.
+        """Number of answers that the plan still covers. With ``user_id``, also the share of that user.
 
         Raises:
             PlanError: The plan has no account for the user.

@@ -96,7 +96,7 @@ class DPExampleSelector:
 
     Args:
         candidates: Public texts, e.g. of :func:`write_candidates`. Some hundreds are good. They must not be private.
-        encoder: Public encoder; :class:`~langchain_dp.aggregate.StaticEncoder` by default.
+        encoder: Public encoder. :class:`~langchain_dp.aggregate.StaticEncoder` by default.
         per_label: Examples per label.
         nearest: Candidates that one record votes for. Its votes weigh 1/sqrt(nearest) each, which costs as much as one
             whole vote and carries farther through the noise.

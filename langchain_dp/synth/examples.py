@@ -31,7 +31,7 @@ class SyntheticExample:
     Args:
         text: The text.
         label: Its label.
-        dropped: Why a filter left it out; empty for examples.
+        dropped: Why a filter left it out. Empty for examples.
 
     Examples:
         >>> SyntheticExample("The parcel is late.", "delivery").row()
@@ -86,7 +86,7 @@ class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Labels of the run, in its order; of a list made by hand, those of its examples."""
+        """Labels of the run, in its order. Of a list made by hand, those of its examples."""
         named = self.settings.get("labels") or dict.fromkeys(one.label for one in self._released)
         return tuple(named)
 

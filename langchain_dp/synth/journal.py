@@ -44,7 +44,7 @@ class PartialText:
 
     @property
     def blank(self) -> bool:
-        """Whether no token was, or may have been, drawn."""
+        """Return whether no token was, or may have been, drawn."""
         return not (self.tokens or self.drawing)
 
 
@@ -81,7 +81,7 @@ class SynthesisJournal(RunJournal):
         return journal
 
     def _is_sound(self) -> bool:
-        """Whether the texts belong to the run, each once."""
+        """Return whether the texts belong to the run, each once."""
         partial = self.under_way
         places = [(text.number, text.label) for text in self.written]
         places += [] if partial is None else [(partial.number, partial.label)]
@@ -108,7 +108,7 @@ class SynthesisJournal(RunJournal):
         return [label for label in self.labels if label not in last] if last else []
 
     def has_begun(self) -> bool:
-        """Whether a round is incomplete of which a token may have been drawn."""
+        """Return whether a round is incomplete of which a token may have been drawn."""
         return bool((self.under_way is not None and not self.under_way.blank) or self._missing())
 
     def drawn(self, number: int, label: str) -> tuple[Token, ...]:
@@ -154,7 +154,7 @@ class SynthesisJournal(RunJournal):
             self.keep(WrittenText(self.written[-1].number, label, "", "lost"))
 
     def follows(self, older: SynthesisJournal) -> bool:
-        """Whether this state is a later one than ``older``, or the same."""
+        """Return whether this state is a later one than ``older``, or the same."""
         then, now = older.under_way, self.under_way
         if self.written[: len(older.written)] != older.written:
             return False

@@ -39,8 +39,8 @@ class SynthesisPrompts(_ShowsRecord):
     """Templates of one synthesis. The public model sees the same prompt without a record.
 
     Args:
-        record: Template of one record; its variables are keys of an example.
-        head: Text before the record; ``{description}`` is the description of the label.
+        record: Template of one record. Its variables are keys of an example.
+        head: Text before the record. ``{description}`` is the description of the label.
         before: Text before each record, and before the text that the model writes.
         after: End of each record. A text ends there, too.
 
@@ -91,8 +91,8 @@ class AnswerPrompts(_ShowsRecord):
     """Templates of questions with their answers. The public model sees the same prompt without a record.
 
     Args:
-        record: Template of one record; its variables are keys of an example.
-        question: Template of the question, which ends where the answer begins; its variables are those of an input.
+        record: Template of one record. Its variables are keys of an example.
+        question: Template of the question, which ends where the answer begins. Its variables are those of an input.
         head: Public text before the record.
         end: End of an answer, beside the model's own.
 

@@ -47,7 +47,7 @@ class _TextPlan(InNotebooks):
 
     @property
     def is_worth_it(self) -> bool:
-        """Whether the records can move the texts. From the clip alone, which is public."""
+        """Return whether the records can move the texts. From the clip alone, which is public."""
         return self.clip >= LEAST_CLIP
 
     def _verdict(self, instead: str, holding: str) -> str:
@@ -87,7 +87,7 @@ class SynthesisPlan(_TextPlan):
         budget: The promise.
         design: Rounds and noise.
         tokens: Estimated tokens to evaluate.
-        seconds: Estimated time; None if the engine's speed is unknown.
+        seconds: Estimated time. None if the engine's speed is unknown.
         weak: Reasons why the promise is weak.
         labels: Number of labels: texts of one round.
 
@@ -141,7 +141,7 @@ class AnswersPlan(_TextPlan):
         budget: The promise of all answers together.
         design: Rounds, one per answer, and their noise.
         tokens: Estimated tokens to evaluate for one answer.
-        seconds: Estimated time of one answer; None if the engine's speed is unknown.
+        seconds: Estimated time of one answer. None if the engine's speed is unknown.
         weak: Reasons why the promise is weak.
 
     Examples:
@@ -186,7 +186,7 @@ def planned_answers(
     engine: NextTokenScorer, prompts: AnswerPrompts, budget: PrivacyBudget, design: Design,
     records: PrivateRecords | None,
 ) -> AnswersPlan:  # fmt: skip
-    """Work out the plan; ``records`` for their lengths, None assumes short ones. A question is as long as a record."""
+    """Work out the plan. ``records`` for their lengths, None assumes short ones. A question is as long as a record."""
     shown = _record_tokens(engine, records, prompts)
     tokens = engine.count_tokens(prompts.head) + (1 + design.noise.members) * (2 * shown + design.noise.event.tokens)
     return AnswersPlan(
@@ -198,7 +198,7 @@ def planned(
     engine: NextTokenScorer, settings: SynthesisSettings, budget: PrivacyBudget, design: Design,
     records: PrivateRecords | None,
 ) -> SynthesisPlan:  # fmt: skip
-    """Work out the plan; ``records`` for their lengths, None assumes short ones."""
+    """Work out the plan. ``records`` for their lengths, None assumes short ones."""
     prompts, labels = settings.prompts, len(settings.labels)
     head = max(engine.count_tokens(prompts.described(text)) for text in settings.labels.values())
     shown = _record_tokens(engine, records, prompts) + engine.count_tokens(prompts.tail)

@@ -38,7 +38,7 @@ class _Opened:
 
 
 class SynthesisRuns(PrivateRun):
-    """The one run of a synthesizer, and its released texts; arguments as of the base."""
+    """The one run of a synthesizer, and its released texts. Arguments as of the base."""
 
     _engine: NextTokenScorer
     _settings: SynthesisSettings
@@ -107,7 +107,7 @@ class SynthesisRuns(PrivateRun):
         )
 
     def _check_data(self, opened: _Opened, records: PrivateRecords) -> None:
-        """Refuse other records for a complete run or a round that has begun; otherwise continue over them."""
+        """Refuse other records for a complete run or a round that has begun. Otherwise continue over them."""
         journal = opened.journal
         now = self._digest(records, journal.key)
         if now == journal.data:
@@ -168,7 +168,7 @@ class SynthesisRuns(PrivateRun):
         self, journal: SynthesisJournal, writer: TextWriter, number: int, label: str, bodies: Mapping[Hashable, str],
         halted: Halted,
     ) -> None:  # fmt: skip
-        """Write and store the rest of a text; or store that it is lost."""
+        """Write and store the rest of a text, or store that it is lost."""
         head, tail = self._public_parts(label)
         drawn = journal.drawn(number, label)
         if not (writer.can_go_on(public_prompt(head, tail), drawn) and journal.take_up(number, label)):
@@ -181,7 +181,7 @@ class SynthesisRuns(PrivateRun):
         journal.keep(_written(number, label, writer, journal.drawn(number, label)))
 
     def _writer(self, noise: ClippedSum) -> TextWriter:
-        """The writer under this noise; the last one again where it fits, since it remembers that the model answered."""
+        """The writer under this noise. The last one again where it fits, since it remembers that the model answered."""
         if self._last_writer is None or self._last_writer.noise != noise:
             self._last_writer = self._settings.writer(self._engine, noise, self._rng)
         return self._last_writer

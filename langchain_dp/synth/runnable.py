@@ -44,7 +44,7 @@ class DPExampleSynthesizer(RunRunnable):
     Args:
         model: Engine that scores next tokens (``LlamaCppEnsemble``, ``TransformersEnsemble``). It sees the records: it
             must run inside the trust boundary.
-        labels: Label -> public description for the model; or the labels alone. A description must not be taken from
+        labels: Label -> public description for the model, or the labels alone. A description must not be taken from
             the records, unless it was released: for labels that are codes,
             :class:`~langchain_dp.aggregate.names.DPLabelNamer` releases ``descriptions``.
         count: Examples of all labels together, rounded up to the same number of each.
@@ -54,14 +54,14 @@ class DPExampleSynthesizer(RunRunnable):
         name: Name of the plan in the ledger. A ledger in a file keeps the texts, and a run under the same name resumes.
         max_new_tokens: Tokens of one text at most.
         members: Records that are expected to take part in one text. With few texts per label, more of them help.
-        sampling_probability: Rate of the records. None: so that ``members`` of each label are expected; required under
+        sampling_probability: Rate of the records. None: so that ``members`` of each label are expected. Required under
             add/remove.
         prompts: Templates.
         min_words: Words that a released text must have to be an example. In writing without spaces a letter is one.
         candidates: Most probable tokens of the public model that are considered at each step.
         temperature: Of the distribution that a token is drawn from.
         chat: Use the model's chat template instead of plain text.
-        progress: Called with every text when it is released, before the filters; ``dropped`` of a lost text is "given
+        progress: Called with every text when it is released, before the filters. ``dropped`` of a lost text is "given
             up". True shows a bar, None on a terminal only, False nothing.
         labels_from_data: The labels were read off the records. No epsilon counts that: the certificate says so.
         made_with: Certificates of runs whose released text stands in ``labels`` or ``prompts``, where the text was read
@@ -176,7 +176,7 @@ class DPExampleSynthesizer(RunRunnable):
         Raises:
             InvalidParameter: Records or settings do not fit. Nothing was spent.
             BudgetExceeded: The ledger has no room for the plan. Nothing was spent.
-            PlanError: The ledger holds another plan under this name, or this one over another budget; or a round that
+            PlanError: The ledger holds another plan under this name, or this one over another budget, or a round that
                 has begun was over other records.
             ModelUnavailable: The model does not answer public text.
         """
@@ -247,7 +247,7 @@ class DPExampleSynthesizer(RunRunnable):
     def public_examples(self) -> SyntheticExamples:
         """Write as many examples by the model alone, which sees no record: the baseline for private ones.
 
-        Free, before a run or after it. The certificate has the promise of released text in ``labels``; otherwise
+        Free, before a run or after it. The certificate has the promise of released text in ``labels``. Otherwise
         epsilon and delta are zero.
 
         Raises:
@@ -283,7 +283,7 @@ class DPExampleSynthesizer(RunRunnable):
         """Forecast the cost of a run and whether it is worth it. Spends and reserves nothing.
 
         Args:
-            examples: The records, for estimates from their lengths (for the operator, not for publication); or their
+            examples: The records, for estimates from their lengths (for the operator, not for publication), or their
                 number.
 
         Raises:

@@ -47,7 +47,7 @@ class Design:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WritingSettings:
-    """Public settings of private texts; arguments as of ``DPExampleSynthesizer``."""
+    """Public settings of private texts. Arguments as of ``DPExampleSynthesizer``."""
 
     prompts: SynthesisPrompts | AnswerPrompts
     max_new_tokens: int

@@ -197,7 +197,7 @@ class PlanStore(LedgerStore):
     def add_missing(self, plan: StoredPlan, event: str, count: int, caller: str) -> int:
         """Charge, durably, the part of ``count`` uses that ``caller`` has not been charged yet.
 
-        Return 0. Or the number of missing uses if too few are left. Then nothing was charged.
+        Return 0, or the number of missing uses if too few are left. Then nothing was charged.
         """
         item, _ = plan.items[event]
 

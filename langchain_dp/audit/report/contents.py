@@ -38,11 +38,11 @@ class Release:
         parameters: Public parameters in words.
         meaning: Effect of the noise on an answer.
         used: Releases so far.
-        most: Releases reserved; None where there is no such number.
-        first: Time of the first release, ISO 8601 in UTC; empty without any.
+        most: Releases reserved. None where there is no such number.
+        first: Time of the first release, ISO 8601 in UTC. Empty without any.
         last: Time of the last release.
         chains: Releases by the name of the charging chain.
-        part: Part of the data that they read; empty if they may read all of it.
+        part: Part of the data that they read. Empty if they may read all of it.
 
     Examples:
         >>> [(release.mechanism, release.used) for release in report("privacy.ledger").plans[0].releases]
@@ -88,8 +88,8 @@ class Plan:
         delta: Reserved delta.
         spent: Epsilon of its releases so far at its delta.
         releases: By kind.
-        quotas: Quotas of users who are named or have queried; empty if every user may use up the plan.
-        each: Quota of every other user; None without quotas, or without one for others.
+        quotas: Quotas of users who are named or have queried. Empty if every user may use up the plan.
+        each: Quota of every other user. None without quotas, or without one for others.
 
     Examples:
         >>> [(plan.name, plan.epsilon, plan.spent) for plan in report("privacy.ledger").plans]
@@ -135,7 +135,7 @@ def _together(mechanism: str, releases: Sequence[Release]) -> Release:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The contents of a ledger, for an auditor. Public parameters only; names that look like a text are not shown.
+    """The contents of a ledger, for an auditor. Public parameters only. Names that look like a text are not shown.
 
     Args:
         kind: "ledger", counted in epsilon, or "metric ledger", counted in eta.
@@ -143,14 +143,14 @@ class Report:
         made: Time when the ledger was made, ISO 8601 in UTC.
         read: Time when it was read.
         library: Version of this package.
-        neighbors: Which two data sets look alike, in words; for a metric ledger, which two texts.
+        neighbors: Which two data sets look alike, in words. For a metric ledger, which two texts.
         meaning: The promise in plain words.
-        budget: (epsilon, delta) of everything; of a metric ledger (limit of one user, limit of one document), with
+        budget: (epsilon, delta) of everything. Of a metric ledger (limit of one user, limit of one document), with
             infinity for no limit.
-        reserved: (epsilon, delta) of all plans; of a metric ledger as ``spent``.
-        spent: (epsilon, delta) so far; of a metric ledger the largest account of a user and of a document, in eta.
+        reserved: (epsilon, delta) of all plans. Of a metric ledger as ``spent``.
+        spent: (epsilon, delta) so far. Of a metric ledger the largest account of a user and of a document, in eta.
         total: Releases so far.
-        plans: Plans in the order of reservation; of a metric ledger one, which holds every release.
+        plans: Plans in the order of reservation. Of a metric ledger one, which holds every release.
         facts: Further rows (name, value).
         limits: Limits of the protection.
         attacks: Results of attacks, if given.
@@ -200,11 +200,11 @@ class Report:
 
     @property
     def left(self) -> tuple[float, float]:
-        """Unreserved budget; of a metric ledger the rest of the fullest accounts."""
+        """Unreserved budget. Of a metric ledger the rest of the fullest accounts."""
         return max(self.budget[0] - self.reserved[0], 0.0), max(self.budget[1] - self.reserved[1], 0.0)
 
     def to_dict(self, *, curve: bool = True) -> dict[str, Any]:
-        """Return plain values for strict JSON; infinity is the string "inf". Pairs are named by :attr:`sides`.
+        """Return plain values for strict JSON. Infinity is the string "inf". Pairs are named by :attr:`sides`.
 
         Args:
             curve: Whether :attr:`curve` is among them.
@@ -238,7 +238,7 @@ def report(
             settings are summed.
 
     Raises:
-        InvalidParameter, LedgerError: Nothing is there, it is no ledger, damaged, or cannot be read; or ``attacks`` or
+        InvalidParameter, LedgerError: Nothing is there, it is no ledger, damaged, or cannot be read, or ``attacks`` or
             ``pseudonyms`` hold something else.
 
     Examples:
@@ -378,7 +378,7 @@ def _of_metric(ledger: MetricLedger) -> Report:
 
 
 def _largest(entries: Sequence[MetricEntry]) -> list[tuple[str, float]]:
-    """Return the largest account of a user over time; of a document if no release named a user."""
+    """Return the largest account of a user over time. Of a document if no release named a user."""
     whose = "user" if any(entry.user for entry in entries) else "document"
     spent: defaultdict[str, float] = defaultdict(float)
     curve: list[tuple[str, float]] = []

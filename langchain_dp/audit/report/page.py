@@ -42,7 +42,7 @@ class Live:
 
 
 def page(report: Report, *, live: Live | None = None) -> str:
-    """Return the whole page; a live one loads ``/live.js``."""
+    """Return the whole page. A live one loads ``/live.js``."""
     import jinja2  # a report alone does without
 
     writer = jinja2.Environment(
@@ -102,7 +102,7 @@ def _apart(attack: ReportedAttack) -> tuple[str, str]:
 
 
 def _one_line(value: Any) -> Any:
-    """Put a text on one line, with negative exponents unbroken; markup of the template passes."""
+    """Put a text on one line, with negative exponents unbroken. Markup of the template passes."""
     if not isinstance(value, str) or hasattr(value, "__html__"):
         return value
     line = "".join(letter if letter.isprintable() else " " for letter in value)

@@ -1,4 +1,4 @@
-"""Geometry of a picture of spending over time; the page's template draws it, in its own colors."""
+"""Geometry of a picture of spending over time. The page's template draws it, in its own colors."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def spent_over_time(
 ) -> Plot:
     """Return a step for every point, and level lines for the reserved and the allowed.
 
-    ``curve`` is (time, spent so far), in order, and starts at 0 at ``begins``; ``lines`` are (name, height, class of
-    the line); ``unit`` names the vertical axis.
+    ``curve`` is (time, spent so far), in order, and starts at 0 at ``begins``. ``lines`` are (name, height, class of
+    the line). ``unit`` names the vertical axis.
     """
     points = [(_seconds(begins), 0.0), *((_seconds(time), value) for time, value in curve)]
     start, end = points[0][0], max(points[-1][0], points[0][0])

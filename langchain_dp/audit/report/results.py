@@ -41,12 +41,12 @@ class ReportedAttack:
 
     @property
     def better(self) -> bool:
-        """Whether the attack did better than guessing, beyond its interval."""
+        """Return whether the attack did better than guessing, beyond its interval."""
         return self.low > self.baseline
 
     @property
     def bound(self) -> float | None:
-        """Largest rate that the attacked promise allows, from the settings; None if not stated."""
+        """Largest rate that the attacked promise allows, from the settings. None if not stated."""
         bound = self.settings.get("bound")
         if isinstance(bound, bool) or not isinstance(bound, (int, float)) or not 0 <= bound <= 1:
             return None
@@ -54,7 +54,7 @@ class ReportedAttack:
 
     @property
     def contradicts(self) -> bool:
-        """Whether the attack did better than the promise allows, beyond its interval."""
+        """Return whether the attack did better than the promise allows, beyond its interval."""
         return self.bound is not None and self.low > self.bound
 
 
@@ -206,7 +206,7 @@ def _together(rows: Iterable[Any]) -> tuple[ReportedPseudonyms, ...]:
 
 
 def _checked(row: Any, where: str) -> tuple[dict[str, int], tuple[str, tuple[str, ...], bool, str]]:
-    """Return the hidden counts and their settings; every text in them as a label."""
+    """Return the hidden counts and their settings. Every text in them as a label."""
     if not isinstance(row, dict) or set(row) != _REPORT_FIELDS:
         raise InvalidParameter(
             f"Expected {where} to be an object with {', '.join(sorted(_REPORT_FIELDS))}, and nothing else."

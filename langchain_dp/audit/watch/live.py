@@ -42,12 +42,12 @@ def live_app(
 ) -> ASGIApp:
     """Return an ASGI app that shows the report of one ledger and keeps it up to date. It never writes.
 
-    ``/`` is the page, which polls for changes; ``/healthz`` is 200 or 503; ``/metrics`` is for Prometheus, with the
+    ``/`` is the page, which polls for changes. ``/healthz`` is 200 or 503. ``/metrics`` is for Prometheus, with the
     extra ``prometheus``. It answers only GET and HEAD, and only requests for a known host, so that no other page in the
     same browser can read it under a foreign name. There is no login: serve it on loopback.
 
     Args:
-        ledger: The ledger; or its path or URL, opened so that it cannot be charged.
+        ledger: The ledger, or its path or URL, opened so that it cannot be charged.
         name: Label of the ledger in ``/metrics``.
         hosts: Host names and addresses, without port, that browsers may use. None: every IP address, no name.
         every: Seconds between two polls, at least 0.5.

@@ -18,15 +18,15 @@ with needs("otel", "opentelemetry-api", why=" for gauges of a ledger"):
 def register_otel_metrics(ledgers: Mapping[str, Watchable], *, meter_provider: MeterProvider | None = None) -> None:
     """Register the gauges of ledgers, which OpenTelemetry reads as often as its reader collects.
 
-    Names begin with ``langchain_dp.ledger.``; attributes are ``ledger`` (the given name), ``mechanism`` (its kind) and
+    Names begin with ``langchain_dp.ledger.``. Attributes are ``ledger`` (the given name), ``mechanism`` (its kind) and
     ``account`` ("user" or "document": the fullest one). A ledger that cannot be read has ``healthy`` 0 and nothing
     else. OpenTelemetry cannot unregister them: call it once, with all ledgers. A closed ledger is unhealthy from then
     on.
 
     Args:
-        ledgers: Ledgers by name: an open ledger; or the path or URL of one, which is only read, from any process, and
+        ledgers: Ledgers by name: an open ledger, or the path or URL of one, which is only read, from any process, and
             knows no refusals.
-        meter_provider: Provider of the meter; the global one by default.
+        meter_provider: Provider of the meter. The global one by default.
 
     Raises:
         InvalidParameter: ``ledgers`` is empty, or no mapping, or a name is not 1 to 200 printable characters.

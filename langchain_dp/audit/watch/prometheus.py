@@ -17,12 +17,12 @@ _PREFIX = PREFIX.replace(".", "_")
 class LedgerCollector(Collector):
     """Gauges of ledgers, read at every scrape: ``REGISTRY.register(LedgerCollector({"mailbox": ledger}))``.
 
-    Names begin with ``langchain_dp_ledger_``; labels are ``ledger`` (the given name), ``mechanism`` (its kind) and
+    Names begin with ``langchain_dp_ledger_``. Labels are ``ledger`` (the given name), ``mechanism`` (its kind) and
     ``account`` ("user" or "document": the fullest one). A ledger that cannot be read has ``healthy`` 0 and nothing
     else. Give all ledgers of a registry to one collector.
 
     Args:
-        ledgers: Ledgers by name: an open ledger; or the path or URL of one, which is only read, from any process, and
+        ledgers: Ledgers by name: an open ledger, or the path or URL of one, which is only read, from any process, and
             knows no refusals.
 
     Raises:

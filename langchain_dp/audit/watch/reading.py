@@ -38,17 +38,17 @@ class LedgerStats(MadeOfFields):
     """The public figures of a ledger at one moment.
 
     Args:
-        unit: "epsilon", with pairs (epsilon, delta); or "eta", with pairs (of a user, of a document), where spent is
+        unit: "epsilon", with pairs (epsilon, delta), or "eta", with pairs (of a user, of a document), where spent is
             that of the fullest account.
-        budget: The most that may be spent; infinity without a limit.
-        reserved: The most that all plans may cost; of a ledger in eta as ``spent``.
+        budget: The most that may be spent. Infinity without a limit.
+        reserved: The most that all plans may cost. Of a ledger in eta as ``spent``.
         spent: Cost of the releases so far. Prepaid releases count as spent.
-        left: Unreserved budget; of a ledger in eta the rest of the fullest account.
+        left: Unreserved budget. Of a ledger in eta the rest of the fullest account.
         plans: Plans reserved.
         plans_open: Plans that have releases left.
         used: Releases so far, by the kind of their mechanism.
         unused: Releases that are reserved and not made, by the same kinds.
-        refusals: Charges and plans refused in this process by this ledger object; None for a ledger that is only read,
+        refusals: Charges and plans refused in this process by this ledger object. None for a ledger that is only read,
             since refusals are not stored.
 
     Examples:
@@ -171,14 +171,14 @@ class Watched:
             return report_on(self.open())
 
     def look(self) -> tuple[LedgerStats | None, str]:
-        """Return its figures; or None, and the type of the error: its message may hold a path and is not passed on."""
+        """Return its figures, or None, and the type of the error: its message may hold a path and is not passed on."""
         try:
             return self.figures(), ""
         except (LangChainDPError, OSError) as error:
             return None, type(error).__name__
 
     def close(self) -> None:
-        """Close a ledger that was opened here; a given ledger stays open."""
+        """Close a ledger that was opened here. A given ledger stays open."""
         with self._lock:
             if self._place is not None and self._ledger is not None:
                 self._ledger.close()
@@ -226,7 +226,7 @@ class Measure:
     name: str  # without the prefix
     what: str  # a sentence
     labels: tuple[str, ...]  # names of its labels beside that of the ledger
-    values: Callable[[LedgerStats], Values]  # by those labels; infinite ones, without a limit, are left out
+    values: Callable[[LedgerStats], Values]  # by those labels. Infinite ones, without a limit, are left out
     counts: bool = False  # whether it only grows
 
     def of(self, found: LedgerStats) -> Values:

@@ -33,7 +33,7 @@ Config = RunnableConfig | None
 
 
 def stamped(conversation: Conversation, message: M) -> M:
-    """Mark a message with placeholders only; any change to its content voids the mark."""
+    """Mark a message with placeholders only. Any change to its content voids the mark."""
     metadata = {**message.response_metadata, STAMP: conversation.mark(message)}
     return message.model_copy(update={"response_metadata": metadata})
 
@@ -46,7 +46,7 @@ def _is_stamped(conversation: Conversation, message: BaseMessage) -> bool:
 
 
 def hidden_messages(conversation: Conversation, messages: Sequence[BaseMessage], **whose: bool) -> list[BaseMessage]:
-    """Hide messages that are not stamped; ``whose`` is ``hidden`` or ``named`` of :meth:`Pseudonymizer.sanitize`."""
+    """Hide messages that are not stamped. ``whose`` is ``hidden`` or ``named`` of :meth:`Pseudonymizer.sanitize`."""
     return [
         message
         if isinstance(message, RemoveMessage) or _is_stamped(conversation, message)
@@ -254,7 +254,7 @@ class _Restored:
         return self._restorer.inside(value)
 
     def part(self, part: Any) -> Any:
-        """One part of a stream; a cut placeholder is held back until its end."""
+        """One part of a stream. A cut placeholder is held back until its end."""
         return self._streamed(part, lambda inner: inner)
 
     def _streamed(self, part: Any, around: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Pseudonyms for columns of batches in many workers; each row is a conversation. NOT formal privacy."""
+"""Pseudonyms for columns of batches in many workers. Each row is a conversation. NOT formal privacy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PseudonymizeBatches(WorksOnBatches[tuple[Pseudonymizer, Any]]):
 
     For ``ray.data.Dataset.map_batches``, ``datasets.Dataset.map(batched=True)`` and, by :meth:`in_pandas`, Spark's
     ``mapInPandas``. A batch is a mapping of columns (lists, numpy arrays, Arrow arrays), an Arrow table or a pandas
-    frame; the same type comes back. Unnamed columns are dropped.
+    frame. The same type comes back. Unnamed columns are dropped.
 
     A row is a conversation: its columns share placeholders, which start at 1. Nothing is random, so a repeated batch
     comes out the same, except for the bytes of encrypted maps. It is pickled without recognizers, terms and key: each
@@ -32,7 +32,7 @@ class PseudonymizeBatches(WorksOnBatches[tuple[Pseudonymizer, Any]]):
         build: Function without arguments that builds the pseudonymizer in each worker.
         columns: Names of the columns with texts, or nothing (None, NaN).
         keep_columns: Names of columns that pass in clear.
-        map_column: Name of a new column with the row's encrypted map, for :meth:`restore`; None: it cannot be restored.
+        map_column: Name of a new column with the row's encrypted map, for :meth:`restore`. None: it cannot be restored.
         key: Function that reads the key of the maps in each worker, as from ``Fernet.generate_key``. Needed with
             ``map_column``.
 
@@ -119,7 +119,7 @@ class PseudonymizeBatches(WorksOnBatches[tuple[Pseudonymizer, Any]]):
             batch: Result of a call, with its column of maps. Its texts may have changed since.
 
         Returns:
-            The columns of texts and the kept columns; the maps are dropped.
+            The columns of texts and the kept columns. The maps are dropped.
 
         Raises:
             InvalidParameter: There is no ``map_column``, or the batch lacks it.

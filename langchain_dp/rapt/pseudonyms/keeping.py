@@ -64,7 +64,7 @@ class Conversation:
         return [part]
 
     def mark(self, message: BaseMessage) -> str:
-        """Keyed mark of the content of a message; a change voids it."""
+        """Keyed mark of the content of a message. A change voids it."""
         content = message_chunk_to_message(message).model_dump(exclude=_UNSAID)
         text = repr([self.name, type(message).__name__.removesuffix("Chunk"), _ordered(content)])
         return hmac.new(self._secret, text.encode(errors="surrogatepass"), hashlib.sha256).hexdigest()
@@ -93,7 +93,7 @@ def _ordered(value: Any) -> Any:
 
 
 class Conversations:
-    """All conversations of this process. ``key`` encrypts their maps in the state; None: they stay in memory."""
+    """All conversations of this process. ``key`` encrypts their maps in the state. None: they stay in memory."""
 
     def __init__(self, settings: Pseudonymizer, key: str | bytes | None) -> None:
         self._settings = settings
@@ -105,7 +105,7 @@ class Conversations:
         self._open: OrderedDict[str, Conversation] = OrderedDict()
 
     def open(self, parts: Sequence[str]) -> Conversation:
-        """The conversation of a state; without parts, a new one."""
+        """The conversation of a state. Without parts, a new one."""
         name = parts[0].partition(".")[0] if parts else secrets.token_hex(8)
         with self._lock:
             conversation = self._open.get(name)

@@ -47,7 +47,7 @@ class PseudonymState(AgentState[Any]):
 
 
 class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Keeps an agent under pseudonyms. NOT formal privacy: text that no recognizer finds passes in clear; no epsilon.
+    """Keeps an agent under pseudonyms. NOT formal privacy: text that no recognizer finds passes in clear. No epsilon.
 
     Call the agent through :meth:`around`: it hides the input before the graph sees it, and restores the output, in
     streams too. Model, checkpoints and traces then hold placeholders only. (In other input than messages, or in a
@@ -125,7 +125,7 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
             agent: Result of ``create_agent`` with this middleware in its list.
 
         Raises:
-            InvalidParameter: It is no graph, or one without this middleware; or ``tools_inside`` names a tool that it
+            InvalidParameter: It is no graph, or one without this middleware, or ``tools_inside`` names a tool that it
                 lacks.
         """
         instance("agent", agent, PregelProtocol, "a graph of create_agent with this middleware in its list")
@@ -244,7 +244,7 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         def run(call: ToolCallRequest) -> Any:
             try:
                 return handler(call)
-            except GraphBubbleUp as stop:  # of the graph; raised again in _result
+            except GraphBubbleUp as stop:  # of the graph. Raised again in _result
                 return stop
 
         try:

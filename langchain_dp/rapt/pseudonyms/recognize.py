@@ -86,7 +86,7 @@ class TermEntities:
         return f"TermEntities(<{len(self._terms)} private terms>)"
 
     def find(self, text: str) -> list[tuple[int, int, str]]:
-        """Start, end and kind of every term; they may overlap."""
+        """Start, end and kind of every term. They may overlap."""
         copy = caseless(text)
         return [
             (*copy.span(*place), label)
@@ -119,12 +119,12 @@ class AllEntities:
 
     @property
     def kinds(self) -> frozenset[str] | None:
-        """Kinds that are looked for; None if a recognizer does not declare them."""
+        """Kinds that are looked for. None if a recognizer does not declare them."""
         declared = [getattr(one, "kinds", None) for one in self._recognizers]
         return None if None in declared else frozenset(_kind(kind) for kinds in declared for kind in kinds or ())
 
     def find(self, text: str) -> list[tuple[int, int, str]]:
-        """Start, end and kind of every entity; they may overlap."""
+        """Start, end and kind of every entity. They may overlap."""
         return [
             (start, end, _kind(kind))
             for one in self._recognizers
@@ -141,7 +141,7 @@ REGIONS = ("US", "GB", "DE", "FR", "ES", "IT", "NL", "BE", "CH", "AT", "PL", "PT
            "AU", "BR", "SG")  # fmt: skip
 """Regions whose phone numbers are found without a country code, by default."""
 
-_FROM, _TO = r"(?<![^\W_])", r"(?![^\W_])"  # no letter or digit beside it; an underscore is punctuation
+_FROM, _TO = r"(?<![^\W_])", r"(?![^\W_])"  # no letter or digit beside it. An underscore is punctuation
 _MONTH = (
     r"(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept?(?:ember)?|Oct(?:ober)?|"
     r"Nov(?:ember)?|Dec(?:ember)?)\.?"
@@ -189,9 +189,9 @@ class PatternEntities:
     a unit, a box or a postal code. A town is part of it where it stands behind these.
 
     Args:
-        kinds: Some of ADDRESS, DATE, EMAIL, PHONE, IBAN, CREDIT_CARD, URL, IP and NUMBER; None for all.
+        kinds: Some of ADDRESS, DATE, EMAIL, PHONE, IBAN, CREDIT_CARD, URL, IP and NUMBER. None for all.
         patterns: Further kinds, with the regular expression of each. A careless expression can be slow.
-        regions: Codes of the regions whose phone numbers are found without a country code; by default 21.
+        regions: Codes of the regions whose phone numbers are found without a country code. By default 21.
 
     Raises:
         InvalidParameter: A kind has no pattern, a pattern is not a regular expression, or a region is unknown.
@@ -230,7 +230,7 @@ class PatternEntities:
         return f"patterns ({', '.join(self.kinds)})"
 
     def find(self, text: str) -> list[Span]:
-        """Start, end and kind of every entity; they may overlap."""
+        """Start, end and kind of every entity. They may overlap."""
         entities: list[Span] = []
         for kind, pattern in self._patterns.items():
             spans = (_phones(self._regions) if kind == "PHONE" else _DECIDE[kind])(pattern, text)
@@ -258,7 +258,7 @@ def _urls(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
 
 
 def _grouped(is_right: Callable[[str], bool], digits: tuple[int, int], cue: re.Pattern[str] | None = None) -> Decide:
-    """Find the longest valid run of groups of letters and digits, from each group on; any run that follows a cue."""
+    """Find the longest valid run of groups of letters and digits, from each group on. Any run that follows a cue."""
 
     def decide(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
         position = 0

@@ -30,9 +30,9 @@ class PseudonymReport:
     Args:
         counts: Number of different hidden entities of each kind.
         looked_for: Names of the recognizers.
-        not_looked_for: Usual kinds that no recognizer looks for; empty if one does not declare its kinds.
+        not_looked_for: Usual kinds that no recognizer looks for. Empty if one does not declare its kinds.
         unknown: Whether a recognizer does not declare its kinds.
-        remaining_text_sanitizer: Promise for the other words, under ``remaining_text_sanitizer=``; None: they passed in
+        remaining_text_sanitizer: Promise for the other words, under ``remaining_text_sanitizer=``. None: they passed in
             clear.
         system_in_clear: Whether system messages were not searched.
         left_in_addresses: Number of placeholders that were not restored, because they stood in a web address whose host
@@ -93,8 +93,8 @@ class Pseudonymizer(SanitizerShell):
     :meth:`restore` puts the originals back, and :meth:`restorer` does so as the last step of a chain, also in streams.
 
     One object is one conversation: equal entities share a placeholder, also in other case or spacing where these carry
-    no meaning; different entities never do. A hidden entity is hidden everywhere else, recognized or not, if it has at
-    least three letters, or two of writing without spaces; a single word only as it was met, and in capitals. Text that
+    no meaning. Different entities never do. A hidden entity is hidden everywhere else, recognized or not, if it has at
+    least three letters, or two of writing without spaces. A single word only as it was met, and in capitals. Text that
     looks like a placeholder becomes one. The next conversation needs :meth:`new_conversation`.
 
     The map is in memory, and in no repr, trace or error. As with every part of a chain, the ROOT run shows tracers the
@@ -103,12 +103,12 @@ class Pseudonymizer(SanitizerShell):
     Args:
         recognizers: Finders of entities: ``PatternEntities()`` by default, ``PresidioEntities(...)``,
             ``GlinerEntities(...)``, a function of a text that returns start, end and kind of each entity, or a list.
-        presidio: Whether Presidio looks for entities as well; a code such as "de" is the language of the texts, True
+        presidio: Whether Presidio looks for entities as well. A code such as "de" is the language of the texts, True
             English. It needs the extra ``presidio`` and spaCy's model of the language.
-        gliner: Whether GLiNER looks as well; a text is the folder of its model, True the default model in Hugging
+        gliner: Whether GLiNER looks as well. A text is the folder of its model, True the default model in Hugging
             Face's cache. It needs the extra ``gliner``.
         terms: Your own words to hide, or a mapping of each to its kind.
-        remaining_text_sanitizer: Sanitizer for the other words, under metric privacy; None: they pass in clear.
+        remaining_text_sanitizer: Sanitizer for the other words, under metric privacy. None: they pass in clear.
         messages: Parts of messages that pass in clear: by default media. System messages, which often hold context, are
             searched by default, but pass with ``remaining_text_sanitizer``, which would replace their words.
         documents: Metadata of a document that pass in clear: by default none.
@@ -212,7 +212,7 @@ class Pseudonymizer(SanitizerShell):
 
         LangSmith applies it to inputs, outputs, errors and metadata of every run. One object is one map: the same
         entity has the same placeholder in all traces, so they stay readable. A text on which a recognizer fails is
-        withheld. Names and tags of runs pass in clear; use :meth:`langsmith_options` to hide these as well.
+        withheld. Names and tags of runs pass in clear. Use :meth:`langsmith_options` to hide these as well.
 
         Examples:
             >>> client = langsmith.Client(anonymizer=Pseudonymizer().as_langsmith_anonymizer())
@@ -236,7 +236,7 @@ class Pseudonymizer(SanitizerShell):
         }
 
     def as_langfuse_mask(self) -> Callable[..., Any]:
-        """Return a function for ``Langfuse(mask=...)``; see :meth:`as_langsmith_anonymizer`."""
+        """Return a function for ``Langfuse(mask=...)``. See :meth:`as_langsmith_anonymizer`."""
         mask = TraceMask(self.sanitize)
         return lambda *, data, **_: mask(data)
 
@@ -247,7 +247,7 @@ class Pseudonymizer(SanitizerShell):
 
     @property
     def sanitizes_the_rest(self) -> bool:
-        """Whether ``remaining_text_sanitizer=`` was given."""
+        """Return whether ``remaining_text_sanitizer=`` was given."""
         return self._settings[1] is not None
 
     def certificate(self) -> MetricCertificate:

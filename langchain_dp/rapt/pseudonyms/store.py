@@ -45,7 +45,7 @@ class PseudonymStore(BaseStore):
 
     Args:
         store: The store that keeps the memories, e.g. ``InMemoryStore()``, ``SqliteStore`` or ``PostgresStore``.
-        pseudonymizer: Settings of recognition; None: ``Pseudonymizer()``. Its own map is not used.
+        pseudonymizer: Settings of recognition. None: ``Pseudonymizer()``. Its own map is not used.
         key: 32 bytes in URL-safe base64, as from ``Fernet.generate_key()``, under which the map is kept in the store.
             None: it is in the memory of this object alone, and lost with it.
 
@@ -105,7 +105,7 @@ class PseudonymStore(BaseStore):
         placeholder. Backups of the store still hold the entry.
 
         Args:
-            name: The name, as it was met; letters of either case.
+            name: The name, as it was met. Letters of either case.
         """
         dropped = run_redacted(self._names.placeholders.forget, PrivateArgs.of(name))
         self._kept -= {*dropped}

@@ -22,7 +22,7 @@ class PseudonymSpanProcessor(SpanProcessor):
 
     Args:
         processor: The processor that exports, such as ``BatchSpanProcessor(exporter)``.
-        pseudonymizer: Its settings and its map; None: ``Pseudonymizer()``.
+        pseudonymizer: Its settings and its map. None: ``Pseudonymizer()``.
 
     Examples:
         >>> provider.add_span_processor(PseudonymSpanProcessor(BatchSpanProcessor(OTLPSpanExporter())))
@@ -33,7 +33,7 @@ class PseudonymSpanProcessor(SpanProcessor):
         self._mask = (pseudonymizer or Pseudonymizer()).as_langsmith_anonymizer()
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Let the other processor add attributes; it exports ended spans alone."""
+        """Let the other processor add attributes. It exports ended spans alone."""
         self._inner.on_start(span, parent_context)
 
     def on_end(self, span: ReadableSpan) -> None:
@@ -73,7 +73,7 @@ class PseudonymTracerProvider(TracerProvider):
     It is for libraries that add their processor by themselves, as Langfuse does.
 
     Args:
-        pseudonymizer: Its settings and its map; None: ``Pseudonymizer()``.
+        pseudonymizer: Its settings and its map. None: ``Pseudonymizer()``.
         options: Options of ``TracerProvider``.
 
     Examples:

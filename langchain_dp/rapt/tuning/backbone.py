@@ -36,7 +36,7 @@ class Backbone:
     Args:
         model: "minilm" (the package of the extra ``minilm``), a folder of ``save_pretrained``, or a model of
             transformers, which is copied.
-        tokenizer: Tokenizer of a given model; by default that of the folder.
+        tokenizer: Tokenizer of a given model. By default that of the folder.
         words: Whether a verbalizer needs a head that predicts words.
 
     Raises:
@@ -90,12 +90,12 @@ class Backbone:
             raise InvalidParameter(_NO_HEAD)
 
     def taken(self) -> Any:
-        """Take the model for tuning; from then on :meth:`check` refuses it."""
+        """Take the model for tuning. From then on :meth:`check` refuses it."""
         setattr(self.model, _TUNED, True)
         return self.model
 
     def fingerprint_of(self, *, words: bool) -> str:
-        """SHA-256 of tokens and encoder; with ``words`` also of the head that predicts them."""
+        """SHA-256 of tokens and encoder. With ``words`` also of the head that predicts them."""
         return self._words_fingerprint if words else self.fingerprint
 
     @property
@@ -116,13 +116,13 @@ class Backbone:
         return most if self.kind == "bert" else most - int(self.model.config.pad_token_id or 0) - 1
 
     def encode(self, text: str) -> list[int]:
-        """Tokens of a text; a special token spelled out in it is plain text."""
+        """Tokens of a text. A special token spelled out in it is plain text."""
         whole = text.encode(errors="replace").decode()  # an error about a lone surrogate would hold the text
         encoded = self.tokenizer(whole, add_special_tokens=False, split_special_tokens=True, verbose=False)
         return list(encoded["input_ids"])
 
     def matches(self, vocabulary: Vocabulary) -> bool:
-        """Whether the ids of a table are those of this model."""
+        """Return whether the ids of a table are those of this model."""
         return len(vocabulary) <= len(self.words) and tuple(vocabulary.words) == self.words[: len(vocabulary)]
 
     @property
@@ -150,7 +150,7 @@ class Backbone:
 
 
 def backbone_of(given: str | PathLike[str] | Backbone | Any, tokenizer: Any, *, words: bool) -> Backbone:
-    """A checked backbone; other models are loaded."""
+    """A checked backbone. Other models are loaded."""
     if not isinstance(given, Backbone):
         return Backbone(given, tokenizer=tokenizer, words=words)
     given.check(words=words)

@@ -35,7 +35,7 @@ CERTIFICATE = "certificate.json"
 
 
 class RAPTClassifier(ChargesUsers):
-    """Classifies texts. Each is sanitized first; only the release reaches the model.
+    """Classifies texts. Each is sanitized first. Only the release reaches the model.
 
     Callbacks and tracers see the label, never the text. The root run of a chain still shows the chain's input: use
     ``with private_run():``.
@@ -85,10 +85,10 @@ class RAPTClassifier(ChargesUsers):
         """Classify one text.
 
         Args:
-            input: Private text, message, prompt value or document; of several messages the last human one counts.
+            input: Private text, message, prompt value or document. Of several messages the last human one counts.
                 Callbacks do not see it.
             config: LangChain config.
-            user: User whose account is charged; by default ``config={"configurable": {"user_id": "u-17"}}``.
+            user: User whose account is charged. By default ``config={"configurable": {"user_id": "u-17"}}``.
             **kwargs: None are accepted.
 
         Raises:
@@ -110,7 +110,7 @@ class RAPTClassifier(ChargesUsers):
         With ``return_exceptions`` a refused text does not stop the others. An error of the provider is the result of
         the texts in its request: no text is privatized, or charged, twice.
 
-        Raises: As :meth:`invoke`; and InvalidParameter where one string replaces the list.
+        Raises: As :meth:`invoke`, and InvalidParameter where one string replaces the list.
         """
         reject_extra_kwargs(kwargs)
         texts, count = _text_list(PrivateArgs.of(inputs))
@@ -158,7 +158,7 @@ class RAPTClassifier(ChargesUsers):
         return self.provider.predict(request)
 
     def _all(self, private: PrivateArgs, tolerant: bool) -> list[str | Exception]:
-        """One label per text; ``tolerant`` replaces labels by errors."""
+        """One label per text. ``tolerant`` replaces labels by errors."""
         if not tolerant:
             return list(_best_labels(self._answer(private)))
         results: list[str | Exception] = []

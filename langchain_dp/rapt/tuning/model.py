@@ -77,7 +77,7 @@ RECONSTRUCTION = "reconstruction."
 
 @dataclasses.dataclass(frozen=True)
 class Losses:
-    """Mean losses of one batch; L_rec of a text is the sum, or mean, over its plain tokens."""
+    """Mean losses of one batch. L_rec of a text is the sum, or mean, over its plain tokens."""
 
     total: Tensor
     task: float
@@ -89,8 +89,8 @@ class Losses:
 class TunedModel(nn.Module):
     """A backbone with a prompt, prefix, adapters or free weights, a head for the labels, and one for reconstruction.
 
-    ``words`` are the tokens of the labels for a verbalizer; None: a linear head. ``reconstruct`` is the size |T| of the
-    reconstruction head's vocabulary; 0: no such head.
+    ``words`` are the tokens of the labels for a verbalizer. None: a linear head. ``reconstruct`` is the size |T| of the
+    reconstruction head's vocabulary. 0: no such head.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class TunedModel(nn.Module):
         return {name: tensor for name, tensor in self.named_parameters() if tensor.requires_grad}
 
     def put(self, tensors: Mapping[str, Tensor], *, reconstruction: bool) -> None:
-        """Load trained tensors, as of :meth:`learned`; with ``reconstruction`` also those of its head."""
+        """Load trained tensors, as of :meth:`learned`. With ``reconstruction`` also those of its head."""
         own = {
             name: tensor
             for name, tensor in self.learned().items()

@@ -46,7 +46,7 @@ forks.renew_lock(sys.modules[__name__], "_LOCK")
 class PlainSource:
     """Rows of plain tokens: ids of the client's public table, or words under the kind "text".
 
-    ``engine`` privatizes the rows; None leaves them unchanged.
+    ``engine`` privatizes the rows. None leaves them unchanged.
     """
 
     def __init__(

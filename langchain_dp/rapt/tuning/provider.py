@@ -41,7 +41,7 @@ class RAPTProvider:
         labels: Public labels.
         kind: Kind of the training texts: token ids ("tokens") or text ("text"). The other kind is refused, so that a
             model of tokens cannot get a raw text by mistake.
-        verbalizer: Word for each label; None: a head of its own.
+        verbalizer: Word for each label. None: a head of its own.
         template: Public text behind every input, for a verbalizer.
 
     Examples:
@@ -204,7 +204,7 @@ def label_words(backbone: Backbone, labels: Sequence[str], verbalizer: Mapping[s
 
 
 def chosen_device(device: str) -> str:
-    """The device, or for "auto" the best one; refuse one that torch cannot use."""
+    """The device, or for "auto" the best one. Refuse one that torch cannot use."""
     check_device(device)
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"

@@ -22,11 +22,11 @@ class PlainTokens:
     """Public tokens before every text, which are privatized with it and reconstructed.
 
     Args:
-        length: Number m of tokens; 0 for none. The paper has 40.
+        length: Number m of tokens. 0 for none. The paper has 40.
         choice: "fixed": the same tokens before every text, as in the paper's main results. "sets": one of ``sets`` rows
             per text. "fresh": new ones per text, so that no position can be memorized.
         sets: Number of rows under "sets".
-        vocabulary: Size |T| of the set of tokens, and of the reconstruction head's output; fewer if fewer of the table
+        vocabulary: Size |T| of the set of tokens, and of the reconstruction head's output. Fewer if fewer of the table
             fit. The paper has 7,630.
         seed: Public seed of the rows, and of the tokens before each query.
 
@@ -48,7 +48,7 @@ class PlainTokens:
 
     @property
     def rows(self) -> int:
-        """Number of rows to choose from; 0 under "fresh"."""
+        """Number of rows to choose from. 0 under "fresh"."""
         return {"fixed": 1, "sets": self.sets, "fresh": 0}[self.choice]
 
     @classmethod
@@ -66,16 +66,16 @@ class TuningSettings:
             layer (Li and Liang 2021). "adapter": bottlenecks in every layer (Houlsby et al. 2019). "full": all weights
             of the backbone, which is frozen otherwise.
         reconstruction: Whether to reconstruct the plain tokens in training.
-        prompt_length: Vectors of a prompt or prefix; None: 150 and 10, as in the paper.
+        prompt_length: Vectors of a prompt or prefix. None: 150 and 10, as in the paper.
         plain: Plain tokens.
         head_size: Hidden size c of the reconstruction head.
-        reconstruction_weight: Factor of L_rec in the loss; the paper has 1.
+        reconstruction_weight: Factor of L_rec in the loss. The paper has 1.
         reconstruction_reduction: "sum" over the plain tokens, as in the paper's equation 7, or their "mean".
         learning_rate: Constant learning rate of Adam.
         batch_size: Texts per step.
         epochs: Largest number of passes over the texts.
-        max_tokens: Longest text, in tokens; longer ones are truncated, counted and reported.
-        patience: Stop when the validation loss did not fall for this many epochs, and keep the best; None: never.
+        max_tokens: Longest text, in tokens. Longer ones are truncated, counted and reported.
+        patience: Stop when the validation loss did not fall for this many epochs, and keep the best. None: never.
         device: "auto", "cpu", "cuda", ...
         seed: Public seed of the order of texts, initial values and dropout.
 
@@ -118,7 +118,7 @@ class TuningSettings:
 
     @property
     def virtual_tokens(self) -> int:
-        """Number of vectors of the prompt or prefix; 0 for other methods."""
+        """Number of vectors of the prompt or prefix. 0 for other methods."""
         usual = _PROMPT_LENGTH.get(self.method, 0)
         return self.prompt_length if usual and self.prompt_length is not None else usual
 

@@ -109,7 +109,7 @@ class Checkpoint:
         write_whole(self._state, save(whole, {"progress": json.dumps(progress)}))
 
     def restore(self, model: TunedModel, optimizer: Any) -> Progress | None:
-        """Restore the training; None if it had not begun."""
+        """Restore the training. None if it had not begun."""
         if not self._state.exists():
             return None
         try:
@@ -182,7 +182,7 @@ class TrainingReport:
 
 @dataclasses.dataclass(eq=False, kw_only=True)
 class Trainer:
-    """Trains one model; ``plain`` draws plain tokens, ``every`` is the number of steps between two checkpoints."""
+    """Trains one model. ``plain`` draws plain tokens, ``every`` is the number of steps between two checkpoints."""
 
     model: TunedModel
     assembler: Assembler

@@ -43,9 +43,9 @@ class RAPTPromptTuner:
         labels: Public labels: strings, or whole numbers or members of an Enum, which become strings.
         backbone: "minilm", a folder, a model of transformers (which is copied), or a :class:`Backbone`.
         tokenizer: Tokenizer of a given model.
-        settings: Method and hyperparameters; the paper's values by default.
+        settings: Method and hyperparameters. The paper's values by default.
         verbalizer: A word for each label, predicted by the backbone's own head for words which
-            "minilm" lacks; None: a linear head on the text's activations.
+            "minilm" lacks. None: a linear head on the text's activations.
         template: Public text behind every input of an encoder, with ``{mask}`` for the predicted word.
         user_key: Key of the example's user, whose account is charged.
 
@@ -122,8 +122,8 @@ class RAPTPromptTuner:
             progress: Whether to show a bar with loss and accuracy.
 
         Raises:
-            InvalidParameter: As for :meth:`privatize`; privatized texts are under another promise than this tuner's,
-                except for eta, or than each other; or the checkpoint is of another training.
+            InvalidParameter: As for :meth:`privatize`. Privatized texts are under another promise than this tuner's,
+                except for eta, or than each other, or the checkpoint is of another training.
             BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
         """
         private = PrivateArgs(*PrivateArgs.of(examples).values, *PrivateArgs.of(validation).values)

@@ -29,7 +29,7 @@ class PredictionRequest:
     """Privatized texts and the privatized plain tokens before them, for a provider.
 
     Args:
-        kind: "tokens": ids of the backbone's vocabulary (-1: unknown); "text": text for the backbone's tokenizer.
+        kind: "tokens": ids of the backbone's vocabulary (-1: unknown). "text": text for the backbone's tokenizer.
         plain: Privatized plain tokens, one row per text, possibly empty.
         inputs: Privatized texts, of the same kind.
 
