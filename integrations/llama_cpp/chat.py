@@ -32,7 +32,7 @@ from .tool_calls import forced_grammar, openai_tools, read_calls, schema_grammar
 _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}
 _OPTIONS = ("temperature", "top_p", "max_tokens", "logprobs", "seed", "tools", "tool_choice", "json_schema")
 _StreamItem = Piece | BaseException | None
-"""What a worker hands to its reader: a part, an error, or the end."""
+"""Message of a worker to its reader: a part, an error, or the end."""
 _METHODS = ("json_schema", "function_calling", "json_mode")
 
 

@@ -29,7 +29,7 @@ class CompletionServerEnsemble(BaseEngine):
     THE SERVER SEES THE PRIVATE RECORDS. It must stand inside the trust boundary, as vLLM or llama.cpp's server on your
     own machine. Its logs, caches and other users are part of that boundary. The server decides which requests it
     evaluates together, by which kernels and with which cached prefixes. That a member's answer holds nothing of another
-    member, to the last bit, is therefore the server's promise and not ours. :attr:`notes` says so in certificates.
+    member, to the last bit, is therefore the server's promise and not ours. :attr:`notes` tells it in certificates.
     Servers break it: llama.cpp's, with SmolLM2 in F16, moved a member's log-probabilities by up to 0.006 with kept
     prefixes. Asked for one member at a time, as is the default here, it moved none. ``batch_invariant=True`` declares a
     batch-invariant server. A check at the start can refute that and cannot prove it. For a promise of ours use
@@ -139,7 +139,7 @@ class CompletionServerEnsemble(BaseEngine):
 
     @property
     def name(self) -> str:
-        """Name of the model and of what served it, for certificates."""
+        """Names of the model and of its server, for certificates."""
         return f"{self._dialect.model} (completions server, {self._dialect.kind})"
 
     @property

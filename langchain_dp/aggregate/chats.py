@@ -144,7 +144,7 @@ def _parsed(held: Any) -> Any:
 
 
 def _joined(messages: Sequence[Any]) -> str:
-    """One line per message that has a text: who speaks, and what."""
+    """One line per message that has a text: role and text."""
     spoken = [_speech(message) for message in messages]
     return "\n".join(f"{_SPEAKERS.get(speaker, speaker.title())}: {text}" for speaker, text in spoken if text)
 

@@ -389,13 +389,13 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         return self._certificate
 
     def as_sources(self) -> tuple[ReleaseCost, ...]:
-        """Return what the classifier cost: what is measured or made with it includes that."""
+        """Return the classifier's cost, which everything measured or made with it includes."""
         return self._certificate.as_sources()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the classifier to a JSON file, whole or not at all, with its certificate.
 
-        It holds nothing but what was released. Thresholds and priors are not saved.
+        It holds the release alone. Thresholds and priors are not saved.
         """
         form = _SavedPrototypes(
             format=FORM,

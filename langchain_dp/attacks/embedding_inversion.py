@@ -44,7 +44,7 @@ _INTERVAL = "Clopper-Pearson over words"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InversionResult(AttackResult):
-    """How many words were guessed. PRIVATE inside: ``side_by_side`` shows the words. ``repr`` and ``str`` do not.
+    """Success of guessing words. PRIVATE inside: ``side_by_side`` shows the words. ``repr`` and ``str`` do not.
 
     Args:
         replaced: Share of words released as another word, or, for vectors, nearer to another.

@@ -32,7 +32,7 @@ _TOGETHER = 64
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MembershipResult(AttackResult):
-    """How well members were told from others: the area under the curve of the best candidate.
+    """Success of telling members from others: the area under the curve of the best candidate.
 
     Scores that are lower for members are as telling as higher ones, so every area is for the direction in which it is
     at least 0.5. By chance it is therefore a little above 0.5: see ``resolution``.

@@ -29,7 +29,7 @@ QUESTIONS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LeakingResult(AttackResult):
-    """How many answers repeated an example. PRIVATE inside: ``str`` of a report shows text of the examples.
+    """Success of making answers repeat an example. PRIVATE inside: ``str`` of a report shows text of the examples.
 
     Args:
         examples_leaked: Number of examples with a run in some answer.

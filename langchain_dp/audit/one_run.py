@@ -253,7 +253,7 @@ def _check_canaries(canaries: int, guesses: int | None, *, epsilon: float, delta
 
 
 def _least(seen: Callable[[int], float], canaries: int) -> int | None:
-    """Return a sufficient number of canaries, where one less is too few. None if there is none."""
+    """Return the smallest sufficient number of canaries, or None."""
     low = high = canaries
     while seen(high) < _SEEN:
         low, high = high, 2 * high

@@ -1,1 +1,1 @@
-"""What the systems share: how records are sampled into subsets, and how members are asked apart."""
+"""Shared by the systems: sampling of records into subsets, and separate calls of members."""

@@ -27,7 +27,7 @@ USER_ID = "user_id"
 Question = str | Mapping[str, Any] | BaseMessage | Sequence[Any] | PromptValue | Document
 """A question: a string. A mapping with the template's variables. A message. A list of messages, of which the last
 human one is the question. The state of a graph, which holds such a list under ``messages``. A prompt value. A document.
-Whatever else has named fields, such as a pydantic object, a dataclass or a named tuple, counts as a mapping.
+Other objects with named fields, such as pydantic objects, dataclasses or named tuples, count as mappings.
 """
 
 

@@ -94,7 +94,7 @@ def ledger_for(budget: PrivacyBudget | None, ledger: LedgerOrPath | None) -> Pri
 
 
 def unreserved(ledger: PrivacyLedger) -> PrivacyBudget:
-    """Return the budget that no plan has reserved. Raise BudgetExceeded if there is none."""
+    """Return the budget that no plan has reserved. Raise BudgetExceeded if nothing is left."""
     epsilon, delta = ledger.reserved()
     left = ledger.budget.epsilon - epsilon, ledger.budget.delta - delta
     if min(left) <= 0:

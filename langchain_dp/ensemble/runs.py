@@ -37,13 +37,13 @@ from langchain_dp.redact import PrivateArgs, run_redacted
 CANCELLED = "The run was cancelled. What was drawn is kept: invoke again to go on with it."
 """Message of a run that its caller cancelled."""
 TRIES = 5
-"""How often a run resumes a text without another token before it gives the text up: one of its members may be what ends
+"""Number of resumptions without another token before a run gives a text up: one of its members may be what ends
 the process."""
 _SHOWN = "<private examples>"
-"""What callbacks see of the input."""
+"""Input as callbacks see it."""
 
 Halted = Callable[[], bool]
-"""Whether the caller has cancelled the run."""
+"""True once the caller has cancelled the run."""
 
 
 @dataclasses.dataclass(repr=False, kw_only=True)

@@ -3,7 +3,7 @@
 "fixed": every record is assigned once to one subset, and each release includes each subset with probability q by fresh
 coins. "resample": each release Poisson-samples the records and deals them into slots.
 
-No coin depends on a record's content or on another record. Shuffling all records anew for each release, or cutting them
+No coin depends on a record's content or on another record. Shuffling all records for each release, or cutting them
 in data-set order, would be unsound: one new record would move two or many votes.
 """
 
@@ -33,7 +33,7 @@ class FixedPartition:
 
     Formal guarantee:
         Replacing the record of one slot (even) or adding or removing one record (not even) changes exactly one
-        subset, whatever the coins.
+        subset, for any coins.
     """
 
     def __init__(self, record_ids: Iterable[str], subsets: int, *, even: bool, rng: Randomness) -> None:
@@ -115,7 +115,7 @@ class SubsetSampler:
     """The subsets of private records, and those that take part in one release. Records may come and go.
 
     Formal guarantee:
-        Whatever the coins, one record is in at most one of the subsets of one draw: see :class:`FixedPartition` and
+        One record is in at most one of the subsets of one draw: see :class:`FixedPartition` and
         :func:`resample`. To add or to forget a record changes one subset.
 
     Examples:

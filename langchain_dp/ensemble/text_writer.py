@@ -167,7 +167,7 @@ class TextWriter:
         return bool(tokens) and (tokens[-1] in self._engine.end_tokens or self._end in self._engine.detokenize(tokens))
 
     def _allowed(self, written: Sequence[Token], candidates: Sequence[Token]) -> Sequence[int]:
-        """Return the indices of the candidates that may follow, or of all candidates if there are none."""
+        """Return the indices of the candidates that may follow, or of all candidates if none may."""
         every = range(len(candidates))
         return every if written else [at for at in every if not self._is_barren(candidates[at])] or every
 

@@ -19,7 +19,7 @@ from langchain_dp.ensemble.questions import user_of
 from langchain_dp.errors import BudgetExceeded, BudgetLowWarning, InvalidParameter, PrivateDataError, QuotaExceeded
 
 ExitBehavior = Literal["error", "end", "continue"]
-"""What a call of the tool does when the plan is used up, named as in LangChain's own limits of calls."""
+"""Behavior of the tool when the plan is used up, named as in LangChain's own limits of calls."""
 
 _SOFT = 0.8
 _FEW = 10  # a plan of fewer answers is watched by eye

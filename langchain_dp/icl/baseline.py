@@ -32,7 +32,7 @@ _REASONS = {
 
 
 class NonPrivateICL(Runnable[Question, Any]):
-    """A non-private twin of a ``DPICLClassifier``, returned by its ``baseline`` method. Its certificate says so.
+    """A non-private twin of a ``DPICLClassifier``, returned by its ``baseline`` method. Its certificate tells it.
 
     An answer that cannot be parsed becomes the first label, as for a release without votes before noise.
 

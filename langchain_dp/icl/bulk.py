@@ -112,7 +112,7 @@ class ClassifyBatches(WorksOnBatches[DPICLClassifier[Any]]):
         return columns.with_new(self._label, new, like=self._columns[0], kept=self._keep_columns)  # type: ignore[no-any-return]  # its type
 
     def certificate(self) -> PrivacyCertificate:
-        """Return the promise, with what all workers have spent so far."""
+        """Return the promise, with the loss of all workers so far."""
         return self._open().certificate()
 
     def _built(self) -> DPICLClassifier[Any]:

@@ -93,7 +93,7 @@ class ICLPlanReport:
 
     @property
     def warning(self) -> str:
-        """Return why the plan is too noisy, and what would help. Empty if a 70% majority survives 9 times in 10."""
+        """Return why the plan is too noisy, with a remedy. Empty if a 70% majority survives 9 times in 10."""
         if self.survival[0.7] >= _SAFE:
             return ""
         return (

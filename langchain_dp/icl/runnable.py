@@ -274,7 +274,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             name: Name of the tool. By default that of the plan.
             description: Description for the model. By default the tool's purpose, with the labels.
             arg_types: None are taken: the arguments are texts.
-            exit_behavior: What a used-up plan does, named as in LangChain's call limits. "continue": a tool message
+            exit_behavior: Behavior of a used-up plan, named as in LangChain's call limits. "continue": a tool message
                 with error status tells the model, and the agent continues. "end": the same, and this message ends the
                 agent. LangChain's ``create_agent`` must get the tool before its first call, so build one tool per agent
                 (agents of other libraries continue). "error": BudgetExceeded is raised. A used-up quota does the same
@@ -333,7 +333,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         return self._releaser.reservation
 
     def certificate(self) -> PrivacyCertificate:
-        """Return the promise that covers this chain's releases, with what is spent and left."""
+        """Return the promise that covers this chain's releases, with its spent and unspent parts."""
         certificate = self._reservation.certificate(
             self._voter.name, seeded=not self._rng.private, notes=(*self._records.unit_notes(), *self._voter.notes)
         )

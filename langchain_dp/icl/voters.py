@@ -55,12 +55,12 @@ _TIMEOUT_NOTE = (
 )
 
 OnModelFailure = Literal["raise", "ignore"]
-"""What a release does when its health probe fails."""
+"""Behavior of a release whose health probe fails."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelCallOptions:
-    """How a classifier calls its model. Public: several classifiers may share it, and ``dataclasses.asdict`` saves it.
+    """Options for calls of the model. Public: several classifiers may share it, and ``dataclasses.asdict`` saves it.
 
     Args:
         timeout: Seconds for one model call. A slower call abstains. Refused for models that answer one call after the

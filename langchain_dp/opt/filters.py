@@ -14,7 +14,7 @@ _ENDS = re.compile(rf"[.!?\u0964\u061f\u06d4\u3002\uff01\uff1f\u2026][{_CLOSING}
 _STOP = re.compile(
     rf"[.!?\u0964\u061f\u06d4\u2026]+[{_CLOSING}]*(?=\s)|[\u3002\uff01\uff1f]+[{_CLOSING}]*(?![{_CLOSING},;\u3001])"
 )
-"""What may end a sentence within a text."""
+"""Marks that may end a sentence within a text."""
 _CUT_SHORT = frozenset(
     {"approx", "cf", "dr", "etc", "fig", "inc", "jr", "mr", "mrs", "ms", "prof", "resp", "sr", "st", "vs"}
 )
@@ -26,7 +26,7 @@ output please read shall should student text that their them then there these th
 will with write your
 """
 _SMALL = frozenset(_COMMON.split())
-"""Words of four letters and more that every instruction may hold, whatever the task."""
+"""Words of four letters and more that the instruction of any task may hold."""
 _RUN = 4
 """Consecutive words that a text does not repeat by chance."""
 Run = tuple[str, ...]

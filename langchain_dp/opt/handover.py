@@ -70,7 +70,7 @@ class OptimizedPrompt:
         object.__setattr__(self, "candidates", tuple(candidates))
 
     def __or__(self, other: Any) -> Runnable[Any, Any]:
-        """As its :meth:`template` in a chain: ``prompt | model``. What answers says ``words``: see :meth:`chain`."""
+        """As its :meth:`template` in a chain: ``prompt | model``. Answers are ``words``: see :meth:`chain`."""
         chain: Runnable[Any, Any] = self.template() | other
         return chain
 

@@ -151,7 +151,7 @@ class DPPromptOptimizer(PromptRunnable):
         """Choose settings that fit the number of examples and the budget.
 
         The settings leave a token with 70% of the votes a chance of one half, in bounded time. If none do, ``plan()``
-        says so in its verdict, and ``invoke`` refuses before anything is spent.
+        tells it in the verdict, and ``invoke`` refuses before anything is spent.
 
         Args:
             model: As in the class.

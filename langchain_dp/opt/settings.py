@@ -15,7 +15,7 @@ from langchain_dp.ports import Decoding
 
 @dataclasses.dataclass(frozen=True)
 class CandidateOptions:
-    """How candidates are written. Public. ``dataclasses.asdict`` saves it.
+    """Options for written candidates. Public. ``dataclasses.asdict`` saves it.
 
     Args:
         stop: Strings that end a candidate and never begin it. By default a candidate is one line.

@@ -49,7 +49,7 @@ class OptPrompts(MadeOfFields):
         meta: Introduction of the backward prompt.
         messages: Requests, of which each backward prompt holds one.
         answer: Line after every instruction, in scoring and in the released prompt, or "". ``{labels}`` stands for the
-            labels' words. It names the task, whatever was written.
+            labels' words. It names the task after any instruction.
         system: Release instruction and line as a system message before a human one, instead of one human message.
 
     Raises:
@@ -252,7 +252,7 @@ DISASTER = OptTask(
     102,
     OptPrompts(words={"not relevant": "no", "relevant": "yes"}),
 )
-"""Whether a post is about a disaster. The words are yes and no: "relevant" is contained in "not relevant"."""
+"""Posts that are about a disaster, or not. The words are yes and no: "relevant" is contained in "not relevant"."""
 
 TASKS: Mapping[str, OptTask] = MappingProxyType({"sst2": SST2, "trec": TREC, "mpqa": MPQA, "disaster": DISASTER})
 """The tasks above by the name of their data set."""

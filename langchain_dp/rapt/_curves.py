@@ -1,4 +1,4 @@
-"""The probability that a word comes out unchanged, as a smooth function of eta, from one pass over the table.
+"""The probability that a word stays unchanged, as a smooth function of eta, from one pass over the table.
 
 Noise mechanism: along a direction v the nearest word of x + l v is x while l < l* = min_w |w - x|^2 / (2 v.(w - x))_+.
 The length of the noise is Gamma(d, 1/eta) distributed for every direction. So P(unchanged | eta) = E_v[P(d, eta l*)],

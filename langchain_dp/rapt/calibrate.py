@@ -49,9 +49,9 @@ class Calibration:
         mechanism: "laplace" or "exponential".
         eta: Privacy loss per unit of distance and token.
         target: The calibration target, in words.
-        replacement: Probability that a running word comes out as another word.
+        replacement: Probability that a running word is replaced by another.
         interval: Its 95% interval, for the sampling of words and directions.
-        unchanged: Quantiles over running words of N_w, the probability that a word comes out unchanged: (share of
+        unchanged: Quantiles over running words of N_w, the probability that a word stays unchanged: (share of
             words, upper bound).
         inversion: Share of words guessed from their release by an attacker who knows the word frequencies of the texts.
             For the exponential mechanism it is the exact success of the best attacker. For the noise mechanism it is
@@ -119,7 +119,7 @@ def calibrate(
 
     Args:
         vocabulary: Public table.
-        target_replacement: Share of running words that come out as another word, in (0, 1).
+        target_replacement: Share of running words that are replaced by another, in (0, 1).
         inversion: Share of running words that an attacker may guess from their release, in (0, 1).
         eta: A given eta to measure, without a target.
         mechanism: "laplace" or "exponential", as of the sanitizer: they replace different shares of words at one eta.

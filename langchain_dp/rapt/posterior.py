@@ -112,7 +112,7 @@ class VectorChannel:
 class ExponentialChannel:
     """A word released by the exponential mechanism, exactly: exp(-(eta/2) |x - w|) over its sum for x.
 
-    The sum, its norm, holds the density of the table: a word in a crowd comes out as any one word less often.
+    The sum, its norm, holds the density of the table: a word in a crowd becomes any one word less often.
     """
 
     def __init__(self, vocabulary: Vocabulary, prior: UnigramPrior, eta: float, *, norm: Floats | None = None) -> None:

@@ -62,7 +62,7 @@ class Unit:
 
 
 class Engine(Protocol):
-    """Draws words. If it ``pads``, every text comes out at one fixed length, even an empty one."""
+    """Draws words. If it ``pads``, every text gets one fixed length, even an empty one."""
 
     event: MetricEvent
     pads: bool
@@ -104,7 +104,7 @@ class Releases:
         self._flights = _Flights()
 
     def release(self, units: Sequence[Unit], seen: Counter[str] | None = None) -> list[Texts]:
-        """Release every unit: all new ones are charged together, or none. Blank texts come out empty.
+        """Release every unit: all new ones are charged together, or none. Blank texts become empty.
 
         ``seen`` counts the units of earlier rounds of the same call, so that equal units get separate releases.
         """
@@ -187,7 +187,7 @@ class FormalReleases(Releases):
             return self._calibration
 
     def unreachable_limit(self, *, user: bool) -> float | None:
-        """The limit that unnamed documents never reach, since they are charged only once. None if there is none."""
+        """The limit that unnamed documents never reach, since they are charged only once, or None."""
         limit = self.ledger.document_limit
         if limit is not None and (limit < self.engine.eta or not self._reuse):
             return None

@@ -115,7 +115,7 @@ class ChunkRestorer:
         return restored if rest is None else restored + rest
 
     def finish(self, message_id: str | None = None) -> AIMessageChunk | None:
-        """Return the rest as a chunk of the message. None if there is none."""
+        """Return the rest as a chunk of the message, or None."""
         rests = {place: rest for place, text in self._texts.items() if (rest := text.finish())}
         if not rests:
             return None

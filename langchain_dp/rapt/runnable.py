@@ -69,7 +69,7 @@ def targets_of(eta: float | None, target_replacement: float | None, target: Cali
 
 @dataclasses.dataclass(frozen=True)
 class WordOptions:
-    """How words are drawn, with a sanitizer's defaults."""
+    """Options for drawn words, with a sanitizer's defaults."""
 
     mechanism: Mechanism = "exponential"
     policies: Policies | None = None

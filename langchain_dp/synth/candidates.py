@@ -44,7 +44,7 @@ def write_candidates(
 
     Args:
         model: A chat model or LLM. A higher temperature gives more variety.
-        task: What the texts are, in public words, such as "support tickets of an online shop".
+        task: Kind of the texts, in public words, such as "support tickets of an online shop".
         topics: Number of topics, or the topics themselves.
         per_topic: Texts to ask for per topic.
 

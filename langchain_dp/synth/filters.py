@@ -23,7 +23,7 @@ def judged(
 ) -> list[tuple[WrittenText, Reason]]:
     """Return each text as the examples show it, with the reason why it is dropped, or "".
 
-    A text without its own end is cut after its last whole sentence. A text is cut where it goes on with the prompt's
+    A text without its own end is cut after its last whole sentence. A text is cut where it continues with the prompt's
     next ``cue``. It must have ``min_words`` (letters, in writing without spaces), and must not repeat a description.
     """
     seen = {_folded(description) for description in descriptions}

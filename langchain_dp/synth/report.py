@@ -18,7 +18,7 @@ from langchain_dp.synth.prompts import AnswerPrompts, SynthesisPrompts
 from langchain_dp.synth.settings import Design, SynthesisSettings
 
 _GAINS = ((LEAST_CLIP, "a third"), (0.65, "half"), (1.0, "three quarters"), (1.8, "nine tenths"))
-"""Share of what members add to the public model's guess of the next token that is left at a clip: SmolLM2-135M on eight
+"""Share of the members' effect on the guess of the next token that is left at a clip: SmolLM2-135M on eight
 public news texts, gains of .10, .18, .22 and .27 nats a token, and .30 without any clip."""
 _SHORT = 40.0
 """Assumed tokens of an unknown record."""

@@ -39,7 +39,7 @@ class DPExampleSynthesizer(RunRunnable):
 
     The model writes each text token by token. The records that take part move the public model's own guess, each by no
     more than a clip, and a token is drawn from the result. Style and common knowledge of many records come through.
-    What few records hold does not.
+    Content of few records does not.
 
     Args:
         model: Engine that scores next tokens (``LlamaCppEnsemble``, ``TransformersEnsemble``). It sees the records: it

@@ -128,6 +128,6 @@ class SynthesisSettings(WritingSettings):
 
 
 def coin_names(records: PrivateRecords, neighbors: Neighbors) -> dict[str, str]:
-    """What the coins of each record depend on: its slot where the number of records is public, otherwise its id."""
+    """Key of each record's coins: its slot where the number of records is public, otherwise its id."""
     counted = count_is_public(neighbors)
     return {name: str(slot) if counted else name for slot, name in enumerate(records.ids())}

@@ -132,7 +132,7 @@ _SYSTEM = "; system messages passed in clear"
 
 @dataclasses.dataclass(frozen=True)
 class ReportedPseudonyms:
-    """What was hidden in all conversations with the same recognizers and the same rule for all other words.
+    """Hidden entities of all conversations with the same recognizers and the same rule for all other words.
 
     Args:
         conversations: Number of conversations.

@@ -119,7 +119,7 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         return super().name
 
     def around(self, agent: Any) -> PseudonymousAgent:
-        """Wrap the agent for its users, who send and get originals. The agent sees placeholders only.
+        """Wrap the agent for its users. They send and get originals. The agent sees placeholders only.
 
         Args:
             agent: Result of ``create_agent`` with this middleware in its list.

@@ -329,7 +329,7 @@ _PHONE_CUE = re.compile(
     r"(?i:\b(?:call|(?:tele)?phone|tel|mobile|cell|fax|desk|landline|text|sms|whatsapp|dial|ring|hotline|answering|"
     r"messages?|registered)\b)[^\d\n.!?;,]{0,16}\Z"
 )
-"""Words before a number that make it a phone number, whatever its form."""
+"""Words before a number that make it a phone number in any form."""
 
 
 @functools.cache

@@ -63,7 +63,7 @@ Users = str | list[str | None] | None
 
 
 class IdentitySanitizer:
-    """A sanitizer for baselines that passes texts in CLEAR. Every certificate says so.
+    """A sanitizer for baselines that passes texts in CLEAR. Every certificate tells it.
 
     Args:
         embeddings: Table that cuts texts and names plain tokens, as of :func:`langchain_dp.rapt.load`.
@@ -378,7 +378,7 @@ class RAPTClient:
     def load(cls, folder: str | PathLike[str], sanitizer: RAPTSanitizer | IdentitySanitizer) -> RAPTClient:
         """Load a saved client with a sanitizer of this machine.
 
-        Its eta and mechanism may differ from training: the classifier's certificate then says so.
+        Its eta and mechanism may differ from training, as the classifier's certificate then tells.
 
         Raises:
             InvalidParameter: The file is invalid, or the sanitizer draws from another table.
