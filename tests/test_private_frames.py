@@ -247,6 +247,9 @@ CALLS: dict[str, Callable[[], Any]] = {
     "records, add": lambda: PrivateRecords().add({"text": CANARY}),
     "records, read": lambda: PrivateRecords().read({"text": CANARY}),
     "votes": lambda: classifier(VotingChat(), examples=list(WRONG)),
+    "votes, auto": lambda: DPICLClassifier.auto(
+        model=VotingChat(), examples=list(WRONG), labels=LABELS, max_queries=5, budget=PrivacyBudget(1.0)
+    ),
     "votes, an unknown argument": lambda: DPICLClassifier(model=VotingChat(), examples=list(WRONG), timeout=3),  # type: ignore[call-arg]
     "votes, add": lambda: classifier().add({"text": CANARY, "label": "bad"}),
     "votes, from_dataframe": lambda: DPICLClassifier.from_dataframe(ROWS, text_key="note"),
@@ -343,7 +346,7 @@ WALKED: dict[type, set[str]] = {
     DPLabelNamer: {"fit"},
     DPSurvey: {"run", "arun"},
     DPExampleSelector: {"select"},
-    DPICLClassifier: {"add", "from_dataframe"},
+    DPICLClassifier: {"add", "auto", "from_dataframe"},
     DPPromptOptimizer: {"optimize", "aoptimize", "plan", "check", "from_dataframe"},
     DPExampleSynthesizer: {"plan", "from_dataframe"},
     DPAnswerGenerator: {"from_dataframe"},

@@ -15,8 +15,8 @@ from langchain_dp._util.rounding import took
 from langchain_dp.cli.options import (
     ROWS,
     FileOptions,
-    ModelOptions,
     WriterOptions,
+    WritingModelOptions,
     made_with,
     of_run,
     promised,
@@ -42,27 +42,24 @@ if TYPE_CHECKING:
     from langchain_dp.opt.settings import Settings
     from langchain_dp.ports import NextTokenVoter
 
-_SMALL = (
-    ". The embedded model is a very small writer, which mostly says the instruction once more: give --model a larger "
-    "one, or see --method choose"
-)
-
 _TOGETHER = 16
 """Rows between two steps of a progress bar."""
 
 
-class Optimize(SpendingOptions, ModelOptions, FileOptions, WriterOptions):
+class Optimize(SpendingOptions, WritingModelOptions, FileOptions, WriterOptions):
     """Writes a prompt."""
 
     path = "optimize"
     what = "Write a prompt from private rows with a model on this machine (DP-OPT)."
     examples = """\
   langchain-dp optimize --data train.jsonl --task sst2 --epsilon 8 --out prompt.json --plan
-  langchain-dp optimize --data train.jsonl --task sst2 --epsilon 8 --budget 10 --out prompt.json --test test.jsonl
+  langchain-dp optimize --data train.jsonl --task sst2 --epsilon 8 --budget 10 --out prompt.json --test test.jsonl \\
+      --model qwen2.5-1.5b.gguf
   langchain-dp optimize --data train.jsonl --task trec --epsilon 1 --budget 10 --out prompt.json --method choose \\
       --alternatives prompts.jsonl
   langchain-dp optimize --data tickets.jsonl --labels praise complaint --epsilon 8 --budget 10 --out prompt.json \\
-      --instruction "Classify the message as praise or complaint." --shots 3 --subsets 48 --prompts 3 --tokens 20
+      --instruction "Classify the message as praise or complaint." --shots 3 --subsets 48 --prompts 3 --tokens 20 \\
+      --model qwen2.5-1.5b.gguf
 """
     notes = """\
 The file holds "prompt", ready for any chat model, and its "certificate". The ledger of --data keeps
@@ -99,6 +96,8 @@ write.
         task = known_task(self)
         if self.method != "choose":
             self.check_constants()
+            if not self.plan:
+                self.check_writer()
         check_out(self.out, load_prompt, "a saved prompt")
         account = self.account(self.data, self.out, self.neighbors)
         rows = self.read(self.data)
@@ -120,7 +119,7 @@ write.
                 if self.name not in account.plans:
                     plan = optimizer.check(records)  # what cannot run is refused before a ledger is made
                     if not self.json:
-                        note(_before(plan) + _SMALL * (self.model is None and self.method != "choose"))
+                        note(_before(plan))
                 ledger = held.enter_context(account.opened(records, quiet=self.json))
                 optimizer = optimizer_for(self, engine, task, labels, budget, ledger, count=len(rows))
             try:

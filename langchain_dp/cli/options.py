@@ -69,6 +69,22 @@ class ModelOptions(Options):
         return LlamaCppEnsemble(model_path=self.model, n_gpu_layers=self.gpu_layers, **given)
 
 
+class WritingModelOptions(ModelOptions):
+    """Model that writes."""
+
+    allow_small_model: bool = Option(
+        False, "--allow-small-model", help="write with the embedded model, although its texts are of little use"
+    )
+
+    def check_writer(self) -> None:
+        """Refuse to write with the embedded model, unless it is allowed."""
+        if self.model is None and not self.allow_small_model:
+            raise WrongArguments(
+                "Expected --model, the path of a GGUF, best of 1.5 billion parameters or more. The embedded model has 135 "
+                "million, and its texts would waste the budget. Or give --allow-small-model, to try the command."
+            )
+
+
 class LabelOptions(Options):
     """The labels."""
 

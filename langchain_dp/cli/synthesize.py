@@ -11,7 +11,7 @@ import typer
 from typer import Option
 
 from langchain_dp._util.rounding import took
-from langchain_dp.cli.options import ROWS, ExampleOptions, ModelOptions, made_with, promised
+from langchain_dp.cli.options import ROWS, ExampleOptions, WritingModelOptions, made_with, promised
 from langchain_dp.cli.parser import DONE, INTERRUPTED, WrongArguments, positive
 from langchain_dp.cli.runs import ESTIMATED, check_out, read_off
 from langchain_dp.cli.show import Advance, note, print_json, progress, show
@@ -22,18 +22,20 @@ if TYPE_CHECKING:
     from langchain_dp.synth import DPExampleSynthesizer, SynthesisPlan, SyntheticExample, SyntheticExamples
 
 
-class Synthesize(SpendingOptions, ModelOptions, ExampleOptions):
+class Synthesize(SpendingOptions, WritingModelOptions, ExampleOptions):
     """Writes examples."""
 
-    said: ClassVar = ModelOptions.said | ExampleOptions.said
+    said: ClassVar = WritingModelOptions.said | ExampleOptions.said
     path = "synthesize"
     what = "Write examples from private rows with a model on this machine, for any use without limit."
     examples = """\
   langchain-dp synthesize --data train.jsonl --epsilon 3 --count 64 --out synthetic.jsonl --plan
-  langchain-dp synthesize --data train.jsonl --epsilon 3 --budget 5 --count 64 --out synthetic.jsonl
+  langchain-dp synthesize --data train.jsonl --epsilon 3 --budget 5 --count 64 --out synthetic.jsonl \\
+      --model qwen2.5-1.5b.gguf
   langchain-dp synthesize --labels sports business --out public.jsonl --alone
   langchain-dp synthesize --data tickets.jsonl --epsilon 3 --budget 5 --out synthetic.jsonl \\
-      --describe "praise=messages that praise a clinic" --describe "complaint=messages that complain of it"
+      --describe "praise=messages that praise a clinic" --describe "complaint=messages that complain of it" \\
+      --model qwen2.5-1.5b.gguf
 """
     notes = """\
 The first line of the file holds the certificate, every other one {"text", "label"}, with "dropped" and why where a
@@ -69,6 +71,8 @@ row. A description must not be taken from the rows: the model is told it, and it
         from langchain_dp.records import PrivateRecords, check_records
         from langchain_dp.synth import SynthesisPrompts, SyntheticExamples
 
+        if not (self.alone or self.plan):
+            self.check_writer()
         saved = check_out(self.out, SyntheticExamples.load, "saved examples")
         rows, labels = read(self, self.data)
         records = PrivateRecords(rows)

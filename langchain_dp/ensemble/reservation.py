@@ -126,3 +126,12 @@ def affordable(ledger: PrivacyLedger, budget: PrivacyBudget | None) -> PrivacyBu
 def _refuse(ledger: PrivacyLedger, message: str, asked: str) -> NoReturn:
     budget = ledger.budget.epsilon, ledger.budget.delta
     raise ledger._refusals.add(BudgetExceeded(message, asked=asked, spent=ledger.spent(), budget=budget, fits=0))
+
+
+def share_of(budget: PrivacyBudget | None, ledger: LedgerOrPath | None, name: str) -> PrivacyBudget:
+    """Return the budget of a run: ``budget``, or that of the run's plan, or all that is unreserved."""
+    if budget is not None:
+        return budget
+    assert isinstance(ledger, PrivacyLedger)  # check_promise
+    plan = ledger.plan(name)
+    return unreserved(ledger) if plan is None else PrivacyBudget(plan.epsilon, plan.delta, ledger.budget.neighbors)

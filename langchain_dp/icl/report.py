@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,12 +13,13 @@ from scipy.special import ndtr
 from scipy.stats import binom
 
 from langchain_dp._util.rounding import bound
-from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, epsilon
-from langchain_dp.ensemble.scheme import Scheme
+from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, calibrate_noisy_max, epsilon
+from langchain_dp.ensemble.scheme import SamplingOptions, Scheme, choose_scheme
 from langchain_dp.icl.reservation import AnswerReservation
 
 MAJORITIES = (0.6, 0.7, 0.8, 0.9)
 _MOSTLY_NOISE = 0.75  # a 90% majority that wins less often than this is warned of at construction
+_ENOUGH = 0.85  # ten expected votes vary by themselves, so a 70% majority of them wins 88 times in 100 at most
 _SAFE = 0.9  # a 70% majority that wins less often than this is warned of in the plan
 
 
@@ -45,6 +47,26 @@ def majority_survival(majority: float, *, sigma: float, scheme: Scheme, labels: 
 
 def _likely(votes: Any) -> range:
     return range(int(votes.ppf(1e-9)), int(votes.ppf(1 - 1e-9)) + 1)
+
+
+def choose_votes(budget: PrivacyBudget, *, records: int, labels: int, max_queries: int) -> tuple[int, int]:
+    """Return shots and subsets with which a 70% majority survives the noise, by public numbers.
+
+    They are the fewest subsets, then the most shots, at which the majority wins 85 times in 100. If there are none, the
+    majority wins most often.
+    """
+    found: dict[tuple[int, int], float] = {}
+    for subsets, shots in itertools.product((10, 20, 40), (4, 2, 1)):
+        if records >= shots * subsets:
+            scheme = choose_scheme(
+                SamplingOptions(), neighbors=budget.neighbors, records=records, shots=shots, subsets=subsets
+            )
+            rate = scheme.sampling_probability
+            sigma = calibrate_noisy_max(budget, queries=max_queries, sampling_probability=rate, sampling="fixed")
+            found[shots, subsets] = majority_survival(0.7, sigma=sigma, scheme=scheme, labels=labels)
+            if found[shots, subsets] >= _ENOUGH:
+                return shots, subsets
+    return max(found, key=lambda key: found[key], default=(1, max(records, 1)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Iterable, Mapping
-from typing import Any, Generic, NoReturn
+from typing import Any, Generic, NoReturn, Self
 
 from langchain_core.runnables import ConfigurableFieldSpec, Runnable, RunnableConfig
 from langchain_core.tools import BaseTool
@@ -21,7 +21,7 @@ from langchain_dp.accounting.pld import MOST_COUNTS
 from langchain_dp.accounting.provenance import MadeWith, costs_of_inputs
 from langchain_dp.ensemble.answers import KEPT
 from langchain_dp.ensemble.questions import ChecksBatches, Question, question_texts, user_of, user_specs
-from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise
+from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for, share_of
 from langchain_dp.ensemble.scheme import SamplingOptions, Scheme, sampling_from
 from langchain_dp.ensemble.splits import note_ledger
 from langchain_dp.ensemble.tools import ExitBehavior, private_tool
@@ -31,7 +31,7 @@ from langchain_dp.icl.baseline import BaselineMethod, NonPrivateICL
 from langchain_dp.icl.prompts import ICLPrompt, companion_text, prompt_from
 from langchain_dp.icl.release import DPAnswer, Releaser
 from langchain_dp.icl.replicas import Replicas
-from langchain_dp.icl.report import ICLPlanReport, noise_warning, report
+from langchain_dp.icl.report import ICLPlanReport, choose_votes, noise_warning, report
 from langchain_dp.icl.reservation import AnswerReservation, reserve
 from langchain_dp.icl.subset_prompts import Shot, SubsetPrompts
 from langchain_dp.icl.voters import ModelCallOptions, Voter, make_voter
@@ -214,6 +214,75 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             answer_cache_size=answer_cache_size,
             replicas=self._replicas,
         )
+
+    @classmethod
+    def auto(
+        cls,
+        *,
+        model: Runnable[Any, Any] | LabelScorer,
+        examples: Examples,
+        labels: Iterable[Label],
+        max_queries: int,
+        budget: PrivacyBudget | None = None,
+        ledger: LedgerOrPath | None = None,
+        name: str = "dp-icl",
+        **settings: Any,
+    ) -> Self:
+        """Choose ``shots`` and ``subsets`` by the numbers of examples, labels and queries, and the budget.
+
+        Few examples make few subsets, whose votes drown in noise, so one shot per subset wins more often than four. The
+        choice has the fewest subsets, then the most shots, at which a 70% majority wins 85 times in 100. A plan of this
+        name in the ledger keeps its own.
+
+        Args:
+            model: As in the class.
+            examples: As in the class.
+            labels: As in the class.
+            max_queries: Number of releases.
+            budget: As in the class.
+            ledger: As in the class.
+            name: As in the class.
+            **settings: Other arguments of the class.
+
+        Raises:
+            InvalidParameter: As in the class, an argument is chosen here, or the number of examples is private
+                (add/remove neighbors).
+
+        Formal guarantee:
+            That of the class. The choice depends on public numbers, not on the content of an example.
+
+        Examples:
+            >>> chain = DPICLClassifier.auto(model=model, examples=rows, labels=LABELS, max_queries=100, budget=budget)
+            >>> chain.plan().survival[0.7]
+            0.87
+        """
+        held = PrivateArgs(examples)
+        del examples  # error reporters read the locals of each frame
+        if both := sorted({"shots", "subsets", "sampling"} & settings.keys()):
+            raise InvalidParameter(f"Expected {both[0]}= to be left out of auto(), which chooses it.")
+        check_promise(budget, ledger, settings.get("not_private_seed"))
+        validate.integer("max_queries", max_queries, at_least=1, at_most=MOST_COUNTS)
+        plan = None
+        if ledger is not None:
+            ledger = ledger_for(budget, ledger)
+            plan = ledger.plan(name)
+        share = share_of(budget, ledger, name)
+        if not count_is_public(share.neighbors):
+            raise InvalidParameter(
+                f"Expected neighbors={share.neighbors.name} to be REPLACE_ONE for auto(), since the number of examples "
+                "is private otherwise. Give shots=, subsets= and sampling= to DPICLClassifier(...)."
+            )
+        records, names = run_redacted(PrivateRecords, held, READING), tuple(given_labels(labels))
+        if plan is not None and plan.settings and {"shots", "subsets"} <= plan.settings.keys():
+            shots, subsets = plan.settings["shots"], plan.settings["subsets"]
+        else:
+            shots, subsets = choose_votes(
+                share, records=len(records.users()), labels=len(names), max_queries=max_queries
+            )
+        return cls(
+            model=model, examples=records, labels=labels, max_queries=max_queries, shots=shots, subsets=subsets,
+            budget=budget, ledger=ledger, name=name, **settings,
+        )  # fmt: skip
 
     def invoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> Label:  # noqa: A002  # Runnable's name
         """Release one label.

@@ -10,10 +10,10 @@ from langchain_core.runnables import RunnableConfig
 
 from langchain_dp._util import validate
 from langchain_dp._util.validate import reject_extra_kwargs
-from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
+from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.budget import warn_weak_promise, weak_promise_reasons
 from langchain_dp.accounting.provenance import MadeWith, ReleasedText, costs_of_inputs
-from langchain_dp.ensemble.reservation import LedgerOrPath, ledger_for, unreserved
+from langchain_dp.ensemble.reservation import LedgerOrPath, ledger_for
 from langchain_dp.ensemble.runs import Halted, RunRunnable
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, SystemRandomness
 from langchain_dp.opt import checks
@@ -173,12 +173,3 @@ class PromptRunnable(RunRunnable):
             self._engine, self.settings, budget=share, scheme=scheme, token=token, selection=selection,
             records=records, count=count,
         )  # fmt: skip
-
-
-def share_of(budget: PrivacyBudget | None, ledger: LedgerOrPath | None, name: str) -> PrivacyBudget:
-    """Return the budget of a run: ``budget``, or that of the run's plan, or all that is unreserved."""
-    if budget is not None:
-        return budget
-    assert isinstance(ledger, PrivacyLedger)  # check_promise
-    plan = ledger.plan(name)
-    return unreserved(ledger) if plan is None else PrivacyBudget(plan.epsilon, plan.delta, ledger.budget.neighbors)

@@ -11,11 +11,11 @@ from langchain_dp.accounting import PrivacyBudget
 from langchain_dp.accounting.events import SamplingName
 from langchain_dp.accounting.provenance import MadeWith
 from langchain_dp.ensemble.engine_calls import count_publicly
-from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for
+from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for, share_of
 from langchain_dp.ensemble.scheme import SamplingOptions, sampling_from
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt import checks
-from langchain_dp.opt.base import PromptRunnable, share_of
+from langchain_dp.opt.base import PromptRunnable
 from langchain_dp.opt.fit import Effort, Fit, fit
 from langchain_dp.opt.settings import CandidateOptions, Settings
 from langchain_dp.opt.templates import OptPrompts, PromptAlternative

@@ -8,9 +8,9 @@ from typing import Any, Self
 from langchain_dp._util.validate import reject_unknown_arguments
 from langchain_dp.accounting import PrivacyBudget
 from langchain_dp.accounting.provenance import MadeWith
-from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for
+from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for, share_of
 from langchain_dp.opt import checks
-from langchain_dp.opt.base import PromptRunnable, share_of
+from langchain_dp.opt.base import PromptRunnable
 from langchain_dp.opt.fit import Effort, rows_to_select_by
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import OptPrompts, PromptAlternative

@@ -21,14 +21,14 @@ from langchain_dp.cli import main
 from langchain_dp.cli.spending import SpendingOptions
 
 ROWS = [{"text": f"note {n}", "label": ["praise", "complaint"][n % 2]} for n in range(120)]
-TINY = "--instruction x --subsets 9 --shots 2 --prompts 1 --tokens 2"
+TINY = "--allow-small-model --instruction x --subsets 9 --shots 2 --prompts 1 --tokens 2"
 COMMANDS = {
     "fit": "fit --out classifier.json",
     "name": "name --out names.json --words topics.txt",
     "survey": "survey --ask mood:calm,angry --out survey.html",
     "score": "score --chain classifier.json --out score.json",
     "optimize": f"optimize {TINY} --out prompt.json",
-    "synthesize": "synthesize --count 4 --members 10 --out synthetic.jsonl",
+    "synthesize": "synthesize --count 4 --members 10 --out synthetic.jsonl --allow-small-model",
 }
 
 
@@ -334,7 +334,7 @@ MADE = {
     "rows": ("synthesize", "fit --out made.json", "synthetic.jsonl"),
     "rows to score on": ("synthesize", "score --chain app:chain --out made.json", "synthetic.jsonl"),
     "a classifier": ("fit", "score --chain classifier.json --out made.json", "tickets.jsonl"),
-    "names": ("name", "synthesize --describe names.json --count 4 --members 10 --out made.json", "tickets.jsonl"),
+    "names": ("name", "synthesize --describe names.json --count 4 --members 10 --out made.json --allow-small-model", "tickets.jsonl"),
     "a prompt": (
         "optimize",
         "optimize --instruction y --method choose --alternatives prompt.json --name second --out made.json",

@@ -305,6 +305,8 @@ def test_the_examples_are_true(example: str, place: Path, monkeypatch: pytest.Mo
             "optimize --epsilon 1 --data x --out y --task sst2 --neighbors add-or-remove-one --partitions 9",
             "Expected --sampling-probability with",
         ),
+        ("optimize --epsilon 1 --data x --out y --task sst2", "Expected --model, the path of a GGUF"),
+        ("synthesize --epsilon 1 --data x --out y", "Expected --model, the path of a GGUF"),
     ],
 )
 def test_wrong_arguments_are_one_line_with_the_remedy(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -419,13 +421,13 @@ def test_streams_that_are_closed_lead_nowhere(
 
 # ---------------------------------------------------------------------------------------- JSON, progress, terminals
 
-SMALL = "--instruction x --subsets 9 --shots 2 --prompts 1 --tokens 2"
+SMALL = "--instruction x --allow-small-model --subsets 9 --shots 2 --prompts 1 --tokens 2"
 RUNS = {
     "demo": "demo --part votes --epsilon 3",
     "start": "start tickets.jsonl --labels praise,complaint --yes",
     "doctor": "doctor --ledger privacy.ledger",
     "plan icl": "plan icl --data tickets.jsonl --epsilon 3 --queries 50 --price 1",
-    "plan opt": f"plan opt --data tickets.jsonl --epsilon 8 {SMALL}",
+    "plan opt": f"plan opt --data tickets.jsonl --epsilon 8 {SMALL.replace(' --allow-small-model', '')}",
     "plan synthesize": "plan synthesize --data tickets.jsonl --epsilon 3 --count 4",
     "plan answers": "plan answers --data tickets.jsonl --epsilon 3 --queries 4 --members 10",
     "plan rapt": "plan rapt --releases 3",
@@ -434,7 +436,8 @@ RUNS = {
     "survey": "survey --data chats.jsonl --ask mood:calm,angry --epsilon 3 --budget 3 --out s.html --user-key user_id",
     "score": "score --data tickets.jsonl --chain classifier.json --epsilon 3 --budget 3 --out score.json",
     "optimize": f"optimize --data tickets.jsonl --epsilon 60 --budget 60 {SMALL} --test test2.jsonl --out prompt.json",
-    "synthesize": "synthesize --data tickets.jsonl --epsilon 3 --budget 3 --count 4 --members 10 --out synthetic.jsonl",
+    "synthesize": "synthesize --data tickets.jsonl --epsilon 3 --budget 3 --count 4 --members 10 --out synthetic.jsonl "
+    "--allow-small-model",
     "sanitize": "sanitize --in in.txt --out out.txt --overwrite --certificate",
     "ledger": "ledger privacy.ledger",
     "audit": "audit --ledger privacy.ledger --out report.html",

@@ -40,6 +40,7 @@ def command(tmp_path: Path, engines: list[Engine]) -> Callable[..., list[str]]:
 
     def arguments(*more: str) -> list[str]:
         given = ["synthesize", "--data", str(data), "--epsilon", "3", "--out", str(tmp_path / "made.jsonl")]
+        given += ["--allow-small-model"]
         more = more if "--alone" in more or "--budget" in more else (*more, "--budget", "3")
         return [*given, "--count", "6", "--tokens", "8", "--members", "10", "--labels", "delivery", "billing", *more]
 
@@ -98,7 +99,7 @@ def test_texts_without_labels_take_the_one_that_is_named(
     data = tmp_path / "notes.jsonl"
     data.write_text("".join(json.dumps({"text": row["text"]}) + "\n" for row in rows()), encoding="utf-8")
     asked = ["synthesize", "--data", str(data), "--epsilon", "3", "--budget", "3", "--count", "3"]
-    asked += ["--tokens", "8", "--members", "10"]
+    asked += ["--tokens", "8", "--members", "10", "--allow-small-model"]
     given = ["--describe", "note=notes of customers", "--out", str(tmp_path / "made.jsonl")]
     assert main([*asked, *given]) == 0
     assert "read off" not in capsys.readouterr().err
