@@ -80,8 +80,8 @@ class WritingModelOptions(ModelOptions):
         """Refuse to write with the embedded model, unless it is allowed."""
         if self.model is None and not self.allow_small_model:
             raise WrongArguments(
-                "Expected --model, the path of a GGUF, best of 1.5 billion parameters or more. The embedded model has 135 "
-                "million, and its texts would waste the budget. Or give --allow-small-model, to try the command."
+                "Expected --model, the path of a GGUF, best of 1.5 billion parameters or more. The embedded model has "
+                "135 million, and its texts would waste the budget. Or try the command with --allow-small-model."
             )
 
 

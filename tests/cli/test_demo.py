@@ -102,14 +102,8 @@ SAID = "Read the message."
 def test_optimize_runs_on_the_embedded_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """If it breaks, the command works on a fake only."""
     rows, test = sample.load()
-    arguments = [
-        "optimize",
-        "--allow-small-model",
-        "--data",
-        str(write(tmp_path / "train.jsonl", rows[:16])),
-        "--labels",
-        *sample.LABELS,
-    ]
+    data = str(write(tmp_path / "train.jsonl", rows[:16]))
+    arguments = ["optimize", "--allow-small-model", "--data", data, "--labels", *sample.LABELS]
     arguments += ["--out", str(tmp_path / "prompt.json"), "--instruction", "Is the message praise or complaint?"]
     arguments += [
         "--epsilon",

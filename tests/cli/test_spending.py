@@ -28,7 +28,7 @@ COMMANDS = {
     "survey": "survey --ask mood:calm,angry --out survey.html",
     "score": "score --chain classifier.json --out score.json",
     "optimize": f"optimize {TINY} --out prompt.json",
-    "synthesize": "synthesize --count 4 --members 10 --out synthetic.jsonl --allow-small-model",
+    "synthesize": "synthesize --allow-small-model --count 4 --members 10 --out synthetic.jsonl",
 }
 
 
@@ -334,7 +334,11 @@ MADE = {
     "rows": ("synthesize", "fit --out made.json", "synthetic.jsonl"),
     "rows to score on": ("synthesize", "score --chain app:chain --out made.json", "synthetic.jsonl"),
     "a classifier": ("fit", "score --chain classifier.json --out made.json", "tickets.jsonl"),
-    "names": ("name", "synthesize --describe names.json --count 4 --members 10 --out made.json --allow-small-model", "tickets.jsonl"),
+    "names": (
+        "name",
+        "synthesize --allow-small-model --describe names.json --count 4 --members 10 --out made.json",
+        "tickets.jsonl",
+    ),
     "a prompt": (
         "optimize",
         "optimize --instruction y --method choose --alternatives prompt.json --name second --out made.json",
