@@ -13,8 +13,11 @@ from scipy.special import ndtr
 from scipy.stats import binom
 
 from langchain_dp._util.rounding import bound
-from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, calibrate_noisy_max, epsilon
+from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, PrivacyLedger, calibrate_noisy_max, epsilon
+from langchain_dp.accounting.events import count_is_public
+from langchain_dp.ensemble.reservation import share_of
 from langchain_dp.ensemble.scheme import SamplingOptions, Scheme, choose_scheme
+from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl.reservation import AnswerReservation
 
 MAJORITIES = (0.6, 0.7, 0.8, 0.9)
@@ -47,6 +50,24 @@ def majority_survival(majority: float, *, sigma: float, scheme: Scheme, labels: 
 
 def _likely(votes: Any) -> range:
     return range(int(votes.ppf(1e-9)), int(votes.ppf(1 - 1e-9)) + 1)
+
+
+def votes_for(
+    budget: PrivacyBudget | None, ledger: PrivacyLedger | None, name: str, records: int, labels: int, max_queries: int
+) -> dict[str, int]:
+    """Return the ``shots`` and ``subsets`` of the ledger's plan of this name, or those of :func:`choose_votes`."""
+    plan = None if ledger is None else ledger.plan(name)
+    share = share_of(budget, ledger, name)
+    if not count_is_public(share.neighbors):
+        raise InvalidParameter(
+            f"Expected neighbors={share.neighbors.name} to be REPLACE_ONE for auto(), since the number of examples is "
+            "private otherwise. Give shots=, subsets= and sampling= to DPICLClassifier(...)."
+        )
+    kept = {} if plan is None or plan.settings is None else plan.settings
+    if {"shots", "subsets"} <= kept.keys():
+        return {"shots": kept["shots"], "subsets": kept["subsets"]}
+    shots, subsets = choose_votes(share, records=records, labels=labels, max_queries=max_queries)
+    return {"shots": shots, "subsets": subsets}
 
 
 def choose_votes(budget: PrivacyBudget, *, records: int, labels: int, max_queries: int) -> tuple[int, int]:

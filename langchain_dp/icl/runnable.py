@@ -21,7 +21,7 @@ from langchain_dp.accounting.pld import MOST_COUNTS
 from langchain_dp.accounting.provenance import MadeWith, costs_of_inputs
 from langchain_dp.ensemble.answers import KEPT
 from langchain_dp.ensemble.questions import ChecksBatches, Question, question_texts, user_of, user_specs
-from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for, share_of
+from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for
 from langchain_dp.ensemble.scheme import SamplingOptions, Scheme, sampling_from
 from langchain_dp.ensemble.splits import note_ledger
 from langchain_dp.ensemble.tools import ExitBehavior, private_tool
@@ -31,7 +31,7 @@ from langchain_dp.icl.baseline import BaselineMethod, NonPrivateICL
 from langchain_dp.icl.prompts import ICLPrompt, companion_text, prompt_from
 from langchain_dp.icl.release import DPAnswer, Releaser
 from langchain_dp.icl.replicas import Replicas
-from langchain_dp.icl.report import ICLPlanReport, choose_votes, noise_warning, report
+from langchain_dp.icl.report import ICLPlanReport, noise_warning, report, votes_for
 from langchain_dp.icl.reservation import AnswerReservation, reserve
 from langchain_dp.icl.subset_prompts import Shot, SubsetPrompts
 from langchain_dp.icl.voters import ModelCallOptions, Voter, make_voter
@@ -230,8 +230,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
     ) -> Self:
         """Choose ``shots`` and ``subsets`` by the numbers of examples, labels and queries, and the budget.
 
-        Few examples make few subsets, whose votes drown in noise, so one shot per subset wins more often than four. The
-        choice has the fewest subsets, then the most shots, at which a 70% majority wins 85 times in 100. A plan of this
+        They are the fewest subsets, then the most shots, at which a 70% majority wins 85 times in 100. A plan of this
         name in the ledger keeps its own.
 
         Args:
@@ -245,8 +244,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             **settings: Other arguments of the class.
 
         Raises:
-            InvalidParameter: As in the class, an argument is chosen here, or the number of examples is private
-                (add/remove neighbors).
+            InvalidParameter: As in the class, an argument is chosen here, or neighbors are add/remove.
 
         Formal guarantee:
             That of the class. The choice depends on public numbers, not on the content of an example.
@@ -262,27 +260,11 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             raise InvalidParameter(f"Expected {both[0]}= to be left out of auto(), which chooses it.")
         check_promise(budget, ledger, settings.get("not_private_seed"))
         validate.integer("max_queries", max_queries, at_least=1, at_most=MOST_COUNTS)
-        plan = None
-        if ledger is not None:
-            ledger = ledger_for(budget, ledger)
-            plan = ledger.plan(name)
-        share = share_of(budget, ledger, name)
-        if not count_is_public(share.neighbors):
-            raise InvalidParameter(
-                f"Expected neighbors={share.neighbors.name} to be REPLACE_ONE for auto(), since the number of examples "
-                "is private otherwise. Give shots=, subsets= and sampling= to DPICLClassifier(...)."
-            )
-        records, names = run_redacted(PrivateRecords, held, READING), tuple(given_labels(labels))
-        if plan is not None and plan.settings and {"shots", "subsets"} <= plan.settings.keys():
-            shots, subsets = plan.settings["shots"], plan.settings["subsets"]
-        else:
-            shots, subsets = choose_votes(
-                share, records=len(records.users()), labels=len(names), max_queries=max_queries
-            )
-        return cls(
-            model=model, examples=records, labels=labels, max_queries=max_queries, shots=shots, subsets=subsets,
-            budget=budget, ledger=ledger, name=name, **settings,
-        )  # fmt: skip
+        known, opened = list(given_labels(labels).values()), None if ledger is None else ledger_for(budget, ledger)
+        records = run_redacted(PrivateRecords, held, READING)
+        votes = votes_for(budget, opened, name, len(records.users()), len(known), max_queries)
+        common: dict[str, Any] = {"budget": budget, "ledger": opened, "name": name, **votes, **settings}
+        return cls(model=model, examples=records, labels=known, max_queries=max_queries, **common)
 
     def invoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> Label:  # noqa: A002  # Runnable's name
         """Release one label.
