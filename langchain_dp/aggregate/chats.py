@@ -32,8 +32,8 @@ def conversations(
     """Read conversations as private records, one text each.
 
     Args:
-        source: Conversations, or a JSONL or CSV file of them, or a DataFrame. Each is a text. A list of messages. A
-            mapping with ``messages``, as the state of a LangGraph graph or a chat log has them. A ``StateSnapshot``. A
+        source: Conversations, or a JSONL or CSV file of them, or a DataFrame. Each is a text, a list of messages, a
+            mapping with ``messages``, as the state of a LangGraph graph or a chat log has them, a ``StateSnapshot``, a
             run of LangSmith with ``inputs`` and ``outputs``, as its client returns and its exports hold it, or a row
             with a text column. ``PrivateRecords`` are returned as they are.
         text_key: Column of the text, or of the messages.
@@ -83,7 +83,7 @@ def _text(one: Any, text_key: str) -> str | None:
         return one
     if isinstance(one, BaseMessage) or _is_list(one):
         return _joined([one] if isinstance(one, BaseMessage) else one)
-    for name in ("values", "inputs"):  # a state snapshot. A run of LangSmith
+    for name in ("values", "inputs"):  # a state snapshot, and a run of LangSmith
         held = getattr(one, name, None)
         if isinstance(held, Mapping):
             return _text(held, text_key) if name == "values" else _run_text(held, getattr(one, "outputs", None))

@@ -37,7 +37,7 @@ def attack_answers(
 
     Half of the runs show the attacker how often each answer comes from each data set. In the other half it guesses, by
     the product of likelihood ratios. It chooses on the first half alone, by leaving out one chain of each data set at a
-    time, what the ratios are about: single answers. Single answers by their place among the repeats. For each question
+    time, what the ratios are about: single answers, single answers by their place among the repeats, for each question
     the tuple of its answers in order, or the tuple of all answers. The interval is of the second half, which took no
     part in the choice.
 

@@ -70,6 +70,16 @@ def votes_for(
     return {"shots": shots, "subsets": subsets}
 
 
+def planned_survival(
+    budget: PrivacyBudget, *, records: int, labels: int, max_queries: int, shots: int, subsets: int
+) -> float:
+    """Return the chance that a 70% majority wins one release of a chain with these settings, by public numbers."""
+    scheme = choose_scheme(SamplingOptions(), neighbors=budget.neighbors, records=records, shots=shots, subsets=subsets)
+    rate = scheme.sampling_probability
+    sigma = calibrate_noisy_max(budget, queries=max_queries, sampling_probability=rate, sampling="fixed")
+    return majority_survival(0.7, sigma=sigma, scheme=scheme, labels=labels)
+
+
 def choose_votes(budget: PrivacyBudget, *, records: int, labels: int, max_queries: int) -> tuple[int, int]:
     """Return shots and subsets with which a 70% majority survives the noise, by public numbers.
 
@@ -79,12 +89,9 @@ def choose_votes(budget: PrivacyBudget, *, records: int, labels: int, max_querie
     found: dict[tuple[int, int], float] = {}
     for subsets, shots in itertools.product((10, 20, 40), (4, 2, 1)):
         if records >= shots * subsets:
-            scheme = choose_scheme(
-                SamplingOptions(), neighbors=budget.neighbors, records=records, shots=shots, subsets=subsets
+            found[shots, subsets] = planned_survival(
+                budget, records=records, labels=labels, max_queries=max_queries, shots=shots, subsets=subsets
             )
-            rate = scheme.sampling_probability
-            sigma = calibrate_noisy_max(budget, queries=max_queries, sampling_probability=rate, sampling="fixed")
-            found[shots, subsets] = majority_survival(0.7, sigma=sigma, scheme=scheme, labels=labels)
             if found[shots, subsets] >= _ENOUGH:
                 return shots, subsets
     return max(found, key=lambda key: found[key], default=(1, max(records, 1)))

@@ -17,9 +17,7 @@ import bench_prototypes
 from langchain_dp import DPLabelNamer, DPPrototypeClassifier, PrivacyBudget
 from langchain_dp.aggregate.counts import VoteCounts, half_width
 from langchain_dp.aggregate.plan import CURVES
-from langchain_dp.icl import SamplingOptions
-from langchain_dp.icl.report import majority_survival
-from langchain_dp.icl.reservation import reserve
+from langchain_dp.icl.report import planned_survival
 from langchain_dp.sample import LABELS, load
 
 ROOT = Path(__file__).parent.parent.parent
@@ -88,9 +86,5 @@ def test_the_rows_you_need_are_those_of_the_plans() -> None:
             noise = VoteCounts.of(budget, votes=votes, yes_or_no=yes_or_no).deviation
             assert count == math.ceil(half_width(noise, cells) / 0.05)
         for count, queries in ((few, 100), (many, 1000)):
-            kept = reserve(
-                budget=budget, ledger=None, name="plan", max_queries=queries, sampling=SamplingOptions(), records=count,
-                shots=1, subsets=20,
-            )  # fmt: skip
-            wins = majority_survival(0.7, sigma=kept.event.sigma, scheme=kept.scheme, labels=4)
+            wins = planned_survival(budget, records=count, labels=4, max_queries=queries, shots=1, subsets=20)
             assert wins == pytest.approx(0.9, abs=0.01)
