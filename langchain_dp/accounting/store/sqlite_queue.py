@@ -74,9 +74,9 @@ def _opened(path: str) -> int:
     return descriptor
 
 
-def _lock(descriptor: int, command: int, kind: int, byte: int) -> None:
-    """Lock or unlock one byte. With F_OFD_SETLK it is BlockingIOError if another process has it."""
-    fcntl(descriptor, command, struct.pack("hhqqi4x", kind, os.SEEK_SET, byte, 1, 0))
+def _lock(descriptor: int, command: int, kind: int, byte: int, length: int = 1) -> None:
+    """Lock or unlock bytes, for length 0 all from ``byte`` on. F_OFD_SETLK raises BlockingIOError if they are held."""
+    fcntl(descriptor, command, struct.pack("hhqqi4x", kind, os.SEEK_SET, byte, length, 0))
 
 
 def _take_number(descriptor: int, command: int) -> int:
@@ -123,5 +123,5 @@ def _waited(descriptor: int, number: int | None, wait: float) -> bool:
 def _leave(descriptor: int) -> None:
     # Unlocked before it is closed: a child that was forked around Python keeps the file open.
     with contextlib.suppress(OSError):
-        fcntl(descriptor, F_OFD_SETLK, struct.pack("hhqqi4x", F_UNLCK, os.SEEK_SET, 0, 0, 0))
+        _lock(descriptor, F_OFD_SETLK, F_UNLCK, 0, length=0)
     os.close(descriptor)
