@@ -84,6 +84,14 @@ def components_for(users: int | None, labels: int, noise_multiplier: float) -> i
     return max(_FEWEST, min(_MOST, round((1.2 if labels > 2 else 0.5) * ratio)))
 
 
+def sharpness_for(ratio: float | None) -> float:
+    """Factor of cosines in the softmax, by examples per label over the noise multiplier; 8 where that is private.
+
+    Tuned for the likelihood of seven public tasks (``bench_prototypes.py --sharpness``).
+    """
+    return 8.0 if ratio is None else 24 * ratio / (ratio + 80)
+
+
 @dataclasses.dataclass(frozen=True)
 class PrototypePlan(InNotebooks):
     """Forecast of a prototype classifier, by curves that were measured on public data with the default encoder.

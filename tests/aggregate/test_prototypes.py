@@ -19,6 +19,7 @@ from langchain_core.messages import HumanMessage
 from langchain_core.prompt_values import StringPromptValue
 
 from langchain_dp import DPPrototypeClassifier, Neighbors, PrivacyBudget, PrivateRecords, sample
+from langchain_dp.aggregate.plan import sharpness_for
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import VectorSum
 
@@ -104,10 +105,43 @@ def test_scores_of_an_engine_are_added() -> None:
     plain, both = (each.probabilities("parcel") for each in (CLASSIFIER, fused))
     assert both["A"] > plain["A"]
     odds = np.log(both["A"] / both["B"]) - np.log(plain["A"] / plain["B"])
-    assert odds == pytest.approx(1.0)
-    twice = CLASSIFIER.with_prior(WordScorer(), trust=2.0).probabilities("parcel")
-    assert np.log(twice["A"] / twice["B"]) - np.log(plain["A"] / plain["B"]) == pytest.approx(2.0)
+    assert odds == pytest.approx(0.5)
+    twice = CLASSIFIER.with_prior(WordScorer(), weight=1.0).probabilities("parcel")
+    assert np.log(twice["A"] / twice["B"]) - np.log(plain["A"] / plain["B"]) == pytest.approx(1.0)
     assert fused.invoke("invoice") == "B", "the prototypes still count"
+
+
+def test_the_prompt_is_what_the_model_reads() -> None:
+    """If it breaks, a prompt of the user's own is cut or not filled, or one without the text is taken."""
+    seen: list[Any] = []
+
+    class Seeing(WordScorer):
+        def score_labels(self, prompts: Any, words: Any, **options: Any) -> Any:
+            seen.append((prompts[0].head + prompts[0].tail, options["content_free"]))
+            return super().score_labels(prompts, words, **options)
+
+    fused = CLASSIFIER.with_prior(Seeing(), {"A": "post", "B": "money"}, prompt="One of {names}.\n{text}\nTopic:")
+    fused.invoke("a {names} parcel")
+    assert seen[0][0] == "One of post, money.\na {names} parcel\nTopic:"
+    assert seen[0][1][0] == "N/A\nTopic:"
+    for wrong in ("no text", "{text} {text}", 3):
+        with pytest.raises(InvalidParameter, match="text"):
+            CLASSIFIER.with_prior(WordScorer(), prompt=wrong)  # type: ignore[arg-type]
+
+
+def test_probabilities_are_flat_where_the_noise_is_large() -> None:
+    """If it breaks, sums of much noise are as sure as clean ones: they drown a prior, and thresholds mean nothing."""
+    factors = [sharpness_for(ratio) for ratio in (1.0, 10.0, 100.0, 1000.0)]
+    assert factors == sorted(factors)
+    assert factors[0] < 0.5
+    assert 20 < factors[-1] < 24
+    noisy = DPPrototypeClassifier.fit(rows(), labels=["A", "B"], budget=PrivacyBudget(1.0), encoder=WordEncoder())
+    assert noisy.probabilities("parcel")["A"] < CLASSIFIER.probabilities("parcel")["A"]
+    twice = noisy.update(rows(), budget=PrivacyBudget(1.0))
+    assert twice._signal_to_noise() == pytest.approx(noisy._signal_to_noise() * 2**0.5)
+    private = PrivacyBudget(8.0, neighbors=Neighbors.ADD_OR_REMOVE_ONE)
+    hidden = DPPrototypeClassifier.fit(rows(), labels=["A", "B"], budget=private, encoder=WordEncoder(), components=8)
+    assert hidden._sharpness == 8.0, "the number of users is private there, and nothing may follow from it"
 
 
 def test_a_chat_model_names_a_label() -> None:

