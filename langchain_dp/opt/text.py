@@ -14,7 +14,7 @@ _LOOKED_AT = 120
 
 
 class Text:
-    """Reads released tokens. Members do not vote for a token that would make the text repeat ``never``."""
+    """Reads released tokens. Members do not vote for tokens that would repeat ``never``."""
 
     def __init__(
         self, engine: NextTokenVoter, decoding: Decoding, stop: Sequence[str], *, never: Echo | None = None
@@ -32,15 +32,11 @@ class Text:
         return text[: min(ends, default=len(text))].rstrip().rstrip("\ufffd")
 
     def stops(self, tokens: Sequence[Token]) -> bool:
-        """Return whether the text holds a stop string."""
         text = self._spelt(tokens)
         return any(stop in text for stop in self._stop)
 
     def decoding(self, written: Sequence[Token]) -> Decoding:
-        """Return the decoding of the next token. It bans repetitions, and a line break or stop string at the beginning.
-
-        Many models are trained to begin an answer on a new line, which would end the candidate there.
-        """
+        """Ban repetitions and, first, line breaks and stop strings: many models begin with a new line."""
         if written:
             return self._banning(self._repeating(self._spelt(written)))
         if self._opening is None:
@@ -53,7 +49,7 @@ class Text:
         return dataclasses.replace(self._decoding, banned=self._decoding.banned | tokens)
 
     def _repeating(self, text: str) -> frozenset[Token]:
-        """Return the tokens that would make the text repeat. Unknown for an engine whose tokens are strings."""
+        """Return the tokens that would make the text repeat. Empty for string tokens."""
         if not self._numbered() or not self._never.near(text) or self._never(text):
             return frozenset()
         end = text[-_LOOKED_AT:]
