@@ -1,7 +1,4 @@
-"""Reads stored or sent JSON documents under a form. An error shows no part of them.
-
-Import it only to read documents: pydantic loads slowly unless LangChain has loaded it.
-"""
+"""Reads JSON documents under a form. Errors show no part of them. Pydantic loads slowly: import late."""
 
 from __future__ import annotations
 
@@ -20,12 +17,12 @@ class Form(pydantic.BaseModel):
 
     @classmethod
     def read(cls, text: str | bytes) -> Self:
-        """Read a document, or raise ValueError with the field and its rule, never its value."""
+        """Read a document. ValueError names the field and its rule, never its value."""
         try:
             return cls.model_validate_json(text)
         except pydantic.ValidationError as error:
             wrong = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        # Deeper parts of the path may be private keys, and so may the name of an unknown field.
+        # Deeper parts of the path, and unknown fields, may be private.
         place = [] if wrong["type"] == "extra_forbidden" else [str(part) for part in wrong["loc"][:1]]
         place += [f"at {part}" for part in wrong["loc"][1:2] if isinstance(part, int)]
         raise ValueError(" ".join([*place, wrong["msg"][:1].lower() + wrong["msg"][1:]]))
@@ -38,7 +35,6 @@ class FileForm(Form):
 
     @classmethod
     def load(cls, path: Path, form: str) -> Self:
-        """Read a file of the format ``form``."""
         try:
             document = cls.read(path.read_bytes())
             why = "" if document.format == form else "it is of another format"

@@ -1,8 +1,6 @@
-"""Keeps forks safe: closed connections, paused stores, and free locks in a child.
+"""Closed connections, paused stores and free locks across forks.
 
-SQLite counts its file locks in memory. A child with an inherited open file inherits that count but not the locks, so
-even its own connection would skip locking, and two processes could write at once. A lock that another thread held at
-the fork stays locked in the child, since that thread does not exist there.
+SQLite counts file locks in memory: a child that inherits an open file would skip locking.
 """
 
 from __future__ import annotations
@@ -21,18 +19,13 @@ from langchain_dp.errors import PlanError
 class Forkable(Protocol):
     """A store that survives forks."""
 
-    def before_fork(self) -> None:
-        """Acquire the lock, after any running transaction, and close the connection."""
+    def before_fork(self) -> None: ...
 
-    def after_fork(self) -> None:
-        """Release the lock, in the parent and in the child."""
+    def after_fork(self) -> None: ...
 
 
 class ForkSafe:
-    """Base of state that threads share under ``_lock``: in a child the lock is free and no call is under way.
-
-    A subclass creates ``_lock``, then calls :meth:`_watch`.
-    """
+    """Base of state under ``_lock`` that a child gets free and idle. Create ``_lock``, then :meth:`_watch`."""
 
     _lock: Any
 
@@ -41,15 +34,13 @@ class ForkSafe:
         watch(self)
 
     def _alone(self) -> None:
-        """Forget running calls: a child has no other threads."""
+        """Forget running calls."""
         raise NotImplementedError
 
     def before_fork(self) -> None:
-        """Acquire the lock, so that it is free in a child."""
         self._lock.acquire()
 
     def after_fork(self) -> None:
-        """Release the lock."""
         if process() != self._process:
             self._process = process()
             self._alone()
@@ -66,15 +57,12 @@ _generation = 0
 
 
 def process() -> tuple[int, int]:
-    """Identity of this process. A different result than before means a fork.
-
-    The process id alone is not unique between namespaces. The generation does not count forks outside Python.
-    """
+    """Return an identity that changes with a fork. Process ids repeat between namespaces."""
     return os.getpid(), _generation
 
 
 def one_process(what: str) -> Callable[[], None]:
-    """A check that raises :class:`PlanError` in another process: one charge pays for one process."""
+    """Return a check that raises PlanError after a fork."""
     here = process()
 
     def check() -> None:
@@ -85,7 +73,6 @@ def one_process(what: str) -> Callable[[], None]:
 
 
 def watch(store: Forkable) -> None:
-    """Keep ``store`` safe over every later fork."""
     with _gate:
         _live.add(store)
         _handle()
@@ -93,15 +80,14 @@ def watch(store: Forkable) -> None:
 
 @contextlib.contextmanager
 def no_new_store() -> Iterator[list[Forkable]]:
-    """All live stores. No other is created during the block, which must be short."""
     with _gate:
         yield list(_live)
 
 
 def keep_still(owner: Any) -> None:
-    """Let every fork wait for ``owner._lock``, whose state must be consistent in a child.
+    """Let every fork wait for ``owner._lock``, so that a child gets consistent state.
 
-    Only for short locks under which no other such lock is acquired and no store opened: forks wait in any order.
+    Only for short locks without nested locks or new stores: forks wait in any order.
     """
     with _gate:
         _still.add(owner)
@@ -109,10 +95,7 @@ def keep_still(owner: Any) -> None:
 
 
 def renew_lock(owner: Any, name: str = "_lock") -> None:
-    """Give ``owner`` a new lock in every child. No fork waits for it.
-
-    Only for state that is consistent at every moment, such as a cache, also under long work.
-    """
+    """Give ``owner`` a new lock in every child. Its state must be consistent at every moment."""
     with _gate:
         _renewed[owner] = name
         _handle()
@@ -126,12 +109,12 @@ def _handle() -> None:
 
 
 def disown(connection: object) -> None:
-    """Never close a connection in a child forked outside Python: that would roll back the parent's transaction."""
+    """Never close a connection in a child: that would roll back the parent's transaction."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 
 def _before() -> None:
-    _gate.acquire()  # held over the fork, so that no store is created
+    _gate.acquire()  # no new store during the fork
     for store in list(_live):
         store.before_fork()
         _held.append(store.after_fork)

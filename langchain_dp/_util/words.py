@@ -13,31 +13,30 @@ UNSPACED = (
 _ALONE = f"[{UNSPACED}]"
 
 BEGINS, ENDS = rf"(?<![^\W{UNSPACED}])", rf"(?![^\W{UNSPACED}])"
-"""Patterns of the start and end of a word. Both match anywhere beside a letter that is a word."""
+"""Patterns of the start and end of a word."""
 
 _WORD = re.compile(rf"{_ALONE}|(?:(?!{_ALONE})\w)+")
 _PIECE = re.compile(rf"{_ALONE}|(?:(?!{_ALONE})\S)+")
 
 
 def words_of(text: str) -> list[str]:
-    """Runs of letters and digits."""
     return _WORD.findall(text)
 
 
 def pieces_of(text: str) -> list[str]:
-    """Pieces between white space, with punctuation."""
+    """Split at white space, and keep punctuation."""
     return _PIECE.findall(text)
 
 
 def written(word: str) -> str:
-    """A pattern of a word in either form of Unicode and of apostrophes, with any space between its parts."""
+    """Return a word's pattern, in any Unicode form, apostrophe and spacing."""
     forms = dict.fromkeys((word, *(unicodedata.normalize(form, word) for form in ("NFC", "NFD"))))
     patterns = "|".join(r"\s+".join(map(re.escape, form.split())) for form in forms)
     return re.sub("['\u2019]", "['\u2019]", patterns)
 
 
 def whole(word: str) -> str:
-    """A pattern of a separate word in either form of Unicode. In writing without spaces, anywhere."""
+    """Return a separate word's pattern."""
     begins, ends = ("" if re.match(_ALONE, word[at]) else edge for at, edge in ((0, BEGINS), (-1, ENDS)))
     return f"{begins}(?:{written(word)}){ends}"
 
@@ -48,7 +47,7 @@ _TO = re.compile(rf"(?<={_ALONE})|(?![^\W_{UNSPACED}])")
 
 
 def standing_alone(word: str, text: str) -> Iterator[tuple[int, int]]:
-    """Start and end of a separate word or phrase. In writing without spaces, anywhere."""
+    """Yield start and end of a separate word or phrase."""
     position = 0
     while (start := text.find(word, position)) >= 0:
         end = start + len(word)
