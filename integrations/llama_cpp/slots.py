@@ -20,7 +20,7 @@ Key = tuple[Opening, Hashable]
 
 @dataclasses.dataclass(repr=False)
 class Resident:
-    """The occupant of a sequence: head and body (``tokens`` of them), then ``steps``."""
+    """The occupant of a sequence: head and body (``tokens``), then ``steps``."""
 
     key: Key
     digest: bytes
@@ -29,7 +29,6 @@ class Resident:
 
     @property
     def cells(self) -> int:
-        """Tokens, all in all."""
         return self.tokens + sum(map(len, self.steps))
 
 
@@ -47,9 +46,9 @@ class Asked:
 
 
 class Slots:
-    """Sequences 0 to ``count`` - 1 of a context. A slot is overwritten from end to end before a new occupant.
+    """Sequences 0 to ``count`` - 1 of a context. A slot is overwritten before a new occupant.
 
-    The other sequences of the context are always public. With ``count`` 1 the context holds one member at a time.
+    The other sequences are always public.
     """
 
     def __init__(
@@ -70,18 +69,17 @@ class Slots:
         return key in self._places
 
     def wake(self) -> None:
-        """Start empty if another user has cleared the context."""
         if self._generation != self._context.generation:
             self._places.clear()
             self.residents.clear()
             self._empty()
 
     def lose(self) -> None:
-        """Forget the occupants, which are uncertain now: :meth:`wake` starts empty."""
+        """Forget uncertain occupants: :meth:`wake` starts empty."""
         self._generation = -1
 
     def put_away(self) -> None:
-        """Move all residents into the store, as far as it holds them, before the context is cleared."""
+        """Move residents into the store before the context is cleared."""
         sure = self._generation == self._context.generation
         self.lose()  # first, in case of an interruption
         for sequence in list(self.residents) if sure else ():
@@ -89,13 +87,12 @@ class Slots:
         self._store.wipe_put_out()
 
     def forget(self, members: Sequence[Hashable]) -> None:
-        """Drop these members without a copy."""
         for sequence, resident in list(self.residents.items()):
             if resident.key[1] in members:
                 self.drop(sequence)
 
     def load(self, now: Sequence[Asked], limit: int) -> dict[int, Asked]:
-        """Put members into the context, and leave out those that are too long or fail."""
+        """Put members into the context, except those that are too long or fail."""
         loaded: dict[int, Asked] = {}
         arriving: list[tuple[Asked, MemberState | list[int]]] = []
         for one in now:
@@ -119,7 +116,7 @@ class Slots:
         return dict(sorted(loaded.items()))
 
     def _source(self, one: Asked, room: int) -> MemberState | list[int] | None:
-        """The kept state of a member, or the tokens of its body. None if it is too long or fails."""
+        """Return the kept state of a member, or its body's tokens, or None."""
         try:
             entry = self._store.get(*one.key, one.digest)
             if entry is not None:
@@ -130,7 +127,7 @@ class Slots:
             return None
 
     def _free(self, count: int, keep: set[Key]) -> list[int]:
-        """``count`` empty sequences without a trace of a former occupant."""
+        """Return empty sequences without a trace of a former occupant."""
         if not count:
             return []
         free = [sequence for sequence in range(self.count) if sequence not in self.residents]
@@ -169,7 +166,6 @@ class Slots:
         return True
 
     def _leave(self, sequence: int) -> None:
-        """Store the state of a resident and drop it."""
         resident = self.residents[sequence]
         with contextlib.suppress(Exception):  # then it is evaluated anew when it is asked again
             kept = self._store.get(*resident.key, resident.digest)
@@ -188,10 +184,10 @@ class Slots:
         if resident is not None:
             del self._places[resident.key]
         self._dirty.add(sequence)
-        self._context.truncate(sequence, 0)  # of a whole sequence: llama.cpp never refuses that
+        self._context.truncate(sequence, 0)  # llama.cpp never refuses a whole sequence
 
     def cut(self, sequence: int, keep: int) -> bool:
-        """Cut a resident back to its first ``keep`` steps. Return False if that fails, and drop it."""
+        """Cut a resident back to ``keep`` steps, or drop it and return False."""
         resident = self.residents[sequence]
         if keep < len(resident.steps):
             del resident.steps[keep:]
@@ -201,7 +197,6 @@ class Slots:
         return True
 
     def undo(self, sequence: int) -> bool:
-        """Remove from a sequence the tokens beyond its resident's steps."""
         try:
             self._context.truncate(sequence, self.residents[sequence].cells)
         except Exception:  # a member that cannot be read abstains, and stops nobody
@@ -215,7 +210,7 @@ class Slots:
 
 
 def steps_of(ending: Sequence[int], written: Sequence[int], rule: BatchRule) -> tuple[Step, ...]:
-    """Steps after head and body: a function of these tokens and the rule alone."""
+    """Cut the tokens after head and body by the rule alone."""
     steps: list[Step] = []
     at = 0
     for count in rule.pieces(len(ending) - 1):
@@ -225,7 +220,6 @@ def steps_of(ending: Sequence[int], written: Sequence[int], rule: BatchRule) -> 
 
 
 def common(steps: Sequence[Step], others: Sequence[Step]) -> int:
-    """Number of equal steps at the beginning."""
     count = 0
     for one, other in zip(steps, others, strict=False):
         if one != other:

@@ -24,25 +24,22 @@ class GGUFTexts:
 
     @functools.cached_property
     def ends(self) -> frozenset[int]:
-        """Tokens that end a text."""
         return self._context.end_tokens()
 
     @functools.cached_property
     def never(self) -> npt.NDArray[np.bool_]:
-        """Mask of the control tokens that end nothing: they are never taken."""
+        """Mask of the control tokens that end nothing."""
         never = np.zeros(self._context.vocabulary, dtype=bool)
         never[sorted(self._context.control_tokens() - self.ends)] = True
         return never
 
     @functools.cached_property
     def chat(self) -> ChatParts:
-        """Text of the chat template around a user's turn. InvalidParameter without a usable template."""
         begin, end = self._context.special_text()
         return chat_parts(self._context.chat_template(), begin=begin, end=end)
 
     @functools.cached_property
     def chat_tokens(self) -> int:
-        """Tokens of the chat template. 0 without a usable one."""
         with contextlib.suppress(InvalidParameter):
             chat = self.chat
             return sum(len(self._context.tokenize(part, special=True)) for part in (chat.before, chat.after))
@@ -58,7 +55,7 @@ class ChatParts:
 
 
 def chat_parts(template: str | None, *, begin: str, end: str) -> ChatParts:
-    """Render the template once around a stand-in and cut it there: no turn can change the frame."""
+    """Cut the rendered template around a placeholder: no turn can change the frame."""
     if template is None:
         raise InvalidParameter(
             "Expected the GGUF file to hold a chat template. Use chat=False, or an instruction-tuned model."

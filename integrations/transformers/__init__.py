@@ -1,4 +1,4 @@
-"""Hugging Face transformers: an engine that scores labels and writes tokens, and a table of subwords, on torch."""
+"""Hugging Face transformers: an engine for labels and tokens, and a table of subwords, on torch."""
 
 from __future__ import annotations
 
