@@ -17,7 +17,7 @@ Scores = npt.NDArray[np.float64]
 
 
 class Choice:
-    """Chooses tokens by one ``Decoding``. Control tokens marked in ``never`` are never taken."""
+    """Chooses tokens by one ``Decoding``, never those marked in ``never``."""
 
     def __init__(self, decoding: Decoding, never: npt.NDArray[np.bool_]) -> None:
         self._temperature = decoding.temperature
@@ -32,7 +32,7 @@ class Choice:
         self._never[np.array(sorted(decoding.banned), dtype=np.intp)] = True
 
     def token(self, logits: Logits, written: Sequence[int], draw: float) -> int | None:
-        """None if a logit is not finite, the coin is not in [0, 1), or no token is allowed."""
+        """None if a logit or coin is invalid, or no token is allowed."""
         if not np.isfinite(logits).all() or not 0 <= draw < 1:
             return None
         repeated = np.unique(np.array(written, dtype=np.intp))

@@ -1,4 +1,4 @@
-"""Base classes of the engines: ports, checks of a call, and exceptions without private text."""
+"""Base classes of the engines."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ Part = tuple[int, ...]
 ENDS = frozenset(
     {"</s>", "<eos>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>"}
 )
-"""Control tokens that end a text or a turn in every model."""
+"""Control tokens that end a text in every model."""
 
 T = TypeVar("T")
 Take = Callable[[Logits, Sequence[int], float], T | None]
-"""Function of a member's logits, written tokens and coin."""
 
 
 class BaseEngine(abc.ABC):
@@ -263,7 +262,7 @@ class LocalEngine(BaseEngine):
 
     @abc.abstractmethod
     def _taken(self, asked: Sequence[Continuation], chat: bool, take: Take[T]) -> list[T | None]:
-        """Return ``take`` of each member's logits, or None."""
+        """Return ``take`` of each member's logits."""
 
     @abc.abstractmethod
     def _never(self) -> npt.NDArray[np.bool_]:
@@ -325,7 +324,6 @@ def check_public(tokens: int, most: int, what: str = "a head and a tail") -> Non
 
 
 def label_tokens(words: Sequence[str], tokens: Callable[[str], Sequence[int]]) -> list[Part]:
-    """Return the words' first tokens if they differ, otherwise all tokens."""
     labels = [tuple(tokens(word)) for word in words]
     if not labels or not all(labels) or len(set(labels)) < len(labels):
         raise InvalidParameter(f"Expected words={list(words)!r} to be distinct, with at least one token each.")

@@ -1,4 +1,4 @@
-"""Members that stay between calls: bounded by bytes, least recently used out."""
+"""Members that stay between calls, least recently used out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ E = TypeVar("E", bound=_Entry)
 class BoundedStore(Generic[E]):
     """Members by (opening, member), at most ``limit`` bytes.
 
-    An evicted entry may still be in use: call :meth:`wipe_put_out` afterwards.
+    Evicted entries may still be in use: call :meth:`wipe_put_out` afterwards.
     """
 
     def __init__(self, limit: int) -> None:
@@ -51,7 +51,7 @@ class BoundedStore(Generic[E]):
         return found
 
     def take(self, opening: Hashable, member: Hashable, digest: bytes) -> E | None:
-        """Get and remove an entry, whose size may change."""
+        """Remove an entry whose size may change."""
         found = self.get(opening, member, digest)
         return None if found is None else self._taken((opening, member))
 

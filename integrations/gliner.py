@@ -1,4 +1,4 @@
-"""Entities found by GLiNER, for pseudonyms. No formal promise."""
+"""Entities found by GLiNER, for pseudonyms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entities found by Presidio, for pseudonyms, which make no formal promise."""
+"""Entities found by Presidio, for pseudonyms."""
 
 from __future__ import annotations
 

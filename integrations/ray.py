@@ -1,4 +1,4 @@
-"""Private batches on Ray: one account, many workers, each with its own connection."""
+"""Private batches on Ray."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from langchain_dp._util.extras import needs
 from langchain_dp._util.validate import integer
 
 _RETRIES = 3
-"""Retries of a batch: one that kills every worker must not be charged forever."""
+"""A batch that kills workers must not be charged forever."""
 
 
 def map_private_batches(
@@ -55,7 +55,7 @@ def map_private_batches(
 
 
 class _Worker:
-    """The object that Ray builds once in each worker."""
+    """Built once in each worker."""
 
     def __init__(self, batches: Callable[[Any], Any]) -> None:
         self._batches = batches

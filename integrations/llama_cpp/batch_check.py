@@ -1,4 +1,4 @@
-"""Checks at start-up: do company or threads change bits on this machine?"""
+"""Checks at start-up that company and threads change no bit."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ logger = logging.getLogger(__name__)
 _TEXT = "The market opens at eight. Bread is sold near the gate, fruit by the well, and cloth under the arches. "
 _OPENING = Opening("")
 _TAILS = (1, 2, 3, 5, EIGHTS.multiple + 1, ROWS)
-"""Tested numbers of tokens after head and body."""
+"""Tested numbers of tokens."""
 _LABEL = 5
-"""Up to so many tokens the logits of all are compared, beyond only the last."""
+"""Up to so many tokens the logits of all are compared."""
 _CROWD = 3
 _THREADED, _FAR = 65, 2 * CELLS + 8
-"""Tokens of the members in the check of threads: kernels may split long sequences among threads."""
+"""Kernels may split long sequences among threads."""
 _FEW = 9
-"""Numbers of rows up to this are all tested: there kernels change."""
+"""Numbers of rows that are all tested."""
 _MOST = 64
 
 
 def checked_evaluator(context: LlamaContext, *, slots: int, max_tokens: int, offloaded: bool) -> JointEvaluator:
-    """Return the evaluator under the first batch rule that passes. A GPU gets one shape."""
+    """Return the evaluator under the first rule that passes."""
     fixed = fixed_shape(context.sequences)
     for rule in () if slots == 1 else (fixed,) if offloaded else (PAIRS, EIGHTS, fixed):
         evaluator = JointEvaluator(context, rule)
@@ -49,7 +49,7 @@ def checked_evaluator(context: LlamaContext, *, slots: int, max_tokens: int, off
 
 
 def company_is_harmless(context: LlamaContext, evaluator: JointEvaluator, *, slots: int, max_tokens: int) -> bool:
-    """Check that public members get bit-identical logits alone and together."""
+    """Check for bit-identical logits alone and together."""
     tokens = context.tokenize(_TEXT * 40, start=True)
     room = max_tokens // 2 - 3
     empty = MemberState.nothing()
@@ -65,7 +65,7 @@ def company_is_harmless(context: LlamaContext, evaluator: JointEvaluator, *, slo
 def threads_alike(
     context: LlamaContext, evaluator: JointEvaluator, counts: Sequence[int], *, together: int, max_tokens: int
 ) -> list[int]:
-    """Return the numbers of threads with the same bits as now: the clock decides the number."""
+    """Return numbers of threads with the same bits: the clock decides the number."""
     tokens = context.tokenize(_TEXT * 40, start=True)
     room = max_tokens // 2 - 3
     tail = tokens[1 : 1 + min(ROWS, room)]
@@ -126,7 +126,7 @@ def _writing(
     slots: int,
     max_tokens: int,
 ) -> bool:
-    """Compare all slots with members alone, and with late ones and gaps."""
+    """Compare all slots with lone, late and scattered members."""
     prompts = [MemberPrompt("", f"{i}", "", i) for i in range(slots)]
     longest = max(member.tokens for member in members)
     rows = min(6 if evaluator.batches.rule.multiple == 1 else 2, max_tokens - longest - 4)  # longer tails take long

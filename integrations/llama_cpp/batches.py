@@ -1,7 +1,4 @@
-"""Joint batches, padded with public rows so that a member's bits do not depend on its company.
-
-llama.cpp picks its kernels by the number of rows. :mod:`.batch_check` tests which numbers round alike here.
-"""
+"""Joint batches, padded with public rows: kernels depend on the number of rows."""
 
 from __future__ import annotations
 
@@ -13,14 +10,14 @@ from .._choice import Logits
 from .context import LlamaContext
 
 ROWS = 32
-"""Most rows of one member in one joint batch."""
+"""Most rows of one member in a batch."""
 EIGHT = 8
 _PUBLIC_TOKEN = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchRule:
-    """Numbers of rows of a batch: a ``multiple``, at ``least`` so many, up to ``longest`` per member."""
+    """Rows of a batch: a ``multiple``, at ``least`` so many, up to ``longest`` per member."""
 
     name: str
     multiple: int = 1
@@ -29,18 +26,17 @@ class BatchRule:
     together: bool = True
 
     def pieces(self, count: int) -> list[int]:
-        """Cut ``count`` tokens into pieces. The rest goes in single rows."""
+        """The rest of ``count`` goes in single rows."""
         rest = count % self.longest
         even = rest - rest % self.multiple
         return [self.longest] * (count // self.longest) + [even] * (even > 0) + [1] * (rest - even)
 
     def sequences(self, members: int, rows: int) -> int:
-        """Return the sequences in a batch, public ones included."""
+        """Count public sequences, too."""
         unit = self.multiple // math.gcd(self.multiple, rows)
         return -(-max(members, -(-self.least // rows)) // unit) * unit
 
     def outputs(self, wanted: int) -> int:
-        """Return the number of rows with logits."""
         if wanted == 0 and self.longest > 1:
             return 0
         return -(-max(wanted, self.least) // self.multiple) * self.multiple
@@ -52,19 +48,19 @@ ALONE = BatchRule("one member at a time", together=False)
 
 
 def fixed_shape(sequences: int) -> BatchRule:
-    """One row, with logits, of each sequence of the context in every batch."""
+    """One row of each sequence in every batch."""
     return BatchRule(f"always {sequences} rows", multiple=sequences, least=sequences, longest=1)
 
 
 def sequences_for(slots: int) -> int:
-    """Add a sequence that is always public, and pad to a multiple of 8."""
+    """Add a public sequence, and pad to a multiple of 8."""
     return slots + 1 if slots == 1 else max(slots + 1, -(-slots // EIGHT) * EIGHT)
 
 
 class Batches:
-    """Evaluates rows of neighboring sequences in one batch, padded by ``rule``.
+    """Evaluates neighboring sequences in one batch, padded by ``rule``.
 
-    A padding row is a public token at the end of a neighbor, removed at once.
+    A padding row is a public token, removed at once.
     """
 
     def __init__(self, context: LlamaContext, rule: BatchRule) -> None:
@@ -79,7 +75,7 @@ class Batches:
         *,
         undo: Callable[[int], object] | None = None,
     ) -> dict[tuple[int, int], Logits]:
-        """Append ``steps`` to sequences of lengths ``ends``. Return wanted logits, valid until the next batch."""
+        """Append ``steps`` to sequences of lengths ``ends``. Logits stay valid until the next batch."""
         count = len(next(iter(steps.values())))
         window = self._window(min(steps), max(steps), count, ends)
         padding = (_PUBLIC_TOKEN,) * count
@@ -97,7 +93,7 @@ class Batches:
         return {place: row for place, row in found if place in wanted}
 
     def _window(self, first: int, last: int, count: int, ends: Mapping[int, int]) -> range:
-        """llama.cpp splits a batch at a gap, so take neighbors."""
+        """llama.cpp splits a batch at a gap."""
         width = self.rule.sequences(last - first + 1, count)
         starts = range(max(0, last - width + 1), min(first, self._context.sequences - width) + 1)
 

@@ -32,7 +32,6 @@ from .tool_calls import forced_grammar, openai_tools, read_calls, schema_grammar
 _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}
 _OPTIONS = ("temperature", "top_p", "max_tokens", "logprobs", "seed", "tools", "tool_choice", "json_schema")
 _StreamItem = Piece | BaseException | None
-"""A part, an error, or the end."""
 _METHODS = ("json_schema", "function_calling", "json_mode")
 
 
@@ -270,7 +269,6 @@ class ChatLlamaCpp(BaseChatModel):
         return chunk
 
     def _next_chunk(self, piece: Piece, kept: list[Piece], request: ChatRequest) -> ChatGenerationChunk | None:
-        """With tools, only the whole answer is streamed."""
         kept.append(piece)
         if not request.tools:
             return self._chunk(piece)
@@ -345,7 +343,7 @@ class ChatLlamaCpp(BaseChatModel):
             call_abandoned.set()
 
     def _begun(self, request: ChatRequest) -> tuple[asyncio.Queue[_StreamItem], CallAbandoned]:
-        """Answer in a new thread: waiting calls would fill the event loop's threads."""
+        """Waiting calls would fill the event loop's threads."""
         call_abandoned = CallAbandoned()
         pieces: asyncio.Queue[_StreamItem] = asyncio.Queue()
         loop = asyncio.get_running_loop()

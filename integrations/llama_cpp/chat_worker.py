@@ -1,4 +1,4 @@
-"""Loads a model for chat and produces answers token by token, one call at a time."""
+"""Loads a model for chat, and answers one call at a time."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ChatRequest:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Piece:
-    """A part of an answer. The last one has a finish reason and the usage."""
+    """A part of an answer. The last one has the usage."""
 
     text: str
     logprobs: list[dict[str, Any]]
@@ -66,7 +66,7 @@ class Piece:
 
 
 class CallAbandoned:
-    """Abandonment of a call, by its reader or by an isolated call that timed out."""
+    """Abandonment by a call's reader or a timeout."""
 
     def __init__(self) -> None:
         self._own = threading.Event()
@@ -80,9 +80,9 @@ class CallAbandoned:
 
 
 class LoadedChat:
-    """A model that the first call loads, behind a lock. Copies are the same object.
+    """A model behind a lock, shared by copies.
 
-    At exit the answer stops before the model is freed: a thread inside llama.cpp would crash the process.
+    At exit the answer stops first: a thread inside llama.cpp would crash the process.
     """
 
     def __init__(self) -> None:
@@ -114,12 +114,12 @@ class LoadedChat:
         self._llama = self._formatter = self._model = None
 
     def leave(self) -> None:
-        """Stop the current answer, free the model, and answer no more."""
+        """Stop the answer, and answer no more."""
         self._exiting.set()
         self.close()
 
     def answer(self, request: ChatRequest, put: Callable[[Piece], None], call_abandoned: CallAbandoned) -> None:
-        """Pass every piece to ``put``, until ``call_abandoned`` is set."""
+        """Pass every piece to ``put`` until ``call_abandoned``."""
 
         def go_on() -> None:
             if call_abandoned.is_set() or self._exiting.is_set():
@@ -199,7 +199,7 @@ class LoadedChat:
         return tokens
 
     def _prompt(self, request: ChatRequest) -> list[int]:
-        """A template marker inside a message is plain text, and ends no turn."""
+        """A template marker inside a message ends no turn."""
         messages: list[dict[str, Any]] = request.messages
         contents: dict[str, str] = {}
         if request.tools:
@@ -245,7 +245,7 @@ def _leave_all() -> None:
 
 
 class _Answer:
-    """The state of one answer. llama-cpp-python's own stream reports no usage and may quote the prompt."""
+    """One answer. llama-cpp-python's own stream may quote the prompt."""
 
     def __init__(self, llama: Any, prompt: list[int], request: ChatRequest) -> None:
         self._llama = llama
@@ -305,7 +305,7 @@ class _Answer:
         return self._module.LlamaGrammar.from_string(text, verbose=False)
 
     def _released(self, new: str) -> tuple[str, bool]:
-        """Return releasable text, and whether a stop string ended the answer."""
+        """Return text, and whether a stop string ended the answer."""
         text = self._held + new
         found = [at for at in (text.find(end) for end in self._request.stop) if at >= 0]
         if found:

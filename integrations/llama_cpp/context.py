@@ -1,4 +1,4 @@
-"""One llama.cpp model with one context, and the calls that the engine needs."""
+"""One llama.cpp model with one context."""
 
 from __future__ import annotations
 
@@ -28,18 +28,17 @@ from .threads import Threads
 logger = logging.getLogger(__name__)
 
 CELLS = 256
-"""llama.cpp allocates cache cells in steps of so many tokens."""
+"""llama.cpp allocates cells in such steps."""
 
 _HOW_TO_WAIT = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 _TURNS = "100"
 
 State = npt.NDArray[np.uint8]
 Row = tuple[int, int, int, bool]
-"""Token, position, sequence, and whether its logits are wanted."""
+"""Token, position, sequence, and whether logits are wanted."""
 
 
 def import_llama(*, verbose: bool = False) -> Any:
-    """Return the module ``llama_cpp``, silenced unless ``verbose``."""
     with needs("local", "llama-cpp-python"), _patience():
         import llama_cpp  # here, not above: the extra is optional and takes a second to load
     _without_tiles(llama_cpp.llama_cpp)
@@ -50,7 +49,7 @@ def import_llama(*, verbose: bool = False) -> Any:
 
 
 def _without_tiles(module: Any) -> None:
-    """Switch off Intel's AMX, which crashes in GCC builds (llama.cpp, pull request 26954)."""
+    """Intel's AMX crashes in GCC builds (llama.cpp, pull request 26954)."""
     given = module.llama_model_default_params
     if b"AMX_INT8 = 1" not in module.llama_print_system_info() or hasattr(given, "given"):
         return
@@ -66,7 +65,7 @@ def _without_tiles(module: Any) -> None:
 
 @contextmanager
 def _patience() -> Iterator[None]:
-    """Make waiting OpenMP threads sleep: spinning beside a busy process is ten times slower."""
+    """Make waiting OpenMP threads sleep: beside a busy process spinning is ten times slower."""
     if any(name in os.environ for name in _HOW_TO_WAIT):
         yield
         return
@@ -79,27 +78,26 @@ def _patience() -> Iterator[None]:
 
 _ANCHOR = "\n"
 LONGEST_RUN = 8_000
-"""Longest run of letters, of digits, of blanks or of other marks."""
+"""Longest run of one class of characters."""
 _MARKS = r"!-/:-@\[-`{-~\u2000-\u206f\u3000-\u303f\uff01-\uff0f\uff1a-\uff20"
 _RUNS = [re.compile(one) for one in (rf"[^\s\d{_MARKS}]+", r"\d+", r"\s+", r"[^\w\s]+", rf"[{_MARKS}]+")]
 
 
 def too_long_a_run(text: str) -> bool:
-    """Return whether a text may crash llama.cpp, whose tokenizers recurse per character of a run."""
+    """Tokenizers recurse per character of a run, and may overflow the stack."""
     if len(text) <= LONGEST_RUN:
         return False
     return any(run.end() - run.start() > LONGEST_RUN for kind in _RUNS for run in kind.finditer(text))
 
 
 class DecodeError(Exception):
-    """llama.cpp refused a call. Carries a return code and no text."""
+    """llama.cpp refused a call. Carries no text."""
 
 
 class LlamaContext:
-    """A loaded model and a context of ``sequences`` separate caches of ``cells`` tokens each.
+    """A loaded model and ``sequences`` separate caches of ``cells`` tokens each.
 
-    ``micro_batch`` bounds the rows of one computation. ``unified`` is for a test. The owner holds ``busy`` during use,
-    and exit frees the context under that lock.
+    ``micro_batch`` bounds the rows of one computation. Exit frees the context under ``busy``.
     """
 
     def __init__(
@@ -163,7 +161,7 @@ class LlamaContext:
         self._free()
 
     def tokenize(self, text: str, *, start: bool = False, special: bool = False) -> list[int]:
-        """Return tokens. Special tokens count only with ``start`` or ``special``: a record must not end a turn."""
+        """Special tokens count only with ``start`` or ``special``: a record must not end a turn."""
         if too_long_a_run(text):
             raise DecodeError(0)
         if start or special or self._markers is None:
@@ -179,7 +177,7 @@ class LlamaContext:
         return self.tokenize(text, **how)
 
     def _read(self, text: str, *, start: bool = False, special: bool = False) -> list[int]:
-        """Omit the blank that some models put before each text."""
+        """Omit the blank that some models add."""
         if start or special or not self._anchor:
             return self._raw(text, start=start, special=special)
         return self._raw(f"{_ANCHOR}{text}")[len(self._anchor) :]
@@ -200,7 +198,7 @@ class LlamaContext:
 
     @functools.cached_property
     def _markers(self) -> re.Pattern[str] | None:
-        """Return cuts so that a text spells no added marker of the chat template."""
+        """Cuts keep a text from spelling a marker of the template."""
         template = self.chat_template()
         if template is None:
             return None
@@ -248,19 +246,18 @@ class LlamaContext:
         return np.ctypeslib.as_array(pointer, (self.vocabulary,)).copy()
 
     def outputs(self, count: int) -> Logits:
-        """Return a view of the wanted logits, valid until the next batch."""
+        """Return a view, valid until the next batch."""
         pointer = self.llama.llama_get_logits(self._context)
         if not pointer:
             raise DecodeError(count)
         return np.ctypeslib.as_array(pointer, (count, self.vocabulary))
 
     def clear(self) -> None:
-        """Empty every sequence and overwrite its memory with zeros."""
         self.llama.llama_memory_clear(self._memory, True)
         self.generation += 1
 
     def scrub(self, sequences: Sequence[int], *, source: int) -> None:
-        """Overwrite these sequences with the cells of the empty public ``source``."""
+        """Overwrite sequences with the empty public ``source``."""
         for sequence in sequences:
             self.llama.llama_memory_seq_cp(self._memory, source, sequence, -1, -1)
         # Copies between separate caches wait for the next batch, which must come before a restore.

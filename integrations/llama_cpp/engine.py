@@ -1,9 +1,9 @@
-"""Scores labels and writes tokens for many members on llama.cpp, each as if it were alone.
+"""Scores labels and writes tokens on llama.cpp, each member as if alone.
 
-- Every sequence has its own cache (``kv_unified=False``), overwritten before its next occupant.
-- Head and body are evaluated alone, and always continued from their saved state.
-- A joint batch holds the same number of rows of every member, in neighboring sequences, within one micro-batch.
-- Public rows pad it to a size at which kernels round alike. A check at start-up picks the rule, or lone evaluation.
+- Every sequence has its own cache, overwritten before its next occupant.
+- Head and body are evaluated alone, and continued from their saved state.
+- A joint batch holds equally many rows of every member, in neighboring sequences, within one micro-batch.
+- Public rows pad it to a size that passed a check at start-up. Otherwise members go one by one.
 - Only numbers of threads with equal bits at start-up are used.
 """
 
@@ -33,7 +33,7 @@ from .threads import steps_below
 from .writer import Writer
 
 _LARGEST_BATCH = 2048
-"""Most rows of one batch: its working memory grows with them."""
+"""Working memory grows with a batch's rows."""
 
 
 class LlamaCppEnsemble(LocalEngine):
@@ -127,7 +127,7 @@ class LlamaCppEnsemble(LocalEngine):
         self._writer = Writer(self._context, self._slots, self._store)
 
     _UNIFIED = False
-    """True only in the test that shows the need."""
+    """True only in a test."""
 
     def file_sha256(self) -> str:
         """SHA-256 of the model file, in hexadecimal."""

@@ -1,4 +1,4 @@
-"""Evaluates members: alone up to their last example, then in batches that change no bit."""
+"""Evaluates members: alone, then in batches that change no bit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SAMPLED = 256  # tokens on which speed and appetite are measured
 
 @dataclasses.dataclass(repr=False)
 class MemberState:
-    """Saved cache of one member's head and body (``tokens``) and of later ``steps``."""
+    """Saved cache of head and body (``tokens``) and later ``steps``."""
 
     state: State
     tokens: int
@@ -41,20 +41,20 @@ class MemberState:
 
 
 class JointEvaluator:
-    """The arithmetic on one context. Sequence i of a joint batch is member i."""
+    """The arithmetic on one context. Sequence i is member i."""
 
     def __init__(self, context: LlamaContext, rule: BatchRule) -> None:
         self._context = context
         self.batches = Batches(context, rule)
         self.rooms = 1
-        """Sequences for lone members before memory is overwritten again."""
+        """Lone members before memory is overwritten again."""
         self._used = 0
         self._generation = -1
 
     def extended(
         self, start: MemberState, tokens: Sequence[int], digest: bytes, *, sequence: int | None = None
     ) -> MemberState:
-        """Evaluate and save ``start`` plus ``tokens`` alone. The empty ``sequence``, if given, keeps them."""
+        """Evaluate and save ``start`` plus ``tokens`` alone."""
         at = self._fresh() if sequence is None else sequence
         if start.tokens:
             self._context.restore(start.state, at)
@@ -66,7 +66,7 @@ class JointEvaluator:
         return saved
 
     def _fresh(self) -> int:
-        """Return a sequence of zeros. All are overwritten together, which is slow."""
+        """Return a sequence of zeros. All are overwritten together."""
         if self._generation != self._context.generation or self._used >= self.rooms:
             self._context.clear()
             self._generation, self._used = self._context.generation, 0
@@ -82,7 +82,6 @@ class JointEvaluator:
     def mean_log(
         self, members: Sequence[MemberState], tails: Sequence[Step], labels: Sequence[Step]
     ) -> list[Scores | None]:
-        """Return each member's log of the mean label probability after content-free tails."""
         if not members:
             return []
         columns = zip(*(self.answers(members, tail, labels) for tail in tails), strict=True)
@@ -94,7 +93,6 @@ class JointEvaluator:
     def answers(
         self, members: Sequence[MemberState], tail: Sequence[int], labels: Sequence[Step]
     ) -> list[Scores | None]:
-        """Return each member's log-softmax over the labels, for members of one batch."""
         if not members:
             return []
         try:

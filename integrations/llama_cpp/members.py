@@ -1,4 +1,4 @@
-"""Heads and members as states, from the store or evaluated now, and scores of label words after them."""
+"""Heads and members as states, and scores of label words."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from .context import DecodeError, LlamaContext
 from .evaluate import JointEvaluator, MemberState
 
 _OPENINGS = 4
-"""Most kept heads, which are public."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Opening:
-    """Public beginning of every member's prompt. Special tokens count in ``frame``, the chat template's text."""
+    """Public beginning of every prompt. Special tokens count in ``frame``."""
 
     head: str
     frame: str | None = None
@@ -30,7 +29,7 @@ StateStore = BoundedStore[MemberState]
 
 
 class MemberStates:
-    """Finds or evaluates the state of a member: its head and body, evaluated alone."""
+    """Finds or evaluates members' heads and bodies, each alone."""
 
     def __init__(self, context: LlamaContext, evaluator: JointEvaluator, store: StateStore) -> None:
         self._context = context
@@ -56,7 +55,7 @@ class MemberStates:
             return None
 
     def opening(self, opening: Opening, room: int, *, sequence: int | None = None) -> MemberState:
-        """Evaluate the head in ``sequence``, which is left empty."""
+        """``sequence`` is left empty."""
         tokens = self.opening_tokens(opening)
         check_public(len(tokens), room, "a head")
         if opening not in self._openings:

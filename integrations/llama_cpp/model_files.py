@@ -1,4 +1,4 @@
-"""The embedded model's file, and its faster twin in the user's cache folder."""
+"""The embedded model's file, and its faster twin in the cache folder."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ logger = logging.getLogger(__name__)
 EMBEDDED = "SmolLM2-135M-Instruct"
 CANDIDATES = ("F16", "BF16", "Q8_0")
 MAX_MEAN_KL = 0.02
-"""Largest mean divergence from the original, in nats per token."""
+"""Largest mean divergence, in nats per token."""
 MIN_TOP_1 = 0.9
-"""Least share of positions with the same most probable token."""
+"""Least share of equal most probable tokens."""
 WORTH = 1.2
-"""A later candidate must be this much faster."""
 
 _PROBE = (
     "The kitchen was quiet after the guests had left. Anna washed the last glasses and looked out at the garden, "
@@ -58,10 +57,7 @@ def embedded_model_path() -> str:
 
 
 def prepared_model_path(folder: Path | None = None) -> str:
-    """Return the file type that this CPU evaluates fastest at unchanged accuracy, measured once.
-
-    Safe with several processes. Without a writable folder the original is used.
-    """
+    """Return the fastest file type at unchanged accuracy, measured once."""
     source = embedded_model_path()
     try:
         folder = cache_folder() if folder is None else folder
@@ -102,7 +98,7 @@ def _prepare(source: str, folder: Path, decision: Path, key: dict[str, Any]) -> 
 
 
 def _kept(decision: Path, key: dict[str, Any]) -> str | None:
-    """Return the file of an earlier valid decision. "" is the original."""
+    """Return an earlier decision. "" is the original."""
     try:
         record = json.loads(decision.read_text())
         name = record["file"]

@@ -1,4 +1,4 @@
-"""Slots: the members in the model's memory, which come and go without a trace of each other."""
+"""Members in the model's memory, which leave no trace for others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Key = tuple[Opening, Hashable]
 
 @dataclasses.dataclass(repr=False)
 class Resident:
-    """The occupant of a sequence: head and body (``tokens``), then ``steps``."""
+    """The occupant of a sequence: head and body, then ``steps``."""
 
     key: Key
     digest: bytes
@@ -34,7 +34,7 @@ class Resident:
 
 @dataclasses.dataclass(repr=False)
 class Asked:
-    """One member of a call: its place, the steps to its next token, its coin."""
+    """One member of a call."""
 
     place: int
     prompt: MemberPrompt
@@ -46,10 +46,7 @@ class Asked:
 
 
 class Slots:
-    """Sequences 0 to ``count`` - 1 of a context. A slot is overwritten before a new occupant.
-
-    The other sequences are always public.
-    """
+    """Sequences 0 to ``count`` - 1. A slot is overwritten before a new occupant."""
 
     def __init__(
         self, context: LlamaContext, evaluator: JointEvaluator, members: MemberStates, store: StateStore, count: int
@@ -75,11 +72,11 @@ class Slots:
             self._empty()
 
     def lose(self) -> None:
-        """Forget uncertain occupants: :meth:`wake` starts empty."""
+        """Forget uncertain occupants."""
         self._generation = -1
 
     def put_away(self) -> None:
-        """Move residents into the store before the context is cleared."""
+        """Store residents before the context is cleared."""
         sure = self._generation == self._context.generation
         self.lose()  # first, in case of an interruption
         for sequence in list(self.residents) if sure else ():
@@ -92,7 +89,7 @@ class Slots:
                 self.drop(sequence)
 
     def load(self, now: Sequence[Asked], limit: int) -> dict[int, Asked]:
-        """Put members into the context, except those that are too long or fail."""
+        """Leave out members that are too long or fail."""
         loaded: dict[int, Asked] = {}
         arriving: list[tuple[Asked, MemberState | list[int]]] = []
         for one in now:
@@ -116,7 +113,6 @@ class Slots:
         return dict(sorted(loaded.items()))
 
     def _source(self, one: Asked, room: int) -> MemberState | list[int] | None:
-        """Return the kept state of a member, or its body's tokens, or None."""
         try:
             entry = self._store.get(*one.key, one.digest)
             if entry is not None:
@@ -127,7 +123,7 @@ class Slots:
             return None
 
     def _free(self, count: int, keep: set[Key]) -> list[int]:
-        """Return empty sequences without a trace of a former occupant."""
+        """Return sequences without a trace of a former occupant."""
         if not count:
             return []
         free = [sequence for sequence in range(self.count) if sequence not in self.residents]
@@ -179,7 +175,6 @@ class Slots:
         self.drop(sequence)
 
     def drop(self, sequence: int) -> None:
-        """Empty a slot. It is overwritten before its next occupant."""
         resident = self.residents.pop(sequence, None)
         if resident is not None:
             del self._places[resident.key]
@@ -187,7 +182,7 @@ class Slots:
         self._context.truncate(sequence, 0)  # llama.cpp never refuses a whole sequence
 
     def cut(self, sequence: int, keep: int) -> bool:
-        """Cut a resident back to ``keep`` steps, or drop it and return False."""
+        """Keep the first ``keep`` steps, or drop the resident."""
         resident = self.residents[sequence]
         if keep < len(resident.steps):
             del resident.steps[keep:]
@@ -210,7 +205,7 @@ class Slots:
 
 
 def steps_of(ending: Sequence[int], written: Sequence[int], rule: BatchRule) -> tuple[Step, ...]:
-    """Cut the tokens after head and body by the rule alone."""
+    """The rule alone cuts the tokens."""
     steps: list[Step] = []
     at = 0
     for count in rule.pieces(len(ending) - 1):

@@ -1,4 +1,4 @@
-"""Facts about a model's vocabulary: end tokens and chat template."""
+"""A model's end tokens and chat template."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SENTINEL = "langchain-dp-user-turn"
 
 
 class GGUFTexts:
-    """Public facts of one model's vocabulary, computed when first needed."""
+    """Public facts of one model's vocabulary."""
 
     def __init__(self, context: LlamaContext) -> None:
         self._context = context
@@ -28,7 +28,7 @@ class GGUFTexts:
 
     @functools.cached_property
     def never(self) -> npt.NDArray[np.bool_]:
-        """Mask of the control tokens that end nothing."""
+        """Mark control tokens that end nothing."""
         never = np.zeros(self._context.vocabulary, dtype=bool)
         never[sorted(self._context.control_tokens() - self.ends)] = True
         return never
@@ -48,14 +48,14 @@ class GGUFTexts:
 
 @dataclasses.dataclass(frozen=True)
 class ChatParts:
-    """Public text around a user's turn, in which special tokens count."""
+    """Public text around a user's turn."""
 
     before: str
     after: str
 
 
 def chat_parts(template: str | None, *, begin: str, end: str) -> ChatParts:
-    """Cut the rendered template around a placeholder: no turn can change the frame."""
+    """Cut around a placeholder: no turn can change the frame."""
     if template is None:
         raise InvalidParameter(
             "Expected the GGUF file to hold a chat template. Use chat=False, or an instruction-tuned model."

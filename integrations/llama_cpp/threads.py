@@ -1,4 +1,4 @@
-"""Adapts the number of threads to the cores that are free."""
+"""Adapts the number of threads to free cores."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterator, Sequence
 _JUDGED = 0.2
 """Seconds of computing per judgment."""
 _GIVEN = 0.85
-"""Least share of time that threads compute on free cores (measured: .96 free, .75 busy)."""
+"""Least share of time that threads compute (measured: .96 on free cores, .75 beside a process)."""
 _CALM = 20
 """Good judgments in a row before a step up."""
 
 
 def steps_below(most: int) -> list[int]:
-    """Return smaller numbers of threads: one fewer, then quarters, down to one."""
+    """Return one fewer, then quarters, down to one."""
     return sorted({1, *(most * quarters // 4 for quarters in (1, 2, 3)), most - 1} - {0, most})
 
 
 class Threads:
-    """The number of threads of a context. All threads wait for one that lost its core."""
+    """The number of threads. All wait for one that lost its core."""
 
     def __init__(self, apply: Callable[[int], None]) -> None:
         self._apply = apply
@@ -34,7 +34,7 @@ class Threads:
         return self._allowed[-1]
 
     def use(self, most: int, fewer: Sequence[int] = ()) -> None:
-        """Use ``most`` threads, or one of ``fewer`` while cores are busy."""
+        """Use ``fewer`` while cores are busy."""
         self._allowed = [*sorted(fewer), most]
         self._move(len(self._allowed) - 1)
 

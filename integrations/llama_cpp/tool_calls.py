@@ -1,4 +1,4 @@
-"""Grammars from JSON schemas, and the one readable form of a tool call."""
+"""Grammars from JSON schemas, and tool calls."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def openai_tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def forced_grammar(tools: Sequence[Mapping[str, Any]], choice: object) -> str | None:
-    """Return the grammar of one allowed call, or None if the model is free."""
+    """None if the model is free."""
     if choice in (None, False, "auto"):
         return None
     if isinstance(choice, Mapping):
@@ -100,7 +100,7 @@ def check_renders_tools(render: Callable[..., str], model: str) -> None:
 
 
 def read_calls(text: str) -> tuple[str, list[ToolCallChunk]]:
-    """Split an answer into text and calls. LangChain lists malformed calls as invalid."""
+    """LangChain lists malformed calls as invalid."""
     chunks = []
     for place, raw in enumerate(_CALL.findall(text)):
         read = _read(raw)

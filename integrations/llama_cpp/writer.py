@@ -1,7 +1,6 @@
-"""Writes the next token of many members at once, each as if it were alone.
+"""Writes the next token of many members, each as if alone.
 
-The tail in pieces of at most 32 tokens, its last token and every written one are separate *steps*. A step is always one
-evaluation, so bits do not depend on earlier calls.
+Tokens are cut into fixed *steps*, each always one evaluation. So bits do not depend on earlier calls.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from .slots import Asked, Key, Slots, common, steps_of
 
 @dataclasses.dataclass(repr=False)
 class _Group:
-    """Members that are answered together, by sequence. A failed member leaves."""
+    """Members answered together. A failed one leaves."""
 
     loaded: dict[int, Asked]
     limit: int
@@ -31,7 +30,7 @@ class _Group:
 
 
 class Writer:
-    """Advances the members in the slots of a context."""
+    """Advances the members in the slots."""
 
     def __init__(self, context: LlamaContext, slots: Slots, store: StateStore) -> None:
         self._context = context
@@ -41,10 +40,7 @@ class Writer:
     def next_tokens(
         self, opening: Opening, asked: Sequence[Continuation], ending: Sequence[int], limit: int, take: Take[T]
     ) -> list[T | None]:
-        """Return ``take`` of every member's logits, or None.
-
-        ``ending`` are the tokens between body and written ones. ``take`` gets a view, valid during its call.
-        """
+        """``ending`` are tokens before the written ones. ``take`` gets a temporary view."""
         answers: list[T | None] = [None] * len(asked)
         waiting = [one for one in (self._asked(i, opening, each, ending) for i, each in enumerate(asked)) if one]
         try:
@@ -75,7 +71,7 @@ class Writer:
             return None
 
     def _now(self, waiting: Sequence[Asked]) -> list[Asked]:
-        """Choose members: none twice, at most one per slot, residents first."""
+        """At most one member per slot, residents first."""
         chosen: dict[Key, Asked] = {}
         for one in sorted(waiting, key=lambda one: one.key not in self._slots):
             if one.key not in chosen and len(chosen) < self._slots.count:
@@ -99,7 +95,7 @@ class Writer:
                     self._advance(run, alike, group, last=left == 1)
 
     def _company(self, group: _Group, left: int) -> dict[int, Step]:
-        """Residents with the same next token fill gaps, and hide the number of members."""
+        """Fill gaps with residents, which also hides the number of members."""
         plans = {one.steps for one in group.loaded.values()}
         if self._slots.count == 1 or len(plans) != 1:
             return {}
@@ -119,7 +115,7 @@ class Writer:
         }
 
     def _runs(self, steps: Mapping[int, Step]) -> Iterator[list[int]]:
-        """Yield neighbors, or gaps that the rule pads in any case."""
+        """Yield neighbors. The rule pads gaps."""
         run: list[int] = []
         for sequence in sorted(steps):
             rows = len(steps[sequence])
@@ -156,7 +152,7 @@ class Writer:
             group.answers[one.place] = group.take(outputs[sequence], one.written, one.draw)
 
     def _advance_alone(self, run: list[int], steps: Mapping[int, Step], group: _Group, *, last: bool) -> None:
-        """After a failure, members continue alone. One that was alone leaves."""
+        """After a failure, members continue alone."""
         for sequence in run:
             if len(run) == 1 or not self._slots.undo(sequence):
                 self._slots.drop(sequence)

@@ -1,7 +1,4 @@
-"""Checks whether a server answers a prompt alike, alone and in company. It can refute that, never prove it.
-
-Most servers choose the order of floating-point sums by the batch. Other prompts then show in the last bits.
-"""
+"""Checks whether company changes an answer's bits. It can refute that, never prove it."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from .dialect import Choice, Dialect, listed
 from .http import ServerError
 
 COMPANY = 32
-"""Least number of other prompts beside the needle."""
+"""Least number of other prompts."""
 
 ROUNDS = 4
 _COPIES = 3
@@ -35,7 +32,7 @@ _WORDS = tuple(_PROSE.split(" "))
 
 
 def compared(dialect: Dialect, company: int, context: int) -> int:
-    """Compare public prompts alone and among others, to the last bit. Return the number of comparisons."""
+    """Compare public prompts to the last bit. Return the number of comparisons."""
     if not dialect.listed:
         raise InvalidParameter(
             "Expected a server that lists log-probabilities (logprobs) for batch_invariant=True: tokens alone seldom "
@@ -103,7 +100,7 @@ def _text(start: int, words: int) -> str:
 
 
 def _bits(choice: Choice) -> str:
-    """Return the whole answer, comparable even with NaN."""
+    """Comparable even with NaN."""
     return json.dumps({name: choice.get(name) for name in ("text", "finish_reason", "logprobs")}, sort_keys=True)
 
 

@@ -1,4 +1,4 @@
-"""Requests for many members, in which a failure concerns one member. Scores of label words from listed tokens."""
+"""Requests for many members, in which a failure concerns one."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ Answer = TypeVar("Answer")
 _KEPT = 100_000
 
 FLOOR = -100.0
-"""Log-score of a label whose beginning is not listed."""
 
 
 def log_shares(words: Sequence[str], listed: Mapping[str, float]) -> list[float | None]:
-    """Return the log-probability of listed tokens that begin each word and no other."""
+    """Sum the listed tokens that begin each word and no other."""
     shares: list[float | None] = []
     for word in words:
         own = [value for text, value in listed.items() if text.strip() and _begun(text, words) == word]
@@ -38,7 +37,7 @@ def log_shares(words: Sequence[str], listed: Mapping[str, float]) -> list[float 
 
 
 class Calls:
-    """Joint requests where the server takes them, otherwise ``in_flight`` parallel ones."""
+    """Joint requests, or ``in_flight`` parallel ones."""
 
     def __init__(self, dialect: Dialect, in_flight: int) -> None:
         self._dialect = dialect
@@ -75,7 +74,6 @@ class Calls:
         return [_token(choice, decoding) for choice in self._dialect.request(prompts, **fields, **seed)]
 
     def listed(self, prompts: Sequence[MemberPrompt]) -> list[dict[str, float] | None]:
-        """Return the listed first tokens after each prompt, or None."""
         return self._each(lambda some: self._listed_texts([_text(each) for each in some]), prompts, together=True)
 
     def listed_after(self, asked: Sequence[Continuation], turn: tuple[str, str]) -> list[dict[str, float] | None]:
@@ -115,7 +113,7 @@ class Calls:
 
 
 class Calibrations:
-    """Mean label probabilities without a question, by member and content, least recently used out."""
+    """Mean label probabilities without a question, by member and content."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -124,7 +122,7 @@ class Calibrations:
     def means(
         self, calls: Calls, prompts: Sequence[MemberPrompt], words: tuple[str, ...], tails: tuple[str, ...]
     ) -> list[Scores | None]:
-        """Return the log of each member's mean label probability after ``tails``, or None."""
+        """Return logs, None for failures."""
         keys: list[tuple[Hashable, ...]] = [
             (prompt.member, prompt.head, hashlib.sha256(repr(prompt.body).encode()).digest(), words, tails)
             for prompt in prompts
@@ -170,7 +168,7 @@ def _token(choice: Choice, decoding: Decoding) -> Token | None:
 
 
 def scores(words: Sequence[str], listed: Mapping[str, float]) -> Scores | None:
-    """Return the log-softmax over listed words, FLOOR for the others."""
+    """Unlisted words have FLOOR."""
     shares = log_shares(words, listed)
     total = [share for share in shares if share is not None]
     if not total:
@@ -180,7 +178,7 @@ def scores(words: Sequence[str], listed: Mapping[str, float]) -> Scores | None:
 
 
 def expected(words: Sequence[str], listed: Mapping[str, float]) -> Scores | None:
-    """Return the log-softmax over all words. An unlisted word gets the least listed probability."""
+    """An unlisted word gets the least listed probability."""
     if not listed:
         return None
     least = min(listed.values())

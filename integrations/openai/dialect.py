@@ -3,10 +3,10 @@
 llama.cpp's server (release 2026.10 of xllamacpp):
 
 - A list of prompts has one seed.
-- ``repeat_penalty`` works, ``repetition_penalty`` is ignored. ``repeat_last_n`` counts from the prompt's end.
-- ``logit_bias`` bans every token of a text that has several.
-- Default cuts (top-k 40, top-p 0.95, min-p 0.05) must be switched off by name.
-- Listed log-probabilities are those before penalty, bias and temperature.
+- ``repetition_penalty`` is ignored. ``repeat_last_n`` counts from the prompt's end.
+- ``logit_bias`` bans every token of a text.
+- Default cuts (top-k 40, top-p 0.95, min-p 0.05) must be switched off.
+- Listed log-probabilities precede penalty, bias and temperature.
 
 vLLM's ``repetition_penalty`` also weighs the prompt. vLLM and SGLang share prefixes within one ``cache_salt``.
 """
@@ -26,7 +26,6 @@ from .._engine import ENDS
 from .http import Server, ServerError
 
 END = ""
-"""The token that ends a text."""
 
 _PUBLIC = ("The market opens at eight. Bread is sold near the", "Water boils at a lower temperature on a")
 LISTED = (1000, 100, 20, 5)
@@ -37,10 +36,10 @@ Choice = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Dialect:
-    """Facts about one server, and requests in its form.
+    """Facts about one server, None if unreported.
 
-    ``lists``: a request may hold several prompts. ``listed``: number of tokens with log-probabilities. None is
-    unreported. ``salt`` keeps other clients from the kept prefixes.
+    ``lists``: a request may hold several prompts. ``listed``: tokens with log-probabilities. ``salt`` hides kept
+    prefixes from other clients.
     """
 
     server: Server
@@ -77,7 +76,7 @@ class Dialect:
         return choices
 
     def _fields(self) -> dict[str, Any]:
-        """Keep the server's defaults and caches out of an answer."""
+        """Keep defaults and caches out of an answer."""
         if self.kind == "llama.cpp":
             return {
                 "cache_prompt": self.prefix_cache,
@@ -159,7 +158,6 @@ def _whole(text: str) -> str:
 
 
 def listed(choice: Choice) -> dict[str, float]:
-    """Return listed texts and log-probabilities, in either shape that servers use."""
     found = choice.get("logprobs") or {}
     if "content" in found:
         pairs = [(one["token"], one["logprob"]) for one in found["content"][0]["top_logprobs"]]

@@ -1,4 +1,4 @@
-"""Label scores and next tokens from a completions server inside the trust boundary."""
+"""An engine on a completions server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from .dialect import END, LISTED, probed
 from .http import Server, ServerError
 
 _FRAMES = 100
-"""Remembered public texts that fit."""
 
 
 class CompletionServerEnsemble(BaseEngine):
@@ -230,7 +229,7 @@ class CompletionServerEnsemble(BaseEngine):
         self._calibrations.forget(members)
 
     def _warm(self, prompts: Sequence[MemberPrompt]) -> None:
-        """Do nothing: the caches are the server's."""
+        """Do nothing."""
 
     def _free(self) -> None:
         self._calibrations.clear()
@@ -242,7 +241,7 @@ class CompletionServerEnsemble(BaseEngine):
         return self._turn or self._dialect.turn()  # which raises: it was asked before
 
     def _check_frame(self, prompt: MemberPrompt) -> None:
-        """Refuse public text without space for members. Each is counted once."""
+        """Count each public text once."""
         public = (prompt.head, prompt.tail, prompt.response_prefix)
         if len("".join(public).encode(errors="replace")) <= self._max_prompt_tokens:  # no token is shorter than a byte
             return

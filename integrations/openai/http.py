@@ -1,4 +1,4 @@
-"""Requests to one server that leave no trace: no log record, no proxy, no redirect, no retry."""
+"""Requests without a log record, proxy, redirect or retry."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _under_way: ContextVar[bool] = ContextVar("langchain_dp_completion_under_way", d
 
 
 class ServerError(Exception):
-    """The server refused, timed out, or sent no JSON. Carries a status or class name, never a text."""
+    """The server failed. Carries a status or class name, never a text."""
 
 
 class _Silence(logging.Filter):
-    """Drops the HTTP client's log records of our requests."""
+    """Drops log records of our requests."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not _under_way.get()
@@ -32,7 +32,7 @@ _SILENCE = _Silence()
 
 
 class Server:
-    """A base address and its connections. httpx's client class would log requests and follow proxies."""
+    """A base address and its connections. httpx's client would log and follow proxies."""
 
     def __init__(
         self, base_url: str, api_key: str | None, timeout: float, connections: int, allow_plain_http: bool
@@ -60,7 +60,7 @@ class Server:
                 logging.getLogger(name).addFilter(_SILENCE)  # once, however often it is added
 
     def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Return JSON: GET without a body, POST with one. A ``path`` with "/" is below the root."""
+        """POST with a body. A ``path`` with "/" is below the root."""
         root = self._base.removesuffix("/v1") if path.startswith("/") else f"{self._base}/"
         content = None if body is None else json.dumps(body).encode()
         before = _under_way.get()

@@ -1,7 +1,6 @@
 """Scores labels and writes tokens on torch, one member at a time.
 
-No tensor, batch, padding or kernel depends on two members. Every part of a sequence has its own call, so that a rebuilt
-cache holds the same bits.
+No tensor, padding or kernel depends on two members.
 """
 
 from __future__ import annotations
@@ -150,7 +149,7 @@ class TransformersEnsemble(LocalEngine):
             self._or_none(evaluate, prompt)
 
     def _or_none(self, evaluate: Callable[[Asked], Answer | None], member: Asked) -> Answer | None:
-        """Retry a failed member once, after others have left the memory."""
+        """Retry once, after other members have left the memory."""
         with contextlib.suppress(Exception):
             return evaluate(member)
         self._store.clear()

@@ -1,4 +1,4 @@
-"""One torch model, one sequence at a time: from a member's cache to the logits after its next tokens."""
+"""One torch model, one sequence at a time."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .._engine import Part, body_digest
 from .._store import BoundedStore, Calibration
 
 Layers = list[tuple[Any, Any]]
-"""Keys and values of every layer: torch tensors of one row, all positions."""
+"""Keys and values of every layer."""
 
 PUBLIC = range(1, 24)
-"""Arbitrary tokens for the check at start-up."""
+"""Tokens for the check at start-up."""
 
 
 class LoneEvaluator:
@@ -40,7 +40,7 @@ class LoneEvaluator:
     def extended(
         self, layers: Layers, kept: int, tokens: Sequence[int], *, rows: int = 1
     ) -> tuple[Layers, list[Logits]]:
-        """Append ``tokens`` to the first ``kept`` positions of ``layers``. Return the last ``rows`` logits."""
+        """Append ``tokens`` to ``kept`` positions. Return the last ``rows`` logits."""
         torch = self._torch
         cache = self._cache()
         for i, (keys, values) in enumerate(layers if kept else []):
@@ -73,7 +73,7 @@ class LoneEvaluator:
         return [token % int(self._model.config.get_text_config().vocab_size) for token in PUBLIC]
 
     def _check_cut(self) -> int:
-        """Check that cut sequences give the same logits. Return bytes per token."""
+        """Cut sequences must give the same logits."""
         problem = InvalidParameter(
             f"Expected {type(self._model).__name__} to keep keys and values of each position, which a sequence is cut "
             "back by. Use a causal language model without recurrent state."
@@ -109,12 +109,12 @@ def _tensors(cache: Any) -> Layers:
 
 
 Head = tuple[str, bool]
-"""Public text before the members' own, and whether it stands in a chat template."""
+"""Public text, and whether it is in a chat template."""
 
 
 @dataclasses.dataclass(repr=False)
 class Member:
-    """One member's sequence in its parts, with their keys and values."""
+    """One member's parts, with keys and values."""
 
     digest: bytes
     parts: list[Part]
@@ -159,7 +159,7 @@ class MemberSequences:
         labels: Sequence[Part],
         key: Calibration,
     ) -> Scores:
-        """Return the label scores after the first tail, calibrated by the others."""
+        """The first tail is scored, the others calibrate."""
         with _Borrowed(self._store, head, prompt) as member:
             if len(tails) > 1 and key not in member.calibrations:
                 free = np.stack([self._label_scores(member, [*start, tail], labels) for tail in tails[1:]])
@@ -173,7 +173,7 @@ class MemberSequences:
                 self._rows(member, start)
 
     def _rows(self, member: Member, parts: Sequence[Part], *, rows: int = 1) -> list[Logits]:
-        """Return the last ``rows`` logits. Equal leading parts come from the cache."""
+        """Equal leading parts come from the cache."""
         same = 0
         while same < min(len(parts) - 1, len(member.parts)) and parts[same] == member.parts[same]:
             same += 1
@@ -196,7 +196,7 @@ class MemberSequences:
 
 
 class _Borrowed:
-    """A member of the store during a block. Wiped if the block failed."""
+    """A member of the store, wiped if the block failed."""
 
     def __init__(self, store: MemberStore, head: Head, prompt: MemberPrompt) -> None:
         digest = body_digest(prompt)

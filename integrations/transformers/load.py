@@ -1,4 +1,4 @@
-"""Models and tokenizers of transformers, from a folder."""
+"""Models and tokenizers from a folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def import_transformers() -> Any:
 def from_folder(
     path: str, tokenizer: Any, kind: str = "AutoModel", what: str = "a model of transformers", **options: Any
 ) -> tuple[Any, Any]:
-    """Load a model and its tokenizer. Download nothing, run no code of the folder."""
+    """Download nothing, run no code of the folder."""
     transformers = import_transformers()
     if not os.path.isdir(path):
         raise InvalidParameter(

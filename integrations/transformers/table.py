@@ -1,4 +1,4 @@
-"""The input embeddings of a transformers model as a public table of subwords."""
+"""Input embeddings as a public table of subwords."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts, tokens and prompt parts of one tokenizer: private text never counts as special tokens."""
+"""Texts and prompt parts of one tokenizer: private text spells no special token."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SENTINEL = "QUESTIONANDEXAMPLES"
 
 
 class TokenizerTexts:
-    """One tokenizer. ``width`` is the model's number of logits."""
+    """One tokenizer. ``width`` is the number of logits."""
 
     def __init__(self, tokenizer: Any, width: int, ends: Iterable[int]) -> None:
         self._tokenizer = tokenizer
@@ -51,7 +51,7 @@ class TokenizerTexts:
         return bool(self._template)
 
     def plain(self, text: str) -> list[int]:
-        """Special tokens in the text are plain text."""
+        """Special tokens are plain text."""
         # A lone surrogate's exception would quote the text, and verbose tokenizers print lengths.
         whole = text.encode(errors="replace").decode()
         return list(
@@ -59,7 +59,7 @@ class TokenizerTexts:
         )
 
     def turn(self) -> tuple[list[int], list[int]]:
-        """Return the template's tokens before and after one user turn."""
+        """Return tokens before and after a user turn."""
         if self._turn is None:
             if not getattr(self._tokenizer, "chat_template", None):
                 raise InvalidParameter(
@@ -108,7 +108,6 @@ class Prompts:
         check_public(len(self._texts.start) + len(self._plain(head)), room, "a head")
 
     def whole(self, one: Continuation, frame: tuple[Part, Part], *, chat: bool) -> list[Part] | None:
-        """Return all parts of a member, or None if too long."""
         body, written = self._plain(one.prompt.body), [int(token) for token in one.written]
         added = sum(map(len, self._texts.turn())) if chat else len(self._texts.start)
         if len(frame[0]) + len(body) + len(frame[1]) + len(written) - added > self.max_prompt_tokens:
@@ -116,7 +115,6 @@ class Prompts:
         return [part for part in (frame[0], body, frame[1], *((token,) for token in written)) if part]
 
     def start(self, prompt: MemberPrompt, label_tokens: int) -> list[Part] | None:
-        """Return the parts up to the tail, or None if too long."""
         parts = [(*self._texts.start, *self._plain(prompt.head)), self._plain(prompt.body)]
         fits = sum(map(len, parts)) <= self._max_tokens - self._max_tokens // 2 - label_tokens
         return [part for part in parts if part] if fits else None

@@ -1,4 +1,4 @@
-"""Reads and rebuilds batches of columns: mappings, Arrow tables or pandas frames."""
+"""Reads and rebuilds batches of columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Opened = TypeVar("Opened")
 
 
 class WorksOnBatches(Generic[Opened]):
-    """Base of classes for batches in many workers. Each worker opens the resource with :meth:`_built`."""
+    """Base of classes for batches. Each worker opens the resource with :meth:`_built`."""
 
     def __init__(self, opened: Opened) -> None:
         self._lock = threading.Lock()
@@ -101,7 +101,7 @@ class Columns:
         return self._alone(made)
 
     def with_new(self, name: str, values: Sequence[str | None], *, like: str, kept: Sequence[str]) -> Any:
-        """Return the kept columns and a new one like ``like``. A frame's index stays."""
+        """Return the kept columns and one like ``like``."""
         made = {each: self._column(each) for each in self._names if each in kept}
         made[name] = _like(self._column(like), values)
         if hasattr(self._batch, "iloc"):
@@ -109,7 +109,7 @@ class Columns:
         return self._alone(made)
 
     def _alone(self, made: dict[str, Any]) -> Any:
-        """Drop names of axes, ``attrs`` and unused categories, which may be private."""
+        """Drop private axis names, ``attrs`` and unused categories."""
         values = {name: _bare(column) for name, column in made.items()}
         if isinstance(self._batch, Mapping):
             return {name: type(made[name])(one) if hasattr(made[name], "iloc") else one for name, one in values.items()}
@@ -118,7 +118,7 @@ class Columns:
         return type(self._batch).from_arrays(list(values.values()), names=list(values))
 
     def check_only(self, kept: Sequence[str]) -> None:
-        """Refuse missing columns, and a frame's own index, which would leave in clear."""
+        """Refuse a frame's own index, which would leave in clear."""
         self.check_there(kept)
         if hasattr(self._batch, "iloc") and type(self._batch.index).__name__ != "RangeIndex":
             raise InvalidParameter(
@@ -146,7 +146,7 @@ class Columns:
 
 
 def column_names(columns: object, keep_columns: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the columns to work on (a str or a number is one name), and those in clear."""
+    """A str or a number is one name."""
     results: list[tuple[Any, ...]] = []
     for names in ((columns,) if _is_name(columns) else columns, keep_columns):
         listed = tuple(names) if isinstance(names, Iterable) and not isinstance(names, str) else (None,)
@@ -183,7 +183,7 @@ def _absent(value: Any) -> bool:
 
 
 def _bare(column: Any) -> Any:
-    """Drop an index, unused categories, and buffers of other rows."""
+    """Drop an index, and values of other rows."""
     if hasattr(getattr(column, "cat", None), "remove_unused_categories"):
         column = column.cat.remove_unused_categories()
     values = getattr(column, "array", column)  # of a pandas series
@@ -193,7 +193,7 @@ def _bare(column: Any) -> Any:
 
 
 def _copied(column: Any) -> Any:
-    """Copy an Arrow column: a slice keeps the whole column alive."""
+    """A slice keeps the whole column alive."""
     if hasattr(column.type, "index_type"):
         return column.cast(column.type.value_type).dictionary_encode()
     return column.take(np.arange(len(column)))

@@ -1,4 +1,4 @@
-"""Reads JSON documents under a form. Errors show no part of them. Pydantic loads slowly: import late."""
+"""Reads JSON documents under a form. Import late: pydantic loads slowly."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from langchain_dp.errors import InvalidParameter
 
 
 class Form(pydantic.BaseModel):
-    """Base of the forms of documents: strict types, and no unknown field."""
+    """Base of the forms: strict types, and no unknown field."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
     @classmethod
     def read(cls, text: str | bytes) -> Self:
-        """Read a document. ValueError names the field and its rule, never its value."""
+        """ValueError names the field and its rule, never its value."""
         try:
             return cls.model_validate_json(text)
         except pydantic.ValidationError as error:
@@ -29,7 +29,7 @@ class Form(pydantic.BaseModel):
 
 
 class FileForm(Form):
-    """Base of the forms of files, which name their format."""
+    """Base of the forms of files."""
 
     format: str
 

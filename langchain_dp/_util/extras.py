@@ -1,4 +1,4 @@
-"""Errors about missing optional packages, and public names that load on first use."""
+"""Errors about missing optional packages, and lazy public names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def missing_extra(extra: str, *packages: str, why: str = "") -> MissingExtra:
 
 @contextmanager
 def needs(extra: str, *packages: str, why: str = "") -> Iterator[None]:
-    """Turn import errors into :func:`missing_extra`. A broken package stays as the cause."""
+    """Turn import errors into :func:`missing_extra`."""
     try:
         yield
     except ImportError as error:

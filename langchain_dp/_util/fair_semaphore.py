@@ -1,4 +1,4 @@
-"""A fair semaphore for threads and event loops, which limits concurrent calls."""
+"""A fair semaphore for threads and event loops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from langchain_dp._util import forks
 
 
 def in_event_loop() -> bool:
-    """Return whether a blocking call would hang this thread's event loop."""
+    """A blocking call would hang this thread's loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -28,7 +28,7 @@ _entered: contextvars.ContextVar[frozenset[FairSemaphore]] = contextvars.Context
 
 
 class FairSemaphore(forks.ForkSafe):
-    """A fair semaphore for threads and any number of event loops. Without ``watched`` its owner handles forks."""
+    """Limits concurrent calls. Without ``watched`` its owner handles forks."""
 
     def __init__(self, count: int, *, watched: bool = True) -> None:
         self.count = count
@@ -44,7 +44,7 @@ class FairSemaphore(forks.ForkSafe):
         self._waiting = deque()
 
     def take(self, patience: float | None = None) -> Callable[[], None] | None:
-        """Wait up to ``patience`` seconds. Return a function that releases once, or None."""
+        """Return a function that releases once, or None after a timeout."""
         waiter = self._line_up()
         if waiter is not None:
             try:
@@ -69,7 +69,7 @@ class FairSemaphore(forks.ForkSafe):
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Hold it for the block. Do not wait inside another such block or event loop."""
+        """Do not wait inside another such block or event loop."""
         leave = None if self.would_hang() else self.take()
         try:
             with self.entered():
@@ -93,7 +93,7 @@ class FairSemaphore(forks.ForkSafe):
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """Mark the block: calls inside do not wait again."""
+        """Calls inside the block do not wait again."""
         before = _entered.get()
         _entered.set(before | {self})
         try:

@@ -1,7 +1,4 @@
-"""Closed connections, paused stores and free locks across forks.
-
-SQLite counts file locks in memory: a child that inherits an open file would skip locking.
-"""
+"""Closed connections and free locks across forks: a child would skip SQLite's file locks."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ class Forkable(Protocol):
 
 
 class ForkSafe:
-    """Base of state under ``_lock`` that a child gets free and idle. Create ``_lock``, then :meth:`_watch`."""
+    """Base of state under ``_lock``, free and idle in a child. Create ``_lock`` before :meth:`_watch`."""
 
     _lock: Any
 
@@ -57,12 +54,11 @@ _generation = 0
 
 
 def process() -> tuple[int, int]:
-    """Return an identity that changes with a fork. Process ids repeat between namespaces."""
+    """Return an identity that changes with a fork."""
     return os.getpid(), _generation
 
 
 def one_process(what: str) -> Callable[[], None]:
-    """Return a check that raises PlanError after a fork."""
     here = process()
 
     def check() -> None:
@@ -85,9 +81,9 @@ def no_new_store() -> Iterator[list[Forkable]]:
 
 
 def keep_still(owner: Any) -> None:
-    """Let every fork wait for ``owner._lock``, so that a child gets consistent state.
+    """Let every fork wait for ``owner._lock``.
 
-    Only for short locks without nested locks or new stores: forks wait in any order.
+    Only for short locks without nested ones: forks wait in any order.
     """
     with _gate:
         _still.add(owner)
@@ -95,7 +91,7 @@ def keep_still(owner: Any) -> None:
 
 
 def renew_lock(owner: Any, name: str = "_lock") -> None:
-    """Give ``owner`` a new lock in every child. Its state must be consistent at every moment."""
+    """Give ``owner`` a new lock in every child. Its state must always be consistent."""
     with _gate:
         _renewed[owner] = name
         _handle()
@@ -109,7 +105,7 @@ def _handle() -> None:
 
 
 def disown(connection: object) -> None:
-    """Never close a connection in a child: that would roll back the parent's transaction."""
+    """Closing it in a child would roll back the parent's transaction."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 

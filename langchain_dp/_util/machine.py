@@ -1,4 +1,4 @@
-"""Processors, folders, loopback addresses and Ctrl-C of this machine."""
+"""Processors, folders, loopback addresses and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -17,16 +17,12 @@ def processors() -> int:
 
 
 def cache_folder() -> Path:
-    """Return $LANGCHAIN_DP_CACHE, $XDG_CACHE_HOME or ~/.cache, then ``langchain-dp``."""
     root = os.environ.get("LANGCHAIN_DP_CACHE") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(root).expanduser() / "langchain-dp"
 
 
 def state_folder() -> Path | None:
-    """Return $LANGCHAIN_DP_STATE, $XDG_STATE_HOME or ~/.local/state, then ``langchain-dp``.
-
-    None if $LANGCHAIN_DP_STATE is empty.
-    """
+    """None if $LANGCHAIN_DP_STATE is empty."""
     own = os.environ.get("LANGCHAIN_DP_STATE")
     root = own if own is not None else os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     return Path(root).expanduser() / "langchain-dp" if root else None

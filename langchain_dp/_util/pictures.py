@@ -12,7 +12,7 @@ from langchain_dp.errors import InvalidParameter
 
 
 def new_figure(width: float, height: float) -> tuple[Any, Any]:
-    """Return a figure in inches, without global state, and its axes."""
+    """Return a figure in inches and its axes."""
     with needs("plot", "matplotlib", why=" to draw a picture"):
         figures: Any = importlib.import_module("matplotlib.figure")
     figure = figures.Figure(figsize=(width, height), layout="constrained")

@@ -1,4 +1,4 @@
-"""Prints numbers that stay bounds after rounding, and times."""
+"""Prints bounds and times."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _LARGE = 1e300
 
 
 def rounded_up(value: float, digits: int = 3) -> float:
-    """Return the smallest number of ``digits`` digits that is not below ``value``."""
+    """Return the smallest number of ``digits`` digits not below ``value``."""
     return _rounded(value, digits, 1)
 
 
@@ -19,7 +19,7 @@ def bound(value: float, digits: int = 6) -> str:
 
 
 def room(value: float, digits: int = 6) -> str:
-    """Print a remaining loss, rounded down and not below 0."""
+    """Print a remaining loss, rounded down."""
     return _printed(value, digits, -1)
 
 
@@ -28,7 +28,7 @@ def took(seconds: float) -> str:
 
 
 def _printed(value: float, digits: int, side: int) -> str:
-    """Round to one side, without the errors of sums such as .1 + .2."""
+    """Ignore rounding errors of sums such as .1 + .2."""
     value = max(value, 0.0)
     plain = f"{value:.{digits}g}"
     if math.isinf(value) or value > _LARGE or abs(float(plain) - value) <= _OFF * value:
@@ -37,7 +37,7 @@ def _printed(value: float, digits: int, side: int) -> str:
 
 
 def _rounded(value: float, digits: int, side: int) -> float:
-    """Return the nearest number not below ``value`` (``side`` 1), or not above it (-1)."""
+    """``side`` is 1 for up and -1 for down."""
     if value == 0:
         return 0.0
     places = digits - 1 - math.floor(math.log10(value))

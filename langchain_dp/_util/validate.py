@@ -1,4 +1,4 @@
-"""Checks of named values. Every message states name, value, bound and remedy."""
+"""Checks of named values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 _LONG = 10**40
-"""Larger whole numbers are not printed, and Python refuses very long ones."""
+"""Larger whole numbers are not printed."""
 _EXACT = 2**53
 """Below this a whole float is exact."""
 _LONGEST_LABEL = 200
@@ -34,7 +34,7 @@ def _fail(name: str, value: object, bound: str, remedy: str) -> InvalidParameter
 
 
 def shown(value: object) -> str:
-    """Show numbers and short option-like texts. Otherwise show the type: a text may be private."""
+    """Show numbers and option-like texts, otherwise the type: a text may be private."""
     if isinstance(value, int) and abs(value) >= _LONG:
         return " of type int, too long to be shown,"
     return f"={value!r}" if _plain(value) else f" of type {type(value).__name__}"
@@ -110,7 +110,6 @@ def one_of(name: str, value: T, allowed: Collection[T], *, remedy: str = "") -> 
 
 
 def short_text(name: str, value: str, *, at_least: int) -> str:
-    """Return a public label of at most 200 printable characters."""
     if not isinstance(value, str) or not at_least <= len(value) <= _LONGEST_LABEL or not value.isprintable():
         # The value may be private text, passed by mistake.
         kind = "" if isinstance(value, str) else f" of type {type(value).__name__}"
@@ -145,7 +144,7 @@ def reject_extra_kwargs(kwargs: Collection[str], *, remedy: str = "Bind them to 
 
 
 def reject_unknown_arguments(function: F) -> F:
-    """Refuse unknown arguments and suggest known ones. Errors and frames hold no value."""
+    """Suggest known arguments. Errors and frames hold no value."""
     known = inspect.signature(function).parameters.keys()
 
     @functools.wraps(function)

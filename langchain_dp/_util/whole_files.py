@@ -1,4 +1,4 @@
-"""Writes files atomically, also over exceptions, kills and crashes of the machine."""
+"""Writes files atomically, also over crashes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 @contextlib.contextmanager
 def whole(path: Path, *, owner_only: bool = False) -> Iterator[BinaryIO]:
-    """Open a temporary file, renamed to ``path`` once it is on disk. ``owner_only`` sets mode 0600."""
+    """Open a temporary file, renamed to ``path`` once it is on disk."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "Expected a file, but this is a folder. Name a file in it", str(path))
     if not path.parent.is_dir():

@@ -18,10 +18,10 @@ KEPT = 10_000
 
 
 class AnswerCache(forks.ForkSafe, Generic[Answer]):
-    """Released answers and questions in progress, least recently used dropped first. Thread-safe.
+    """Released answers and questions in progress, least recently used dropped first.
 
-    Claim a question inside the ``try`` whose ``finally`` settles it, under the same ``owner``. A new epoch drops
-    earlier answers, also those in progress.
+    Claim a question inside the ``try`` whose ``finally`` settles it. A new epoch drops earlier answers, also in
+    progress.
     """
 
     def __init__(self, most: int = KEPT) -> None:
@@ -59,7 +59,7 @@ class AnswerCache(forks.ForkSafe, Generic[Answer]):
             return self._find(question, epoch)
 
     def take(self, question: Hashable, epoch: int = 0) -> Answer | None:
-        """Return and drop the cached answer: only one caller gets it."""
+        """Only one caller gets the answer."""
         with self._lock:
             answer = self._find(question, epoch)
             return None if answer is None else self._answers.pop(question)
@@ -90,7 +90,7 @@ class AnswerCache(forks.ForkSafe, Generic[Answer]):
         return answer
 
     def _look(self, question: Hashable, epoch: int, owner: object) -> Answer | concurrent.futures.Future[None] | None:
-        """Return the answer, a future to wait for, or None: the caller must answer."""
+        """Return the answer, a future, or None: the caller must answer."""
         with self._lock:
             if (answer := self._find(question, epoch)) is not None:
                 return answer
@@ -100,7 +100,7 @@ class AnswerCache(forks.ForkSafe, Generic[Answer]):
             return None
 
     def settle(self, question: Hashable, answer: Answer | None, epoch: int = 0, owner: object = None) -> None:
-        """Store the answer (None: the release failed) and wake the waiters."""
+        """Store the answer, if any, and wake the waiters."""
         with self._lock:
             if answer is not None:
                 self._store(question, answer, epoch)

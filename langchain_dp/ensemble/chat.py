@@ -22,7 +22,7 @@ from langchain_dp.isolation.calls import in_own_thread
 
 
 class PrivateChat(ChecksBatches, BaseChatModel):
-    """A chat model whose replies are private releases of a chain. It refuses tools and LangChain's caches."""
+    """A chat model of private releases, without tools and LangChain's caches."""
 
     # LangChain's caches mix chains and keep answers of forgotten records.
     cache: BaseCache | bool | None = Field(default=False, exclude=True)
@@ -80,7 +80,7 @@ class PrivateChat(ChecksBatches, BaseChatModel):
 
 
 def check_nothing_further(kwargs: Mapping[str, Any]) -> None:
-    """Refuse bound arguments, such as tools, before a charge."""
+    """Refuse bound arguments before a charge."""
     reject_extra_kwargs(kwargs, remedy="What is released was fixed when its budget was reserved. Unbind them.")
 
 

@@ -1,4 +1,4 @@
-"""Calls of an engine on private texts. No member can affect another member's answer."""
+"""Calls of an engine in which no member affects another's answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PLAIN = "This is a test."
 
 
 class MemberEngine(Protocol):
-    """An engine that reads the prompts of members and may cache them."""
+    """An engine that may cache members' prompts."""
 
     def count_tokens(self, text: str) -> int: ...
 
@@ -71,7 +71,7 @@ def row_of(scores: object, length: int) -> npt.NDArray[np.float64] | None:
 def ask_together(
     ask: Callable[[Sequence[Member]], list[Answer | None]], members: Sequence[Member]
 ) -> list[Answer | None]:
-    """Return one answer per member. None for a member whose content breaks the call.
+    """Return one answer per member, None for a failure.
 
     If the joint call fails, every member is asked alone. Exceptions may hold private text and are dropped.
     """
@@ -86,12 +86,12 @@ def ask_together(
 
 
 def opaque(secret: bytes, *parts: object) -> str:
-    """Return a cache key that does not reveal the member. ``secret`` serves this purpose alone."""
+    """Return a cache key that does not reveal the member."""
     return hashlib.blake2b(json.dumps(parts).encode(), key=secret, digest_size=16).hexdigest()
 
 
 def forget_members(engine: MemberEngine, *members: Hashable) -> str:
-    """Drop caches. Return the type of a failure, which may depend on private content."""
+    """Return the type of a failure, which may be private."""
     return call_engine(lambda: engine.forget(*members)).failure
 
 

@@ -1,4 +1,4 @@
-"""Truncation of private texts to the model's context. A member that does not fit would abstain silently."""
+"""Truncation of private texts: a member that does not fit abstains silently."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from langchain_dp.ensemble.engine_calls import MemberEngine, count_or_estimate, 
 from langchain_dp.errors import ModelUnavailable
 
 LEAST = 16
-"""Least tokens of a private text in a prompt."""
 _KEPT = 10_000
 _JOINTS = 4  # additional tokens of joined parts
 
 
 class PromptBudget:
-    """Truncates one member's texts by these texts and public numbers alone."""
+    """Truncates one member's texts by them and public numbers alone."""
 
     def __init__(self, engine: MemberEngine) -> None:
         self._engine = engine
@@ -29,7 +28,7 @@ class PromptBudget:
         return limit - sum(count_publicly(self._engine, text) for text in public) - more - _JOINTS
 
     def truncate(self, texts: Sequence[str], *, whole: Callable[[Sequence[str]], str], tokens: int) -> list[str]:
-        """Cut the longest texts to one length so that ``whole(texts)`` has ``tokens``."""
+        """Cut the longest texts so that ``whole(texts)`` has ``tokens``."""
         if len(whole(texts).encode()) <= tokens:  # no token is shorter than a byte
             return list(texts)
         # The prompt alone is ambiguous: texts may contain the separators.
@@ -45,7 +44,6 @@ class PromptBudget:
         return [beginning(text, most) for text in texts]
 
     def _longest(self, texts: Sequence[str], whole: Callable[[Sequence[str]], str], tokens: int) -> tuple[int, bool]:
-        """Return the characters per text, and whether they were counted."""
         counts: dict[int, int | None] = {}
 
         def fits(characters: int) -> bool:

@@ -1,4 +1,4 @@
-"""Questions in LangChain's forms as template variables, and their users."""
+"""Questions in LangChain's forms, and their users."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def check_text(name: str, text: object) -> None:
 
 
 def check_template(name: str, template: object, *, known: Collection[str] | None = None) -> None:
-    """Check a public template. ``known`` lists its allowed variables. None requires at least one."""
+    """``known`` lists the allowed variables. None requires one."""
     check_text(name, template)
     template = str(template)
     try:
@@ -59,10 +59,7 @@ def check_template(name: str, template: object, *, known: Collection[str] | None
 
 
 def question_fields(question: object, variables: Sequence[str], *, text_key: str = "text") -> dict[str, Any]:
-    """Return a template's values, as far as given.
-
-    A plain text fills ``text``, or else the first variable except ``history``. A mapping may use ``text_key``.
-    """
+    """A plain text fills ``text``, or else the first variable except ``history``."""
     main = "text" if "text" in variables else next((name for name in variables if name != HISTORY), variables[0])
     past = {HISTORY: ""} if HISTORY in variables and main != HISTORY else {}
     if isinstance(question, StringPromptValue):
@@ -139,7 +136,7 @@ def user_specs(plan: LedgerPlan) -> list[ConfigurableFieldSpec]:
 
 
 def as_messages(given: Sequence[Any]) -> list[BaseMessage] | None:
-    """Convert to messages, or return None. LangChain's own error may quote the text."""
+    """Return None on failure: LangChain's error may quote the text."""
     with contextlib.suppress(Exception):
         return convert_to_messages(list(given))
     return None
@@ -172,7 +169,7 @@ def _last_human(messages: Sequence[BaseMessage]) -> tuple[list[BaseMessage], Bas
 
 
 class ChecksBatches:
-    """Mixin that checks all questions of a batch before the first charge."""
+    """Checks all questions of a batch before the first charge."""
 
     def batch(self, inputs: list[Any], *args: Any, return_exceptions: bool = False, **kwargs: Any) -> list[Any]:
         questions = self._looked_at(inputs, return_exceptions)

@@ -1,4 +1,4 @@
-"""The plan that a private run reserves in its ledger, or continues after a restart."""
+"""The plan of a private run in its ledger."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROUNDING = 1 + 1e-9  # the rest is a difference of sums
 
 @dataclasses.dataclass(frozen=True)
 class Reservation:
-    """A reserved plan with its sampling constants and its share of the ledger."""
+    """A reserved plan, its sampling constants and its share."""
 
     plan: LedgerPlan
     scheme: Scheme
@@ -29,7 +29,6 @@ R = TypeVar("R")
 
 
 def reserved_once(ledger: PrivacyLedger, name: str, *, new: Callable[[], R], resumed: Callable[[LedgerPlan], R]) -> R:
-    """Resume the ledger's plan of this name, or reserve one."""
     if (plan := ledger.plan(name)) is not None:
         return resumed(plan)
     try:
@@ -92,7 +91,6 @@ def ledger_for(budget: PrivacyBudget | None, ledger: LedgerOrPath | None) -> Pri
 
 
 def unreserved(ledger: PrivacyLedger) -> PrivacyBudget:
-    """Return the unreserved budget, or raise BudgetExceeded."""
     epsilon, delta = ledger.reserved()
     left = ledger.budget.epsilon - epsilon, ledger.budget.delta - delta
     if min(left) <= 0:
@@ -106,7 +104,7 @@ def unreserved(ledger: PrivacyLedger) -> PrivacyBudget:
 
 
 def affordable(ledger: PrivacyLedger, budget: PrivacyBudget | None) -> PrivacyBudget:
-    """Return ``budget``, or all that is left, or raise BudgetExceeded."""
+    """Return ``budget``, or all that is left."""
     left = unreserved(ledger)
     if budget is None:
         return left

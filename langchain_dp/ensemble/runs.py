@@ -1,7 +1,7 @@
-"""Private runs that write text: their journal, their lock, and their start by LangChain.
+"""Private runs that write text: journal, lock and start.
 
-A run charges durably before the model sees a record. The journal stores each outcome, in the ledger beside the charges,
-before it leaves. A charge without an outcome is lost, never drawn again.
+A run charges before the model sees a record, and stores each outcome before it leaves. A lost outcome is never drawn
+again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from langchain_dp.redact import PrivateArgs, run_redacted
 
 CANCELLED = "The run was cancelled. What was drawn is kept: invoke again to go on with it."
 TRIES = 5
-"""Resumptions without another token before a run abandons a text: a member may crash the process."""
+"""Resumptions without progress, after which a text is abandoned."""
 _SHOWN = "<private examples>"
 
 Halted = Callable[[], bool]
@@ -44,8 +44,7 @@ Halted = Callable[[], bool]
 class RunJournal(abc.ABC):
     """Journal of one run, without any record.
 
-    ``key`` is the secret key of the run's coins, ``data`` the keyed digest of the records. ``kept`` is the stored
-    state.
+    ``key`` draws the run's coins. ``data`` is the records' keyed digest. ``kept`` is the stored state.
     """
 
     VERSION: ClassVar[int]
@@ -59,19 +58,19 @@ class RunJournal(abc.ABC):
 
     @abc.abstractmethod
     def state(self) -> dict[str, Any]:
-        """Return the other fields, as values for JSON."""
+        """Return the other fields for JSON."""
 
     @classmethod
     @abc.abstractmethod
     def from_state(cls, fields: Mapping[str, Any], common: Mapping[str, Any]) -> Self:
-        """Read the result of :meth:`state`. Damage raises any builtin error."""
+        """Damage raises any builtin error."""
 
     def text(self) -> str:
         common = {"key": self.masked_key, "settings": dict(self.settings), "data": self.data}
         return json.dumps({"version": self.VERSION, **common, **self.state()})
 
     def save(self) -> None:
-        """Durably replace the last state of this object, or raise LedgerError."""
+        """Durably replace this object's last state."""
         now = self.text()
         if now != self.kept and self.plan is not None:
             self.plan.save_journal(now, expected=self.kept)
@@ -115,7 +114,7 @@ class RunJournal(abc.ABC):
 
 
 class PrivateRun:
-    """Base of a Runnable's one private run. Not thread-safe: its owner holds a lock."""
+    """Base of a Runnable's one private run. Its owner holds a lock."""
 
     def __init__(
         self,
@@ -156,7 +155,7 @@ class PrivateRun:
 
 
 class RunRunnable(KeepsExamples, Runnable[Examples | None, Any]):
-    """Base of the Runnables with one private run. Its callbacks see neither examples nor their number."""
+    """Base of these Runnables. Callbacks see neither examples nor their number."""
 
     name: str
     _working: ClassVar[str]
@@ -168,7 +167,7 @@ class RunRunnable(KeepsExamples, Runnable[Examples | None, Any]):
 
     @abc.abstractmethod
     def _run(self, records: PrivateRecords, halted: Halted) -> Any:
-        """Start or resume the run. Check ``halted`` before every call."""
+        """Check ``halted`` before every call."""
 
     def _execute(self, held: PrivateArgs, config: RunnableConfig | None, halted: Halted = lambda: False) -> Any:
         # Before LangChain's run, so that callbacks see no error about an example.
@@ -228,7 +227,7 @@ def check_settings(name: str, kept: Mapping[str, Any], asked: Mapping[str, Any])
 
 @contextlib.contextmanager
 def run_lock(ledger: PrivacyLedger, name: str, who: str = "chain") -> Iterator[None]:
-    """Prevent two processes from resuming a run. A holder's death releases the lock."""
+    """Keep two processes from resuming a run."""
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(ledger._store.backend.run_lock(name))
@@ -252,12 +251,12 @@ def unmasked(ledger: PrivacyLedger, text: str) -> bytes:
 
 
 def _mask(ledger: PrivacyLedger, key: bytes, salt: bytes) -> bytes:
-    """XOR a key with a pad used for it alone."""
+    """XOR with a pad used once."""
     return bytes(one ^ other for one, other in zip(key, ledger.digest("run key", salt.hex()), strict=True))
 
 
 def record_digests(records: PrivateRecords, key: bytes, variables: Iterable[str]) -> dict[str, bytes]:
-    """Return keyed digests of ids, labels and ``variables``, which have a stable order."""
+    """Digest ids, labels and ``variables``, which have a stable order."""
     shown = sorted({*variables, "label"})
 
     def mark(name: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Public sampling constants: participation of records in a release."""
+"""Public sampling constants."""
 
 from __future__ import annotations
 
@@ -58,10 +58,9 @@ def sampling_from(given: SamplingName | SamplingOptions) -> SamplingOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Scheme:
-    """Public constants of sampling.
+    """Public constants: K subsets ("fixed") or N slots ("resample"), each subset or record drawn at rate q.
 
-    ``groups`` is the number K of subsets ("fixed") or N of slots ("resample"), ``sampling_probability`` the rate q of
-    each subset or record. ``even``: the number of records is public.
+    ``even``: the number of records is public.
     """
 
     sampling: SamplingName
@@ -71,11 +70,10 @@ class Scheme:
 
     @property
     def expected_subsets(self) -> float:
-        """Expected number of subsets per release, also empty ones."""
         return self.groups * self.sampling_probability if self.sampling == "fixed" else float(self.groups)
 
     def least_records(self, records: int) -> tuple[int, str]:
-        """Return a public number n, with its unit, such that delta must be far below 1/n."""
+        """Return a public n, with its unit: delta must be far below 1/n."""
         if self.even:
             return records, "records"
         if self.sampling == "fixed":
@@ -86,7 +84,7 @@ class Scheme:
 def choose_scheme(
     sampling: SamplingOptions, *, neighbors: Neighbors, records: int, shots: int, subsets: int, apart: int = 0
 ) -> Scheme:
-    """Derive missing parameters. Under add/remove, K and q must be given: the number of records is private."""
+    """Under add/remove, K and q must be given: the number of records is private."""
     name, partitions, probability = sampling.scheme, sampling.partitions, sampling.probability
     public = count_is_public(neighbors)
     if not public:

@@ -1,8 +1,4 @@
-"""Warnings for records charged to two ledgers, neither of which shows the sum.
-
-Each charged ledger leaves keyed fingerprints of up to 64 records in the user's state folder. The notes are no part of
-the promise.
-"""
+"""Warnings for records charged to two ledgers, by keyed fingerprints in the user's state folder."""
 
 from __future__ import annotations
 
@@ -37,10 +33,7 @@ CREATE TABLE IF NOT EXISTS marks (mark BLOB NOT NULL, ledger TEXT NOT NULL, PRIM
 
 
 def note_ledger(records: PrivateRecords | CheckedShards, charged: PrivacyLedger | LedgerPlan) -> None:
-    """Note the charged ledger. Warn of a second ledger, or of a plan's other records.
-
-    Two large sets that overlap by a tenth are recognized in 99 of 100 cases.
-    """
+    """Note the ledger. Warn of a second one, or of a plan's other records."""
     folder = state_folder()
     if folder is None:
         return
@@ -116,7 +109,6 @@ def _key(folder: Path) -> bytes:
 
 
 def _noted(folder: Path, marks: list[bytes], ledger: Account, plan: str | None) -> list[tuple[str, float]]:
-    """Return place and epsilon of other ledgers with one of the marks."""
     places = ", ".join("?" * len(marks))
     with contextlib.closing(sqlite3.connect(folder / "records.sqlite", timeout=_WAIT)) as notes, notes:
         notes.executescript(_SCHEMA)

@@ -1,7 +1,6 @@
 """The subset sampler: one record moves at most one vote. No I/O.
 
-No coin depends on a record's content or on another record. A new shuffle per release, or a cut in data-set order, would
-move many votes for one new record.
+No coin depends on content or other records. Shuffling all records per release would move many votes.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ _COIN_BITS = 256
 class FixedPartition:
     """Assigns each record to one of ``subsets`` subsets for good.
 
-    Replacing one record changes exactly one subset (``even``, sizes differ by one at most), and so does adding or
-    removing one (not ``even``). ``even`` is sound only if the number of records is public.
+    Replacing a record (``even``), or adding or removing one (not ``even``), changes exactly one subset. ``even`` is
+    sound only if the number of records is public.
     """
 
     def __init__(self, record_ids: Iterable[str], subsets: int, *, even: bool, rng: Randomness) -> None:
@@ -42,7 +41,7 @@ class FixedPartition:
         return len(self._members)
 
     def members(self, subset: int) -> tuple[str, ...]:
-        """Return the private record ids of a subset, oldest first."""
+        """Return private record ids."""
         return tuple(self._members[subset])
 
     def add(self, record_id: str) -> int:
@@ -64,14 +63,14 @@ class FixedPartition:
         return subset
 
     def draw(self, sampling_probability: Fraction, rng: Randomness) -> list[int]:
-        """Draw each subset independently, also empty ones, which abstain."""
+        """Draw each subset independently, also empty ones."""
         return [subset for subset in range(len(self._members)) if bernoulli(rng, sampling_probability)]
 
 
 def resample(
     record_ids: Sequence[str], slots: int, sampling_probability: Fraction, rng: Randomness
 ) -> list[tuple[str, ...]]:
-    """Poisson-sample the records into uniformly random slots. One record is in at most one slot."""
+    """Poisson-sample records into random slots. One record is in at most one slot."""
     dealt: list[list[str]] = [[] for _ in range(slots)]
     for record_id in record_ids:
         if bernoulli(rng, sampling_probability):
@@ -81,7 +80,7 @@ def resample(
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Subset:
-    """Private records in one prompt. ``member`` is an opaque key of this content and sampler alone."""
+    """Private records in one prompt. ``member`` is a key of this content alone."""
 
     member: Hashable
     record_ids: tuple[str, ...]
@@ -93,7 +92,7 @@ class Subset:
 class SubsetSampler:
     """The subsets of private records. One record is in at most one subset of a draw.
 
-    Changes return the former key of the changed subset.
+    Changes return the former key of the subset.
     """
 
     def __init__(self, record_ids: Iterable[str], scheme: Scheme, rng: Randomness) -> None:
@@ -138,7 +137,6 @@ class SubsetSampler:
         return None
 
     def change(self, record_id: str) -> Hashable | None:
-        """Give the subset a new key."""
         return None if self._fixed is None else self._changed(self._fixed.subset_of(record_id))
 
     def _subset(self, place: int) -> Subset:
@@ -154,13 +152,12 @@ class SubsetSampler:
 KEYED = (
     "who takes part is drawn by HMAC-SHA-256 under a secret key: this holds as far as that cannot be told from chance"
 )
-"""Note of certificates that rest on :class:`KeyedCoins`."""
 
 
 class KeyedCoins:
-    """Participation in a round by HMAC-SHA-256 coins of key, round and name, never content.
+    """Participation by HMAC-SHA-256 coins of key, round and name, never content.
 
-    ``names`` maps each record to its slot if the number of records is public, else to its id.
+    ``names`` are slots if the number of records is public, else ids.
     """
 
     def __init__(self, key: bytes, names: Mapping[str, str]) -> None:
@@ -168,7 +165,7 @@ class KeyedCoins:
         self._names = dict(names)
 
     def drawn(self, number: int, rate: float) -> list[str]:
-        """Return the records of a round, each independently with probability ``rate``."""
+        """Draw each record independently."""
         bound = int(Fraction(rate) * 2**_COIN_BITS)  # a coin is below it with probability ``rate``
         return [record for record in self._names if self._coin("round", number, record) < bound]
 

@@ -16,15 +16,13 @@ from langchain_dp.mechanisms import ClippedSum, Randomness
 from langchain_dp.ports import Continuation, MemberPrompt, NextTokenScorer, Token, TokenScores
 
 INVENTED = "An example."
-"""Placeholder for a record in public prompts."""
 _MARGIN = 4  # additional tokens of joined parts
 
 
 class TextWriter:
-    """Writes one text from the clipped sums of its members.
+    """Writes one text from the clipped sums of its members, charged before.
 
-    The round that drew the members is charged before. Each token is a :meth:`ClippedSum.release` over candidates and
-    public weights that depend on public and released text alone.
+    Candidates and public weights depend on public and released text alone.
     """
 
     def __init__(
@@ -62,10 +60,7 @@ class TextWriter:
         before: Sequence[Token] = (),
         mark: Callable[[], object] = lambda: None,
     ) -> Iterator[Token]:
-        """Yield tokens. Call ``members`` before every token and ``mark`` before every draw.
-
-        ``before`` are tokens from before a restart.
-        """
+        """Call ``members`` before every token and ``mark`` before every draw."""
         # Bound before the first token: a resumed text may show its beginning earlier.
         return self._continued(public, members, list(before), mark, forks.one_process("a text to be written"))
 
@@ -88,10 +83,7 @@ class TextWriter:
             yield written[-1]
 
     def check_answers(self, public: MemberPrompt, invented: str | None = None) -> None:
-        """Score a public prompt to find a dead model before a charge.
-
-        With ``invented``, the first call scores a full set of invented members.
-        """
+        """Find a dead model before a charge. With ``invented``, first score a full set."""
         if invented is None or self._heard:
             self._public(Continuation(public, (), 0.0))
             return
@@ -125,10 +117,7 @@ class TextWriter:
         return False
 
     def check_room(self, head: str, tail: str, *, more: int = 0, kept: int = 0) -> int:
-        """Return the tokens left beside the longest text.
-
-        ``more`` is the growth of the public text, ``kept`` the tokens for private texts.
-        """
+        """Return the tokens left. ``more`` is public growth, ``kept`` is for private texts."""
         room = self._engine.max_prompt_tokens - kept
         public = count_publicly(self._engine, head) + count_publicly(self._engine, tail)
         needed = public + self.noise.event.tokens + _MARGIN + more
@@ -141,7 +130,7 @@ class TextWriter:
         return room - needed
 
     def begun(self, tokens: Sequence[Token]) -> str:
-        """Return :meth:`text` without a possible beginning of its end."""
+        """Omit a possible beginning of the text's end."""
         text = self.text(tokens)
         if self.ended(tokens):
             return text

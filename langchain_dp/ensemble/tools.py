@@ -19,14 +19,13 @@ from langchain_dp.ensemble.questions import user_of
 from langchain_dp.errors import BudgetExceeded, BudgetLowWarning, InvalidParameter, PrivateDataError, QuotaExceeded
 
 ExitBehavior = Literal["error", "end", "continue"]
-"""Behavior of a tool with a used-up plan, named as in LangChain."""
 
 _SOFT = 0.8
 _FEW = 10  # smaller plans get no warning
 
 
 class BudgetMonitor:
-    """Warns once when 80% of a plan, or of a user's quota, are used."""
+    """Warns once when 80% of a plan or quota are used."""
 
     def __init__(self, plan: LedgerPlan, event: DpEvent, most: int) -> None:
         self._plan, self._event, self._most = plan, event, most
@@ -39,7 +38,7 @@ class BudgetMonitor:
         return self._plan.remaining(self._event, user_id=user_id)
 
     def warn_if_low(self, user_id: str | None = None) -> None:
-        """Call this before every charge. If BudgetLowWarning is an error, nothing is charged."""
+        """Call this before every charge."""
         watched: list[tuple[str | None, int, str]] = [(None, self._most, "")]
         if user_id is not None and (quotas := self._plan.quotas) is not None:
             watched.append((user_id, quotas.of(user_id) or 0, "this user's share of "))
@@ -82,7 +81,7 @@ def private_tool(
     exit_behavior: ExitBehavior,
     args_schema: type[BaseModel] | None = None,
 ) -> BaseTool:
-    """Return a tool that tells the model if a question is refused. A config without a user raises."""
+    """Refused questions become messages. A config without a user raises."""
     validate.one_of("exit_behavior", exit_behavior, get_args(ExitBehavior))
     for given, value in (("name", name), ("description", description)):
         if not isinstance(value, str) or not value.strip():

@@ -1,4 +1,4 @@
-"""Non-private baselines of DP-ICL: zero-shot, plain few-shot and the vote without noise."""
+"""Non-private baselines of DP-ICL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labels for columns of batches in many workers, each with its own replica of one chain."""
+"""Labels for columns of batches in many workers."""
 
 from __future__ import annotations
 

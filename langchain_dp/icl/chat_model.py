@@ -1,4 +1,4 @@
-"""DP-ICL as a chat model: the last human message is the question, the reply is the label."""
+"""DP-ICL as a chat model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts of examples and a question: plain text in three cacheable parts, or chat messages."""
+"""Prompts of examples and a question, as plain text or chat messages."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def plain(labels: Sequence[str]) -> ICLPrompt:
 
 
 def prompt_from(given: object) -> ICLPrompt:
-    """Read a prompt from a text: instruction, then a question with variables, then its cue."""
+    """Read a prompt from a text: instruction, question with variables, cue."""
     if isinstance(given, ICLPrompt):
         return given
     if not isinstance(given, str):
@@ -177,14 +177,14 @@ INVENTED = (
     "Some text.", "Another text.", "A third text.", "One more text.", "Yet another text.", "A sixth text.",
     "A text of its own.", "A last text.",
 )  # fmt: skip
-"""PUBLIC texts without content, which show a small model how to answer."""
+"""PUBLIC texts without content."""
 
 _FEWEST_INVENTED = 4
 _CUE = "Label:"
 
 
 def invented_prompts(prompt: ICLPrompt, words: Sequence[str]) -> Callable[[str], SubsetPrompt]:
-    """Return a function that puts invented examples before a question. All of it is PUBLIC."""
+    """Return a function that puts PUBLIC invented examples before a question."""
     texts = INVENTED[: max(_FEWEST_INVENTED, len(words))]
     shots = tuple((_rendered(prompt, text), word) for text, word in zip(texts, itertools.cycle(words), strict=False))
     return functools.partial(SubsetPrompt, ("public", len(shots)), shots)

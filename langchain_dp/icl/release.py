@@ -83,7 +83,6 @@ class Releaser:
         return dataclasses.replace(self, reservation=reservation, replicas=None)
 
     def _cache_epoch(self) -> int:
-        """Return the number of forgotten records. Answers of earlier epochs are not reused."""
         if self.replicas is not None:
             self.replicas.catch_up()
         if self._presence_is_private:
@@ -91,7 +90,7 @@ class Releaser:
         return self.subset_prompts.forgotten if self.replicas is None else self.replicas.epoch
 
     def release(self, question: str, user_id: str | None = None) -> str:
-        """Answer from the cache, or charge ``user_id`` and release. A failed public call raises ModelUnavailable."""
+        """Answer from the cache, or charge ``user_id`` and release."""
         started = time.monotonic()
         key, epoch = _key(question), self._cache_epoch()
         answer, owner = None, object()
@@ -161,7 +160,7 @@ class Releaser:
             self._answers.settle(key, answer, epoch)
 
     def _seconds_left(self, started: float) -> float:
-        """Return the rest of ``min_response_seconds``. A response time shows the number of calls."""
+        """Response times show the number of calls, so wait for ``min_response_seconds``."""
         return max(0.0, started + self._min_seconds - time.monotonic()) if self._min_seconds else 0.0
 
     def _answered(self, question: str, user_id: str | None) -> str:
@@ -207,7 +206,7 @@ class Releaser:
         return self.labels[self._mechanism.release(counts, rng=self.rng).winner]
 
     def _charged(self, question: str, message: str) -> ModelUnavailable:
-        """Probe this question first from now on. Return the error of its charged release."""
+        """Probe this question first from now on."""
         self._unanswered.add(_key(question))
         return ModelUnavailable(
             f"{message} This answer was charged; the same question is asked in public first from now on, which costs "

@@ -1,4 +1,4 @@
-"""Replicas of a chain, which share answers and forgotten records under one plan."""
+"""Answers and forgotten records that replicas of a chain share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RECORD, _ANSWER = "forgotten record", "answered question"
 
 
 class Replicas:
-    """The state shared with other replicas. Thread-safe. ``public`` holds labels, template and model."""
+    """The state shared with other replicas. ``public`` holds labels, template and model."""
 
     def __init__(
         self, plan: LedgerPlan, records: PrivateRecords, drop: Callable[[str], None], public: Sequence[object]
@@ -40,7 +40,7 @@ class Replicas:
         return self._last_seen[1]
 
     def catch_up(self) -> None:
-        """Drop the records that other replicas forgot. Called before every use of a record."""
+        """Drop records that other replicas forgot, before every use of a record."""
         with self._lock:
             last, epoch = self._last_seen
             new = self._shared.forgotten(last)
@@ -76,7 +76,7 @@ class Replicas:
         return self._shared.answer(self._question(question), epoch)
 
     def keep(self, question: str, epoch: int, answer: str) -> str:
-        """Store a released answer for all replicas, and return the one stored first."""
+        """Return the answer that any replica stored first."""
         return self._shared.keep(self._question(question), epoch, answer)
 
     def _question(self, question: str) -> bytes:

@@ -1,4 +1,4 @@
-"""The forecast of a DP-ICL chain: cost and accuracy under noise."""
+"""The forecast of a DP-ICL chain."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SAFE = 0.9  # a 70% majority that wins less often than this is warned of in the
 
 
 def majority_survival(majority: float, *, sigma: float, scheme: Scheme, labels: int) -> float:
-    """Return a majority's chance of winning against one rival. ``sigma`` is in votes."""
+    """Return a majority's chance against one rival. ``sigma`` is in votes."""
     if scheme.sampling == "fixed":
         ahead = round(majority * scheme.groups)
         winner, rival = (binom(count, scheme.sampling_probability) for count in (ahead, scheme.groups - ahead))
@@ -52,7 +52,6 @@ def _likely(votes: Any) -> range:
 def votes_for(
     budget: PrivacyBudget | None, ledger: PrivacyLedger | None, name: str, records: int, labels: int, max_queries: int
 ) -> dict[str, int]:
-    """Return ``shots`` and ``subsets`` of the ledger's plan, or choose them."""
     plan = None if ledger is None else ledger.plan(name)
     share = share_of(budget, ledger, name)
     if not count_is_public(share.neighbors):
@@ -77,7 +76,7 @@ def planned_survival(
 
 
 def choose_votes(budget: PrivacyBudget, *, records: int, labels: int, max_queries: int) -> tuple[int, int]:
-    """Return the fewest subsets, then the most shots, with which a 70% majority survives the noise."""
+    """Return the fewest subsets, then the most shots, with which a 70% majority survives."""
     found: dict[tuple[int, int], float] = {}
     for subsets, shots in itertools.product((10, 20, 40), (4, 2, 1)):
         if records >= shots * subsets:
@@ -188,7 +187,7 @@ class ICLPlanReport:
 
 
 def noise_warning(scheme: Scheme, event: NoisyMaxEvent, queries: int, *, labels: int) -> str:
-    """Return a warning if a 90% majority wins less than three times in four, otherwise nothing."""
+    """Return a warning if a 90% majority wins less than three times in four."""
     share, votes, sigma = MAJORITIES[-1], scheme.expected_subsets, event.sigma
     if (2 * share - 1) * votes >= 3 * math.sqrt(votes + 2 * sigma**2):  # clear without integration
         return ""

@@ -1,4 +1,4 @@
-"""DP-ICL as a Runnable: a private few-shot classifier around any model."""
+"""DP-ICL as a Runnable."""
 
 from __future__ import annotations
 

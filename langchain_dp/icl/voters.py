@@ -1,6 +1,6 @@
-"""Voters: a LangChain model called once per subset, or an engine that scores all subsets at once.
+"""Voters: one call per subset, or an engine that scores all subsets.
 
-A subset whose call fails abstains. A PUBLIC health probe reveals an outage, which would make answers pure noise.
+A failed call abstains. A PUBLIC health probe reveals an outage.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class ModelCallOptions:
 
 
 class ModelVoter:
-    """Calls a chat model, completion model, decision model or Runnable once per subset."""
+    """Calls a model once per subset."""
 
     def __init__(
         self,
@@ -143,7 +143,6 @@ class ModelVoter:
         return prompt.head() + prompt.body(shots) + subset_prompt.question
 
     def check(self, question: str) -> None:
-        """Raise InvalidParameter if the question is too long, or ``ports.ChecksPrompts`` refuses it."""
         if len(question) > (limit := self._options.max_question_chars):
             raise InvalidParameter(
                 f"Expected the question, {len(question)} characters with its template, to be at most "
@@ -156,7 +155,7 @@ class ModelVoter:
             asked_publicly(lambda: checker.check_prompt(messages))
 
     def probe(self) -> None:
-        """Send the public test question as often at once as concurrency allows."""
+        """Ask a public question as often at once as concurrency allows."""
         self._check_public(self._model.probe(**self._probe_arguments()), _TEST)
 
     async def aprobe(self) -> None:
@@ -170,7 +169,7 @@ class ModelVoter:
     def ask(
         self, subset_prompts: Sequence[SubsetPrompt], *, beside: str | None = None, even_empty: bool = False
     ) -> list[Vote]:
-        """Call the model per subset and for the probe of ``beside``. Only a failed probe raises."""
+        """Ask per subset, and probe with ``beside``. Only a failed probe raises."""
         prompts, public = self._prompts(subset_prompts, beside, even_empty), self.companions if beside else 0
         answers = self._model.batch(prompts, timeout=self._options.timeout, public=public, checked=bool(subset_prompts))
         return self._votes(subset_prompts, answers, public, even_empty)
@@ -200,7 +199,6 @@ class ModelVoter:
         return [vote if isinstance(vote, int) else None for vote in votes]
 
     def _check_public(self, answer: Any, prompt: str) -> None:
-        """Raise ModelUnavailable unless the answer to a PUBLIC prompt names a label."""
         if isinstance(answer, Failure):
             got = answer.reason
         elif not self.companions or isinstance(answer, int):
@@ -213,17 +211,17 @@ class ModelVoter:
         )
 
     def forget(self, member: Hashable) -> None:
-        """Do nothing: no state is kept."""
+        """Do nothing."""
 
     def warm(self, subset_prompts: Sequence[SubsetPrompt]) -> None:
-        """Do nothing: no state is kept."""
+        """Do nothing."""
 
     def count_tokens(self, text: str) -> int:
         return -(-len(text) // 4)
 
 
 class EngineVoter:
-    """Has an engine score the labels of all subsets at once, with cached prompts."""
+    """Scores the labels of all subsets on an engine, with cached prompts."""
 
     def __init__(
         self,
@@ -250,7 +248,6 @@ class EngineVoter:
         self.name = engine.name
 
     def check(self, question: str) -> None:
-        """Raise InvalidParameter if the question or instruction exceeds the engine's public limits."""
         if self._tokens < LEAST:
             raise InvalidParameter(
                 f"Expected the prompt's instruction to leave at least {LEAST} tokens for examples, of the "
@@ -266,7 +263,6 @@ class EngineVoter:
             )
 
     def probe(self) -> None:
-        """Ask a public question if the engine is remote."""
         if self.companions:
             self.ask((), beside=public_question(self._prompt))
 
@@ -277,7 +273,7 @@ class EngineVoter:
     def ask(
         self, subset_prompts: Sequence[SubsetPrompt], *, beside: str | None = None, even_empty: bool = False
     ) -> list[Vote]:
-        """Score empty subsets too, so that the call's size does not depend on them."""
+        """Score empty subsets too: the call's size must not depend on them."""
         members = list(subset_prompts)
         if public := self.companions if beside else 0:
             members.insert(0, self._invented(beside or ""))
@@ -341,7 +337,7 @@ class EngineVoter:
 
 
 Voter: TypeAlias = ModelVoter | EngineVoter
-"""``companions`` is the number of health probes of a release: 0 or 1."""
+"""``companions``: health probes of a release, 0 or 1."""
 
 
 def make_voter(model: object, *, calibrate: bool, keep_caches: bool, trust_opaque_model: bool, **common: Any) -> Voter:
@@ -361,7 +357,7 @@ def make_voter(model: object, *, calibrate: bool, keep_caches: bool, trust_opaqu
 
 
 def _read(answer: Any, words: Sequence[str], known: Mapping[str, int | None]) -> int | str:
-    """Return the index of the named word, or the start of an answer that names none."""
+    """Return the index of the named word, or the start of another answer."""
     plain = answer.content if type(answer) is AIMessage and not answer.tool_calls else answer
     index = known.get(plain) if type(plain) is str else None
     if index is not None or (index := parse_label(answer, words)) is not None:
@@ -371,13 +367,12 @@ def _read(answer: Any, words: Sequence[str], known: Mapping[str, int | None]) ->
 
 
 def _best(scores: object, labels: int) -> Vote:
-    """Return the label with the largest score, ties to the smaller index."""
     row = row_of(scores, labels)
     return None if row is None or np.isnan(row).any() else int(np.argmax(row))
 
 
 def _checker(model: Any) -> ChecksPrompts | None:
-    """Unwrap bindings and chains to a model that can check a prompt."""
+    """Find a model inside that can check a prompt."""
     while not isinstance(model, BaseLanguageModel):
         inner = getattr(model, "bound", None) or getattr(model, "first", None)
         if not isinstance(inner, Runnable):
@@ -395,7 +390,7 @@ def _innermost(model: Any) -> Any:
 
 
 def _choosing(model: Runnable[Any, Any], words: Sequence[str]) -> Runnable[Any, Any]:
-    """Adapt a decision model: the words are the criteria of one Choice."""
+    """Make the words the criteria of one Choice."""
     from langchain_core.decisions import Choice
 
     choice = Choice(instructions=_CHOICE, criteria=dict.fromkeys(words))

@@ -1,15 +1,14 @@
-"""The allow-list of models for isolated calls. A memory would move more than one record's vote.
+"""The allow-list of models for isolated calls. A memory would move several votes.
 
 Known parts:
 
-- a chat, completion or decision model, prompt template or output parser of ``langchain_core``, an installed
-  ``langchain_*`` package or this one
-- a composition of ``langchain_core``, such as a sequence, a parallel, a binding, a retry or fallbacks
-- a function of these packages, or ``operator.itemgetter``, in a ``RunnableLambda``
-- a class that declares ``keeps_no_prompts: ClassVar[bool] = True`` in its own body. Subclasses must repeat it.
+- models, prompt templates and output parsers of ``langchain_core``, installed ``langchain_*`` packages or this one
+- compositions of ``langchain_core``, such as sequences, bindings, retries or fallbacks
+- functions of these packages, or ``operator.itemgetter``, in a ``RunnableLambda``
+- classes that declare ``keeps_no_prompts: ClassVar[bool] = True`` in their own body
 
-All their fields hold plain data, known parts, or (in a model) unopened objects of installed libraries, such as SDK
-clients. Caches, callbacks and listeners are silenced. Everything else is opaque.
+Their fields hold plain data, known parts, or (in a model) objects of installed libraries, which are not opened.
+Everything else is opaque.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ class ModelParts:
     shares: bool = False  # whether a part is an unlocked llama.cpp context, which reuses the start of the last prompt
 
     def blocks(self) -> bool:
-        """Return whether every ``ainvoke`` only runs sync code in the event loop's threads."""
+        """True if every ``ainvoke`` only runs sync code in the loop's threads."""
         parts = [*self.models, *self.steps]
         return bool(parts) and all(map(_is_sync_only, parts))
 
@@ -130,7 +129,7 @@ def decision_models() -> tuple[type[Any], ...]:
 
 
 def check_encoder(encoder: Any, *, trusted: bool) -> list[str]:
-    """Return certificate notes on an encoder of private texts. UnsafeEnvironment if it keeps texts."""
+    """Return certificate notes. UnsafeEnvironment if the encoder keeps texts."""
     if not isinstance(encoder, Embeddings):
         raise InvalidParameter(
             f"Expected encoder={type(encoder).__name__} to be a LangChain Embeddings. Pass e.g. OpenAIEmbeddings(...)."
@@ -157,7 +156,7 @@ def check_encoder(encoder: Any, *, trusted: bool) -> list[str]:
 
 
 class _Surveyor:
-    """A walk over the attributes of a model that records unknown parts."""
+    """A walk over a model's attributes that records unknown parts."""
 
     def __init__(self) -> None:
         self.parts = ModelParts()
@@ -240,7 +239,7 @@ class _Surveyor:
 
 
 def _attributes(part: Any) -> Iterator[tuple[str, Any]]:
-    """Yield all attributes, private ones too, except silenced ones."""
+    """Yield all attributes except silenced ones."""
     private = (part.__pydantic_private__, part.__pydantic_extra__) if isinstance(part, BaseModel) else ()
     for attributes in (getattr(part, "__dict__", {}), *private):
         for name, value in list((attributes or {}).items()):
@@ -258,7 +257,7 @@ def _is_known(part: Runnable[Any, Any]) -> bool:
 
 
 def _is_fitting(value: Any, owner: Any) -> bool:
-    """Return whether a known part may have this value, which is no data."""
+    """Return whether a known part may have this value."""
     kind = value if isinstance(value, (type, types.FunctionType)) else type(value)
     if not isinstance(owner, (BaseLanguageModel, *decision_models())):
         return isinstance(value, operator.itemgetter) or (kind is value and _is_langchain(kind))
@@ -270,7 +269,7 @@ def _is_fitting(value: Any, owner: Any) -> bool:
 
 
 def _is_users(value: Any) -> bool:
-    """Return whether a client's attribute, such as a hook, comes from code that is not installed."""
+    """Return whether a client's attribute is the user's code."""
     if type(value) in _CONTAINERS:
         return any(map(_is_users, value.values() if isinstance(value, dict) else value))
     root = _root(value if isinstance(value, (type, types.FunctionType)) else type(value))
@@ -278,7 +277,6 @@ def _is_users(value: Any) -> bool:
 
 
 def _is_data(value: Any) -> bool:
-    """Return whether a value is plain, or a type that only describes data."""
     kind = type(value)
     if not isinstance(value, type):
         return kind.__module__ == "typing" or (
@@ -290,7 +288,7 @@ def _is_data(value: Any) -> bool:
 
 
 def _has_code(schema: Any) -> bool:
-    """Return whether pydantic runs validators or factories to create an instance."""
+    """Return whether pydantic runs validators or factories."""
     if isinstance(schema, dict):
         own = {"function", "default_factory", "post_init"} & schema.keys() or schema.get("custom_init") is True
         return bool(own) or any(_has_code(value) for key, value in schema.items() if key != "metadata")

@@ -1,7 +1,7 @@
-"""Concurrent calls that answer, abstain, or report an unsafe environment. No exception leaves a call.
+"""Concurrent calls that answer, abstain, or report an unsafe environment.
 
-A model's SystemExit or KeyboardInterrupt is an abstention: a stopped release would reveal a record. The caller's own
-Ctrl-C and cancellation pass. A timeout frees its slot at once, or one prompt could decide whether another is answered.
+A model's SystemExit is an abstention: a stopped release would reveal a record. The caller's own Ctrl-C passes. A
+timeout frees its slot, or one prompt could cost another its answer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from langchain_dp.ports import call_abandoned
 
 @dataclasses.dataclass(slots=True, repr=False)
 class Outcome:
-    """An answer, or None for an abstention. ``stop`` is a refusal without private text that ends all calls."""
+    """An answer, or None. ``stop`` ends all calls, without private text."""
 
     answer: Any = None
     stop: UnsafeEnvironment | None = None
@@ -42,7 +42,7 @@ def ask_all(
     timeout: float | None,
     context: contextvars.Context,
 ) -> tuple[list[Any | None], BaseException | None]:
-    """Ask every prompt in a daemon thread. Return answers in order, None for failures, and a stop."""
+    """Return answers in order, None for failures, and a stop."""
     if places.would_hang():  # calls around this one hold them and would wait for it
         places = FairSemaphore(places.count)
     answers: list[Any | None] = [None] * len(prompts)
@@ -89,7 +89,7 @@ def ask_all(
 
 @dataclasses.dataclass
 class _Call:
-    """A call in a thread: its place, deadline and abandonment mark."""
+    """A call in a thread."""
 
     leave: Callable[[], None]
     deadline: float
@@ -101,7 +101,7 @@ class _Call:
 
 
 def _start(work: Callable[[], None], mark: threading.Event, context: contextvars.Context) -> bool:
-    """Run ``work`` in a daemon thread: a hanging model must not keep the process alive."""
+    """A hanging model must not keep the process alive."""
     context = context.copy()
     context.run(call_abandoned.set, mark)
     try:
@@ -173,7 +173,7 @@ async def _ask_within(
 
 
 async def in_own_thread(work: Callable[..., Any], *arguments: Any) -> Any:
-    """Run ``work`` in a new thread: the loop's threads may all wait for it."""
+    """The event loop's threads may all wait for this work."""
     done: concurrent.futures.Future[Any] = concurrent.futures.Future()
     context = contextvars.copy_context()
 
@@ -189,7 +189,7 @@ async def in_own_thread(work: Callable[..., Any], *arguments: Any) -> Any:
 
 
 async def in_thread(ask: Callable[[], Outcome]) -> Outcome:
-    """Run the sync ``ask`` in a daemon thread: the event loop's threads are joined at exit."""
+    """The event loop's threads are joined at exit."""
     loop = asyncio.get_running_loop()
     woken: asyncio.Future[None] = loop.create_future()
     cell: list[Outcome] = []

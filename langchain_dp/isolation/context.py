@@ -1,12 +1,11 @@
-"""The sealed context: nothing inside it is traced, called back, cached or inherited from the outer run.
+"""The sealed context: nothing inside is traced, called back, cached or inherited.
 
-- The config of the outer run is emptied, with its handlers and ``configurable`` values.
+- The outer run's config is emptied.
 - Tracing is disabled, for ``@traceable`` functions too.
-- Gates on ``CallbackManager.configure`` and LangGraph's managers remove all other handlers.
+- Gates on callback managers, also LangGraph's, remove all other handlers.
 - ``model.cache`` is False inside, and a stand-in hides the global cache.
 
-The gates do nothing outside. :func:`find_problem` tests them before each use, so a replaced gate is a refusal, not a
-leak.
+:func:`find_problem` tests the gates before each use: a replaced gate is a refusal, not a leak.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ _OLD_TRACERS = ("LANGCHAIN_TRACING", "LANGCHAIN_HANDLER")
 
 
 def sealed(depth: Level) -> contextlib.ExitStack:
-    """Seal the current context until the returned stack is closed. Other threads and tasks are not affected."""
+    """Seal the current context until the returned stack is closed."""
     # Imported here: langsmith costs 0.1 s.
     from langchain_core.tracers.context import tracing_v2_callback_var
     from langsmith.run_helpers import tracing_context
@@ -78,10 +77,7 @@ def sealed(depth: Level) -> contextlib.ExitStack:
 
 
 def hooked() -> contextlib.ExitStack:
-    """Renew the process's hooks and bypass the global cache until the stack is closed.
-
-    Every call does so, because a timed-out call may outlive its sealed context.
-    """
+    """Renew the hooks and bypass the global cache in every call, which may outlive its context."""
     global _open_blocks
     filters.install()
     with _LOCK:
@@ -93,9 +89,9 @@ def hooked() -> contextlib.ExitStack:
 
 
 def find_problem(*, try_gate: bool = True) -> str | None:
-    """Return why this process would now reveal private prompts, or None.
+    """Return why this process would reveal private prompts, or None.
 
-    ``try_gate`` also tests the gates (0.3 ms, once per batch).
+    ``try_gate`` tests the gates, too (0.3 ms).
     """
     if get_debug():
         return (
@@ -133,7 +129,6 @@ def find_problem(*, try_gate: bool = True) -> str | None:
 
 
 def _install_gates() -> None:
-    """Gate callback managers and model caches, and hide a newly set global cache."""
     # An existing gate would take the lock.
     kinds = (*_MANAGERS, *_graph_kinds(sys.modules.get(_GRAPHS)))
     with _LOCK:
@@ -155,7 +150,7 @@ def _graph_managers(graphs: types.ModuleType | None) -> list[Callable[[RunnableC
 
 @functools.cache
 def _graph_kinds(graphs: types.ModuleType | None) -> tuple[Any, ...]:
-    """Return the classes of LangGraph's managers, created in an empty context without gates."""
+    """Use an empty context, without gates."""
     return tuple(type(contextvars.Context().run(make, {})) for make in _graph_managers(graphs))
 
 
@@ -174,7 +169,7 @@ def _gated(inner: Callable[..., BaseCallbackManager]) -> Callable[..., BaseCallb
 
 
 def _may_stay(handler: BaseCallbackHandler) -> bool:
-    """Return whether the handler only streams to a caller inside the block."""
+    """True if the handler only streams to a caller inside the block."""
     from langchain_core.tracers._streaming import _StreamingCallbackHandler
 
     if level.get() is not Level.PRIVATE or not isinstance(handler, _StreamingCallbackHandler):
@@ -183,9 +178,9 @@ def _may_stay(handler: BaseCallbackHandler) -> bool:
 
 
 class CacheGate:
-    """The attribute ``cache`` of every model: False inside, the model's own value outside.
+    """The attribute ``cache`` of every model, False inside.
 
-    Pydantic would take a value of the class for the field's default, so the class shows none.
+    The class shows none, or pydantic would use it as the field's default.
     """
 
     def __get__(self, model: BaseLanguageModel[Any] | None, owner: type) -> BaseCache | bool | None:
@@ -199,7 +194,7 @@ class CacheGate:
 
 
 class _SpyCache(BaseCache):
-    """A cache that records its use and holds nothing."""
+    """A cache that records its use."""
 
     used = False
 
@@ -217,10 +212,7 @@ _tried: tuple[Any, ...] = ()
 
 
 def _caching_kind() -> str | None:
-    """Return the langchain-core class whose models use their cache inside, or None.
-
-    The test runs once, and again after a change of these classes or modules.
-    """
+    """Return the class whose models use their cache inside, or None. Cached until classes change."""
     global _tried
     decisive = tuple(value for place in _CACHING for value in vars(place).values())
     if len(decisive) == len(_tried) and all(map(operator.is_, decisive, _tried)):
@@ -244,7 +236,7 @@ def _caching_kind() -> str | None:
 
 
 class CacheBypass(BaseCache):
-    """A stand-in for the global cache: empty inside sealed contexts, the real cache outside."""
+    """A stand-in for the global cache, empty inside."""
 
     def __init__(self, inner: BaseCache) -> None:
         self.inner = inner
@@ -277,7 +269,6 @@ _open_blocks = 0
 
 
 def restore_cache() -> None:
-    """Restore the global cache after the last :func:`hooked` block of the process."""
     global _open_blocks
     with _LOCK:
         _open_blocks -= 1

@@ -1,7 +1,4 @@
-"""Filters that drop log records, warnings and uncaught errors inside isolated calls.
-
-All filters read one context variable, so they do nothing outside isolated calls.
-"""
+"""Filters for log records, warnings and uncaught errors of isolated calls, by one context variable."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from typing import Any
 
 
 class Level(enum.IntEnum):
-    """Level of hiding in the current context. Nested contexts take the larger level."""
+    """Nested contexts take the larger level."""
 
     OPEN = 0
     PRIVATE = 1
@@ -33,7 +30,7 @@ class _DropQuietRecords(logging.Filter):
 
 
 class _PassedOutside:
-    """A process hook that acts as ``inside`` in isolated calls, and passes on other calls."""
+    """A process hook that acts as ``inside`` in isolated calls only."""
 
     def __init__(self, outside: Callable[..., Any], inside: Callable[..., Any] = lambda *_: None) -> None:
         self._outside, self._inside = outside, inside
@@ -43,7 +40,7 @@ class _PassedOutside:
 
 
 class _DropQuietThreads:
-    """A ``threading.excepthook`` that ignores threads of isolated calls by their mark."""
+    """A ``threading.excepthook`` that ignores threads of isolated calls."""
 
     def __init__(self, outside: Callable[[Any], object]) -> None:
         self._outside = outside
@@ -80,7 +77,7 @@ _RECORDS = _DropQuietRecords()
 
 
 def install() -> None:
-    """Filter all loggers, and every existing handler and hook: error reporters hook in between."""
+    """Filter loggers and handlers: error reporters hook in between."""
     # These hooks run before any filter.
     factory = logging.getLogRecordFactory()
     if not isinstance(factory, _PassedOutside):

@@ -1,18 +1,17 @@
-"""A model whose calls leave no trace. :mod:`langchain_dp.isolation.accept` lists the accepted models.
+"""A model whose calls leave no trace.
 
 Limits that cannot be closed here:
 
-- code inside the model that prints, writes files, logs outside ``logging`` or forces a trace, and OpenTelemetry spans
-  of the provider's client
-- threads that such code starts without the context, and errors in objects that are freed later
+- code inside the model that prints, writes files, logs outside ``logging``, forces a trace or starts threads without
+  the context, and OpenTelemetry spans of the provider's client
+- errors in objects that are freed later
 - a memory of the model's server, or of an installed library's client
 - ``set_debug(True)`` in another thread during a call
-- time: in a shared model a long prompt may expire other calls, use up a rate limit or crash the server. Then one record
-  moves more than one vote, or ends a release.
-- Ctrl-C in an event loop without a SIGINT handler, which may hit the model's own code as an abstention
+- time: a long prompt may expire other calls, use up a rate limit or crash the server. Then one record moves more than
+  one vote, or ends a release.
+- Ctrl-C in an event loop without a SIGINT handler, which may become an abstention
 
-A model with ``serializes_calls: ClassVar[bool] = True`` answers one call at a time. It takes no timeout, because
-waiting for other prompts would count.
+A model with ``serializes_calls: ClassVar[bool] = True`` takes no timeout: waiting for other prompts would count.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ from langchain_dp.isolation.filters import Level
 from langchain_dp.redact import interruption
 
 CALLS = 16
-"""Default number of concurrent calls."""
 _SHARES = (
     "{} is one llama.cpp context that reuses the common start of successive prompts. One prompt's length may so change "
     "the last bits of the next answer. ChatLlamaCpp of langchain_dp.integrations.llama_cpp starts every call afresh."
@@ -60,19 +58,17 @@ class Failure:
 class IsolatedModel:
     """A model whose calls only the model sees.
 
-    A call that fails or takes too long gives None: the prompt abstains, so one record moves at most one vote. Its
-    exception is dropped, SystemExit and KeyboardInterrupt included. Each prompt is a separate call, because in a batch
-    one prompt's length can change another's answer. ``name`` is never an address or a key.
+    A failed or slow call gives None: the prompt abstains, so one record moves at most one vote. Its exception is
+    dropped, of any type. Each prompt is a separate call: in a batch, one prompt's length can change another's answer.
 
     Args:
         llm: A chat model, an LLM, or a Runnable around one.
-        max_concurrency: Concurrent calls, over all batches, threads and event loops. Timed-out and nested calls do not
-            count.
+        max_concurrency: Calls at a time, without timed-out and nested ones.
         trust_opaque_model: Accept parts that are not on the allow-list.
-        read: Applied to each answer inside its call. If it raises, the prompt abstains.
+        read: Applied to each answer inside its call.
 
     Raises:
-        UnsafeEnvironment: The model keeps prompts, or has a part that is neither on the allow-list nor trusted.
+        UnsafeEnvironment: The model keeps prompts, or has an unknown part that is not trusted.
     """
 
     def __init__(
@@ -114,7 +110,7 @@ class IsolatedModel:
         return self._places.count if self._serializes is None else 1
 
     def check_timeout(self, timeout: float | None) -> None:
-        """Refuse a timeout if calls are serialized: a long prompt would expire other calls."""
+        """Serialized calls take none: a long prompt would expire others."""
         if timeout is None:
             return
         validate.number("timeout", timeout, above=0.0, remedy="Give seconds, or None to wait for the model.")
@@ -133,9 +129,8 @@ class IsolatedModel:
     ) -> list[Any | None]:
         """Return the answers in order, None for an abstention.
 
-        The first ``public`` prompts are PUBLIC, and a :class:`Failure` replaces their missing answers. ``timeout`` is
-        in seconds per call. ``checked``: the caller has just called :func:`check_environment`. Only the caller's own
-        Ctrl-C or cancellation is raised, without text of the calls.
+        The first ``public`` prompts are PUBLIC, with a :class:`Failure` for a missing answer. ``timeout`` is in seconds
+        per call. Only the caller's own Ctrl-C or cancellation is raised.
         """
         self.check_timeout(timeout)
         batch = _Batch(len(prompts), public, checked)
@@ -171,7 +166,7 @@ class IsolatedModel:
         return batch.finish(timeout)
 
     def probe(self, prompt: Any, *, timeout: float | None = None, times: int = 1) -> Any:
-        """Ask a PUBLIC prompt ``times`` times at once, and retry failures once. ModelUnavailable if any fails again."""
+        """Ask a PUBLIC prompt ``times`` times at once, and retry failures once."""
         answers = self.batch([prompt] * times, timeout=timeout, public=times)
         retries = _some_failed(answers)  # by chance, perhaps
         repeated = self.batch([prompt] * retries, timeout=timeout, public=retries) if retries else answers
@@ -190,7 +185,6 @@ class IsolatedModel:
         return self._probe_answer(answers, repeated)
 
     def _probe_answer(self, answers: Sequence[Any], repeated: Sequence[Any]) -> Any:
-        """``repeated`` are the answers to the retries."""
         failed = [answer for answer in repeated if isinstance(answer, Failure)]
         if not failed:
             return next(answer for answer in answers if not isinstance(answer, Failure))
@@ -234,7 +228,7 @@ class IsolatedModel:
 
 
 class _Batch:
-    """The state of one batch: its stop, its answers, and its public failures."""
+    """The state of one batch."""
 
     def __init__(self, prompts: int, public: int, checked: bool) -> None:
         if prompts > public:
@@ -247,7 +241,7 @@ class _Batch:
 
     @contextlib.contextmanager
     def sealed(self) -> Iterator[contextvars.Context]:
-        """Give the block a sealed copy of the context, and store its exception without text."""
+        """Seal a copy of the context, and store its exception without text."""
         try:
             context = contextvars.copy_context()
             seal = context.run(sealed, Level.QUIET)
@@ -282,8 +276,7 @@ def _some_failed(answers: Sequence[Any]) -> int:
 def _described(error: BaseException, *, whole: bool) -> str:
     """Describe the exception of a public call.
 
-    After a private prompt, a provider's text may reveal the use of a shared limit. Then only the system's text remains,
-    or that of a refusal that names no limit.
+    After a private prompt, a provider's text may reveal the use of a shared limit, and is dropped.
     """
     status, code = getattr(error, "status_code", None), getattr(error, "errno", None)
     kind = f"{type(error).__name__}" if not isinstance(status, int) else f"{type(error).__name__} (status {status})"

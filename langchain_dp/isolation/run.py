@@ -13,7 +13,7 @@ from langchain_dp.isolation.filters import Level
 
 
 def check_environment() -> None:
-    """Raise UnsafeEnvironment if debug mode, an old tracer or another library would reveal prompts."""
+    """Raise UnsafeEnvironment if a setting or library would reveal prompts."""
     if problem := find_problem():
         raise UnsafeEnvironment(problem)
 

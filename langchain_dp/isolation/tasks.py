@@ -1,7 +1,4 @@
-"""A guard so that a model's tasks inside an isolated call cannot end the event loop.
-
-asyncio passes a task's SystemExit and KeyboardInterrupt to the caller of the loop, past every ``except``.
-"""
+"""A model's tasks must not end the event loop: asyncio passes their SystemExit past every ``except``."""
 
 from __future__ import annotations
 
@@ -14,14 +11,11 @@ from langchain_dp.isolation.filters import Level, level
 
 
 class ModelStopped(Exception):
-    """A SystemExit or KeyboardInterrupt in a model's task. Carries no text."""
+    """A SystemExit or KeyboardInterrupt in a task, without text."""
 
 
 class _Guarded(Coroutine[Any, Any, Any]):
-    """A coroutine whose SystemExit and KeyboardInterrupt become ModelStopped.
-
-    An ``async def`` cancelled before its first step would never await the inner coroutine.
-    """
+    """A coroutine that raises ModelStopped. An ``async def`` cancelled early would never await the inner one."""
 
     def __init__(self, inner: Coroutine[Any, Any, Any]) -> None:
         self._inner = inner
@@ -51,20 +45,20 @@ def _run_step(step: Callable[..., Any], *args: Any) -> Any:
 
 
 class _QuietTask(asyncio.Task[Any]):
-    """A task with an empty repr: asyncio's debug mode logs slow tasks."""
+    """A task with an empty repr, for asyncio's debug mode."""
 
     def __repr__(self) -> str:
         return "<Task of an isolated call>"
 
 
 def _retrieve_error(task: asyncio.Task[Any]) -> None:
-    """Keep asyncio from reporting the error, with its text, when the task is freed."""
+    """Keep asyncio from reporting the error."""
     if not task.cancelled():
         task.exception()
 
 
 class _Factory:
-    """The loop's own task factory outside isolated calls, guarded tasks inside."""
+    """The loop's own task factory outside, guarded tasks inside."""
 
     def __init__(self, inner: Callable[..., Any] | None) -> None:
         self.inner = inner
@@ -83,7 +77,7 @@ class _Factory:
 
 
 class _Reports:
-    """An exception handler that drops reports of isolated calls."""
+    """Drops reports of isolated calls."""
 
     def __init__(self, inner: Callable[..., Any] | None) -> None:
         self.inner = inner

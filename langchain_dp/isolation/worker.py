@@ -1,6 +1,6 @@
-"""Calls of an engine in a worker thread, so that only the caller's own signals interrupt the caller.
+"""Calls of an engine in a worker thread: only the caller's own signals interrupt the caller.
 
-An engine's CancelledError or SystemExit may depend on a record. A release that ends after its charge would reveal it.
+An engine's SystemExit may depend on a record, which a charged release must not reveal.
 """
 
 from __future__ import annotations
@@ -34,10 +34,7 @@ class EngineResult(Generic[Answer]):
 
 
 def call_engine(work: Callable[[], Answer]) -> EngineResult[Answer]:
-    """Call an engine in this thread's worker, in a sealed context. Only the caller's own signals raise.
-
-    An interrupted call continues in its worker with :data:`langchain_dp.ports.call_abandoned` set.
-    """
+    """Call an engine in this thread's worker, in a sealed context."""
     worker = getattr(_of_thread, "worker", None)
     if worker is None or worker.process != forks.process():
         worker = _of_thread.worker = _EngineWorker()
@@ -66,7 +63,7 @@ def _result_of(work: Callable[[], Answer]) -> EngineResult[Answer]:
 
 
 class _EngineWorker:
-    """A daemon thread for one task after the other, until this object is freed."""
+    """A daemon thread that ends with this object."""
 
     def __init__(self) -> None:
         self.process = forks.process()

@@ -1,4 +1,4 @@
-"""Base class of the two private prompt Runnables."""
+"""Base of the private prompt Runnables."""
 
 from __future__ import annotations
 

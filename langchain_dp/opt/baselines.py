@@ -1,4 +1,4 @@
-"""OPT and DLN-1, non-private prompt optimizers for comparison. Their prompts may repeat a record word for word."""
+"""OPT and DLN-1, non-private prompt optimizers for comparison."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ class DLN1:
         *,
         advance: Callable[[], object],
     ) -> str:
-        """Return the instruction with the largest mean log-probability of the correct labels."""
+        """Return the instruction with the largest mean log-probability of correct labels."""
         scores: dict[str, float] = {}
         for step in range(self.settings.steps):
             shown = self.rng.sample(list(training), min(self.settings.demonstrations, len(training)))

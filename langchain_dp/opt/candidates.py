@@ -36,14 +36,13 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class PromptChoice:
-    """A public or released prompt: its instruction, and a word per label in public order."""
+    """A public or released instruction, with a word per label."""
 
     instruction: str
     words: tuple[str, ...]
 
 
 def echo_of(settings: Settings) -> Echo:
-    """Return the text that no candidate may repeat."""
     return request_echo(settings.prompts, settings.instruction) if settings.candidate_options.filtered else Echo()
 
 
@@ -64,7 +63,7 @@ def judged(settings: Settings, text: Text, written: Sequence[Written]) -> list[C
 
 
 def choices(settings: Settings, written: Sequence[Candidate]) -> list[PromptChoice]:
-    """Return candidates, alternatives and, last, the initial instruction. It replaces dropped candidates."""
+    """The initial instruction comes last, and replaces dropped candidates."""
     words = tuple(settings.words)
     initial = PromptChoice(settings.instruction, words)
     candidates = [initial if each.dropped else PromptChoice(each.text, words) for each in written]

@@ -1,4 +1,4 @@
-"""Checks of the arguments, before any reservation. No message holds text of a record."""
+"""Checks of the arguments, without text of a record."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from langchain_dp.ports import LabelScorer, NextTokenVoter
 
 
 def check_model(model: object, kbar: int = 0) -> None:
-    """Require an engine that writes tokens and scores labels, with more than kbar tokens."""
+    """Require an engine that writes and scores, with more than kbar tokens."""
     validate.require_instance("model", model)
     if not (isinstance(model, NextTokenVoter) and isinstance(model, LabelScorer)):
         raise InvalidParameter(
@@ -59,7 +59,7 @@ def alternatives(given: object) -> tuple[PromptAlternative, ...]:
 
 
 def check_room(model: NextTokenVoter, settings: Settings) -> None:
-    """Require that the public text leaves space in the context for each example's beginning."""
+    """Require space in the context for each example's beginning."""
     if not settings.writes:
         return
     prompts = settings.prompts

@@ -1,4 +1,4 @@
-"""Private training and validation records of a run, and its sampling constants."""
+"""Private training and validation records of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from langchain_dp.records import PrivateRecords
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Data:
-    """The records of a run, with the ids of training and validation records."""
+    """The records of a run, with ids of training and validation."""
 
     records: PrivateRecords
     training: list[str]
@@ -42,10 +42,9 @@ def prepare(records: PrivateRecords, settings: Settings, neighbors: Neighbors, k
 def split(
     record_ids: Sequence[str], share: float, key: bytes, *, even: bool, rows: int | None = None
 ) -> tuple[list[str], list[str]]:
-    """Split by coins that depend on ``key`` and the slot or id, never on content.
+    """Split by coins of ``key`` and the slot or id, never content.
 
-    If the number of records is public (``even``), an exact share of ``rows`` slots validates. So neighbors differ
-    within one part.
+    If their number is public (``even``), an exact share of ``rows`` validates. Neighbors differ within one part.
     """
     names = [str(slot) for slot in range(len(record_ids))] if even else list(record_ids)
     # The same key draws the coins of rounds: a record's id must not name one of theirs.
@@ -66,7 +65,7 @@ def split(
 
 
 def check_split(settings: Settings, records: int) -> None:
-    """Require training and validation records. Their number must be public."""
+    """Require training and validation records."""
     apart = round(settings.validation * records)
     if not 0 < apart < records:
         raise InvalidParameter(
@@ -76,7 +75,7 @@ def check_split(settings: Settings, records: int) -> None:
 
 
 def scheme_for(settings: Settings, neighbors: Neighbors, records: int) -> Scheme:
-    """Return the sampling constants. ``records`` must be public, or is not used."""
+    """``records`` must be public, or is not used."""
     records = settings.taking_part(records)
     if not settings.writes:  # nothing is shown to subsets: one that holds nobody
         alone = SamplingOptions("fixed", partitions=1, probability=1.0)

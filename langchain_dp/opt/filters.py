@@ -1,4 +1,4 @@
-"""Reasons to drop a released candidate. They depend on released text alone and cost nothing."""
+"""Reasons to drop a released candidate, by released text alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ _STOP = re.compile(
 _CUT_SHORT = frozenset(
     {"approx", "cf", "dr", "etc", "fig", "inc", "jr", "mr", "mrs", "ms", "prof", "resp", "sr", "st", "vs"}
 )
-"""Abbreviations that end in a full stop."""
 _HANGING = re.compile(r"[,;:(\[{\u2013\u2014-]$")
 _COMMON = """
 about answer below each example examples following from give given have input into instruction label more must only
@@ -26,12 +25,12 @@ will with write your
 """
 _SMALL = frozenset(_COMMON.split())
 _RUN = 4
-"""Consecutive words that a text does not repeat by chance."""
+"""Words in a row that no text repeats by chance."""
 Run = tuple[str, ...]
 
 
 class Echo:
-    """Detects texts that share four consecutive words, unless ``known``, or a heading with a request."""
+    """Detects a heading, or four consecutive words of a request that are not ``known``."""
 
     def __init__(self, asked: Iterable[str] = (), *, known: str = "", headings: Iterable[str] = ()) -> None:
         self._runs = frozenset(run for text in asked for run in _runs(_words(text))) - _runs(_words(known))
@@ -44,7 +43,7 @@ class Echo:
         return any(heading in folded for heading in self._headings) or not self._runs.isdisjoint(_runs(_words(folded)))
 
     def near(self, text: str) -> bool:
-        """Return whether the next token may make the text repeat."""
+        """Return whether the next token may complete a repetition."""
         words = _words(text)
         if words and self._begun.intersection([tuple(words[1 - _RUN :]), tuple(words[-_RUN:-1])]):
             return True
@@ -52,7 +51,7 @@ class Echo:
 
 
 def _openings(heading: str) -> list[str]:
-    """Return the beginnings of a heading that one more token may complete."""
+    """Return beginnings that one more token may complete."""
     least = len(re.sub(r"(\w+|[^\w\s])$", "", heading).rstrip())
     return [heading[:at].rstrip() for at in range(max(least, 1), len(heading))]
 
@@ -68,10 +67,7 @@ def _runs(words: list[str]) -> frozenset[Run]:
 def candidate_fault(
     candidate: str, *, instruction: str, words: Sequence[str], prompts: OptPrompts, complete: bool = True
 ) -> str:
-    """Return why a released candidate is dropped, or "".
-
-    ``complete``: the model ended the text before the token limit, with enough votes.
-    """
+    """``complete``: the model ended the text itself."""
     text = candidate.strip()
     if not text:
         return "it has no text"
@@ -89,7 +85,7 @@ def request_echo(prompts: OptPrompts, instruction: str) -> Echo:
 
 
 def whole_sentences(text: str) -> tuple[str, str]:
-    """Separate the unfinished last sentence from a text with at least one complete sentence."""
+    """Separate the unfinished last sentence."""
     end = 0
     for stop in _STOP.finditer(text):
         if _ends_sentence(text[end : stop.start()], text[stop.end() :].lstrip()):
@@ -100,7 +96,7 @@ def whole_sentences(text: str) -> tuple[str, str]:
 
 
 def _ends_sentence(before: str, after: str) -> bool:
-    """Ignore the full stops of "1. Say" and "Mr. X", and those before a small letter."""
+    """Ignore the full stops of "1. Say" and "Mr. X"."""
     words = re.findall(r"\w+", before.casefold())
     if not words or after[:1].islower():
         return False
@@ -116,6 +112,6 @@ def _names_the_task(text: str, instruction: str, words: Sequence[str]) -> bool:
 
 
 def _content(text: str) -> set[str]:
-    """Return the longer words, or pairs of letters in scripts without spaces."""
+    """Return long words, or pairs of letters in scripts without spaces."""
     pairs = re.findall(rf"(?=([{UNSPACED}]{{2}}))", text)
     return {word for word in re.findall(r"\w{4,}", text) if word not in _SMALL}.union(pairs)

@@ -1,4 +1,4 @@
-"""The forward pass: the local model's label scores for each record under an instruction."""
+"""The local model's label scores for each record under an instruction."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ from langchain_dp.opt.templates import CONTENT_FREE, OptPrompts
 from langchain_dp.ports import LabelScorer, MemberPrompt, NextTokenVoter
 
 _TOGETHER = 64
-"""Records per engine call, to bound its memory."""
 
 Row = npt.NDArray[np.float64]
 
 
 class Forward:
-    """Scores each record's labels by that record and public text alone, with public calibration."""
+    """Scores one record by that record and public text alone."""
 
     def __init__(self, engine: LabelScorer, prompts: OptPrompts, words: Sequence[str], *, calibrate: bool) -> None:
         self._engine = engine
@@ -41,7 +40,7 @@ class Forward:
         return cls(engine, settings.prompts, words, calibrate=settings.calibrate)
 
     def check(self, instruction: str, words: Sequence[str] = ()) -> None:
-        """Score public texts before any charge, to find a failing model or a too long instruction."""
+        """Score public texts to find a failing model or a too long instruction."""
         shown = tuple(words) or self._shown
         room = self._left(self._prompts.forward_head(instruction, shown), [f" {word}" for word in shown])
         least = LEAST + count_publicly(self._engine, self._prompts.forward_body(""))
@@ -57,7 +56,7 @@ class Forward:
             )
 
     def watch(self, instruction: str) -> None:
-        """Score one public text on a server, which may have died while members abstained."""
+        """A server may have died while members abstained."""
         if is_remote(self._engine) and self._scores(instruction, CONTENT_FREE[:1])[0] is None:
             raise ModelUnavailable(
                 "The engine's server did not answer a public text that it was asked after the private ones. Without "
@@ -66,7 +65,7 @@ class Forward:
             )
 
     def predict(self, instruction: str, texts: Sequence[str], words: Sequence[str] = ()) -> list[int | None]:
-        """Return the index of each answer. None for a failed call."""
+        """Return each answer's index. None for a failed call."""
         prior = self._prior(instruction, words) if self._calibrate else np.zeros(len(words or self._shown))
         if prior is None:  # the instruction alone is too much for the model, whatever the texts
             return [None] * len(texts)
@@ -74,7 +73,7 @@ class Forward:
         return [None if row is None else int(np.argmax(row - prior)) for row in rows]
 
     def log_probabilities(self, instruction: str, texts: Sequence[str], words: Sequence[str] = ()) -> list[Row | None]:
-        """Return uncalibrated log-probabilities of every label. None for a failed call."""
+        """Return uncalibrated scores. None for a failed call."""
         parts = (texts[at : at + _TOGETHER] for at in range(0, len(texts), _TOGETHER))
         return [row for part in parts for row in self._scores(instruction, part, words)]
 

@@ -1,7 +1,7 @@
 """The journal of a prompt's run. A crash loses the current call only.
 
-A token with a lost outcome is charged and drawn again. A charged selection is lost if its process ends: otherwise a
-copy of the ledger would give many winners for one charge.
+A lost token is charged and drawn again. A lost selection is not: a copied ledger would give many winners for one
+charge.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from langchain_dp.opt.plan import Ended, Written
 
 @dataclasses.dataclass(repr=False, kw_only=True)
 class Journal(RunJournal):
-    """State of one run. ``winner`` is an index in :func:`langchain_dp.opt.candidates.choices`. ``records`` is set if
-    public.
-    """
+    """State of one run. ``winner`` is an index of the choices. ``records`` is set if public."""
 
     VERSION: ClassVar[int] = 5
 
@@ -37,7 +35,7 @@ class Journal(RunJournal):
         return sum(candidate.calls for candidate in self.written)
 
     def complete(self, winner: int, data: str, handed: tuple[str, tuple[str, ...]]) -> None:
-        """Store the selection and its data. Only a stored selection is released."""
+        """Only a stored selection is released."""
         self.update(winner=winner, data=data, handed=handed)
 
     def state(self) -> dict[str, Any]:
@@ -52,7 +50,6 @@ class Journal(RunJournal):
 
     @classmethod
     def from_state(cls, fields: Mapping[str, Any], common: Mapping[str, Any]) -> Self:
-        """Read the result of :meth:`state`."""
         journal = cls(
             **common, groups=fields["groups"], sampling_probability=fields["sampling_probability"],
             written=[Written(**candidate) for candidate in fields["written"]], winner=fields["winner"],

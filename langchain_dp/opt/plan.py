@@ -1,4 +1,4 @@
-"""Algorithm 2 of Hong et al. 2024 without I/O: it requests one call of the mechanism at a time."""
+"""Algorithm 2 of Hong et al. 2024 without I/O."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ from typing import Literal
 from langchain_dp.ports import Token
 
 Ended = Literal["", "end", "length", "stop", "bottom", "retries", "calls"]
-"""Reason for completion: the model's end token, full length, stop string, two bottoms in a row, too many retries, no
-calls.
-"""
+""""bottom": two bottoms in a row. "": still being written."""
 
 
 @dataclasses.dataclass
 class Written:
-    """The released part of one candidate. Public.
+    """The public part of one candidate.
 
-    ``message`` is the index of its request. A bottom is a call without enough votes. ``calls`` counts tokens, bottoms
-    and ends. ``pending``: the only retry of a bottom is due.
+    ``message`` is the index of its request. A bottom is a call without enough votes. ``pending``: its only retry is
+    due.
     """
 
     message: int
@@ -43,8 +41,8 @@ def steps(
 ) -> Generator[None, Token | None, None]:
     """Continue ``written`` until it is complete.
 
-    Every ``yield`` requests one call, which the driver charges first. Send the released token, or None for a bottom. A
-    bottom is retried once. ``written`` is current after every call, so a run can stop anywhere.
+    Every ``yield`` requests one call, which the driver charges first. Send the released token, or None for a bottom,
+    which is retried once.
     """
     while not written.ended:
         if len(written.tokens) >= max_new_tokens:
@@ -71,7 +69,7 @@ def steps(
 
 
 def count_votes(tokens: Sequence[Token | None]) -> Counter[Token]:
-    """Return the private histogram of the votes. A member without a token abstains."""
+    """Return the private histogram of the votes."""
     return Counter(token for token in map(_token, tokens) if token is not None)
 
 

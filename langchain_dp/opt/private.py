@@ -1,4 +1,4 @@
-"""The private run of DP-OPT, from the ledger's plan to the selected prompt."""
+"""The private run of DP-OPT, from plan to selected prompt."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class PrivateRuns(PrivateRun):
     ) -> None:  # fmt: skip
         super().__init__(engine, settings, **charged)
         self.agreement = 1.0
-        """Share of the votes with which a token must be able to win, or nothing is reserved."""
+        """Share of the votes with which a token must be able to win."""
         self._costs = tuple(costs)
         self._progress = progress
         self._forward = Forward.of(engine, settings)
@@ -95,7 +95,7 @@ class PrivateRuns(PrivateRun):
         self._drawn: int | None = None  # a choice that is drawn and could not be kept yet
 
     def prospect(self, records: int) -> tuple[PrivacyBudget, LimitedDomainEvent | None, ExponentialEvent]:
-        """Return the share and noise that a run would reserve, or has reserved."""
+        """Return the share and noise that a run would reserve, or has."""
         if (attached := self._attached()) is not None:
             reservation, _ = attached
             return reservation.budget, reservation.token, reservation.selection
@@ -106,7 +106,7 @@ class PrivateRuns(PrivateRun):
         self, token: LimitedDomainEvent | None, share: PrivacyBudget, scheme: Scheme, records: int, *,
         warn: bool = False,
     ) -> None:  # fmt: skip
-        """Refuse noise that no token can win against. Refuse a random choice after ``auto()``, or warn of it."""
+        """Refuse noise that no token can win against, or a random choice after ``auto()``."""
         settings = self._settings
         if token is not None:
             given = settings.candidate_options.epsilon0 is not None
@@ -120,7 +120,6 @@ class PrivateRuns(PrivateRun):
                 warn_mostly_noise(f"the choice is one at random, {verdict.message}")
 
     def run(self, records: PrivateRecords, *, halted: Halted = lambda: False) -> OptimizedPrompt:
-        """Start or resume the run. ``halted`` is checked before every call."""
         self._unit_notes = records.unit_notes()
         with run_lock(self._ledger, self._name, "optimizer"):
             return self._run(records, halted)
@@ -172,10 +171,9 @@ class PrivateRuns(PrivateRun):
         )  # fmt: skip
 
     def _seated(self, records: PrivateRecords, seen: dict[str, bytes], journal: Journal) -> Data:
-        """Return the split made at the start of the run, without forgotten records.
+        """Return the split from the start of the run, without forgotten records.
 
-        A record that changed its part would be paid for once and read twice. So only the process that saw all records
-        continues over fewer.
+        A record that changed its part would be read twice for one charge.
         """
         if fingerprint(seen, journal.key) == journal.data:
             data = prepare(records, self._settings, self.neighbors, journal.key)
@@ -213,7 +211,7 @@ class PrivateRuns(PrivateRun):
         return reservation
 
     def _may_choose(self, reservation: PromptReservation) -> bool:
-        """Return whether the selection is uncharged, or charged by this process and not stored."""
+        """True if the selection is uncharged, or still held by this process."""
         uncharged = reservation.plan.remaining(reservation.charged_selection) > 0
         return uncharged or self._drawn is not None or self._undrawn == forks.process()
 
@@ -250,7 +248,7 @@ class PrivateRuns(PrivateRun):
         return run
 
     def _attached(self) -> tuple[PromptReservation, Journal] | None:
-        """Return the run started under these settings, in any process. Needs no records."""
+        """Return the run under these settings, of any process."""
         if self._reservation is not None and self._journal is not None:
             return self._reservation, self._journal
         plan = self._ledger.plan(self._name)
@@ -269,7 +267,6 @@ class PrivateRuns(PrivateRun):
         return [text for text in (self._text.instruction(each.tokens) for each in written) if text]
 
     def certificate(self) -> PrivacyCertificate:
-        """Return the guarantee of the run in its current state, also of an earlier process."""
         attached = self._attached()
         if attached is None:
             raise InvalidParameter("Expected a run to have started. Call invoke(examples) first, or plan(examples).")

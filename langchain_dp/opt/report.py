@@ -1,4 +1,4 @@
-"""Forecast of a run: cost, time and usefulness."""
+"""Forecast of a run."""
 
 from __future__ import annotations
 

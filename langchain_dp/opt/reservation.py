@@ -1,4 +1,4 @@
-"""The plan that a run reserves in its ledger: the calls with their noise, and one selection."""
+"""The plan of a run in its ledger: calls, and one selection."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TRAINING, VALIDATION = "training", "validation"
 
 @dataclasses.dataclass(frozen=True)
 class PromptReservation(Reservation):
-    """A reserved plan of one run. ``token`` is the event of one call, None if nothing is written."""
+    """A reserved plan. ``token`` is None if nothing is written."""
 
     token: LimitedDomainEvent | None
     selection: ExponentialEvent
@@ -50,17 +50,17 @@ class PromptReservation(Reservation):
 
     @property
     def moved_votes(self) -> bool:
-        """Return whether a neighbor's vote may move, not only appear or disappear."""
+        """Return whether a neighbor's vote may move, not only appear."""
         return votes_move(self.budget.neighbors)
 
 
 def votes_needed(token: LimitedDomainEvent, neighbors: Neighbors) -> float:
-    """Return the threshold of LimitedDomain above the (kbar+1)-th count, in votes."""
+    """Return the threshold of LimitedDomain above the (kbar+1)-th count."""
     return (2 if votes_move(neighbors) else 1) + 2 / token.epsilon0 * math.log((1 - token.delta0) / token.delta0)
 
 
 def chance(token: LimitedDomainEvent, votes: float, neighbors: Neighbors) -> float:
-    """Return the chance to release a token if the others have too few votes."""
+    """Return the chance to release a token if others have too few votes."""
     needed = votes_needed(token, neighbors)
     return 1 / (1 + math.exp(min(token.epsilon0 / 2 * (needed - votes), 700.0)))
 
@@ -75,7 +75,7 @@ def reserve(
     journal: str,
     check: Callable[[LimitedDomainEvent | None, PrivacyBudget], None],
 ) -> PromptReservation:
-    """Reserve or resume the plan. ``check`` refuses useless noise before a reservation."""
+    """Reserve or resume. ``check`` refuses useless noise first."""
 
     def new() -> PromptReservation:
         share = budget or unreserved(ledger)
@@ -112,7 +112,7 @@ def reserve(
 def choose_noise(
     share: PrivacyBudget, scheme: Scheme, settings: Settings
 ) -> tuple[LimitedDomainEvent | None, ExponentialEvent]:
-    """Return the noise of one call, if any, and of the selection, within ``share``."""
+    """Return the noise of a call and of the selection, within ``share``."""
     selection, options = selection_event(share), settings.candidate_options
     calls, q, sampling = settings.calls, scheme.sampling_probability, scheme.sampling
     if not calls:
@@ -140,7 +140,7 @@ def check_reachable(
     given: bool,
     agreement: float = 1.0,
 ) -> None:
-    """Refuse noise against which no token wins. ``agreement`` is the share of votes that must suffice."""
+    """``agreement`` is the share of votes that must suffice."""
     needed, voters = votes_needed(token, share.neighbors), agreement * scheme.expected_subsets
     if needed <= voters:
         return
@@ -179,12 +179,12 @@ def _remedy(
 
 
 def _rounded_up(value: float) -> str:
-    """Round up to three digits, above the calibration's steps."""
+    """Leave space for the calibration's steps."""
     return f"{rounded_up(value * 1.001):.3g}"
 
 
 def selection_event(share: PrivacyBudget) -> ExponentialEvent:
-    """Return the sharpest selection within ``share``: the parts are disjoint, so the larger cost counts."""
+    """Return the sharpest selection: the parts are disjoint, so the larger cost counts."""
     weight = share.epsilon / (2 if share.neighbors is Neighbors.REPLACE_ONE else 1)
     while epsilon([(ExponentialEvent(weight), 1)], share.delta, neighbors=share.neighbors) > share.epsilon:
         weight *= 0.99  # the accountant's grid rounds up

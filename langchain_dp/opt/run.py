@@ -1,4 +1,4 @@
-"""Write the candidates token by token, and count their correct answers. The journal holds every release."""
+"""Write the candidates, and count their correct answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from langchain_dp.ports import Token
 
 
 class _TokenSource(Protocol):
-    """Source of a candidate's next token. None is a bottom. ``left`` counts the calls left."""
+    """Source of the next token. None is a bottom."""
 
     def next_token(self, message: int, written: Sequence[Token]) -> Token | None: ...
     def left(self) -> int: ...
@@ -33,11 +33,7 @@ class _TokenSource(Protocol):
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Run:
-    """Writes candidates and counts their correct answers.
-
-    ``rng`` draws public coins: the request of each candidate. If ``halted``, :meth:`write` raises PlanError and can
-    resume.
-    """
+    """Writes candidates. ``rng`` draws public requests. ``halted`` raises PlanError, and the run can resume."""
 
     settings: Settings
     _: dataclasses.KW_ONLY
@@ -49,7 +45,6 @@ class Run:
     halted: Callable[[], bool] = lambda: False
 
     def write(self, source: _TokenSource, *, spent: Callable[[], float] | None = None) -> None:
-        """Write candidates until enough are complete or no call is left."""
         calls = self.journal.calls
         with self._bar("writing", "call", total=calls + source.left(), initial=calls) as bar:
             try:
@@ -73,7 +68,7 @@ class Run:
         return written[-1]
 
     def _request(self) -> int:
-        """Draw a request by a public coin among the least used ones."""
+        """Draw among the least used requests by a public coin."""
         drawn = Counter(candidate.message for candidate in self.journal.written)
         requests = range(len(self.settings.prompts.messages))
         least = min(drawn[request] for request in requests)
@@ -120,7 +115,7 @@ class Run:
         return choices(self.settings, self.written())
 
     def counts(self, forward: Forward, rows: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Return the private number of correct answers of each candidate."""
+        """Return private counts of correct answers."""
         choices = self.choices()
         # One step per candidate: steps by rows would show their number, which add/remove keeps private.
         prompts, labels = self.settings.prompts, self.settings.labels
@@ -139,10 +134,9 @@ def correct_answers(
     labels: Sequence[str],
     advance: Callable[[], object] = lambda: None,
 ) -> list[int]:
-    """Return the private number of rows answered correctly under each choice.
+    """Return private counts of correct answers.
 
-    A failed row counts as wrong. So one record adds at most one to any count and subtracts from none: the counts are
-    monotone (Hong et al. 2024, Definition A.4).
+    One record adds at most one to any count and subtracts from none: counts are monotone (Hong et al. 2024, Def. A.4).
     """
     texts = [prompts.render(row) for row in rows]
     truth = [labels.index(str(row["label"])) for row in rows]

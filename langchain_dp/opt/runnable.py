@@ -1,4 +1,4 @@
-"""DP-OPT as a Runnable: private examples in, a prompt for any chat model out."""
+"""DP-OPT as a Runnable."""
 
 from __future__ import annotations
 

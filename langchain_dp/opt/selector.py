@@ -1,4 +1,4 @@
-"""Private selection among public prompts by a local model's correct answers."""
+"""Private selection among public prompts."""
 
 from __future__ import annotations
 

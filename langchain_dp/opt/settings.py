@@ -1,4 +1,4 @@
-"""The public settings of a run, fixed before it starts."""
+"""The public settings of a run."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _PLAIN = "instruction", "shots", "subsets", "validation", "num_prompts", "max_ne
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Public settings of :class:`~langchain_dp.opt.DPPromptOptimizer`. Without ``writes`` a run only selects."""
+    """Settings of :class:`~langchain_dp.opt.DPPromptOptimizer`. Without ``writes`` a run only selects."""
 
     instruction: str
     labels: tuple[str, ...]
@@ -131,7 +131,6 @@ class Settings:
                 )
 
     def taking_part(self, records: int) -> int:
-        """Return how many of ``records`` take part."""
         return records if self.rows is None else min(self.rows, records)
 
     def words_of(self, alternative: PromptAlternative) -> list[str]:
@@ -139,12 +138,11 @@ class Settings:
 
     @property
     def texts(self) -> int:
-        """Most candidates that are written."""
         return self.num_prompts if self.writes else 0
 
     @property
     def choices(self) -> int:
-        """Most prompts in the selection, with the initial instruction."""
+        """Most prompts in the selection."""
         return self.texts + 1 + len(self.alternatives)
 
     @property
@@ -153,13 +151,12 @@ class Settings:
 
     @property
     def calls(self) -> int:
-        """Most calls of the mechanism for all candidates together."""
         if not self.writes:
             return 0
         return self.candidate_options.max_calls or self.num_prompts * self.max_new_tokens
 
     def public(self) -> dict[str, Any]:
-        """Return plain values for JSON, as stored in journals and saved prompts."""
+        """Return plain values for JSON."""
         prompts = self.prompts
         return {
             **{name: getattr(self, name) for name in _PLAIN},

@@ -26,7 +26,6 @@ _LEAST_ROWS = 20
 
 
 NONE = ""
-"""Key of answers without exactly one label."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,7 +256,6 @@ def _answers(
     words: Mapping[str, str],
     max_concurrency: int,
 ) -> tuple[list[int | None], list[str]]:
-    """Return the index of each row's answered label, or None, and the correct labels."""
     truths = [_truth(row, position, prompt.input_variables, labels) for position, row in enumerate(asked)]
     shown = label_words(named_words(words), labels)
     messages = [prompt.format_messages(**{name: row[name] for name in prompt.input_variables}) for row in asked]

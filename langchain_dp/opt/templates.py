@@ -1,7 +1,4 @@
-"""Templates of the forward prompt (label of an input) and the backward prompt (better instruction).
-
-Their structure is that of Hong et al. 2024, Figure 5, after Sordoni et al. 2023 (DLN-1).
-"""
+"""Templates of the forward and the backward prompt, after Hong et al. 2024, Figure 5, and Sordoni et al. 2023."""
 
 from __future__ import annotations
 
@@ -22,13 +19,12 @@ MESSAGES = (
     "A better instruction has only the words that the student needs.",
     "A better instruction says in more detail what is asked, so that it can be read in one way only.",
 )
-"""Requests of a backward prompt. They give no orders, so a copied request is no instruction."""
+"""Requests. They give no orders, so a copied request is no instruction."""
 
 CUE = "Better instruction:"
-"""Beginning of the model's own turn: in the user's turn, a small model repeated it."""
+"""In the user's turn, a small model repeated this cue."""
 
 NO_ANSWER = "(none)"
-"""Placeholder for a failed answer."""
 
 CONTENT_FREE = ("N/A", "", "[MASK]")
 """Texts for contextual calibration (Zhao et al. 2021)."""
@@ -185,7 +181,7 @@ class PromptAlternative:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Demonstration:
-    """One private record in a backward prompt, with the model's answer."""
+    """One private record in a backward prompt."""
 
     text: str
     word: str

@@ -25,7 +25,7 @@ _COIN = 2**53
 
 
 class Demonstrations:
-    """Records with the model's answers, computed on first use and cut to the context."""
+    """Records with the model's answers, cut to the context."""
 
     def __init__(self, records: PrivateRecords, forward: Forward, settings: Settings, engine: NextTokenVoter) -> None:
         self._records = records
@@ -71,7 +71,7 @@ class Demonstrations:
 
 @dataclasses.dataclass(eq=False, repr=False)
 class SubsetVotes:
-    """Collects the private votes of a draw. ``watch`` checks after every call that the engine answers."""
+    """Collects private votes. ``watch`` checks that the engine still answers."""
 
     engine: NextTokenVoter
     sampler: SubsetSampler
@@ -83,11 +83,11 @@ class SubsetVotes:
     _asked: set[Hashable] = dataclasses.field(default_factory=set)
 
     def draw(self) -> list[Subset]:
-        """Draw subsets by fresh coins. Those without records abstain."""
+        """Draw by fresh coins. Empty subsets abstain."""
         return [subset for subset in self.sampler.draw() if subset.record_ids]
 
     def check_answers(self, message: int) -> None:
-        """Ask for a public token, to find a dead model before a charge."""
+        """Find a dead model before a charge."""
         public = Continuation(self.shown.public(message), (), 0.0)
         answers = asked_publicly(lambda: self.engine.next_tokens([public], self.text.decoding(())))
         forget_members(self.engine, public.prompt.member)
@@ -95,7 +95,6 @@ class SubsetVotes:
             raise ModelUnavailable("The engine wrote no token after a text that shows no record. Check the model.")
 
     def votes(self, subsets: Sequence[Subset], message: int, written: Sequence[Token]) -> Counter[Token]:
-        """Return one vote per subset. Private."""
         members = self.shown.members(subsets, message)
         continuations = [Continuation(member, tuple(written), self.rng.randbelow(_COIN) / _COIN) for member in members]
         self._asked.update(member.member for member in members)
@@ -115,9 +114,9 @@ class SubsetVotes:
 
 
 class PrivateVote:
-    """Releases every token through LimitedDomain (Algorithm 2).
+    """Releases tokens through LimitedDomain (Algorithm 2), with noise even without votes.
 
-    One record moves at most one vote. The mechanism draws its noise even without votes.
+    One record moves at most one vote.
     """
 
     def __init__(
