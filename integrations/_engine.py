@@ -61,7 +61,7 @@ class BaseEngine(abc.ABC):
 
     @property
     def end_tokens(self) -> frozenset[Token]:
-        """Tokens that end a text. On a server, the empty text."""
+        """Tokens that end a text."""
         return self._end_tokens
 
     @property
@@ -71,7 +71,7 @@ class BaseEngine(abc.ABC):
 
     @property
     def max_tail_tokens(self) -> int:
-        """Longest question in tokens: half of a member's context."""
+        """Longest question in tokens."""
         return self._max_tail_tokens
 
     @redacting
@@ -88,7 +88,7 @@ class BaseEngine(abc.ABC):
 
     @redacting
     def next_tokens(self, asked: Sequence[Continuation], decoding: Decoding) -> list[Token | None]:
-        """Next token of every member, in order, None for an abstention. See ``ports.NextTokenVoter``.
+        """Next token of every member, None for an abstention. See ``ports.NextTokenVoter``.
 
         Raises:
             InvalidParameter: ``decoding`` is invalid, heads or tails differ, or a tail is empty.
@@ -112,12 +112,10 @@ class BaseEngine(abc.ABC):
         """Log-scores of ``words`` after each prompt, None for an abstention. See ``ports.LabelScorer``.
 
         Words follow the tail exactly: after "Sentiment:" pass " positive", with its space. If first tokens differ, a
-        score is the log-softmax over them. Otherwise all tokens of a word count. ``content_free`` tails calibrate (Zhao
-        et al. 2021).
+        score is the log-softmax over them. Otherwise all tokens of a word count.
 
         Raises:
-            InvalidParameter: Words are not distinct or empty, heads or tails differ, a tail is empty or longer than
-                :attr:`max_tail_tokens`, or a server lists no tokens.
+            InvalidParameter: Words are not distinct or empty, heads or tails differ, or a tail is empty or too long.
             ModelUnavailable: The engine is closed, or fails on the public parts.
         """
         with self._in_use():
@@ -138,9 +136,8 @@ class BaseEngine(abc.ABC):
         Ties go to the smaller token. A member that is too long or fails has None.
 
         Raises:
-            InvalidParameter: Heads, tails or written tokens differ, a tail is empty, or chat or listed tokens are
-                missing.
-            ModelUnavailable: The engine is closed, or the public prompt could not be evaluated.
+            InvalidParameter: Heads, tails or written tokens differ, or a tail is empty.
+            ModelUnavailable: The engine is closed, or fails on the public prompt.
         """
         integer("candidates", candidates, at_least=1)
         asked = [public, *members]
@@ -269,7 +266,7 @@ class LocalEngine(BaseEngine):
         """Mark control tokens that end nothing."""
 
     def tokens_per_second(self) -> float:
-        """Prompt tokens evaluated per second, measured now on public tokens."""
+        """Prompt tokens per second, measured now on public tokens."""
         with self._in_use():
             return self._speed()
 

@@ -38,8 +38,8 @@ _METHODS = ("json_schema", "function_calling", "json_mode")
 class ChatLlamaCpp(BaseChatModel):
     """Chat with a GGUF model inside this process. Nothing leaves the machine.
 
-    The first call loads the model, and copies of this object share it. Calls run one at a time, so a private vote takes
-    no timeout. Every call starts from an empty cache: an answer depends on no earlier prompt, to the last bit.
+    The first call loads the model, and copies share it. Calls run one at a time, so a private vote takes no timeout.
+    Every call starts from an empty cache: an answer depends on no earlier prompt, to the last bit.
 
     Args:
         model_path: GGUF file. None is the embedded SmolLM2-135M-Instruct, prepared for this CPU on first use.
@@ -49,8 +49,8 @@ class ChatLlamaCpp(BaseChatModel):
         temperature: 0 always takes the most probable token.
         top_p: Sample from the smallest set of tokens with this much probability.
         max_tokens: Longest answer in tokens.
-        stop: Strings that end the answer. They are not part of it.
-        logprobs: Put log-probabilities of answered tokens into ``response_metadata["logprobs"]``.
+        stop: Strings that end the answer.
+        logprobs: Put log-probabilities into ``response_metadata["logprobs"]``.
         seed: Seed of the sampling. None draws a fresh one for every call.
         verbose_llama: Let llama.cpp write its log to standard error.
 
@@ -123,7 +123,7 @@ class ChatLlamaCpp(BaseChatModel):
         return self._loaded.token_ids(text, self._request([], None, {}))
 
     def get_num_tokens_from_messages(self, messages: list[BaseMessage], tools: Sequence[Any] | None = None) -> int:
-        """Return the number of tokens of messages and tools in the model's chat template."""
+        """Return the number of tokens in the model's chat template."""
         options = {"tools": openai_tools(tools)} if tools else {}
         return self._loaded.count(self._request(messages, None, options))
 
@@ -134,7 +134,7 @@ class ChatLlamaCpp(BaseChatModel):
     def bind_tools(
         self, tools: Sequence[Any], *, tool_choice: Any = None, **kwargs: Any
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """Bind tools, shown by the model's chat template. Loads the model. Answers then come in one piece.
+        """Bind tools, shown by the model's chat template. Answers then come in one piece.
 
         Args:
             tools: Functions, pydantic classes, JSON schemas or LangChain tools.
@@ -142,8 +142,8 @@ class ChatLlamaCpp(BaseChatModel):
             **kwargs: Options of a call, such as ``max_tokens``.
 
         Raises:
-            InvalidParameter: The chat template takes no tools (as the embedded model's) or has another form of calls,
-                or there is no such tool.
+            InvalidParameter: The chat template has no tools (as the embedded model's) or other calls, or there is no
+                such tool.
         """
         described = openai_tools(tools)
         if described:
@@ -162,13 +162,12 @@ class ChatLlamaCpp(BaseChatModel):
     ) -> Runnable[LanguageModelInput, Any]:
         """Return objects of a schema, forced by a grammar.
 
-        The model sees field names, but no descriptions. Bound long strings (``maxLength``), or ``max_tokens`` may cut
-        the object off.
+        The model sees field names, but no descriptions. Bound long strings (``maxLength``).
 
         Args:
             schema: A pydantic class, which is returned, or a TypedDict or a JSON schema, for a dict.
             include_raw: Return a dict of "raw", "parsed" and "parsing_error" instead.
-            method: "json_schema", "function_calling" or "json_mode", with the same effect.
+            method: No effect.
             strict: No effect.
             **kwargs: None are taken.
 

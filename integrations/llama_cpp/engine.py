@@ -39,18 +39,18 @@ _LARGEST_BATCH = 2048
 class LlamaCppEnsemble(LocalEngine):
     """Label scores and next tokens of many prompts through one local GGUF model.
 
-    Implements ``ports.LabelScorer``, ``ports.NextTokenVoter`` and ``ports.NextTokenScorer``. The cache of head and body
-    is kept per member: a question costs its own tokens only.
+    Implements ``ports.LabelScorer``, ``ports.NextTokenVoter`` and ``ports.NextTokenScorer``. Head and body are cached
+    per member: a question costs its own tokens only.
 
     Args:
         model_path: GGUF file. None is the embedded SmolLM2-135M-Instruct, prepared for this CPU on first use.
-        n_gpu_layers: Layers to offload. -1 is all of them. Batches then have one shape, or members go one at a time.
+        n_gpu_layers: Layers to offload. -1 is all of them.
         max_tokens: Longest head + body + tail + label of one member, in tokens.
-        slots: Members in memory at once, 1 to 255. Each takes the keys and values of ``max_tokens`` tokens (embedded
-            model: 23 KB per token). More members than slots swap.
+        slots: Members in memory at once, 1 to 255, each with ``max_tokens`` tokens (embedded model: 23 KB per token).
+            More members swap.
         cache_bytes: Bound of the member states beside the slots, in bytes, least recently used out.
         n_threads: Most CPU threads. None measures the fastest number at start-up. Fewer compute while the machine is
-            busy, if that changes no bit.
+            busy.
         verbose: Let llama.cpp write its log to standard error.
 
     Formal guarantees:
@@ -143,7 +143,7 @@ class LlamaCppEnsemble(LocalEngine):
 
     @property
     def end_tokens(self) -> frozenset[Token]:
-        """Tokens that end a text. Other control tokens are never taken."""
+        """Tokens that end a text."""
         with self._in_use():
             return self._texts.ends
 
@@ -155,7 +155,7 @@ class LlamaCppEnsemble(LocalEngine):
 
     @property
     def max_prompt_tokens(self) -> int:
-        """Longest head + body + tail + written of one member: ``max_tokens``, less the chat template and one."""
+        """Longest head + body + tail + written of one member, in tokens."""
         with self._in_use():
             return self._max_tokens - 1 - self._texts.chat_tokens
 

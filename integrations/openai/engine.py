@@ -26,26 +26,23 @@ class CompletionServerEnsemble(BaseEngine):
     """Next tokens and label scores of many private prompts from an OpenAI-compatible completions server.
 
     THE SERVER SEES THE PRIVATE RECORDS. It must stand inside the trust boundary, with its logs, caches and other users.
-    It decides which requests it evaluates together, so only the server can promise that a member's answer holds nothing
-    of another. :attr:`notes` says so in certificates. For a promise of this package use ``LlamaCppEnsemble`` or
-    ``TransformersEnsemble``.
+    Only the server can promise that a member's answer holds nothing of another, and certificates say so by
+    :attr:`notes`. For a promise of this package use ``LlamaCppEnsemble`` or ``TransformersEnsemble``.
 
     Implements ``ports.NextTokenVoter``, ``ports.LabelScorer`` and ``ports.NextTokenScorer``. The server reads special
     tokens in a record as such. Tokens are texts, and the empty text is the end. A member abstains at a control token, a
-    broken character, or a banned token that the server cannot leave out.
-
-    A label's score is the log-softmax, over the words, of listed tokens that begin this word alone. A word without one
-    has -100. The server's memory of a forgotten member is out of reach.
+    broken character, or a banned token that the server cannot leave out. A label's score is the log-softmax, over the
+    words, of listed tokens that begin this word alone, or -100.
 
     Args:
         base_url: Address of the API, as in "http://127.0.0.1:8000/v1". Plain http to another machine is refused.
         model: Name of the model on the server.
         api_key: Bearer token.
-        vocabulary_size: Tokens of the model, for servers that do not report it.
-        max_prompt_tokens: Longest prompt, for servers that do not report it.
-        chat_turn: The chat template's text before and after a user's turn, for servers that do not report it.
+        vocabulary_size: Tokens of the model, if the server does not report it.
+        max_prompt_tokens: Longest prompt, if the server does not report it.
+        chat_turn: The chat template's text before and after a user's turn, if the server does not report it.
         timeout: Seconds after which the member of a request abstains.
-        in_flight: Prompts in one request, or requests at once. Default 1, or 32 on a server declared batch-invariant.
+        in_flight: Prompts or requests at once. Default 1, or 32 on a server declared batch-invariant.
         prefix_cache: Let the server keep evaluated prefixes. Tokens are faster, but answers may depend on earlier
             requests, and records stay in the server's memory.
         batch_invariant: Declare that company changes no bit of an answer. A check on public prompts can refute that,
@@ -59,7 +56,7 @@ class CompletionServerEnsemble(BaseEngine):
 
     Raises:
         InvalidParameter: A parameter is out of bounds or missing for this server, the model is not served, or a server
-            declared batch-invariant is not. Nothing was spent.
+            declared batch-invariant is not.
         MissingExtra: httpx is not installed.
         ModelUnavailable: The server does not answer public text.
 

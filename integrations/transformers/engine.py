@@ -34,12 +34,12 @@ class TransformersEnsemble(LocalEngine):
 
     Args:
         model: Folder of a saved model, or a loaded causal language model, which is changed in place.
-        tokenizer: The tokenizer of a loaded model. None loads it from the folder.
+        tokenizer: The tokenizer of a loaded model.
         device: Where torch evaluates, as in "cpu" or "cuda:0".
-        dtype: Type of the weights: "float32", "bfloat16" or "float16". Tokens are drawn in float64.
+        dtype: Type of the weights: "float32", "bfloat16" or "float16".
         max_tokens: Longest sequence of one member, in tokens.
         cache_bytes: Bound of the kept keys and values in bytes, least recently used out.
-        name: Name for certificates. None takes that of the folder or of the model's source.
+        name: Name for certificates.
 
     Formal guarantees:
         A member's answer depends only on the model, the settings, its own prompt, written tokens and coin, and the

@@ -75,7 +75,7 @@ class ClassifyBatches(WorksOnBatches[DPICLClassifier[Any]]):
 
         Raises:
             InvalidParameter: A column is missing, or a question is invalid. Nothing was charged.
-            BudgetExceeded: The plan is used up. Labels released so far are free on a retry.
+            BudgetExceeded: The plan is used up. Released labels are free on a retry.
             ModelUnavailable: The model does not answer.
             LedgerError: The ledger cannot be trusted or written.
         """

@@ -292,7 +292,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         """Return a tool for an agent, which answers with the name of a label. A refused question costs nothing.
 
         Args:
-            args_schema: The arguments. By default the template's variables, as texts.
+            args_schema: The arguments. By default the template's variables.
             name: Name of the tool. By default that of the plan.
             description: Description for the model.
             arg_types: None are taken.
@@ -397,7 +397,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         return self._reservation.event.sigma
 
     def plan(self, *, price_per_million_tokens: float | None = None) -> ICLPlanReport:
-        """Forecast cost and accuracy of all queries. Spends nothing.
+        """Forecast cost and accuracy of all queries, free.
 
         Args:
             price_per_million_tokens: Price of input tokens, in any currency.
@@ -466,7 +466,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         return not count_is_public(self._reservation.budget.neighbors)
 
     def warm(self) -> None:
-        """Build the caches of all fixed subsets. Response times then do not show the cold ones."""
+        """Build the caches of all fixed subsets, to hide them from response times."""
         blank = self.prompt.content_free()[0]
         self._voter.warm(self._subset_prompts.everyone(blank))
 

@@ -57,18 +57,18 @@ OnModelFailure = Literal["raise", "ignore"]
 
 @dataclasses.dataclass(frozen=True)
 class ModelCallOptions:
-    """Public options for calls of the model. Several classifiers may share them.
+    """Public options for calls of the model.
 
     Args:
-        timeout: Seconds for one model call. A slower call abstains. Refused for models that answer one call at a time.
-            The certificate names it, because a slow call may cost other calls their votes.
-        max_concurrency: Model calls at a time over all queries of one classifier. The first release sends this many
-            public test queries at once. A server that takes fewer raises ``ModelUnavailable`` before the charge.
+        timeout: Seconds for one model call. A slower call abstains, and may cost other calls their votes: the
+            certificate notes it. Refused for models that answer one call at a time.
+        max_concurrency: Model calls at a time over all queries. The first release sends this many public test queries
+            at once. A server that takes fewer raises ``ModelUnavailable`` before the charge.
         on_model_failure: "raise": each query of a remote model gets a health probe. If it fails, the release raises
             ``ModelUnavailable`` and stays charged. "ignore": no probe, so an answer may be pure noise.
         max_question_chars: Longest query with its template, for models without a known limit.
-        max_example_chars: Longest example for such models. A longer one is cut at its end. A subset that does not fit
-            the model's context abstains silently.
+        max_example_chars: Longest example for such models, cut at its end. A subset that does not fit the model's
+            context abstains silently.
         min_response_seconds: Shortest time from a query to its new answer. It narrows a timing side channel.
 
     Raises:

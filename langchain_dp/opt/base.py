@@ -71,8 +71,8 @@ class PromptRunnable(RunRunnable):
     def invoke(self, input: Examples | None, config: RunnableConfig | None = None, **kwargs: Any) -> ChatPromptTemplate:  # noqa: A002  # Runnable's name
         """Release one prompt.
 
-        The run's own callbacks see neither the examples nor their number. An enclosing run, such as ``optimizer |
-        chain``, passes its input to its callbacks. There, pass ``PrivateRecords`` or use ``private_run()``.
+        The run's own callbacks do not see the examples. An enclosing run, such as ``optimizer | chain``, passes them to
+        its callbacks, unless they are ``PrivateRecords`` or ``private_run()`` surrounds it.
 
         Args:
             input: Private examples: mappings with ``text``, ``label`` and the template's other variables, or any input
@@ -100,18 +100,18 @@ class PromptRunnable(RunRunnable):
         config: RunnableConfig | None = None,
         **kwargs: Any,
     ) -> ChatPromptTemplate:
-        """Async twin of :meth:`invoke`. A cancelled call spends nothing more, and the next call resumes the run."""
+        """Async twin of :meth:`invoke`. After a cancellation, the next call resumes the run."""
         reject_extra_kwargs(kwargs)
         prompt: OptimizedPrompt = await self._aexecute(PrivateArgs.of(input), config)
         return prompt.template()
 
     @hold_arguments("examples")
     def optimize(self, examples: Examples | None = None, config: RunnableConfig | None = None) -> OptimizedPrompt:
-        """Run like :meth:`invoke`, but return the prompt with its certificate and settings, ready to save.
+        """Run like :meth:`invoke`, but return the prompt with its certificate and settings.
 
         After Ctrl-C, call again with the same examples to resume, also in a new process if the ledger is in a file. If
         a process ends between charging and storing the selection, the selection is lost. A complete run returns its
-        prompt again at no cost.
+        prompt again free.
         """
         prompt: OptimizedPrompt = self._execute(PrivateArgs.of(examples), config)
         return prompt
@@ -120,7 +120,7 @@ class PromptRunnable(RunRunnable):
     async def aoptimize(
         self, examples: Examples | None = None, config: RunnableConfig | None = None
     ) -> OptimizedPrompt:
-        """Async twin of :meth:`optimize`. Cancelled, it stops before its next call, but draws a charged selection."""
+        """Async twin of :meth:`optimize`. Cancelled, it still draws a charged selection."""
         prompt: OptimizedPrompt = await self._aexecute(PrivateArgs.of(examples), config)
         return prompt
 
@@ -131,7 +131,7 @@ class PromptRunnable(RunRunnable):
         return result.instruction
 
     def released(self) -> list[str]:
-        """Return the candidates released so far, without the initial instruction."""
+        """Return the candidates released so far."""
         texts = self._private.released()
         return [ReleasedText(text, self.certificate().as_sources()) for text in texts]
 
@@ -149,14 +149,14 @@ class PromptRunnable(RunRunnable):
 
     @hold_arguments("examples")
     def plan(self, examples: Examples | int | None = None) -> OptPlanReport:
-        """Forecast cost, time and usefulness of a run. Spends nothing.
+        """Forecast cost, time and usefulness of a run, free.
 
         Args:
             examples: The examples, whose lengths make the estimate private, or their number.
 
         Raises:
             InvalidParameter, BudgetExceeded: As in :meth:`invoke`.
-            ModelUnavailable: The engine could not count the tokens of an example.
+            ModelUnavailable: The engine could not count tokens.
         """
         records, count = run_redacted(self._counted, PrivateArgs.of(examples), READING)
         neighbors: Neighbors = self._private.neighbors

@@ -78,12 +78,9 @@ def optimize_with_opt(optimizer: DPPromptOptimizer, examples: Examples, *, seed:
     Source: Hong et al. 2024, Algorithm 1 without noise.
 
     Args:
-        optimizer: Model, labels, templates and settings. Its budget is not used.
+        optimizer: Model, labels, templates and settings.
         examples: As in ``optimizer.optimize``.
         seed: Reproducible coins.
-
-    Returns:
-        The prompt. Its ``certificate.private`` is False.
 
     Raises:
         InvalidParameter: Examples or settings are out of bounds.
@@ -134,16 +131,13 @@ def optimize_with_dln1(
 ) -> OptimizedPrompt:
     """Improve the instruction of ``optimizer`` by DLN-1. NOT private, and charged to no ledger.
 
-    Source: Sordoni et al. 2023; Hong et al. 2024, Algorithm 3.
+    Source: Sordoni et al. 2023; Hong et al. 2024, Algorithm 3. ``candidates`` are all sampled prompts.
 
     Args:
-        optimizer: Model, labels, initial instruction and templates. Its budget is not used.
+        optimizer: Model, labels, initial instruction and templates.
         examples: As in ``optimizer.optimize``.
         dln: Settings of the run.
         seed: Reproducible samples.
-
-    Returns:
-        The prompt. ``candidates`` are all sampled prompts. Its ``certificate.private`` is False.
 
     Raises:
         InvalidParameter: Examples or settings are out of bounds.

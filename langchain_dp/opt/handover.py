@@ -90,14 +90,12 @@ class OptimizedPrompt:
         return list(dict.fromkeys([initial, selected, *others]))
 
     def with_choice(self, choice: PromptChoice) -> OptimizedPrompt:
-        """Return this result with another of its :meth:`choices`. This is free: all are released or public."""
+        """Return this result with another of its :meth:`choices`, free."""
         laid = _laid(OptPrompts(**self.settings["templates"]), self.settings["labels"], choice)
         return dataclasses.replace(self, **laid)
 
     def template(self) -> ChatPromptTemplate:
-        """Return the prompt as a template. ``metadata`` holds the certificate under "dp", and words that differ from
-        labels.
-        """
+        """Return the prompt as a template. ``metadata["dp"]`` is the certificate."""
         before = [("system", self.system)] if self.system else []
         template = ChatPromptTemplate.from_messages([*before, ("human", self.prompt)])
         template.metadata = {"dp": self.certificate.to_dict()}
@@ -124,7 +122,7 @@ class OptimizedPrompt:
         return {**fields, **mappings, "certificate": self.certificate.to_dict(), "candidates": candidates}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write JSON atomically. Only its owner may read the file of a non-private prompt, which may hold rows."""
+        """Write JSON atomically. The file of a non-private prompt, which may hold rows, is for its owner only."""
         text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n"
         write_whole(Path(path), text, owner_only=not self.certificate.private)
 

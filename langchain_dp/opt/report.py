@@ -34,13 +34,13 @@ class OptPlanReport:
         num_prompts: Candidates.
         training: Training records, or their expected number.
         validation: Validation records, or their expected number.
-        subset_tokens: Estimated tokens of one subset's prompt.
-        cold_tokens: Estimated tokens to evaluate without caches.
-        warm_tokens: Estimated tokens to evaluate with the caches of all subsets.
-        seconds: Estimated time. None if the engine's speed is unknown.
-        cache_bytes: Estimated memory of the caches. None if unknown.
+        subset_tokens: Tokens of one subset's prompt.
+        cold_tokens: Tokens to evaluate without caches.
+        warm_tokens: Tokens to evaluate with all caches.
+        seconds: Estimated time. None if unknown.
+        cache_bytes: Memory of the caches. None if unknown.
         weak: Reasons for a weak guarantee.
-        cache_too_small: Whether the engine caches fewer than all subsets. Raise its ``cache_bytes=``.
+        cache_too_small: The engine caches fewer than all subsets. Raise its ``cache_bytes=``.
         choices: Most prompts in the selection.
 
     Examples:
@@ -69,11 +69,11 @@ class OptPlanReport:
 
     @property
     def votes_needed(self) -> float | None:
-        """Votes with which a token is released half of the time if at most kbar tokens have votes."""
+        """Votes with which a token is released half of the time."""
         return None if self.token is None else votes_needed(self.token, self.budget.neighbors)
 
     def chance(self, share: float) -> float:
-        """Return the chance to release a token with ``share`` of the expected votes if the others have too few."""
+        """Return the chance to release a token with ``share`` of the votes if others have too few."""
         if self.token is None:
             raise InvalidParameter("Expected a plan that writes tokens: a selection among public prompts has no votes.")
         return chance(self.token, share * self.scheme.expected_subsets, self.budget.neighbors)

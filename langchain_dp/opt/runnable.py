@@ -53,10 +53,10 @@ class DPPromptOptimizer(PromptRunnable):
         validation: Share of the examples that select, in (0, 1). The others train.
         rows: Most examples that take part, drawn by coins. Not under add/remove.
         alternatives: Further public prompts to select from: instructions, or
-            :class:`~langchain_dp.opt.PromptAlternative`. They cost time but no epsilon.
+            :class:`~langchain_dp.opt.PromptAlternative`. They cost no epsilon.
         candidate_options: Stop strings, calls, retries and noise of one call.
-        decoding: Sampling of each member's token. The temperature is 0 by default: small models rarely agree at the
-            paper's 1.1. ``chat=None`` uses the model's chat template, if any.
+        decoding: Sampling of each member's token, at temperature 0 by default: small models rarely agree at the paper's
+            1.1.
         calibrate: Divide label scores by those of texts without content (Zhao et al. 2021).
         progress: Show progress (released values only). None: on a terminal only.
         labels_from_data: The labels were read from the examples. No epsilon counts that, and the certificate notes it.
@@ -142,9 +142,9 @@ class DPPromptOptimizer(PromptRunnable):
     ) -> Self:
         """Choose settings that fit the public ``examples_count`` and the budget.
 
-        A token with 70% of the votes then has a chance of one half. If no settings reach that, ``plan()`` says so, and
-        ``invoke`` refuses before anything is spent. Effort "light" evaluates at most some 330,000 tokens (seven minutes
-        of the embedded model on two cores), "full" ten times as many. All other arguments are those of the class.
+        A token with 70% of the votes then has a chance of one half. If no settings reach that, ``invoke`` refuses
+        before anything is spent. Effort "light" evaluates at most some 330,000 tokens (seven minutes of the embedded
+        model on two cores), "full" ten times as many.
 
         Raises:
             InvalidParameter: A value is out of bounds, or is chosen here.

@@ -25,23 +25,7 @@ class DPPromptSelector(PromptRunnable):
     A local model answers every example under every prompt. The exponential mechanism selects by the number of correct
     answers. This needs far fewer examples than writing a prompt.
 
-    Args:
-        model: Engine that writes tokens and scores labels. It sees the examples, so it must run inside the trust
-            boundary.
-        labels: The public labels.
-        instruction: The initial instruction, public. It is always a candidate.
-        alternatives: Other public prompts: instructions, or :class:`~langchain_dp.opt.PromptAlternative`.
-        budget: The guarantee. With ``ledger``, the share to reserve.
-        ledger: Ledger to charge, or the path of one to open with the whole ``budget``. Without ``budget``, its rest is
-            reserved. None: a ledger in memory.
-        name: Name of the plan in the ledger.
-        prompts: Templates. See :mod:`langchain_dp.opt.templates`.
-        rows: Most examples that take part, drawn by coins. Not under add/remove.
-        calibrate: Divide label scores by those of texts without content (Zhao et al. 2021).
-        progress: Show progress. None: on a terminal only.
-        labels_from_data: The labels were read from the examples. No epsilon counts that, and the certificate notes it.
-        made_with: Certificates of released text in the other arguments that lost its cost.
-        not_private_seed: Reproducible coins and noise. The result is then not private.
+    All arguments are those of :class:`DPPromptOptimizer`. There must be at least one of ``alternatives``.
 
     Raises:
         InvalidParameter: A value is out of bounds, or the engine lacks a port.
@@ -103,10 +87,9 @@ class DPPromptSelector(PromptRunnable):
         name: str = "prompt-selection",
         **settings: Any,
     ) -> Self:
-        """Use as many examples as the model answers in bounded time, and refuse a random choice.
+        """Use as many examples as fit into bounded time, and refuse a random choice.
 
         ``examples_count`` is public. Effort "light" evaluates at most some 330,000 tokens, "full" ten times as many.
-        All other arguments are those of the class, except ``rows``.
 
         Raises:
             InvalidParameter: A value is out of bounds.

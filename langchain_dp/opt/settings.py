@@ -19,14 +19,13 @@ class CandidateOptions:
 
     Args:
         stop: Strings that end a candidate and never begin it.
-        max_calls: Calls that the noise is calibrated for: tokens, bottoms and ends. None is ``num_prompts *
-            max_new_tokens``.
+        max_calls: Calls that the noise is calibrated for. None is ``num_prompts * max_new_tokens``.
         max_retries: Most retries of one candidate.
         kbar: Tokens that LimitedDomain considers.
         epsilon0: Bounded-range parameter of one call. None chooses the largest that fits.
-        delta0: Mass that the threshold may miss in one call. None chooses.
+        delta0: Mass that the threshold may miss in one call.
         filtered: Never repeat the request, remove an unfinished last sentence, and drop candidates that are no sentence
-            or no longer name the task. Free, because it uses public and released text alone.
+            or no longer name the task. Free, by public and released text alone.
 
     Raises:
         InvalidParameter: A value is out of bounds.

@@ -52,7 +52,7 @@ class PromptScore:
 
     @classmethod
     def of(cls, said: Sequence[int | None], right: Sequence[str], labels: Sequence[str]) -> PromptScore:
-        """Count answers. ``said`` holds indexes of answered labels or None, ``right`` the correct labels."""
+        """``said`` holds indexes of answered labels or None, ``right`` the correct labels."""
         pairs = Counter(
             (label, NONE if index is None else labels[index]) for index, label in zip(said, right, strict=True)
         )
@@ -76,7 +76,7 @@ class PromptScore:
         return answered.pop() if len(present) > 1 and len(answered) == 1 else None
 
     def table(self) -> str:
-        """Return the confusion as text: a row per correct label, a column per answered label."""
+        """Return the confusion as text, one row per correct label."""
         head = ["right \\ said", *self.confusion, "(no label)"]
         rows = [[label, *map(str, counts.values())] for label, counts in self.confusion.items()]
         widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
@@ -155,7 +155,7 @@ def choose_for_target(
 
     Args:
         prompt: The result of a run.
-        model: The target: any chat model. It gets ``len(rows)`` calls per prompt.
+        model: Any chat model. It gets ``len(rows)`` calls per prompt.
         rows: At least 20 public rows with labels. Private rows would leak through the choice.
         max_concurrency: Most calls at a time.
 
@@ -164,7 +164,7 @@ def choose_for_target(
         ModelUnavailable: The model answered no row at all.
 
     Formal guarantee:
-        That of the prompt's own certificate, for its private rows. None for ``rows``.
+        That of the prompt's certificate, for its private rows. None for ``rows``.
 
     Examples:
         >>> optimized = optimizer.optimize(private_rows)
@@ -211,7 +211,7 @@ def evaluate_prompt(
     """Score a prompt on test rows with any chat model. Callbacks, caches and tracers do not see the rows.
 
     Args:
-        prompt: A template from :class:`DPPromptOptimizer`, or an :class:`OptimizedPrompt`.
+        prompt: A template or result of :class:`DPPromptOptimizer`.
         model: The model to score.
         rows: Mappings with the prompt's variables and ``label``, or a DataFrame, a dataset or a path.
         labels: The public labels.

@@ -110,7 +110,7 @@ class OptPrompts(MadeOfFields):
         return "Output:"
 
     def forward(self, instruction: str, words: Sequence[str] = ()) -> str:
-        """Return the forward prompt as a template, with the instruction's braces escaped."""
+        """Return the forward prompt as a template."""
         return "".join(self.forward_parts(instruction, words))
 
     def forward_parts(self, instruction: str, words: Sequence[str] = ()) -> tuple[str, str]:
@@ -139,7 +139,7 @@ class OptPrompts(MadeOfFields):
         return "".join(parts)
 
     def backward_tail(self, message: int, instruction: str) -> str:
-        """Return the request, then the instruction, because a model copies text beside the cue."""
+        """Return the request, then the instruction: a model copies text beside the cue."""
         return f"{self.messages[message]}\n\nOld instruction: {instruction}\n"
 
 

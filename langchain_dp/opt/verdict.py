@@ -30,8 +30,8 @@ class Verdict:
 
     Args:
         rating: "yes": a token with 70% of the votes is released at least half of the time. "hardly": one with 90% is.
-            "no": neither. If nothing is written: whether a prompt that leads by 5, or 15, percent of the rows wins 95%
-            of the time.
+            "no": neither. If nothing is written: a prompt that leads by 5, or 15, percent of the rows wins 95% of the
+            time.
         message: The same as a sentence, with a remedy.
 
     Examples:
