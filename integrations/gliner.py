@@ -29,13 +29,12 @@ class GlinerEntities:
 
     Args:
         model: Folder of a model, its name in Hugging Face's cache, or an object with GLiNER's ``predict_entities``.
-            Long texts are read in overlapping parts of ``config.max_len`` words.
         entities: Kinds to find, in the model's words.
         score_threshold: Least confidence of an entity, in [0, 1].
 
     Raises:
         InvalidParameter: A value is out of bounds, or the model has no ``predict_entities``.
-        MissingExtra: A folder is given and gliner is not installed.
+        MissingExtra: gliner is not installed.
 
     Examples:
         >>> finder = GlinerEntities("models/gliner", entities=["person", "street address"])

@@ -15,7 +15,7 @@ class PresidioEntities:
     """Finds entities with a Presidio analyzer: ``Pseudonymizer(PresidioEntities(analyzer))``.
 
     Args:
-        analyzer: A ``presidio_analyzer.AnalyzerEngine``, or an object with its ``analyze`` method. None: an engine with
+        analyzer: A ``presidio_analyzer.AnalyzerEngine``, or an object with its ``analyze``. None: an engine with
             spaCy's largest model of the language, which must be installed.
         entities: Kinds to find, as Presidio names them ("PERSON", "EMAIL_ADDRESS"). None for all.
         language: Code of the texts' language.
@@ -23,7 +23,7 @@ class PresidioEntities:
 
     Raises:
         InvalidParameter: A value is out of bounds, or the analyzer has no ``analyze``.
-        MissingExtra: No analyzer is given and Presidio is not installed.
+        MissingExtra: Presidio is not installed.
 
     Examples:
         >>> pseudonymizer = Pseudonymizer(PresidioEntities(entities=["PERSON"]))  # no formal promise

@@ -23,10 +23,10 @@ def map_private_batches(
 
     Args:
         dataset: ``ray.data.Dataset`` with the columns of ``batches``.
-        batches: The step for each batch, :class:`~langchain_dp.rapt.SanitizeBatches`. It is sent by pickle.
-        workers: Workers to start, at least 1.
-        batch_size: Rows charged and released together, at least 1. A death between charge and store costs them twice.
-        cpus: Processors that Ray reserves per worker.
+        batches: The step for each batch, :class:`~langchain_dp.rapt.SanitizeBatches`, sent by pickle.
+        workers: Workers to start.
+        batch_size: Rows charged and released together. A death between charge and store costs them twice.
+        cpus: Processors per worker.
 
     Returns:
         The lazy dataset of released rows.

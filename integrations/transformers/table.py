@@ -27,13 +27,13 @@ class TransformersTable:
 
     Attributes:
         name: Kind of the model and its number of subwords.
-        words: Subwords as the tokenizer writes them, one per id.
+        words: Subwords as the tokenizer writes them.
         vectors: Their embeddings, (number of subwords, dimension), float32.
         unknown_id: Id of the unknown token, or None for byte pairs.
-        special_ids: Control and unused tokens, which are never written.
+        special_ids: Control and unused tokens, never written.
 
     Raises:
-        InvalidParameter: There is no such folder, it holds no model with a tokenizer, or the two do not fit.
+        InvalidParameter: The folder holds no model with a tokenizer, or the two do not fit.
         MissingExtra: torch or transformers is not installed.
 
     Formal guarantee:

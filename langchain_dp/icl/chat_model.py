@@ -22,8 +22,7 @@ class ChatDPICL(PrivateChat):
     """A chat model that replies with one of the classifier's labels.
 
     The last human message is the question. Earlier messages count only if the classifier's template names ``history``.
-    It takes no tools. ``response_metadata["dp"]`` of a reply holds its certificate as JSON values. ``stop`` cuts the
-    released label.
+    It takes no tools. ``response_metadata["dp"]`` of a reply holds its certificate. ``stop`` cuts the released label.
 
     Args:
         classifier: The private classifier that answers.

@@ -64,7 +64,7 @@ class ICLPrompt(MadeOfFields):
         return variables_of(self.question)
 
     def word(self, label: str) -> str:
-        """Return the word for ``label`` in the prompt."""
+        """Return the word of a label."""
         return self.words.get(label, label)
 
     def ask(self, fields: Mapping[str, Any]) -> str:
@@ -81,7 +81,7 @@ class ICLPrompt(MadeOfFields):
         return f"{text}\n{self.answer}"
 
     def input_of(self, text: str) -> str:
-        """Remove the cue from a rendered input."""
+        """Remove the cue."""
         return text.removesuffix(f"\n{self.answer}")
 
     def head(self) -> str:
@@ -93,11 +93,11 @@ class ICLPrompt(MadeOfFields):
         return "".join(f"{question} {word}\n\n" for question, word in shots)
 
     def content_free(self) -> tuple[str, ...]:
-        """Return questions without content, for contextual calibration (Zhao et al. 2021)."""
+        """Return questions for contextual calibration (Zhao et al. 2021)."""
         return tuple(self.ask(dict.fromkeys(self.variables, blank)) for blank in ("N/A", "", "[MASK]"))
 
     def messages(self, shots: Sequence[tuple[str, str]], question: str, words: Sequence[str]) -> list[BaseMessage]:
-        """Render chat messages, with the examples as earlier turns."""
+        """Render chat messages, with examples as earlier turns."""
         rule = f"Answer with exactly one of: {', '.join(words)}. Write nothing else."
         system = f"{self.instruction}\n{rule}" if self.instruction else rule
         turns: list[BaseMessage] = [SystemMessage(system)]

@@ -134,7 +134,7 @@ class ICLPlanReport:
 
     @property
     def warning(self) -> str:
-        """Warning with a remedy if a 70% majority survives less than 9 times in 10. Otherwise empty."""
+        """A remedy if a 70% majority survives less than 9 times in 10, otherwise empty."""
         if self.survival[0.7] >= _SAFE:
             return ""
         return (
@@ -211,7 +211,6 @@ def report(
     price_per_million_tokens: float | None,
     companions: Sequence[str] = (),
 ) -> ICLPlanReport:
-    """Build the report. ``companions`` are prompts of health probes, without the question."""
     event, scheme, budget = reservation.event, reservation.scheme, reservation.budget
     rate = 1.0 if scheme.sampling == "fixed" else scheme.sampling_probability
     shots = records * rate / scheme.groups

@@ -220,7 +220,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         """Build a classifier, with ``shots`` and ``subsets`` chosen by public numbers.
 
         They are the fewest subsets, then the most shots, at which a 70% majority wins 85 times in 100. A plan of this
-        name in the ledger keeps its own. All arguments are those of the class.
+        name keeps its own. All arguments are those of the class.
 
         Raises:
             InvalidParameter: As in the class. Also for ``shots``, ``subsets`` or ``sampling``, and for add/remove
@@ -353,7 +353,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         return self._releaser.reservation
 
     def certificate(self) -> PrivacyCertificate:
-        """Return the promise that covers this chain's releases, with its spent and unspent parts."""
+        """Return the promise that covers this chain's releases, with its spent part."""
         certificate = self._reservation.certificate(
             self._voter.name, seeded=not self._rng.private, notes=(*self._records.unit_notes(), *self._voter.notes)
         )
@@ -374,7 +374,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
-        """Config fields of this chain: the user, if there are ``quotas``."""
+        """Config fields of this chain: the user, if any."""
         return user_specs(self._reservation.plan)
 
     @property
@@ -383,7 +383,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         return self._voter.name
 
     def count_tokens(self, text: str) -> int:
-        """Count a public text's tokens, or estimate them if the model has no tokenizer."""
+        """Count a public text's tokens, or estimate them."""
         return self._voter.count_tokens(text)
 
     @property
@@ -423,8 +423,8 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
     def add(self, example: Any, *, record_id: str | None = None) -> str:
         """Add a private example, which joins one subset by its own coin. Return its id.
 
-        An example without an id is numbered. Under add/remove neighbors its id is random, because the number of records
-        is private.
+        Without an id it is numbered. Under add/remove neighbors, where the number of records is private, its id is
+        random.
         """
         row = self._records.read(example)
         if fault := row_fault(row, self.labels, self.prompt.variables, whose="prompt", plain=True):
@@ -440,10 +440,10 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         return record_id
 
     def forget(self, record_id: str) -> None:
-        """Remove an example for good. With ``replicas``, no replica uses it in a release that begins later.
+        """Remove an example for good. With ``replicas``, no replica uses it in a later release.
 
         This drops its subset's caches and all cached answers. Under add/remove neighbors the answers stay, because
-        their loss would reveal that the record existed. Nothing is refunded.
+        their loss would reveal that the record existed.
 
         Raises:
             InvalidParameter: There is no such record.
@@ -486,7 +486,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         Args:
             budget: The promise. Its neighbors must be this chain's.
             ledger: Ledger to charge, or the path of one. None: a new one in memory.
-            name: Name of the plan. This chain's by default, like ``max_queries`` and ``quotas``.
+            name: Name of the plan. This chain's by default, as below.
             max_queries: Number of releases.
             quotas: Quotas per user.
 

@@ -33,13 +33,13 @@ class OptimizedPrompt:
     Args:
         prompt: The forward prompt as an f-string template. With ``system``, the human message.
         instruction: The selected instruction.
-        certificate: The guarantee. ``private`` is False for the non-private methods.
+        certificate: The guarantee. ``private`` is False for non-private methods.
         settings: Public settings of the run.
         model: ``name`` of the writing model, and ``sha256`` of its file, if any.
         created: Time of the release, ISO 8601, UTC.
         system: Template of the system message, or "".
-        candidates: All written texts, with the reasons for dropping some.
-        words: Label -> word that the prompt asks for. :meth:`chain` puts the labels back.
+        candidates: All written texts, also dropped ones.
+        words: Label -> word that the prompt asks for.
 
     Examples:
         >>> optimized = optimizer.optimize(rows)
@@ -77,7 +77,7 @@ class OptimizedPrompt:
         return chain
 
     def choices(self) -> list[PromptChoice]:
-        """Return the initial prompt, the selected one, and the others that may be used."""
+        """Return the initial prompt, the selected one, and the other usable ones."""
         prompts, labels = OptPrompts(**self.settings["templates"]), self.settings["labels"]
         initial = PromptChoice(self.settings["instruction"], tuple(map(prompts.word, labels)))
         selected = PromptChoice(self.instruction, tuple(self.words.get(label, prompts.word(label)) for label in labels))

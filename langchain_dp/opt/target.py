@@ -37,7 +37,7 @@ class PromptScore:
         standard_error: Of the accuracy, over rows.
         answered: Share of rows whose answer named exactly one label.
         rows: Number of rows.
-        confusion: Correct label -> answered label -> number of rows. "" stands for answers without exactly one label.
+        confusion: Correct label -> answered label, or "" -> number of rows.
 
     Examples:
         >>> print(PromptScore(accuracy=0.9, standard_error=0.03, answered=1.0, rows=100))
@@ -68,7 +68,7 @@ class PromptScore:
 
     @property
     def always(self) -> str | None:
-        """The only label ever answered if the rows have several. Otherwise None."""
+        """The only label ever answered if the rows have several."""
         present = [label for label, counts in self.confusion.items() if any(counts.values())]
         answered = {
             answer for counts in self.confusion.values() for answer, count in counts.items() if count and answer

@@ -36,15 +36,14 @@ class OptPrompts(MadeOfFields):
 
     Args:
         text: Template of one input. Its variables are keys of an example.
-        words: Label or its name -> word that the model sees and answers. A missing label stands for itself.
+        words: Label or its name -> word that the model sees and answers.
         meta: Introduction of the backward prompt.
         messages: Requests, of which each backward prompt holds one.
         answer: Line after every instruction, or "". ``{labels}`` stands for the labels' words.
-        system: Release a system message and a human one, instead of one human message.
+        system: Release a system message and a human one.
 
     Raises:
-        InvalidParameter: The template has no plain variable, there is no message, a word is no line of text, or two
-            labels share one.
+        InvalidParameter: The template has no plain variable, there is no message, or a word is invalid or shared.
 
     Examples:
         >>> prompts = OptPrompts(text="{subject}: {text}", words={"not relevant": "no", "relevant": "yes"})
@@ -149,7 +148,7 @@ class PromptAlternative:
 
     Args:
         instruction: Its instruction. "" is the initial one.
-        words: Label or its name -> its word. A missing label keeps its word.
+        words: Label or its name -> its word, if changed.
 
     Raises:
         InvalidParameter: Both are empty.
