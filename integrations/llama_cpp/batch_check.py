@@ -23,14 +23,12 @@ logger = logging.getLogger(__name__)
 _TEXT = "The market opens at eight. Bread is sold near the gate, fruit by the well, and cloth under the arches. "
 _OPENING = Opening("")
 _TAILS = (1, 2, 3, 5, EIGHTS.multiple + 1, ROWS)
-"""Tested numbers of tokens."""
 _LABEL = 5
 """Up to so many tokens the logits of all are compared."""
 _CROWD = 3
 _THREADED, _FAR = 65, 2 * CELLS + 8
 """Kernels may split long sequences among threads."""
 _FEW = 9
-"""Numbers of rows that are all tested."""
 _MOST = 64
 
 
@@ -49,7 +47,6 @@ def checked_evaluator(context: LlamaContext, *, slots: int, max_tokens: int, off
 
 
 def company_is_harmless(context: LlamaContext, evaluator: JointEvaluator, *, slots: int, max_tokens: int) -> bool:
-    """Check for bit-identical logits alone and together."""
     tokens = context.tokenize(_TEXT * 40, start=True)
     room = max_tokens // 2 - 3
     empty = MemberState.nothing()

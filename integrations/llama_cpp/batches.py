@@ -10,7 +10,6 @@ from .._choice import Logits
 from .context import LlamaContext
 
 ROWS = 32
-"""Most rows of one member in a batch."""
 EIGHT = 8
 _PUBLIC_TOKEN = 0
 

@@ -114,7 +114,6 @@ class LoadedChat:
         self._llama = self._formatter = self._model = None
 
     def leave(self) -> None:
-        """Stop the answer, and answer no more."""
         self._exiting.set()
         self.close()
 

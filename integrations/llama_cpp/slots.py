@@ -72,7 +72,6 @@ class Slots:
             self._empty()
 
     def lose(self) -> None:
-        """Forget uncertain occupants."""
         self._generation = -1
 
     def put_away(self) -> None:

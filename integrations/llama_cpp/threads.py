@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 _JUDGED = 0.2
-"""Seconds of computing per judgment."""
 _GIVEN = 0.85
 """Least share of time that threads compute (measured: .96 on free cores, .75 beside a process)."""
 _CALM = 20

@@ -21,7 +21,6 @@ Layers = list[tuple[Any, Any]]
 """Keys and values of every layer."""
 
 PUBLIC = range(1, 24)
-"""Tokens for the check at start-up."""
 
 
 class LoneEvaluator:

@@ -42,7 +42,6 @@ def reserved_once(ledger: PrivacyLedger, name: str, *, new: Callable[[], R], res
 def check_same(
     plan: LedgerPlan, asked: Mapping[str, tuple[object, object]], budget: PrivacyBudget | None, whose: str
 ) -> None:
-    """Raise PlanError if settings, (old, new) per name, differ."""
     settings = dict(asked)
     if budget is not None:
         settings["budget.epsilon"] = (plan.epsilon, budget.epsilon)

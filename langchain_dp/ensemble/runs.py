@@ -77,7 +77,6 @@ class RunJournal(abc.ABC):
             self.kept = now
 
     def update(self, **changes: Any) -> None:
-        """Save these changes before other threads see them."""
         changed = dataclasses.replace(self, **changes)
         changed.save()
         for name in (*changes, "kept"):

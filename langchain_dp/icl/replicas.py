@@ -76,7 +76,6 @@ class Replicas:
         return self._shared.answer(self._question(question), epoch)
 
     def keep(self, question: str, epoch: int, answer: str) -> str:
-        """Return the answer that any replica stored first."""
         return self._shared.keep(self._question(question), epoch, answer)
 
     def _question(self, question: str) -> bytes:

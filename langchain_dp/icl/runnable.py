@@ -73,9 +73,8 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         shots: Examples per subset, or their expected number.
         subsets: Expected number of subsets that vote on one question.
         sampling: "fixed": subsets are cut once, and each takes part by a coin (less noise, reusable caches).
-            "resample": every question draws new subsets, as in the paper. Add/remove neighbors need
-            ``SamplingOptions``.
-        prompt: Template, or a str: the question, then the cue on its own line. See :mod:`langchain_dp.icl.prompts`.
+            "resample": new subsets for every question, as in the paper. Add/remove neighbors need ``SamplingOptions``.
+        prompt: Template, or a str: the question, then the cue on its own line.
         name: Name of the plan. A restart under this name continues it.
         calibrate: Divide an engine's label scores by those of questions without content (Zhao et al. 2021).
         model_calls: Timeout, concurrency, outages and response times.
@@ -87,8 +86,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             {"user_id": "team-7"}}``.
         trust_opaque_model: Trust parts of the model that cannot be inspected to keep no prompts. The certificate says
             so. ``langchain_dp.isolation.accept`` lists the parts that need no trust.
-        made_with: Certificates of the runs that released text in ``labels`` or ``prompt``, if that text lost them. The
-            certificate adds up their cost.
+        made_with: Certificates of released text in ``labels`` or ``prompt`` that lost its cost.
         not_private_seed: Reproducible coins and noise. The result is then not private.
 
     Raises:

@@ -308,7 +308,6 @@ class EngineVoter:
 
     @functools.cached_property
     def _tokens(self) -> int:
-        """Public number of tokens for examples."""
         return self._budget.remaining(self._engine.max_tail_tokens, self._prompt.head(), max(self._words, key=len))
 
     async def aask(

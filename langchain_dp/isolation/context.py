@@ -169,7 +169,6 @@ def _gated(inner: Callable[..., BaseCallbackManager]) -> Callable[..., BaseCallb
 
 
 def _may_stay(handler: BaseCallbackHandler) -> bool:
-    """True if the handler only streams to a caller inside the block."""
     from langchain_core.tracers._streaming import _StreamingCallbackHandler
 
     if level.get() is not Level.PRIVATE or not isinstance(handler, _StreamingCallbackHandler):

@@ -292,5 +292,4 @@ def _described(error: BaseException, *, whole: bool) -> str:
 
 
 _sent_private = threading.Event()
-"""Set once a private prompt has left this process."""
 _OF_THE_REQUEST = (401, 404, 422)

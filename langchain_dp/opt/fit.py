@@ -39,7 +39,6 @@ class Evaluated(NamedTuple):
 _WRITTEN = 5
 """Prompt tokens per written token, by time (measured: 6 with 16 members, 3 with 48)."""
 _ANSWER = 25
-"""Tokens of an answer beside its record."""
 
 
 def to_evaluate(
@@ -66,7 +65,6 @@ def to_evaluate(
 
 
 def shots(scheme: Scheme, training: float) -> float:
-    """Return the expected number of records in a subset."""
     return training * (1.0 if scheme.sampling == "fixed" else scheme.sampling_probability) / scheme.groups
 
 

@@ -95,7 +95,6 @@ class PrivateRuns(PrivateRun):
         self._drawn: int | None = None  # a choice that is drawn and could not be kept yet
 
     def prospect(self, records: int) -> tuple[PrivacyBudget, LimitedDomainEvent | None, ExponentialEvent]:
-        """Return the share and noise that a run would reserve, or has."""
         if (attached := self._attached()) is not None:
             reservation, _ = attached
             return reservation.budget, reservation.token, reservation.selection

@@ -179,7 +179,6 @@ def _remedy(
 
 
 def _rounded_up(value: float) -> str:
-    """Leave space for the calibration's steps."""
     return f"{rounded_up(value * 1.001):.3g}"
 
 

@@ -115,7 +115,6 @@ class Run:
         return choices(self.settings, self.written())
 
     def counts(self, forward: Forward, rows: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Return private counts of correct answers."""
         choices = self.choices()
         # One step per candidate: steps by rows would show their number, which add/remove keeps private.
         prompts, labels = self.settings.prompts, self.settings.labels

@@ -10,7 +10,6 @@ from langchain_dp.opt.filters import Echo
 from langchain_dp.ports import Decoding, NextTokenVoter, Token
 
 _LOOKED_AT = 120
-"""Characters in which a repetition is searched."""
 
 
 class Text:
